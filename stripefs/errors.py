@@ -1,0 +1,116 @@
+"""Every error stripefs raises on purpose, with the errno and the exit code it becomes.
+
+    StripefsError                 EIO        exit 1
+    +-- ConfigError               EINVAL     exit 2    a flag, variable, file or URL that cannot be used
+    +-- MountError                EIO        exit 32   mount(8)'s "mount failure"
+    +-- StoreError                EIO        exit 3    what a store answered
+        +-- NotFound              ENOENT     exit 3
+        +-- PermissionDenied      EACCES     exit 3
+        +-- NotADirectory         ENOTDIR    exit 3
+        +-- IsADirectory          EISDIR     exit 3
+        +-- StaleVersion          ESTALE     exit 3    the path no longer holds the version that was asked for
+        +-- Unsupported           EOPNOTSUPP exit 3    the store lacks a capability
+        +-- Transient             EIO        exit 3    may succeed when tried again
+            +-- HostFailed        EIO        exit 3    one data host failed or stalled; another replica may serve
+            +-- ServiceDown       EIO        exit 3    the metadata service (a NameNode, a bucket's endpoint) is away
+        +-- Abandoned             EINTR      exit 3    the caller no longer wants the answer (never reaches a user)
+
+A message is one line that says what happened; `hint` is one more that says what to do about it.
+"""
+
+from __future__ import annotations
+
+import errno as _errno
+
+__all__ = [
+    "Abandoned",
+    "ConfigError",
+    "HostFailed",
+    "IsADirectory",
+    "MountError",
+    "NotADirectory",
+    "NotFound",
+    "PermissionDenied",
+    "ServiceDown",
+    "StaleVersion",
+    "StoreError",
+    "StripefsError",
+    "Transient",
+    "Unsupported",
+]
+
+
+class StripefsError(Exception):
+    """Base of all errors raised on purpose. `errno` is what a system call answers, `exit_code` what a command does."""
+
+    errno: int = _errno.EIO
+    exit_code: int = 1
+
+    def __init__(self, message: str, *, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint
+
+    def __str__(self) -> str:
+        return f"{self.message} ({self.hint})" if self.hint else self.message
+
+
+class ConfigError(StripefsError):
+    errno = _errno.EINVAL
+    exit_code = 2
+
+
+class MountError(StripefsError):
+    exit_code = 32
+
+
+class StoreError(StripefsError):
+    exit_code = 3
+
+
+class NotFound(StoreError):
+    errno = _errno.ENOENT
+
+
+class PermissionDenied(StoreError):
+    errno = _errno.EACCES
+
+
+class NotADirectory(StoreError):
+    errno = _errno.ENOTDIR
+
+
+class IsADirectory(StoreError):
+    errno = _errno.EISDIR
+
+
+class StaleVersion(StoreError):
+    errno = _errno.ESTALE
+
+
+class Unsupported(StoreError):
+    errno = _errno.EOPNOTSUPP
+
+
+class Transient(StoreError):
+    pass
+
+
+class HostFailed(Transient):
+    """`host` is the data host as `Block.hosts` names it, or "" where the client chose it itself.
+
+    `stalled` is true when the host stopped answering rather than refused.
+    """
+
+    def __init__(self, message: str, *, host: str = "", stalled: bool = False, hint: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.host = host
+        self.stalled = stalled
+
+
+class ServiceDown(Transient):
+    pass
+
+
+class Abandoned(StoreError):
+    errno = _errno.EINTR

@@ -1,0 +1,128 @@
+"""Everything that can be set, as plain values: what the command fills in and hands to the mount, tree, reader and store.
+
+The command resolves flag > environment > TOML file > default into these; nothing below it reads configuration.
+They travel from the supervisor to each worker as JSON (`to_json`, `from_json`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from stripefs.errors import ConfigError
+
+__all__ = ["MountSettings", "ReadSettings", "Settings", "StoreSettings", "default_budget"]
+
+MIB = 1 << 20
+GIB = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSettings:
+    """How a store is reached. `transport` is auto, native, webhdfs or libhdfs and matters for hdfs:// only."""
+
+    url: str = ""
+    transport: str = "auto"
+    hdfs_user: str = ""
+    hadoop_conf: str = ""
+    webhdfs_port: int = 0
+    use_datanode_hostname: bool = False
+    host_timeout: float = 5.0  # seconds without a byte before a data host counts as silent
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSettings:
+    """The reader's limits. Sizes in bytes, times in seconds. memory 0 means `default_budget()`."""
+
+    memory: int = 0
+    range_size: int = 8 * MIB
+    threads: int = 32  # reads under way at once, all hosts together
+    per_host: int = 3  # reads under way at once at one data host
+    io_timeout: float = 90.0
+    hedge: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class MountSettings:
+    """How the tree is shown. uid and gid -1 mean: those of the store's owner names, else of the mounting user."""
+
+    mountpoint: str = ""
+    allow_other: bool = False
+    attr_timeout: float = 1.0
+    uid: int = -1
+    gid: int = -1
+    umask: int = 0
+    read_ahead_kb: int = 4096
+    max_background: int = 64
+    resend: bool = True  # False forces the fallback for kernels without FUSE_NOTIFY_RESEND
+    options: tuple[str, ...] = ()  # further mount options: noexec, nosuid, nodev, context=…
+    metrics: str = ""  # HOST:PORT on a loopback address, "" for none
+    log_format: str = "text"
+    log_level: str = "info"
+    log_file: str = ""  # "" is standard error in the foreground, syslog-less file in the state folder else
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    store: StoreSettings = field(default_factory=StoreSettings)
+    read: ReadSettings = field(default_factory=ReadSettings)
+    mount: MountSettings = field(default_factory=MountSettings)
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Settings:
+        """The inverse of `to_json`. Raises ConfigError for anything else."""
+        try:
+            data: dict[str, Any] = json.loads(text)
+            mount = dict(data["mount"])
+            mount["options"] = tuple(mount["options"])
+            return cls(StoreSettings(**data["store"]), ReadSettings(**data["read"]), MountSettings(**mount))
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"settings are not readable: {error}") from error
+
+
+def default_budget() -> int:
+    """min(1 GiB, an eighth of the memory that this process may use), in bytes, at least 64 MiB.
+
+    The limit is the smaller of physical memory and the memory limits of the cgroups (v1 and v2) that hold us.
+    """
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(64 * MIB, min(GIB, min([total, *_cgroup_limits()]) // 8))
+
+
+def _cgroup_limits() -> list[int]:
+    limits = []
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    for line in lines:
+        number, controllers, path = line.split(":", 2)
+        if number == "0" and not controllers:
+            roots, leaf = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"), "memory.max"
+        elif "memory" in controllers.split(","):
+            roots, leaf = ("/sys/fs/cgroup/memory",), "memory.limit_in_bytes"
+        else:
+            continue
+        for root in roots:
+            # A limit on any ancestor binds; inside a container the path may not exist and the root is our own.
+            folder = Path(root + path)
+            for candidate in [folder, *folder.parents]:
+                if not candidate.is_relative_to(root):
+                    break
+                limits += _limit(candidate / leaf)
+    return limits
+
+
+def _limit(file: Path) -> list[int]:
+    try:
+        text = file.read_text().strip()
+    except OSError:
+        return []
+    return [int(text)] if text.isdigit() and int(text) > 0 else []

@@ -1,0 +1,210 @@
+"""The store seam: what a place that keeps files must be able to do, and what it may declare that it cannot.
+
+All calls block and may be made from many threads at once; callers under trio run them in worker threads.
+Paths are bytes, absolute within the store's root, `b"/"` being the root, without `.`, `..`, empty components or a
+trailing slash. A store whose names are text answers `NotFound` for names that are not valid UTF-8.
+
+A call either answers, or raises an error of `stripefs.errors`. Anything else that escapes is a bug in the client.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from stripefs.errors import Unsupported
+
+__all__ = [
+    "Block",
+    "Buffer",
+    "Capabilities",
+    "Handle",
+    "Host",
+    "Identity",
+    "Kind",
+    "Space",
+    "Status",
+    "Store",
+    "Watch",
+]
+
+Buffer = bytes | bytearray | memoryview
+"""What a read answers. Contents must not change once answered."""
+
+
+class Kind(enum.Enum):
+    FILE = "file"
+    DIRECTORY = "directory"
+    SYMLINK = "symlink"
+    OTHER = "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What makes two sightings of a path the same version: equal identities mean equal bytes.
+
+    length in bytes; mtime_ns since 1970 (0 where unknown); file_id is the store's own id of the file (HDFS inode id,
+    device:inode, ETag), "" where the store has none.
+    """
+
+    length: int
+    mtime_ns: int
+    file_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """One entry of a directory. `name` is its last component (b"" for the root).
+
+    mode holds permission bits only (0o7777). owner and group are names or decimal ids as text, "" where the store has
+    none. block_size in bytes is the unit in which the store spreads the file over hosts, 0 where it does not.
+    """
+
+    name: bytes
+    kind: Kind
+    length: int = 0
+    mtime_ns: int = 0
+    atime_ns: int = 0
+    mode: int = 0o644
+    owner: str = ""
+    group: str = ""
+    file_id: str = ""
+    block_size: int = 0
+    replication: int = 1
+    links: int = 1
+
+    @property
+    def identity(self) -> Identity:
+        return Identity(self.length, self.mtime_ns, self.file_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Bytes [offset, offset + length) of a file lie whole on each of `hosts` (names as in `Store.hosts`)."""
+
+    offset: int
+    length: int
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Host:
+    """A data host. `reachable_as` is the address the client connects to, for messages."""
+
+    name: str
+    reachable_as: str = ""
+    live: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Space:
+    """Sizes in bytes; files is the number of entries, 0 where unknown."""
+
+    capacity: int
+    free: int
+    files: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a store can do. A feature that needs a missing one is refused by name, or does without and says so.
+
+    locations: `Handle.locate` names hosts. choose_host: `Handle.read(host=…)` reads from that host and no other.
+    file_ids: identities hold an id that a replaced file does not share. pinned: an open handle keeps its version
+    readable or fails, without asking again. any_names: names may be any bytes. cancel: a blocked read ends soon after
+    its `Watch` is cancelled.
+    """
+
+    locations: bool = False
+    choose_host: bool = False
+    file_ids: bool = False
+    pinned: bool = False
+    any_names: bool = False
+    permissions: bool = False
+    cancel: bool = False
+
+
+class Watch(Protocol):
+    """How a read tells its caller of progress and learns that it is no longer wanted."""
+
+    @property
+    def cancelled(self) -> bool: ...
+
+    def progress(self, received: int) -> None:
+        """`received` bytes in all so far. Raises `Abandoned` when the caller gave up."""
+
+    def on_cancel(self, close: Callable[[], None] | None) -> None:
+        """Register what unblocks this read (shutting its socket down); None takes it back."""
+
+
+class Handle(ABC):
+    """One version of a file, open for reading. Safe to use from many threads."""
+
+    status: Status
+
+    @abstractmethod
+    def locate(self, offset: int, length: int) -> Sequence[Block]:
+        """The blocks that overlap [offset, offset + length), in order, without gaps, whole (not clipped).
+
+        Without the capability `locations` hosts are empty and boundaries follow `status.block_size` alone.
+        """
+
+    @abstractmethod
+    def read(self, offset: int, length: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
+        """Exactly `length` bytes from `offset`, all of the version `status`.
+
+        The range must lie inside the file and, for speed, inside one block. `host` is a name from `locate`; "" lets
+        the client choose. Raises StaleVersion when the version is gone, HostFailed when `host` could not serve,
+        ServiceDown when the metadata service could not be reached, Abandoned when `watch` was cancelled. One call
+        tries once (or fails over only inside the client library) and gives up a silent host within the client's
+        time-out (5 s by default).
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the version. Reads under way may fail. Never raises."""
+
+
+class Store(ABC):
+    """A place that keeps files. `url` is what the user gave, without secrets."""
+
+    url: str
+    capabilities: Capabilities
+
+    @abstractmethod
+    def stat(self, path: bytes) -> Status:
+        """The entry at `path`, links not followed. Raises NotFound, NotADirectory, PermissionDenied, ServiceDown."""
+
+    @abstractmethod
+    def scandir(self, path: bytes, after: bytes = b"") -> Iterator[Sequence[Status]]:
+        """The entries of a directory in batches, in byte order of their names, those greater than `after` only.
+
+        The first batch comes without loading the whole directory where the store can page. Entries that vanish
+        meanwhile may be missing; none comes twice.
+        """
+
+    @abstractmethod
+    def open(self, path: bytes, expect: Identity | None = None) -> Handle:
+        """Open the file at `path`; StaleVersion when `expect` is given and is not its identity. IsADirectory."""
+
+    def readlink(self, path: bytes) -> bytes:
+        raise Unsupported(f"{self.url} has no symbolic links")
+
+    def space(self) -> Space | None:
+        """Capacity of the store, None where it has no such notion."""
+        return None
+
+    def hosts(self) -> Sequence[Host]:
+        """The data hosts known now; empty without the capability `locations`."""
+        return ()
+
+    def describe(self) -> dict[str, str]:
+        """Facts for `status` and `probe`: which transport and why, what is off, addresses."""
+        return {}
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release connections. Never raises."""

@@ -1,0 +1,52 @@
+"""Sizes, rates and durations as people write them: `8MiB`, `40MB/s`, `90s`."""
+
+from __future__ import annotations
+
+import re
+
+from stripefs.errors import ConfigError
+
+__all__ = ["format_size", "parse_duration", "parse_rate", "parse_size"]
+
+_SIZES = {
+    "": 1,
+    "b": 1,
+    **{letter: 1 << (10 * power) for power, letter in enumerate("kmgtp", 1)},
+    **{f"{letter}ib": 1 << (10 * power) for power, letter in enumerate("kmgtp", 1)},
+    **{f"{letter}b": 1000**power for power, letter in enumerate("kmgtp", 1)},
+}
+_DURATIONS = {"": 1.0, "s": 1.0, "ms": 0.001, "us": 1e-6, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
+
+
+def parse_size(text: str) -> int:
+    """Bytes from `64M`, `64MiB` (binary) or `64MB` (decimal). Raises ConfigError."""
+    number, unit = _split(text, _SIZES, "a size such as 8MiB, 512M or 1GB")
+    return round(number * _SIZES[unit])
+
+
+def parse_rate(text: str) -> float:
+    """Bytes a second from `40MB/s`; a bare size means the same. Raises ConfigError."""
+    return float(parse_size(text.strip().removesuffix("/s").removesuffix("ps")))
+
+
+def parse_duration(text: str) -> float:
+    """Seconds from `90`, `90s`, `250ms`, `2m`, `1h` or `1d`. Raises ConfigError."""
+    number, unit = _split(text, _DURATIONS, "a duration such as 90s, 250ms or 2m")
+    return number * _DURATIONS[unit]
+
+
+def format_size(size: float) -> str:
+    """`size` bytes with a binary unit and three digits at most: `1.5 GiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if abs(size) < 1000 or unit == "TiB":
+            break
+        size /= 1024
+    return f"{size:.0f} {unit}" if size >= 100 or size == int(size) else f"{size:.1f} {unit}"
+
+
+def _split(text: str, units: dict[str, float] | dict[str, int], wanted: str) -> tuple[float, str]:
+    match = _NUMBER.fullmatch(text)
+    if match is None or match[2].lower() not in units:
+        raise ConfigError(f"{text!r} is not {wanted}")
+    return float(match[1]), match[2].lower()
