@@ -1,4 +1,4 @@
-"""Everything that can be set, as plain values: what the command fills in and hands to the mount, tree, reader and store.
+"""Everything that can be set, as plain values: what the command hands to the mount, tree, reader and store.
 
 The command resolves flag > environment > TOML file > default into these; nothing below it reads configuration.
 They travel from the supervisor to each worker as JSON (`to_json`, `from_json`).
@@ -105,9 +105,9 @@ def _cgroup_limits() -> list[int]:
     for line in lines:
         number, controllers, path = line.split(":", 2)
         if number == "0" and not controllers:
-            roots, leaf = ("/sys/fs/cgroup", "/sys/fs/cgroup/unified"), "memory.max"
+            roots, leaf = ["/sys/fs/cgroup", "/sys/fs/cgroup/unified"], "memory.max"
         elif "memory" in controllers.split(","):
-            roots, leaf = ("/sys/fs/cgroup/memory",), "memory.limit_in_bytes"
+            roots, leaf = ["/sys/fs/cgroup/memory"], "memory.limit_in_bytes"
         else:
             continue
         for root in roots:

@@ -8,7 +8,7 @@ from stripefs.errors import ConfigError
 
 __all__ = ["format_size", "parse_duration", "parse_rate", "parse_size"]
 
-_SIZES = {
+_SIZES: dict[str, int] = {
     "": 1,
     "b": 1,
     **{letter: 1 << (10 * power) for power, letter in enumerate("kmgtp", 1)},
@@ -22,7 +22,7 @@ _NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
 def parse_size(text: str) -> int:
     """Bytes from `64M`, `64MiB` (binary) or `64MB` (decimal). Raises ConfigError."""
     number, unit = _split(text, _SIZES, "a size such as 8MiB, 512M or 1GB")
-    return round(number * _SIZES[unit])
+    return int(number * _SIZES[unit])
 
 
 def parse_rate(text: str) -> float:
