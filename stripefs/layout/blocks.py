@@ -1,0 +1,87 @@
+"""Blocks of a file as they become known, and the chunks they are read in.
+
+A chunk is the smallest piece that is fetched and kept: 1 MiB counted from the start of its block, shorter at the
+block's end, so that no chunk ever lies on two hosts. Blocks need not be of one size (HDFS CONCAT leaves short ones in
+the middle), and a file of many TiB has a million of them, so they are added segment by segment and found by bisection.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stripefs.store.base import Block
+
+__all__ = ["CHUNK", "BlockMap", "Span"]
+
+CHUNK = 1 << 20
+"""Bytes of a chunk: the largest READ that the kernel sends through FUSE without further options."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Bytes [offset, end) of a file within one block that lies on `hosts`."""
+
+    offset: int
+    end: int
+    hosts: tuple[str, ...]
+
+    @property
+    def length(self) -> int:
+        return self.end - self.offset
+
+
+class BlockMap:
+    """The blocks of one file of `length` bytes known so far."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self._starts: list[int] = []
+        self._blocks: list[Block] = []
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def add(self, blocks: Sequence[Block]) -> None:
+        """Add located blocks, in any order and with repetitions. Blocks clipped to the file; empty ones are dropped."""
+        known = dict(zip(self._starts, self._blocks, strict=True))
+        for block in blocks:
+            length = min(block.length, self.length - block.offset)
+            if length > 0:
+                known[block.offset] = Block(block.offset, length, block.hosts)
+        self._starts = sorted(known)
+        self._blocks = [known[start] for start in self._starts]
+
+    def find(self, offset: int) -> Block | None:
+        """The known block that holds `offset`."""
+        index = bisect_right(self._starts, offset) - 1
+        if index < 0:
+            return None
+        block = self._blocks[index]
+        return block if offset < block.offset + block.length else None
+
+    def missing(self, offset: int, end: int) -> int | None:
+        """The first offset in [offset, end) whose block is not known, None when all are."""
+        while offset < min(end, self.length):
+            block = self.find(offset)
+            if block is None:
+                return offset
+            offset = block.offset + block.length
+        return None
+
+    def chunk_start(self, offset: int) -> int:
+        """The start of the chunk that holds `offset`, whose block must be known."""
+        block = self.find(offset)
+        if block is None:
+            raise LookupError(f"no block known at {offset}")
+        return offset - (offset - block.offset) % CHUNK
+
+    def span(self, offset: int, range_size: int) -> Span | None:
+        """The range to fetch from `offset`, a chunk's start: up to the next multiple of range_size in its block."""
+        block = self.find(offset)
+        if block is None:
+            return None
+        into = offset - block.offset
+        end = min(block.offset + into - into % range_size + range_size, block.offset + block.length)
+        return Span(offset, end, block.hosts)

@@ -1,0 +1,102 @@
+"""Runs attempts: one blocking `Handle.read` each, on threads that stay.
+
+The threads are a `ThreadPoolExecutor`'s, not trio's, because trio ends idle ones and a thread that used libhdfs must
+not end (its JVM detach deadlocks, apache/arrow#36432), and because a client that hangs on a silent host keeps its
+thread for as long as it likes: the pool has room for such threads beyond the reads that may be under way.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import trio
+
+from stripefs.errors import Abandoned, StoreError
+from stripefs.read.policy import Attempt
+from stripefs.store.base import Buffer, Handle
+
+__all__ = ["AttemptWatch", "Fetcher"]
+
+log = logging.getLogger(__name__)
+
+SPARE_THREADS = 32
+"""Threads beyond the limit of reads, for those that cancelled attempts still occupy."""
+
+Outcome = Buffer | Exception
+
+
+class AttemptWatch:
+    """The `Watch` of one attempt. Written by the reading thread, read by the planner's; both only store words."""
+
+    def __init__(self, attempt: Attempt) -> None:
+        self._attempt = attempt
+        self._close: Callable[[], None] | None = None
+
+    @property
+    def cancelled(self) -> bool:
+        return self._attempt.cancelled
+
+    def progress(self, received: int) -> None:
+        if self._attempt.cancelled:
+            raise Abandoned("another replica answered first")
+        self._attempt.received = received
+        self._attempt.progress_at = time.monotonic()
+
+    def on_cancel(self, close: Callable[[], None] | None) -> None:
+        self._close = close
+        if close is not None and self._attempt.cancelled:
+            close()
+
+    def cancel(self) -> None:
+        """Unblock the read if its client can be unblocked. The attempt is already marked cancelled."""
+        close = self._close
+        if close is not None:
+            close()
+
+
+class Fetcher:
+    """`done(attempt, outcome)` is called on trio's thread when an attempt has ended, in whatever way."""
+
+    def __init__(self, threads: int, done: Callable[[Attempt, Outcome], None]) -> None:
+        self._pool = ThreadPoolExecutor(threads + SPARE_THREADS, thread_name_prefix="fetch")
+        self._done = done
+        self._token = trio.lowlevel.current_trio_token()
+        self._watches: dict[Attempt, AttemptWatch] = {}
+
+    def start(self, attempt: Attempt, handle: Handle) -> None:
+        watch = self._watches[attempt] = AttemptWatch(attempt)
+        self._pool.submit(self._run, attempt, handle, watch)
+
+    def cancel(self, attempt: Attempt) -> None:
+        watch = self._watches.get(attempt)
+        if watch is not None:
+            watch.cancel()
+
+    def _run(self, attempt: Attempt, handle: Handle, watch: AttemptWatch) -> None:
+        range_ = attempt.range
+        outcome: Outcome
+        try:
+            if attempt.cancelled:
+                raise Abandoned("cancelled before it began")
+            outcome = handle.read(range_.offset, range_.length, host=attempt.host, watch=watch)
+            if len(outcome) != range_.length:
+                raise StoreError(f"the client answered {len(outcome)} bytes where {range_.length} were asked for")
+        except Exception as error:  # noqa: BLE001  # the border: whatever a client raises reaches the readers as an error
+            outcome = error
+        try:
+            self._token.run_sync_soon(self._finished, attempt, outcome)
+        except trio.RunFinishedError:
+            log.debug("a read ended after the mount did")
+
+    def _finished(self, attempt: Attempt, outcome: Outcome) -> None:
+        del self._watches[attempt]
+        self._done(attempt, outcome)
+
+    def close(self) -> None:
+        """Cancel what runs and let the threads go without waiting for them."""
+        for watch in list(self._watches.values()):
+            watch.cancel()
+        self._pool.shutdown(wait=False, cancel_futures=True)

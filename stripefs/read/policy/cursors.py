@@ -1,0 +1,127 @@
+"""Cursors: which reads continue which, and how far ahead of them it pays to fetch. Pure; see the package's essay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+__all__ = ["MAX_CURSORS", "Cursor", "CursorSet"]
+
+MIB = 1 << 20
+
+FORWARD = 16 * MIB
+"""A read this far past a cursor still continues it: mountpoint-s3's forward seek tolerance, and four times the
+kernel's read-ahead of 4 MiB, whose requests arrive out of order."""
+
+BACKWARD = 8 * MIB
+"""And this far before its position: twice the kernel's read-ahead, for the requests that were overtaken."""
+
+MAX_CURSORS = 64
+"""Streams remembered per file. Loaders use up to 16 threads a process on one file and nodes have 8 processes, whose
+reads mostly fall together; a cursor costs a few hundred bytes."""
+
+START_WINDOW = 2 * MIB
+FLOOR_WINDOW = 32 * MIB
+"""A window is not shrunk below this: a 40 MB/s host needs about that much to hide a block switch."""
+
+AHEAD_OF_READ = 8
+"""Bytes of look-ahead allowed per byte already read. Eight reaches a window of 1 GiB after 128 MiB and costs a reader
+that stops after a 4 KiB header nothing beyond the chunk it touched."""
+
+
+class Cursor:
+    """One stream of reads through a file. `position` is the end of the furthest byte read."""
+
+    __slots__ = ("_since_starved", "consumed", "index", "last_seen", "position", "start", "window")
+
+    def __init__(self, index: int, offset: int, now: float) -> None:
+        self.index = index
+        self.start = offset
+        self.position = offset
+        self.window = START_WINDOW
+        self.consumed = 0
+        self.last_seen = now
+        self._since_starved = 0
+
+    def distance(self, offset: int) -> int | None:
+        """How far `offset` lies from the position when it continues this cursor, None when it does not."""
+        gap = offset - self.position
+        return abs(gap) if -BACKWARD <= gap <= FORWARD and offset >= self.start else None
+
+    def advance(self, offset: int, size: int, *, starved: bool, limit: int, now: float) -> None:
+        """Note a read of [offset, offset + size) and adapt the window, which may not exceed `limit`."""
+        self.position = max(self.position, offset + size)
+        self.consumed += size
+        self.last_seen = now
+        if starved:
+            self._since_starved = 0
+            self.window = max(START_WINDOW, min(max(self.window * 2, AHEAD_OF_READ * self.consumed), limit))
+            return
+        self._since_starved += size
+        if self._since_starved > self.window and self.window > FLOOR_WINDOW:
+            self.window = max(FLOOR_WINDOW, self.window * 3 // 4)
+            self._since_starved = 0
+
+    def reach(self, limit: int) -> int:
+        """The offset up to which to look ahead: the window, cut to `limit` bytes and by what was read so far."""
+        return self.position + min(self.window, limit, AHEAD_OF_READ * self.consumed)
+
+    @property
+    def streaming(self) -> bool:
+        """Whether whole ranges, not just the touched chunks, are worth fetching."""
+        return self.consumed >= MIB
+
+
+class CursorSet:
+    """The cursors of one file, least recently used first."""
+
+    def __init__(self) -> None:
+        self._cursors: dict[int, Cursor] = {}
+        self._next = 0
+
+    def __iter__(self) -> Iterator[Cursor]:
+        return iter(self._cursors.values())
+
+    def __len__(self) -> int:
+        return len(self._cursors)
+
+    def match(self, offset: int, now: float) -> tuple[Cursor, Cursor | None]:
+        """The cursor that a read at `offset` continues, or a new one; and the one that was forgotten for it."""
+        best: Cursor | None = None
+        best_distance = 0
+        for cursor in self._cursors.values():
+            distance = cursor.distance(offset)
+            if distance is not None and (best is None or distance < best_distance):
+                best, best_distance = cursor, distance
+        forgotten = None
+        if best is None:
+            if len(self._cursors) >= MAX_CURSORS:
+                forgotten = self._cursors.pop(next(iter(self._cursors)))
+            best = Cursor(self._next, offset, now)
+            self._next += 1
+        else:
+            del self._cursors[best.index]
+        self._cursors[best.index] = best
+        return best, forgotten
+
+    def passed(self, offset: int, cursor: Cursor) -> int | None:
+        """Where to go on when another stream that began ahead of `cursor` has read what lies at `offset` already.
+
+        Threads that split a file between them (run:ai's streamer, DCP) each run into the start of the next one's part:
+        fetching that part again would be waste. A reader that really enters it is served on demand.
+        """
+        for other in self._cursors.values():
+            if (
+                other is not cursor
+                and other.streaming
+                and cursor.position <= other.start <= offset
+                and offset + MIB <= other.position
+            ):
+                return other.position
+        return None
+
+    def forget_idle(self, before: float) -> list[Cursor]:
+        """Drop and answer the cursors not seen since `before`."""
+        idle = [cursor for cursor in self._cursors.values() if cursor.last_seen < before]
+        for cursor in idle:
+            del self._cursors[cursor.index]
+        return idle

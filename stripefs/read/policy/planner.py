@@ -1,0 +1,432 @@
+"""The planner: turns reads into attempts, and their outcomes into the next ones. Pure; see the package's essay."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from stripefs.errors import HostFailed, NotFound, StaleVersion, StoreError, Transient
+from stripefs.layout.blocks import CHUNK, BlockMap, Span
+from stripefs.read.policy.cursors import Cursor, CursorSet
+from stripefs.read.policy.hosts import STALL, HostTable
+from stripefs.read.policy.pool import Attempt, Pool, Range, State
+
+__all__ = ["FilePlan", "Limits", "Planner"]
+
+CURSOR_IDLE = 30.0
+"""Seconds after which a cursor that nobody moved is forgotten and its look-ahead given up."""
+
+CONSUMED_IDLE = 5.0
+"""Seconds that consumed ranges stay without being touched: long enough for a second process a little behind."""
+
+RETRY_FIRST = 0.05
+RETRY_LONGEST = 2.0
+"""Seconds before a range is asked for again when every replica has failed, doubling from the first to the longest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The numbers the planner keeps to; see `ReadSettings`. choose_host: reads go to the host the planner names."""
+
+    budget: int
+    range_size: int
+    threads: int
+    per_host: int
+    io_timeout: float
+    hedge: bool = True
+    choose_host: bool = True
+
+
+@dataclass(slots=True, eq=False)
+class FilePlan:
+    """What the planner knows of one open file version. `ranges` maps each chunk's start to the range it is in."""
+
+    length: int
+    blocks: BlockMap
+    cursors: CursorSet = field(default_factory=CursorSet)
+    ranges: dict[int, Range] = field(default_factory=dict)
+    failed: StoreError | None = None
+    closed: bool = False
+
+
+class Planner:
+    """Call `read` for every read, then `dispatch`; report each attempt's end; call `tick` a few times a second."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self.pool = Pool(limits.budget)
+        self.hosts = HostTable(per_host=limits.per_host, total=limits.threads)
+        self.files: dict[FilePlan, None] = {}
+        self.attempts: dict[Attempt, None] = {}
+        self.unlocated: dict[FilePlan, int] = {}
+        """Where look-ahead met a block that is not known; the caller takes the entry and locates from there."""
+        self.hedges = self.hedge_wins = self.retries = self.starved = self.dropped = 0
+        self.bytes_fetched = self.bytes_wasted = 0
+        # A quarter of the threads is for readers that wait, and for second attempts.
+        self.look_ahead_threads = max(1, limits.threads * 3 // 4)
+        self._wanted: dict[Range, None] = {}
+        self._streams = 1
+
+    # -- files ---------------------------------------------------------------------------------------------------
+
+    def open(self, length: int) -> FilePlan:
+        file = FilePlan(length, BlockMap(length))
+        self.files[file] = None
+        return file
+
+    def close(self, file: FilePlan) -> None:
+        """Forget the file: its attempts are cancelled, its memory comes back as they end."""
+        file.closed = True
+        self.files.pop(file, None)
+        self.unlocated.pop(file, None)
+        for range_ in set(file.ranges.values()):
+            self._abandon(range_)
+        file.ranges.clear()
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a range waits for a host, for memory or for its next try."""
+        return bool(self._wanted)
+
+    # -- reads ---------------------------------------------------------------------------------------------------
+
+    def read(self, file: FilePlan, offset: int, size: int, now: float) -> None:
+        """A reader asks for [offset, offset + size), inside the file, its blocks known."""
+        cursor, forgotten = file.cursors.match(offset, now)
+        if forgotten is not None:
+            self._release_cursor(forgotten)
+        starved = False
+        before = cursor.position
+        position, end = file.blocks.chunk_start(offset), offset + size
+        while position < end:
+            range_ = self._demand(file, position, cursor, end, now)
+            starved = starved or range_.state is not State.READY
+            position = range_.end
+        self.starved += starved
+        cursor.advance(offset, size, starved=starved, limit=self._share(), now=now)
+        self._pass(file, min(before, offset), cursor)
+
+    def need(self, file: FilePlan, offset: int, now: float) -> Range:
+        """The range that holds the byte at `offset`, demanded. Ask again when it ends up DROPPED or cut short."""
+        return self._demand(file, file.blocks.chunk_start(offset), None, offset + 1, now)
+
+    def _demand(self, file: FilePlan, start: int, cursor: Cursor | None, end: int, now: float) -> Range:
+        range_ = file.ranges.get(start)
+        if range_ is None:
+            if file.failed is not None:
+                raise file.failed
+            streaming = cursor if cursor is not None and cursor.streaming else None
+            span = self._absent_run(file, start, None if streaming else end)
+            range_ = self._plan(file, span, streaming)
+        range_.used = now
+        self.pool.touch(range_)
+        if not range_.demanded and range_.state is not State.READY:
+            range_.demanded = True
+            range_.deadline = now + self.limits.io_timeout
+            if range_.state is State.WANTED:
+                self._wanted[range_] = None
+        return range_
+
+    def _absent_run(self, file: FilePlan, start: int, end: int | None) -> Span:
+        """From the absent chunk at `start` to the next present one, the range's bound, or the chunk that holds end."""
+        span = file.blocks.span(start, self.range_size())
+        if span is None:
+            raise LookupError(f"no block known at {start}")
+        stop = start + CHUNK
+        while stop < span.end and stop not in file.ranges and (end is None or stop < end):
+            stop += CHUNK
+        return Span(start, min(stop, span.end), span.hosts)
+
+    def _plan(self, file: FilePlan, span: Span, cursor: Cursor | None) -> Range:
+        hosts = span.hosts if self.limits.choose_host or len(span.hosts) == 1 else ()
+        range_ = Range(file, span.offset, span.end, hosts, cursor)
+        for chunk in range(span.offset, span.end, CHUNK):
+            file.ranges[chunk] = range_
+        return range_
+
+    def _pass(self, file: FilePlan, start: int, cursor: Cursor) -> None:
+        """Mark what lies wholly behind the cursor as consumed."""
+        position = start - start % CHUNK if file.blocks.find(start) is None else file.blocks.chunk_start(start)
+        while position < cursor.position:
+            range_ = file.ranges.get(position)
+            if range_ is None:
+                block = file.blocks.find(position)
+                if block is None:
+                    return
+                position = min(position + CHUNK, block.offset + block.length)
+                continue
+            if range_.end <= cursor.position and range_.cursor is cursor:
+                self.pool.consumed(range_)
+            position = range_.end
+
+    # -- what to start -------------------------------------------------------------------------------------------
+
+    def dispatch(self, now: float) -> list[Attempt]:
+        """The attempts to start now: what readers wait for, then look-ahead."""
+        started: list[Attempt] = []
+        for range_ in [range_ for range_ in self._wanted if range_.not_before <= now]:
+            if self.hosts.in_flight >= self.hosts.total:
+                return started
+            host = self.hosts.choose(range_.hosts, now, demanded=True, tried=range_.tried)
+            if host is None or not self._make_room_for(range_):
+                continue
+            del self._wanted[range_]
+            started.append(self._start(range_, host, now))
+        started += self._look_ahead(now)
+        return started
+
+    def _make_room_for(self, range_: Range) -> bool:
+        if self._make_room(range_.length, demanded=True):
+            return True
+        # Better a chunk now than a whole range later: give the tail back, whoever waits for it asks again.
+        self._shorten(range_, min(range_.offset + CHUNK, range_.end))
+        return self._make_room(range_.length, demanded=True)
+
+    def _shorten(self, range_: Range, end: int) -> None:
+        for chunk in range(range_.offset, range_.end, CHUNK):
+            if chunk >= end:
+                del range_.file.ranges[chunk]
+        range_.end = end
+
+    def _look_ahead(self, now: float) -> list[Attempt]:
+        started: list[Attempt] = []
+        if self.hosts.in_flight >= self.look_ahead_threads:
+            return started
+        share = self._share()
+        queue: list[tuple[int, int, Span, Iterator[Span], FilePlan, Cursor]] = []
+        for file in self.files:
+            if file.failed is None:
+                for cursor in file.cursors:
+                    self._push(queue, self._absent(file, cursor, share), file, cursor)
+        busy: set[tuple[str, ...]] = set()
+        while queue and self.hosts.in_flight < self.look_ahead_threads:
+            _, _, span, spans, file, cursor = heapq.heappop(queue)
+            if span.hosts not in busy:
+                hosts = span.hosts if self.limits.choose_host or len(span.hosts) == 1 else ()
+                host = self.hosts.choose(hosts, now, demanded=False)
+                if host is None:
+                    busy.add(span.hosts)
+                elif span.offset in file.ranges:  # another cursor of this round took it
+                    pass
+                else:
+                    span = self._absent_run(file, span.offset, None)  # another may have taken its tail
+                    if not self._make_room(span.length, demanded=False):
+                        break
+                    started.append(self._start(self._plan(file, span, cursor), host, now))
+            self._push(queue, spans, file, cursor)
+        return started
+
+    def _push(
+        self,
+        queue: list[tuple[int, int, Span, Iterator[Span], FilePlan, Cursor]],
+        spans: Iterator[Span],
+        file: FilePlan,
+        cursor: Cursor,
+    ) -> None:
+        span = next(spans, None)
+        if span is not None:
+            heapq.heappush(queue, (span.offset - cursor.position, id(cursor), span, spans, file, cursor))
+
+    def _absent(self, file: FilePlan, cursor: Cursor, share: int) -> Iterator[Span]:
+        """Ranges not yet here within the cursor's reach, nearest first."""
+        limit = min(cursor.reach(share), file.length)
+        position = cursor.position
+        while position < limit:
+            if file.blocks.find(position) is None:
+                self.unlocated[file] = position
+                return
+            position = file.blocks.chunk_start(position)
+            range_ = file.ranges.get(position)
+            if range_ is not None:
+                position = range_.end
+                continue
+            passed = file.cursors.passed(position, cursor)
+            if passed is not None:
+                position = passed
+                continue
+            span = self._absent_run(file, position, None)
+            yield span
+            position = span.end
+
+    def _start(self, range_: Range, host: str, now: float, *, hedge: bool = False) -> Attempt:
+        attempt = Attempt(range_, host, now, hedge)
+        range_.state = State.FETCHING
+        range_.attempts.append(attempt)
+        self.attempts[attempt] = None
+        self.pool.reserve(range_.length)
+        self.hosts.started(host)
+        return attempt
+
+    def overdue(self, now: float) -> list[Attempt]:
+        """Second attempts for ranges whose first is silent or slow, to start now."""
+        hedges: list[Attempt] = []
+        for attempt in list(self.attempts):
+            range_ = attempt.range
+            if attempt.late or attempt.cancelled or range_.state is not State.FETCHING or len(range_.attempts) > 1:
+                continue
+            silent = attempt.progress_at > 0 and now - attempt.progress_at > STALL
+            if silent:
+                self.hosts.suspect(attempt.host, now, f"sent nothing for {now - attempt.progress_at:.1f} s")
+            elif now - attempt.started <= self.hosts.slow_after(range_.length):
+                continue
+            others = [host for host in range_.hosts if host != attempt.host and not self.hosts[host].avoided(now)]
+            if not self.limits.hedge or (range_.hosts and not others):
+                continue
+            host = self.hosts.choose(others, now, demanded=True)
+            if host is None or not self._make_room(range_.length, demanded=True):
+                continue
+            self.hedges += 1
+            hedges.append(self._start(range_, host, now, hedge=True))
+        return hedges
+
+    # -- how attempts end ----------------------------------------------------------------------------------------
+
+    def succeeded(self, attempt: Attempt, data: object, now: float) -> Range | None:
+        """The attempt's bytes are here. Answers the range when waiters can go on, None when they came too late."""
+        range_ = self._ended(attempt)
+        self.bytes_fetched += range_.length
+        if attempt.late or attempt.cancelled:
+            self.pool.release(range_.length)
+            self.bytes_wasted += range_.length
+            return None
+        self.hosts.succeeded(attempt.host, range_.length, now - attempt.started)
+        for other in range_.attempts:
+            other.late = other.cancelled = True
+            if attempt.hedge:
+                self.hosts.suspect(other.host, now, "was overtaken by another replica")
+        self.hedge_wins += attempt.hedge
+        range_.state, range_.data, range_.demanded, range_.used = State.READY, data, False, now
+        if range_.cursor is not None and range_.end <= range_.cursor.position:
+            range_.cursor = None
+        self.pool.arrived(range_)
+        return range_
+
+    def failed(self, attempt: Attempt, error: Exception, now: float) -> list[Range]:
+        """The attempt failed. Answers the ranges that are FAILED for good, whose waiters take `error`."""
+        range_ = self._ended(attempt)
+        self.pool.release(range_.length)
+        if attempt.late or attempt.cancelled:
+            return []
+        if isinstance(error, HostFailed):
+            self.hosts.failed(attempt.host, now, error.message)
+        if isinstance(error, (StaleVersion, NotFound)):
+            return self._fail_file(range_.file, error)
+        if range_.attempts:
+            return []
+        if not isinstance(error, Transient):
+            return [self._fail(range_, error)]
+        return self._retry(range_, attempt.host, error, now)
+
+    def _retry(self, range_: Range, host: str, error: Transient, now: float) -> list[Range]:
+        range_.failures += 1
+        range_.tried.append(host)
+        delay = 0.0
+        if not set(range_.hosts) - set(range_.tried):
+            range_.tried.clear()
+            delay = min(RETRY_FIRST * 2 ** min(range_.failures, 10), RETRY_LONGEST)
+        if range_.deadline == float("inf"):
+            range_.deadline = now + self.limits.io_timeout
+        if now + delay > range_.deadline:
+            return [self._fail(range_, error)]
+        self.retries += 1
+        range_.state = State.WANTED
+        range_.not_before = now + delay
+        self._wanted[range_] = None
+        return []
+
+    def _ended(self, attempt: Attempt) -> Range:
+        del self.attempts[attempt]
+        self.hosts.ended(attempt.host)
+        attempt.range.attempts.remove(attempt)
+        return attempt.range
+
+    def _fail(self, range_: Range, error: Exception) -> Range:
+        self._remove(range_)
+        range_.state, range_.error = State.FAILED, error
+        return range_
+
+    def _fail_file(self, file: FilePlan, error: StoreError) -> list[Range]:
+        """The version is gone: nothing more of it is fetched, and what waits fails. What is here stays readable."""
+        file.failed = error
+        failed = []
+        for range_ in set(file.ranges.values()):
+            if range_.state is not State.READY:
+                for attempt in range_.attempts:
+                    attempt.late = attempt.cancelled = True
+                failed.append(self._fail(range_, error))
+        return failed
+
+    def _abandon(self, range_: Range) -> None:
+        for attempt in range_.attempts:
+            attempt.late = attempt.cancelled = True
+        self._wanted.pop(range_, None)
+        if range_.state is State.READY:
+            self.pool.forget(range_)
+        range_.state = State.DROPPED
+
+    def _remove(self, range_: Range) -> None:
+        self._wanted.pop(range_, None)
+        for chunk in range(range_.offset, range_.end, CHUNK):
+            if range_.file.ranges.get(chunk) is range_:
+                del range_.file.ranges[chunk]
+
+    # -- memory --------------------------------------------------------------------------------------------------
+
+    def _make_room(self, length: int, *, demanded: bool) -> bool:
+        """Drop what is least needed until `length` bytes fit; look-ahead leaves the heads' room alone."""
+        keep = 0 if demanded else self._heads()
+        if self.pool.free - keep >= length:
+            return True
+        for victim in self.pool.victims():
+            self._drop(victim)
+            if self.pool.free - keep >= length:
+                return True
+        if demanded:
+            for victim in self.pool.sacrifices():
+                self._drop(victim)
+                self.dropped += 1
+                if self.pool.free >= length:
+                    return True
+        return False
+
+    def _drop(self, range_: Range) -> None:
+        self._remove(range_)
+        self.pool.forget(range_)
+        range_.state = State.DROPPED
+
+    def _heads(self) -> int:
+        return self._streams * self.range_size()
+
+    def _share(self) -> int:
+        """How far ahead one stream may look. Looking further than the memory it may fill was measured (simulated) to
+        lose up to half the speed: memory that far bytes hold is missing when a busy host gets to the near ones."""
+        return max(CHUNK, (self.limits.budget - self._heads()) // self._streams)
+
+    def range_size(self) -> int:
+        """Bytes of a full range now: less than the setting when many streams share the budget; whole chunks."""
+        fair = self.limits.budget // (4 * self._streams)
+        return max(CHUNK, min(self.limits.range_size, fair) // CHUNK * CHUNK)
+
+    def _count_streams(self, now: float) -> None:
+        self._streams = max(
+            1,
+            sum(
+                cursor.streaming and cursor.last_seen > now - CURSOR_IDLE
+                for file in self.files
+                for cursor in file.cursors
+            ),
+        )
+
+    def _release_cursor(self, cursor: Cursor) -> None:
+        for range_ in self.pool.ahead_of(cursor):
+            self.pool.consumed(range_)
+
+    def tick(self, now: float) -> None:
+        """Housekeeping: forget idle cursors, give back memory that nobody used for a while."""
+        for file in self.files:
+            for cursor in file.cursors.forget_idle(now - CURSOR_IDLE):
+                self._release_cursor(cursor)
+        self._count_streams(now)
+        for range_ in self.pool.idle(now - CONSUMED_IDLE):
+            self._drop(range_)

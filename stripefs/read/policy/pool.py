@@ -1,0 +1,138 @@
+"""Ranges, the attempts to fetch them, and the one memory budget they all live in. Pure; see the package's essay."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stripefs.read.policy.cursors import Cursor
+    from stripefs.read.policy.planner import FilePlan
+
+__all__ = ["Attempt", "Pool", "Range", "State"]
+
+
+class State(enum.Enum):
+    WANTED = "wanted"  # a reader waits for it (or it failed and will be tried again); no attempt under way
+    FETCHING = "fetching"
+    READY = "ready"
+    FAILED = "failed"  # `error` says why; waiters take it, the range is gone from its file
+    DROPPED = "dropped"  # its memory went to others; who still wants it asks again
+
+
+@dataclass(slots=True, eq=False)
+class Range:
+    """Bytes [offset, end) of one file: wanted, on their way, or here as `data` (anything with a length)."""
+
+    file: FilePlan
+    offset: int
+    end: int
+    hosts: tuple[str, ...]
+    cursor: Cursor | None = None  # whose look-ahead it is; None once consumed or when fetched on demand alone
+    state: State = State.WANTED
+    waiters: int = 0
+    demanded: bool = False
+    attempts: list[Attempt] = field(default_factory=list)
+    tried: list[str] = field(default_factory=list)
+    failures: int = 0
+    not_before: float = 0.0
+    deadline: float = float("inf")
+    used: float = 0.0
+    data: Any = None
+    error: Exception | None = None
+    signal: Any = None  # what the I/O side wakes waiters with
+
+    @property
+    def length(self) -> int:
+        return self.end - self.offset
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One read of one range at one host. `progress_at` moves when bytes arrive; 0 when the client cannot tell."""
+
+    range: Range
+    host: str
+    started: float
+    hedge: bool = False
+    progress_at: float = 0.0
+    received: int = 0
+    cancelled: bool = False
+    late: bool = False  # already answered by another attempt
+
+
+class Pool:
+    """`budget` bytes. `used` counts every attempt under way and every range that is here.
+
+    Consumed ranges stay, least recently used first, until their room is needed: a second reader close behind the
+    first, or one with O_DIRECT that the page cache does not serve, then finds them.
+    """
+
+    def __init__(self, budget: int) -> None:
+        self.budget = budget
+        self.used = 0
+        self.peak = 0
+        self._consumed: dict[Range, None] = {}
+        self._ahead: dict[Range, None] = {}
+
+    @property
+    def free(self) -> int:
+        return self.budget - self.used
+
+    def reserve(self, length: int) -> None:
+        self.used += length
+        self.peak = max(self.peak, self.used)
+
+    def release(self, length: int) -> None:
+        self.used -= length
+
+    def arrived(self, range_: Range) -> None:
+        """The range's bytes are here, its reservation already made by the attempt that brought them."""
+        if range_.cursor is None:
+            self._consumed[range_] = None
+        else:
+            self._ahead[range_] = None
+
+    def touch(self, range_: Range) -> None:
+        if range_ in self._consumed:
+            del self._consumed[range_]
+            self._consumed[range_] = None
+
+    def consumed(self, range_: Range) -> None:
+        """No cursor will come to this range any more, as far as is known."""
+        range_.cursor = None
+        if range_ in self._ahead:
+            del self._ahead[range_]
+            self._consumed[range_] = None
+
+    def forget(self, range_: Range) -> None:
+        """Drop a range that is here and give its memory back."""
+        for shelf in (self._ahead, self._consumed):
+            if range_ in shelf:
+                del shelf[range_]
+                self.used -= range_.length
+        range_.data = None
+
+    def victims(self) -> Iterator[Range]:
+        """Consumed ranges without waiters, least recently used first."""
+        return (range_ for range_ in list(self._consumed) if not range_.waiters)
+
+    def sacrifices(self) -> Iterator[Range]:
+        """Look-ahead without waiters, farthest ahead of its cursor first."""
+        return iter(
+            sorted(
+                (range_ for range_ in self._ahead if not range_.waiters),
+                key=lambda range_: range_.offset - (range_.cursor.position if range_.cursor else 0),
+                reverse=True,
+            )
+        )
+
+    def ahead_of(self, cursor: Cursor) -> list[Range]:
+        """Look-ahead that is here and belongs to `cursor`."""
+        return [range_ for range_ in self._ahead if range_.cursor is cursor]
+
+    def idle(self, before: float) -> list[Range]:
+        """Consumed ranges that nobody touched since `before`."""
+        return [range_ for range_ in self._consumed if range_.used < before and not range_.waiters]

@@ -1,0 +1,355 @@
+"""The reader: carries out what `stripefs.read.policy` decides, and hands readers their bytes.
+
+All state is touched on trio's thread only; between two awaits nothing else moves. Threads run the blocking reads
+(`fetch`), and a watchdog looks for silent and slow attempts while any is under way.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import trio
+from trio import TaskStatus
+
+from stripefs.errors import StaleVersion, StoreError, StripefsError, Transient
+from stripefs.read.fetch import Fetcher, Outcome
+from stripefs.read.policy import Attempt, FilePlan, Limits, Planner, Range, State
+from stripefs.settings import ReadSettings, default_budget
+from stripefs.store.base import Block, Buffer, Handle, Identity, Status, Store
+
+__all__ = ["OpenFile", "Reader"]
+
+log = logging.getLogger(__name__)
+
+WATCH_EVERY = 0.1
+"""Seconds between looks at what is under way: a tenth of the time after which a host counts as silent."""
+
+TICK_EVERY = 1.0
+
+LOCATE_AHEAD = 2 << 30
+"""Bytes of a file whose blocks are asked for at once: twice the largest default budget."""
+
+GRACE = 5.0
+"""Seconds past io_timeout after which a read ends whatever the planner thinks."""
+
+
+class Reader:
+    """Reads files of one store through one memory budget. One a process; start `run` before the first `open`."""
+
+    def __init__(self, store: Store, settings: ReadSettings) -> None:
+        self.store = store
+        self.settings = settings
+        self.budget = settings.memory or default_budget()
+        self.planner = Planner(
+            Limits(
+                budget=self.budget,
+                range_size=min(settings.range_size, self.budget // 8),
+                threads=settings.threads,
+                per_host=settings.per_host,
+                io_timeout=settings.io_timeout,
+                hedge=settings.hedge,
+                choose_host=store.capabilities.choose_host,
+            )
+        )
+        self._files: dict[FilePlan, OpenFile] = {}
+        self._fetcher: Fetcher | None = None
+        self._nursery: trio.Nursery | None = None
+        self._stir = trio.Event()
+        self.figures = Figures()
+
+    async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """The watchdog; until cancelled."""
+        self._fetcher = Fetcher(self.settings.threads, self._done)
+        try:
+            async with trio.open_nursery() as self._nursery:
+                task_status.started()
+                await self._watch()
+        finally:
+            self._fetcher.close()
+
+    async def open(self, path: bytes, expect: Identity | None = None) -> OpenFile:
+        """Open one version of the file at `path`. Raises what `Store.open` raises."""
+        handle = await trio.to_thread.run_sync(self.store.open, path, expect)
+        file = OpenFile(self, path, handle)
+        self._files[file.plan] = file
+        return file
+
+    def snapshot(self) -> dict[str, Any]:
+        """Figures for `status` and metrics: sizes in bytes, times in seconds, counts since the start."""
+        now = time.monotonic()
+        planner = self.planner
+        return {
+            "memory": {"budget": self.budget, "used": planner.pool.used, "peak": planner.pool.peak},
+            "reads": self.figures.reads,
+            "bytes_read": self.figures.bytes_read,
+            "bytes_fetched": planner.bytes_fetched,
+            "bytes_wasted": planner.bytes_wasted,
+            "throughput": self.figures.rate,
+            "starved": planner.starved,
+            "waited_seconds": self.figures.waited,
+            "hedges": planner.hedges,
+            "hedge_wins": planner.hedge_wins,
+            "retries": planner.retries,
+            "dropped": planner.dropped,
+            "errors": dict(self.figures.errors),
+            "in_flight": planner.hosts.in_flight,
+            "threads": self.settings.threads,
+            "range_size": planner.range_size(),
+            "hosts": [
+                {
+                    "name": host.name,
+                    "in_flight": host.in_flight,
+                    "bytes": host.bytes_total,
+                    "errors": host.errors,
+                    "suspected": host.suspected,
+                    "avoided_seconds": max(0.0, host.avoid_until - now),
+                    "reason": host.reason,
+                }
+                for host in planner.hosts.states()
+            ],
+            "files": [file.snapshot() for file in self._files.values()],
+        }
+
+    # -- carrying out --------------------------------------------------------------------------------------------
+
+    def pump(self) -> None:
+        """Start whatever the planner wants started now."""
+        self._start(self.planner.dispatch(time.monotonic()))
+        while self.planner.unlocated:
+            plan, offset = self.planner.unlocated.popitem()
+            if self._nursery is not None:
+                self._nursery.start_soon(self._files[plan].locate_ahead, offset)
+
+    def _start(self, attempts: Sequence[Attempt]) -> None:
+        if not attempts:
+            return
+        if self._fetcher is None:
+            raise RuntimeError("Reader.run is not running")
+        for attempt in attempts:
+            if self.store.capabilities.cancel:
+                attempt.progress_at = attempt.started
+            self._fetcher.start(attempt, self._files[attempt.range.file].handle)
+        self._stir.set()
+
+    def _done(self, attempt: Attempt, outcome: Outcome) -> None:
+        now = time.monotonic()
+        others = [other for other in attempt.range.attempts if other is not attempt]
+        if isinstance(outcome, Exception):
+            self._note(attempt, outcome)
+            for range_ in self.planner.failed(attempt, outcome, now):
+                wake(range_)
+        else:
+            arrived = self.planner.succeeded(attempt, outcome, now)
+            if arrived is not None:
+                wake(arrived)
+        self.cancel(others)
+        self.pump()
+
+    def cancel(self, attempts: Sequence[Attempt]) -> None:
+        """Unblock those of `attempts` that the planner marked cancelled."""
+        for attempt in attempts:
+            if attempt.cancelled and self._fetcher is not None:
+                self._fetcher.cancel(attempt)
+
+    def _note(self, attempt: Attempt, error: Exception) -> None:
+        if attempt.cancelled:
+            return
+        name = type(error).__name__
+        self.figures.errors[name] = self.figures.errors.get(name, 0) + 1
+        file = self._files.get(attempt.range.file)
+        what = f"{file.name if file else 'a closed file'} at {attempt.range.offset}"
+        if isinstance(error, StripefsError):
+            log.info("reading %s from %s: %s", what, attempt.host or "a host of the client's choice", error)
+        else:
+            log.error("reading %s failed unexpectedly", what, exc_info=error)
+
+    async def _watch(self) -> None:
+        next_tick = 0.0
+        while True:
+            if not self.planner.attempts and not self.planner.waiting:
+                with trio.move_on_after(TICK_EVERY):
+                    await self._stir.wait()
+            self._stir = trio.Event()
+            now = time.monotonic()
+            self._start(self.planner.overdue(now))
+            if now >= next_tick:
+                self.planner.tick(now)
+                self.figures.tick(now)
+                next_tick = now + TICK_EVERY
+            self.pump()
+            await trio.sleep(WATCH_EVERY)
+
+    def forget(self, file: OpenFile) -> None:
+        """Drop a file's ranges and cancel what is under way for it."""
+        attempts = [attempt for attempt in self.planner.attempts if attempt.range.file is file.plan]
+        ranges = set(file.plan.ranges.values())
+        self.planner.close(file.plan)
+        self.cancel(attempts)
+        self._files.pop(file.plan, None)
+        for range_ in ranges:
+            wake(range_)
+
+
+class Figures:
+    """What the reader counts for people."""
+
+    def __init__(self) -> None:
+        self.reads = 0
+        self.bytes_read = 0
+        self.waited = 0.0
+        self.errors: dict[str, int] = {}
+        self.rate = 0.0
+        self._last = (0.0, 0)
+
+    def tick(self, now: float) -> None:
+        then, bytes_then = self._last
+        if then:
+            # Half of the old value: a figure that a person can read while it follows the last few seconds.
+            self.rate = (self.rate + (self.bytes_read - bytes_then) / (now - then)) / 2
+            self.rate = 0.0 if self.rate < 1 else self.rate
+        self._last = (now, self.bytes_read)
+
+
+class OpenFile:
+    """One version of one file. Every handle that shows this version shares it."""
+
+    def __init__(self, reader: Reader, path: bytes, handle: Handle) -> None:
+        self.path = path
+        self.handle = handle
+        self.status: Status = handle.status
+        self.plan = reader.planner.open(handle.status.length)
+        self.name = path.decode(errors="backslashreplace")
+        self._reader = reader
+        self._locating = trio.Lock()
+
+    async def read(self, offset: int, size: int) -> Buffer:
+        """Exactly min(size, length - offset) bytes from `offset`; b"" at the end and beyond.
+
+        Raises StaleVersion when the version is gone, StoreError when no replica answered within io_timeout.
+        """
+        end = min(offset + size, self.status.length)
+        if end <= offset:
+            return b""
+        began = time.monotonic()
+        try:
+            with trio.fail_after(self._reader.settings.io_timeout + GRACE):
+                data = await self._read(offset, end)
+        except trio.TooSlowError:
+            raise StoreError(
+                f"no bytes of {self.name} within --io-timeout",
+                hint="look at `stripefs status` for hosts that are avoided",
+            ) from None
+        self._reader.figures.reads += 1
+        self._reader.figures.bytes_read += end - offset
+        self._reader.figures.waited += time.monotonic() - began
+        return data
+
+    async def _read(self, offset: int, end: int) -> Buffer:
+        planner = self._reader.planner
+        await self._located(offset, end)
+        self._check()
+        planner.read(self.plan, offset, end - offset, time.monotonic())
+        parts: list[Buffer] = []
+        while True:
+            range_ = await self._ready(offset)
+            stop = min(end, range_.end)
+            part = memoryview(range_.data)[offset - range_.offset : stop - range_.offset]
+            # Only now: what is started may take the room of a range that this read was the last to need.
+            self._reader.pump()
+            if stop == end and not parts:
+                return part
+            # A copy, so that no whole range is held without being accounted while the next one is awaited.
+            parts.append(bytes(part))
+            offset = stop
+            if offset == end:
+                return b"".join(parts)
+
+    async def _ready(self, offset: int) -> Range:
+        while True:
+            self._check()
+            range_ = self._reader.planner.need(self.plan, offset, time.monotonic())
+            if range_.state is State.WANTED:
+                self._reader.pump()
+            state = range_.state if range_.state is State.READY else await self._settled(range_)
+            if state is State.FAILED and range_.error is not None:
+                raise range_.error
+            # A range may have lost its tail for want of memory: then the byte is asked for anew.
+            if state is State.READY and offset < range_.end:
+                return range_
+
+    async def _settled(self, range_: Range) -> State:
+        """Wait until something happened to the range. What it holds stays at least until the next await."""
+        if range_.signal is None:
+            range_.signal = trio.Event()
+        range_.waiters += 1
+        try:
+            await range_.signal.wait()
+        finally:
+            range_.waiters -= 1
+        return range_.state
+
+    def _check(self) -> None:
+        if self.plan.closed:
+            raise StaleVersion(f"{self.name} was closed")
+
+    async def locate(self, offset: int, length: int) -> Sequence[Block]:
+        """The blocks that overlap [offset, offset + length). Waits for a metadata service that is away."""
+        deadline = trio.current_time() + self._reader.settings.io_timeout
+        for pause in itertools.chain((0.1, 0.3, 1.0), itertools.repeat(2.0)):
+            try:
+                return await trio.to_thread.run_sync(self.handle.locate, offset, length)
+            except Transient as error:
+                if trio.current_time() + pause > deadline:
+                    raise
+                log.warning("locating blocks of %s: %s; trying again", self.name, error)
+                await trio.sleep(pause)
+        raise AssertionError("the pauses never end")
+
+    async def _located(self, offset: int, end: int) -> None:
+        while True:
+            missing = self.plan.blocks.missing(offset, end)
+            if missing is None:
+                return
+            async with self._locating:
+                if self.plan.blocks.missing(missing, missing + 1) is None:
+                    continue
+                length = min(LOCATE_AHEAD, self.status.length - missing)
+                known = len(self.plan.blocks)
+                self.plan.blocks.add(await self.locate(missing, length))
+                if len(self.plan.blocks) == known:
+                    raise StoreError(f"the store does not say where byte {missing} of this file lies")
+
+    async def locate_ahead(self, offset: int) -> None:
+        """Learn the blocks from `offset` on for look-ahead; a failure shows when a reader gets there."""
+        try:
+            await self._located(offset, offset + 1)
+        except StripefsError as error:
+            log.info("locating blocks ahead: %s", error)
+        else:
+            self._reader.pump()
+
+    async def aclose(self) -> None:
+        self._reader.forget(self)
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(self.handle.close)
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "path": self.name,
+            "length": self.status.length,
+            "cursors": [
+                {"position": cursor.position, "window": cursor.window, "read": cursor.consumed}
+                for cursor in self.plan.cursors
+            ],
+        }
+
+
+def wake(range_: Range) -> None:
+    """Let those who wait for the range look at its state again."""
+    if range_.signal is not None:
+        range_.signal.set()
+        range_.signal = None

@@ -1,0 +1,74 @@
+"""Block maps: chunks and ranges never cross a block, whatever the sizes of the blocks."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stripefs.layout.blocks import CHUNK, BlockMap
+from stripefs.store.base import Block
+
+lengths = st.lists(st.integers(1, 5 * CHUNK), min_size=1, max_size=12)
+
+
+def laid_out(sizes: list[int]) -> list[Block]:
+    blocks, at = [], 0
+    for number, size in enumerate(sizes):
+        blocks.append(Block(at, size, (f"h{number % 3}",)))
+        at += size
+    return blocks
+
+
+@given(lengths, st.randoms(use_true_random=False), st.integers(1, 4))
+def test_spans_from_chunk_to_chunk_cover_the_file_without_crossing_blocks(sizes, random, chunks):
+    blocks = laid_out(sizes)
+    total = sum(sizes)
+    known = BlockMap(total)
+    shuffled = blocks + blocks[:2]
+    random.shuffle(shuffled)
+    known.add(shuffled[:3])
+    known.add(shuffled)
+    at = 0
+    while at < total:
+        span = known.span(at, chunks * CHUNK)
+        block = known.find(at)
+        assert span is not None
+        assert block is not None
+        assert span.offset == at
+        assert 0 < span.length <= chunks * CHUNK
+        assert span.end <= block.offset + block.length
+        assert span.hosts == block.hosts
+        for offset in (at, span.end - 1, at + span.length // 2):
+            start = known.chunk_start(offset)
+            assert start <= offset < start + CHUNK
+            assert (start - block.offset) % CHUNK == 0
+        at = span.end
+    assert at == total
+
+
+@given(lengths, st.data())
+def test_missing_names_the_first_unknown_byte(sizes, data):
+    blocks = laid_out(sizes)
+    total = sum(sizes)
+    kept = data.draw(st.sets(st.integers(0, len(blocks) - 1)))
+    known = BlockMap(total)
+    known.add([blocks[index] for index in kept])
+    gone = [block for index, block in enumerate(blocks) if index not in kept]
+    offset = data.draw(st.integers(0, total - 1))
+    end = data.draw(st.integers(offset + 1, total + 10))
+    expected = next(
+        (
+            max(offset, block.offset)
+            for block in gone
+            if block.offset < min(end, total) and block.offset + block.length > offset
+        ),
+        None,
+    )
+    assert known.missing(offset, end) == expected
+
+
+def test_a_block_past_the_end_is_clipped_and_an_empty_one_dropped():
+    known = BlockMap(10)
+    known.add([Block(0, 8, ("a",)), Block(8, 100, ("b",)), Block(10, 5, ("c",))])
+    assert len(known) == 2
+    assert known.find(9) == Block(8, 2, ("b",))
+    assert known.find(10) is None
+    assert known.span(10, CHUNK) is None

@@ -1,0 +1,262 @@
+"""The planner in a simulated world: memory, liveness, single flight, speed, faults. No clock, no thread, no kernel."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stripefs.errors import PermissionDenied, StaleVersion
+from stripefs.read.policy import Limits, State
+from tests.unit.read.world import MIB, Host, World, placed
+
+
+def limits(budget=256 * MIB, threads=32, per_host=3, **changed):
+    return Limits(
+        **{
+            "budget": budget,
+            "range_size": 8 * MIB,
+            "threads": threads,
+            "per_host": per_host,
+            "io_timeout": 90.0,
+            **changed,
+        }
+    )
+
+
+def eight(**changed):
+    return {f"h{number}": Host(**{"rate": 40e6, **changed}) for number in range(8)}
+
+
+def sequential(length, step=MIB):
+    return [(at, min(step, length - at)) for at in range(0, length, step)]
+
+
+def test_one_reader_gets_nearly_all_hosts():
+    world = World(limits(), eight())
+    length = 512 * MIB
+    # Dealt out in turn, so that only the policy can lose speed.
+    blocks = placed(length, 8 * MIB, 1, 1, 0)
+    blocks = [type(block)(block.offset, block.length, (f"h{n % 8}",)) for n, block in enumerate(blocks)]
+    world.client(world.open(blocks), sequential(length))
+    world.run()
+    ideal = length / (8 * 40e6)
+    assert world.now < 1.35 * ideal  # virtual seconds: the same on every machine
+    assert world.planner.bytes_fetched == length
+
+
+def test_look_ahead_goes_past_busy_hosts():
+    length = 256 * MIB
+    blocks = placed(length, 8 * MIB, 8, 1, seed=3)
+    # The first eight blocks on one host: a reader that waited for them in order would leave seven hosts idle.
+    blocks[:8] = [type(block)(block.offset, block.length, ("h0",)) for block in blocks[:8]]
+    world = World(limits(), eight())
+    world.client(world.open(blocks), sequential(length))
+    world.run(until=5.0)
+    most = max(sum(b.hosts == (f"h{n}",) for b in blocks) for n in range(8)) * 8 * MIB / 40e6
+    assert world.now < 1.35 * most
+
+
+def test_a_header_costs_one_chunk():
+    world = World(limits(), eight())
+    file = world.open(placed(1 << 30, 8 * MIB, 8, 1, 0))
+    world.client(file, [(0, 4096)])
+    world.run()
+    while world.transfers:
+        world._step(world.now + 1)
+    assert world.planner.bytes_fetched == MIB
+
+
+def test_random_small_reads_are_not_read_ahead_for():
+    draw = random.Random(5)
+    reads = [(draw.randrange(0, (4 << 30) - 4096), 4096) for _ in range(200)]
+    world = World(limits(), eight())
+    world.client(world.open(placed(4 << 30, 8 * MIB, 8, 1, 0)), reads)
+    world.run()
+    assert world.planner.bytes_fetched <= 2 * len(reads) * MIB
+
+
+def test_two_interleaved_readers_cause_one_fetch_of_each_byte():
+    length = 128 * MIB
+    world = World(limits(), eight())
+    file = world.open(placed(length, 8 * MIB, 8, 1, 1))
+    for _ in range(2):
+        world.client(file, sequential(length))
+    world.run()
+    assert world.planner.bytes_fetched == length
+
+
+def test_sixteen_streams_in_one_file_share_the_hosts():
+    length = 512 * MIB
+    part = length // 16
+    world = World(limits(), eight())
+    file = world.open(placed(length, 8 * MIB, 8, 1, 2))
+    for number in range(16):
+        world.client(file, [(number * part + at, MIB) for at in range(0, part, MIB)])
+    world.run()
+    assert world.planner.bytes_fetched == length
+    fullest = max(sum(b.hosts == (f"h{n}",) for b in placed(length, 8 * MIB, 8, 1, 2)) for n in range(8))
+    assert world.now < 1.3 * fullest * 8 * MIB / 40e6
+
+
+def test_a_frozen_host_is_hedged_and_then_avoided():
+    length = 512 * MIB
+    blocks = placed(length, 8 * MIB, 8, 2, 7)
+    normal = World(limits(), eight())
+    normal.client(normal.open(blocks), sequential(length))
+    normal.run()
+    world = World(limits(), eight())
+    world.client(world.open(blocks), sequential(length))
+    world.at(0.5, lambda: setattr(world.hosts["h3"], "frozen", True))
+    world.run()
+    assert world.planner.hedges > 0
+    assert world.now < 2 * normal.now + 1.0
+    assert world.planner.hosts["h3"].avoid_for > 0
+
+
+def test_without_hedging_the_clients_time_out_decides():
+    length = 64 * MIB
+    world = World(limits(hedge=False), eight())
+    client = world.client(world.open(placed(length, 8 * MIB, 8, 2, 7)), sequential(length))
+    world.hosts["h3"].frozen = True
+    world.run()
+    assert world.planner.hedges == 0
+    assert not client.errors
+
+
+def test_a_dead_only_replica_fails_at_the_deadline_and_not_before():
+    world = World(limits(io_timeout=10.0), {"h0": Host(40e6, dead=True)})
+    client = world.client(world.open(placed(4 * MIB, MIB, 1, 1, 0)), [(0, 4096)])
+    world.run()
+    assert len(client.errors) == 1
+    assert 8.0 <= world.now <= 12.0
+
+
+def test_a_host_that_comes_back_is_used_again():
+    length = 32 * MIB
+    world = World(limits(), {"h0": Host(40e6, dead=True)})
+    client = world.client(world.open(placed(length, 8 * MIB, 1, 1, 0)), sequential(length))
+    world.at(20.0, lambda: setattr(world.hosts["h0"], "dead", False))
+    world.run(until=60)
+    assert not client.errors
+    assert world.planner.retries > 0
+    assert world.planner.hosts["h0"].avoid_for == 0
+
+
+def test_a_stale_version_fails_what_is_absent_and_keeps_what_is_here():
+    world = World(limits(), eight())
+    file = world.open(placed(64 * MIB, 8 * MIB, 8, 1, 0))
+    world.client(file, [(0, MIB)])
+    world.run()
+    planner = world.planner
+    planner.read(file, 20 * MIB, MIB, world.now)
+    attempt = planner.dispatch(world.now)[0]
+    failed = planner.failed(attempt, StaleVersion("replaced"), world.now)
+    assert [range_.state for range_ in failed].count(State.FAILED) == len(failed) >= 1
+    assert planner.need(file, 0, world.now).state is State.READY
+    with pytest.raises(StaleVersion):
+        planner.need(file, 30 * MIB, world.now)
+
+
+def test_an_error_that_no_retry_mends_fails_its_range_alone():
+    world = World(limits(), eight())
+    file = world.open(placed(64 * MIB, 8 * MIB, 8, 1, 0))
+    planner = world.planner
+    planner.read(file, 0, 4096, 0.0)
+    (attempt,) = planner.dispatch(0.0)
+    (failed,) = planner.failed(attempt, PermissionDenied("no"), 0.0)
+    assert failed.state is State.FAILED
+    assert planner.need(file, 0, 0.0) is not failed
+    assert planner.pool.used == 0
+
+
+def test_closing_gives_all_memory_back():
+    world = World(limits(), eight())
+    file = world.open(placed(256 * MIB, 8 * MIB, 8, 1, 0))
+    world.client(file, sequential(64 * MIB))
+    world.run()
+    assert world.planner.pool.used > 0
+    world.planner.close(file)
+    while world.transfers:
+        world._step(world.now + 1)
+    assert world.planner.pool.used == 0
+    assert world.planner.hosts.in_flight == 0
+
+
+def test_memory_that_nobody_uses_comes_back():
+    world = World(limits(), eight())
+    file = world.open(placed(64 * MIB, 8 * MIB, 8, 1, 0))
+    world.client(file, sequential(64 * MIB))
+    world.run()
+    world.planner.tick(world.now + 60)
+    assert world.planner.pool.used == 0
+
+
+def test_many_readers_share_a_small_budget():
+    world = World(limits(budget=64 * MIB), eight())
+    for number in range(64):
+        file = world.open(placed(8 * MIB, MIB, 8, 1, number))
+        world.client(file, sequential(8 * MIB, step=256 << 10))
+    world.run()
+    assert world.planner.pool.peak <= 64 * MIB
+
+
+def test_one_host_never_holds_more_than_half_the_threads():
+    world = World(limits(threads=8, per_host=100), eight())
+    file = world.open(placed(512 * MIB, 8 * MIB, 1, 1, 0))
+    for number in range(16):
+        world.client(file, [(number * 32 * MIB + at, MIB) for at in range(0, 4 * MIB, MIB)])
+    peak = 0
+    launch = world._launch
+
+    def counting(attempts):
+        nonlocal peak
+        launch(attempts)
+        peak = max(peak, world.planner.hosts["h0"].in_flight)
+
+    world._launch = counting
+    world.run()
+    assert 1 < peak <= 4
+
+
+patterns = st.sampled_from(["sequential", "random", "backwards", "strides"])
+
+
+@settings(deadline=None, max_examples=25)
+@given(
+    seed=st.integers(0, 10**6),
+    budget=st.integers(16, 96),
+    clients=st.lists(st.tuples(st.integers(0, 2), patterns), min_size=1, max_size=12),
+    replication=st.integers(1, 3),
+    block=st.integers(300_000, 20 * MIB),
+    flaky=st.floats(0, 0.3),
+    choose_host=st.booleans(),
+)
+def test_every_read_ends_within_the_budget(seed, budget, clients, replication, block, flaky, choose_host):
+    """No mix of readers, placements and failures makes a read hang, exceed the memory or answer other bytes."""
+    draw = random.Random(seed)
+    hosts = {f"h{n}": Host(40e6, flaky=flaky * draw.random()) for n in range(5)}
+    hosts[""] = Host(200e6, flaky=flaky)
+    hosts["h4"].frozen = draw.random() < 0.5
+    world = World(limits(budget=budget * MIB, io_timeout=30.0, choose_host=choose_host), hosts, seed)
+    lengths = [draw.randrange(1, 30 * MIB) for _ in range(3)]
+    files = [world.open(placed(length, block, 5, replication, seed + length)) for length in lengths]
+    for number, pattern in clients:
+        length = lengths[number]
+        size = draw.choice([4096, 131072, MIB, 3 * MIB])
+        starts = list(range(0, length, size))[:40]
+        if pattern == "random":
+            draw.shuffle(starts)
+        elif pattern == "backwards":
+            starts.reverse()
+        elif pattern == "strides":
+            starts = starts[::3]
+        world.client(files[number], [(at, min(size, length - at)) for at in starts])
+    world.run()
+    assert not (flaky == 0 and not hosts["h4"].frozen and any(client.errors for client in world.clients))
+    for file in files:
+        world.planner.close(file)
+    while world.transfers:
+        world._step(world.now + 1)
+    assert world.planner.pool.used == 0
+    assert world.planner.hosts.in_flight == 0
