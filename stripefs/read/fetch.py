@@ -65,6 +65,7 @@ class Fetcher:
         self._done = done
         self._token = trio.lowlevel.current_trio_token()
         self._watches: dict[Attempt, AttemptWatch] = {}
+        self._closed = False
 
     def start(self, attempt: Attempt, handle: Handle) -> None:
         watch = self._watches[attempt] = AttemptWatch(attempt)
@@ -93,10 +94,17 @@ class Fetcher:
 
     def _finished(self, attempt: Attempt, outcome: Outcome) -> None:
         del self._watches[attempt]
-        self._done(attempt, outcome)
+        if self._closed:
+            return
+        try:
+            self._done(attempt, outcome)
+        except Exception:  # the border to trio's loop, which an exception from a callback would end
+            log.exception("the end of a read could not be handled; please report this")
 
     def close(self) -> None:
         """Cancel what runs and let the threads go without waiting for them."""
-        for watch in list(self._watches.values()):
+        self._closed = True
+        for attempt, watch in list(self._watches.items()):
+            attempt.late = attempt.cancelled = True
             watch.cancel()
         self._pool.shutdown(wait=False, cancel_futures=True)

@@ -15,7 +15,7 @@ from typing import Any
 import trio
 from trio import TaskStatus
 
-from stripefs.errors import StaleVersion, StoreError, StripefsError, Transient
+from stripefs.errors import Abandoned, StaleVersion, StoreError, StripefsError, Transient
 from stripefs.read.fetch import Fetcher, Outcome
 from stripefs.read.policy import Attempt, FilePlan, Limits, Planner, Range, State
 from stripefs.settings import ReadSettings, default_budget
@@ -139,8 +139,7 @@ class Reader:
         now = time.monotonic()
         others = [other for other in attempt.range.attempts if other is not attempt]
         if isinstance(outcome, Exception):
-            self._note(attempt, outcome)
-            for range_ in self.planner.failed(attempt, outcome, now):
+            for range_ in self.planner.failed(attempt, self._noted(attempt, outcome), now):
                 wake(range_)
         else:
             arrived = self.planner.succeeded(attempt, outcome, now)
@@ -155,17 +154,19 @@ class Reader:
             if attempt.cancelled and self._fetcher is not None:
                 self._fetcher.cancel(attempt)
 
-    def _note(self, attempt: Attempt, error: Exception) -> None:
+    def _noted(self, attempt: Attempt, error: Exception) -> StoreError:
+        """Log and count the failure of an attempt. What a client may not raise becomes an error that no retry mends."""
         if attempt.cancelled:
-            return
+            return Abandoned("cancelled")
         name = type(error).__name__
         self.figures.errors[name] = self.figures.errors.get(name, 0) + 1
         file = self._files.get(attempt.range.file)
         what = f"{file.name if file else 'a closed file'} at {attempt.range.offset}"
-        if isinstance(error, StripefsError):
+        if isinstance(error, StoreError):
             log.info("reading %s from %s: %s", what, attempt.host or "a host of the client's choice", error)
-        else:
-            log.error("reading %s failed unexpectedly", what, exc_info=error)
+            return error
+        log.error("reading %s failed unexpectedly; please report this", what, exc_info=error)
+        return StoreError(f"reading {what} failed unexpectedly: {error!r}")
 
     async def _watch(self) -> None:
         next_tick = 0.0

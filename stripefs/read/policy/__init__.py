@@ -10,19 +10,20 @@ A chunk belongs to at most one range, so concurrent readers of one chunk wait fo
 **Cursors.** Every read moves a cursor: the one whose position it continues (within a tolerance, because the kernel's
 read-ahead arrives out of order and safetensors skips a little), else a new one. Cursors belong to the file version,
 not to a descriptor, so two processes that interleave on one file are two steady streams and not noise. A cursor looks
-ahead over a window of bytes. The window doubles whenever the reader starves (the bytes were not there yet), shrinks by
-a quarter after a full window without starving, and never exceeds eight times what the cursor has already read, so
-a reader that takes a header and leaves costs little and a random reader is never read ahead for.
+ahead over a window of bytes. The window at least doubles whenever the reader starves (the bytes were not there yet),
+shrinks by a quarter after a full window without starving, and never exceeds eight times what the cursor has already
+read, so a reader that takes a header and leaves costs little and a random reader is never read ahead for. Look-ahead
+skips what another stream, which began further on, has read already.
 
 **Choice.** A range that a reader waits for goes first. Look-ahead is taken in order of distance from its cursor; when
 the next range lies on hosts that are all busy, the scheduler goes on to later ranges on idle ones as far as the window
 and the memory go: on randomly placed blocks this, not the number of threads, decides the speed. Among replicas the one
 expected to finish first wins. Each host has a limit of its own and never more than half of all reads under way.
 
-**Memory.** One budget for all files. Each attempt reserves the bytes of its range before it starts. One chunk for
-every active cursor stays out of look-ahead's reach; consumed ranges go first when room is needed, oldest first, then
-the farthest look-ahead; ranges shrink as the budget divided by the cursors shrinks. So the bytes a reader waits for
-always find room, however many readers there are.
+**Memory.** One budget for all files. Each attempt reserves the bytes of its range before it starts. One range for
+every active stream stays out of look-ahead's reach, and no stream looks further ahead than its share; consumed ranges
+go first when room is needed, oldest first, then the farthest look-ahead; ranges shrink as the budget divided by the
+streams shrinks. So the bytes a reader waits for always find room, however many readers there are.
 
 **Slow and broken hosts.** A host that fails, or that sends nothing while others do, is avoided for a while, twice as
 long each time. A range that takes several times as long as its recent peers is asked for again from another replica;

@@ -151,7 +151,7 @@ class World:
             self.transfers.append(Transfer(attempt, host, self.now + host.latency, attempt.range.length))
 
     def _advance_clients(self) -> bool:
-        return any([self._advance(client) for client in self.clients if client.finished is None])
+        return sum(self._advance(client) for client in self.clients if client.finished is None) > 0
 
     def _advance(self, client: Client) -> bool:
         """One step of one reader; False when it can only wait."""

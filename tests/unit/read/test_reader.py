@@ -1,0 +1,218 @@
+"""The reader with its threads, over local files behind the wrappers that spread, slow, break and count them."""
+
+import random
+from contextlib import asynccontextmanager
+
+import pytest
+import trio
+import trio.testing
+
+from stripefs.errors import ServiceDown, StaleVersion, StoreError
+from stripefs.read import Reader
+from stripefs.settings import ReadSettings
+from stripefs.store.local import LocalStore
+from stripefs.store.wrappers.counting import CountingStore
+from stripefs.store.wrappers.faulty import FaultyStore
+from stripefs.store.wrappers.throttled import ThrottledStore
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def content(tmp_path):
+    data = random.Random(1).randbytes(24 * MIB + 12345)
+    (tmp_path / "big").write_bytes(data)
+    (tmp_path / "empty").touch()
+    return data
+
+
+@pytest.fixture
+def local(tmp_path, content):
+    store = LocalStore(str(tmp_path))
+    yield store
+    store.close()
+
+
+def spread(store, **changed):
+    return ThrottledStore(store, **{"hosts": 4, "rate": 400e6, "block_size": 4 * MIB, **changed})
+
+
+@asynccontextmanager
+async def reading(store, **settings):
+    reader = Reader(store, ReadSettings(**{"memory": 64 * MIB, "range_size": 2 * MIB, **settings}))
+    async with trio.open_nursery() as nursery:
+        await nursery.start(reader.run)
+        yield reader
+        nursery.cancel_scope.cancel()
+
+
+async def whole(file, step):
+    parts = []
+    offset = 0
+    while part := await file.read(offset, step):
+        parts.append(bytes(part))
+        offset += len(part)
+    return b"".join(parts)
+
+
+async def settled(reader):
+    with trio.fail_after(20):
+        while reader.planner.attempts:
+            await trio.sleep(0.01)
+
+
+@pytest.mark.parametrize("step", [131072, MIB, 3 * MIB + 17])
+async def test_sequential_bytes_are_the_files(local, content, step):
+    async with reading(spread(local)) as reader:
+        file = await reader.open(b"/big")
+        assert await whole(file, step) == content
+        await file.aclose()
+
+
+async def test_the_end_of_a_file(local, content):
+    async with reading(local) as reader:
+        file = await reader.open(b"/big")
+        assert await file.read(len(content) - 5, 100) == content[-5:]
+        assert await file.read(len(content), 100) == b""
+        assert await file.read(len(content) + 1, 100) == b""
+        empty = await reader.open(b"/empty")
+        assert await empty.read(0, 100) == b""
+
+
+async def test_many_readers_cause_one_fetch_of_each_byte(local, content):
+    counting = CountingStore(spread(local))
+    async with reading(counting) as reader:
+        file = await reader.open(b"/big")
+        results = []
+
+        async def one():
+            results.append(await whole(file, MIB))
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(8):
+                nursery.start_soon(one)
+        assert all(result == content for result in results)
+        assert len(results) == 8
+        await settled(reader)
+        assert counting.counts.bytes == len(content)
+
+
+async def test_scattered_readers_under_a_tight_budget(local, content):
+    async with reading(spread(local), memory=16 * MIB) as reader:
+        file = await reader.open(b"/big")
+
+        async def one(seed):
+            draw = random.Random(seed)
+            for _ in range(30):
+                offset, size = draw.randrange(len(content)), draw.randrange(1, 2 * MIB)
+                assert await file.read(offset, size) == content[offset : offset + size]
+
+        async with trio.open_nursery() as nursery:
+            for seed in range(16):
+                nursery.start_soon(one, seed)
+        assert reader.snapshot()["memory"]["peak"] <= 16 * MIB
+
+
+async def test_faults_below_the_deadline_do_not_show(local, content):
+    store = FaultyStore(spread(local), rate=0.2, seed=4, on=("read",))
+    async with reading(store) as reader:
+        file = await reader.open(b"/big")
+        assert await whole(file, MIB) == content
+        assert reader.snapshot()["retries"] > 0
+        assert reader.snapshot()["errors"]
+
+
+async def test_a_clients_bug_fails_one_read_and_not_the_reader(local, content, caplog):
+    store = FaultyStore(local, rate=1.0, kinds=("wrong",), on=("read",))
+    async with reading(store) as reader:
+        file = await reader.open(b"/big")
+        with pytest.raises(StoreError, match="unexpectedly"):
+            await file.read(0, 10)
+        with pytest.raises(StoreError, match="unexpectedly"):
+            await file.read(0, 10)
+    assert "failed unexpectedly" in caplog.text
+    caplog.clear()
+
+
+async def test_a_frozen_host_is_overtaken_by_a_replica(local, content):
+    store = spread(local, replication=2, host_timeout=30)
+    store.hosts_control.freeze("h1")
+    async with reading(store) as reader:
+        file = await reader.open(b"/big")
+        with trio.fail_after(20):
+            assert await whole(file, MIB) == content
+        figures = reader.snapshot()
+        assert figures["hedge_wins"] > 0
+        # The reads at the frozen host were unblocked, not left to their time-out of 30 s.
+        await settled(reader)
+
+
+async def test_without_any_answer_the_read_ends_with_an_error(local):
+    store = spread(local, host_timeout=0.2)
+    for host in store.hosts_control.names:
+        store.hosts_control.kill(host)
+    async with reading(store, io_timeout=1.0) as reader:
+        file = await reader.open(b"/big")
+        with pytest.raises(StoreError):
+            await file.read(0, 10)
+
+
+async def test_a_file_replaced_under_an_open_handle(local, content, tmp_path):
+    async with reading(local) as reader:
+        file = await reader.open(b"/big")
+        assert await file.read(0, 10) == content[:10]
+        with (tmp_path / "big").open("r+b") as writer:
+            writer.seek(20 * MIB)
+            writer.write(b"x" * 100)
+        with pytest.raises(StaleVersion):
+            await file.read(20 * MIB, 100)
+
+
+async def test_closing_while_a_read_waits(local):
+    store = spread(local, rate=1.0, burst=1)
+    async with reading(store) as reader:
+        file = await reader.open(b"/big")
+        async with trio.open_nursery() as nursery:
+
+            @nursery.start_soon
+            async def _wait():
+                with pytest.raises(StaleVersion):
+                    await file.read(0, MIB)
+
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            await file.aclose()
+        with pytest.raises(StaleVersion):
+            await file.read(0, 1)
+        await settled(reader)
+        assert reader.planner.pool.used == 0
+
+
+async def test_a_cancelled_read_leaves_no_waiter(local):
+    store = spread(local, rate=1.0, burst=1)
+    async with reading(store) as reader:
+        file = await reader.open(b"/big")
+        with trio.move_on_after(0.1):
+            await file.read(0, MIB)
+        assert all(range_.waiters == 0 for range_ in file.plan.ranges.values())
+
+
+async def test_locating_waits_for_a_service_that_is_away(local, content):
+    class Away(ThrottledStore):
+        failures = 2
+
+        def open(self, path, expect=None):
+            handle = super().open(path, expect)
+            locate = handle.locate
+
+            def failing(offset, length):
+                if self.failures:
+                    self.failures -= 1
+                    raise ServiceDown("away")
+                return locate(offset, length)
+
+            handle.locate = failing
+            return handle
+
+    async with reading(Away(local, hosts=2, rate=400e6)) as reader:
+        file = await reader.open(b"/big")
+        assert await file.read(5, 10) == content[5:15]
