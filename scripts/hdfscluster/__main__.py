@@ -1,0 +1,3 @@
+from hdfscluster.cli import main
+
+raise SystemExit(main())

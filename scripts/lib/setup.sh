@@ -1,0 +1,97 @@
+# Set-up shared by all scripts; source it, then call `need_packages`, `need_cluster_packages` and `need_venv`.
+#
+# Everything is looked for before it is installed, so a second run costs well under a second. What is missing from the
+# system comes from apt as root; a plain user gets one line that names the command. Python packages come from the lock
+# files in requirements/, digests checked, into .venv at the root of the checkout.
+
+ROOT=$(dirname "$(dirname "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")")")
+VENV=$ROOT/.venv
+
+say() { printf '%s: %s\n' "$(basename "$0")" "$*" >&2; }
+fail() {
+    say "error: $*"
+    exit 1
+}
+
+# What mounting and building pyfuse3 needs: a command or file on the left, the Debian package that brings it on the right.
+need_packages() {
+    local missing=()
+    command -v fusermount3 >/dev/null || missing+=(fuse3)
+    command -v ip >/dev/null && command -v tc >/dev/null || missing+=(iproute2)
+    command -v gcc >/dev/null || missing+=(gcc)
+    [ -e /usr/include/stdio.h ] || missing+=(libc6-dev)
+    command -v pkg-config >/dev/null || missing+=(pkg-config)
+    [ -e /usr/include/fuse3/fuse.h ] || missing+=(libfuse3-dev)
+    local python
+    python=$(find_python) || missing+=(python3)
+    "${python:-false}" -c 'import ensurepip, venv' 2>/dev/null || missing+=(python3-venv)
+    "${python:-false}" -c "$HAS_HEADERS" 2>/dev/null || missing+=(python3-dev)
+    apt_install "${missing[@]}"
+}
+
+# What ./scripts/hdfs-cluster needs besides.
+need_cluster_packages() {
+    local missing=()
+    find_python >/dev/null || missing+=(python3)
+    command -v ip >/dev/null && command -v tc >/dev/null || missing+=(iproute2)
+    command -v java >/dev/null || missing+=(default-jre-headless)
+    command -v mvn >/dev/null || missing+=(maven)
+    apt_install "${missing[@]}"
+}
+
+HAS_HEADERS='import os, sysconfig as s; raise SystemExit(not os.path.exists(s.get_path("include") + "/Python.h"))'
+
+# The first interpreter of 3.11 or later that really starts (a version manager may leave shims that do not).
+find_python() {
+    local name
+    for name in python3 python3.11 python3.12 python3.13; do
+        if "$name" -c 'import sys; raise SystemExit(sys.version_info < (3, 11))' 2>/dev/null; then
+            command -v "$name"
+            return
+        fi
+    done
+    return 1
+}
+
+apt_install() {
+    [ $# -gt 0 ] || return 0
+    command -v apt-get >/dev/null || fail "these Debian packages, or what your system calls them, are missing: $*"
+    [ "$(id -u)" = 0 ] || fail "packages are missing: sudo apt-get install $*"
+    say "installing $*"
+    quietly apt-get update
+    DEBIAN_FRONTEND=noninteractive quietly apt-get install -y --no-install-recommends "$@"
+}
+
+# Make .venv, or bring it up to the lock files and pyproject.toml when they changed since it was last made.
+need_venv() {
+    (
+        flock 9
+        local python wanted
+        if ! "$VENV/bin/python" -c '' 2>/dev/null; then
+            python=$(find_python) || fail "Python 3.11 or later is missing: apt-get install python3 python3-venv"
+            say "making $VENV with $python"
+            rm -rf "$VENV"
+            quietly "$python" -m venv "$VENV"
+        fi
+        wanted=$(cd "$ROOT" && cat requirements/*.lock pyproject.toml | sha256sum)
+        [ "$(cat "$VENV/.made-from" 2>/dev/null)" != "$wanted" ] || return 0
+        say "installing Python packages (a minute or two the first time)"
+        local pip=("$VENV/bin/python" -m pip --disable-pip-version-check --quiet install)
+        quietly "${pip[@]}" --require-hashes -r "$ROOT/requirements/build.lock"
+        quietly "${pip[@]}" --require-hashes --no-build-isolation -r "$ROOT/requirements/dev.lock"
+        quietly "${pip[@]}" --no-build-isolation --no-deps -e "$ROOT"
+        printf '%s\n' "$wanted" >"$VENV/.made-from"
+    ) 9<"$ROOT/requirements" || exit 1
+}
+
+# Run a command whose output matters only when it fails.
+quietly() {
+    local output
+    output=$(mktemp)
+    if ! "$@" >"$output" 2>&1; then
+        tail -n 30 "$output" >&2
+        rm -f "$output"
+        fail "this failed: $*"
+    fi
+    rm -f "$output"
+}

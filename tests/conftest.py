@@ -1,0 +1,58 @@
+"""Fixtures for all tests: real HDFS instances, and the check that nothing is left when the last test has ended."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from tests.hdfs_instance import HdfsInstance, hdfs_instance, remove_orphans
+from tests.leaks import MARK, leaks
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    os.environ[MARK] = str(os.getpid())
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that fixtures are torn down
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """After `-m` has chosen: say at once that what is left cannot run, instead of failing piece by piece."""
+    if os.geteuid() == 0:
+        return
+    for item in items:
+        if item.get_closest_marker("root") or item.get_closest_marker("cluster"):
+            pytest.exit(f"{item.nodeid} needs root: sudo ./scripts/test", returncode=pytest.ExitCode.USAGE_ERROR)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def nothing_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Fails the run when a process, mount or namespace of a test outlives it. Set up first, so torn down last."""
+    yield
+    left = leaks(tmp_path_factory.getbasetemp(), patience=10)
+    assert not left, "tests left behind:\n" + "\n".join(left)
+
+
+@pytest.fixture(scope="session")
+def hdfs(nothing_left: None) -> Iterator[HdfsInstance]:
+    """4 DataNodes without a cap, 1 MiB blocks, replication 1. For tests that hurt nobody."""
+    remove_orphans()
+    with hdfs_instance("", "--datanodes", "4", "--rate", "0", "--block-size", "1MiB") as instance:
+        yield instance
+
+
+@pytest.fixture(scope="session")
+def _hdfs_to_hurt(nothing_left: None) -> Iterator[HdfsInstance]:
+    remove_orphans()
+    options = ("--datanodes", "4", "--rate", "0", "--block-size", "1MiB", "--replication", "2")
+    with hdfs_instance("fault", *options) as instance:
+        yield instance
+
+
+@pytest.fixture
+def fault_hdfs(_hdfs_to_hurt: HdfsInstance) -> Iterator[HdfsInstance]:
+    """Like `hdfs` with replication 2; its nodes may be killed and paused. All serve again before the next test."""
+    yield _hdfs_to_hurt
+    _hdfs_to_hurt.restore()
