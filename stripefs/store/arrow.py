@@ -1,0 +1,239 @@
+"""Object stores through pyarrow, for reading: `s3://` (and what speaks its protocol) and `gs://`.
+
+A path's identity is its length and modification time; pyarrow tells no ETag or file id. A handle does not pin its
+version: pyarrow reads by path, and where an object became shorter it has been seen to answer bytes that were never in
+any version. So the identity is asked for after every read, and bytes count only when it is still that of the open.
+Object stores date objects by the second: a new object of the same length within the second of the old one passes for
+it.
+
+Directories of object stores are prefixes of keys. Where a key is both an object and a prefix, the object is shown.
+Keys with empty, `.` or `..` components, or that are not UTF-8, cannot be paths and are not shown.
+
+Credentials come from the environment and the provider's own files, never from the URL.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from stripefs.errors import (
+    ConfigError,
+    IsADirectory,
+    NotADirectory,
+    NotFound,
+    PermissionDenied,
+    ServiceDown,
+    StaleVersion,
+    StoreError,
+)
+from stripefs.settings import StoreSettings
+from stripefs.store.base import Block, Buffer, Capabilities, Handle, Identity, Kind, Status, Store, Watch
+from stripefs.store.oserrors import STORE_ERRORS
+from stripefs.store.ranges import InUse, blocks_by_size, check_range, exact
+
+try:
+    import pyarrow
+    from pyarrow import fs as arrow_fs
+except ModuleNotFoundError as error:
+    raise ConfigError("this store is reached through pyarrow", hint="pip install 'bootseer[arrow]'") from error
+
+__all__ = ["ArrowHandle", "ArrowStore", "errors", "open_bucket"]
+
+_BATCH = 1000
+
+_BY_MESSAGE: tuple[tuple[type[StoreError], tuple[str, ...]], ...] = (
+    (PermissionDenied, ("ACCESS_DENIED", "INVALID_ACCESS_KEY", "SIGNATURE_DOES", "PERMISSION_DENIED", "UNAUTHENTICATED",
+                        "HTTP response code 401", "HTTP response code 403")),
+    (NotFound, ("NO_SUCH_BUCKET", "NO_SUCH_KEY", "RESOURCE_NOT_FOUND", "HTTP response code 404")),
+    (ServiceDown, ("NETWORK_CONNECTION", "SLOW_DOWN", "THROTTLING", "UNAVAILABLE", "INTERNAL_FAILURE",
+                   "REQUEST_TIMEOUT", "curlCode", "DEADLINE_EXCEEDED")),
+)  # fmt: skip
+"""What the messages of the AWS and Google clients mean; pyarrow passes no codes on."""
+
+
+def open_bucket(
+    kind: str,
+    bucket: str,
+    prefix: bytes,
+    settings: StoreSettings,
+    *,
+    endpoint_override: str = "",
+    region: str = "",
+    scheme: str = "https",
+    anonymous: bool = False,
+) -> Store:
+    """The keys below `prefix` of `bucket` as a store. kind is s3 or gs; the keywords are parameters of the URL.
+
+    Raises ConfigError, NotFound where nothing lies below the prefix, PermissionDenied, ServiceDown.
+    """
+    if "@" in bucket:
+        given = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" if kind == "s3" else "GOOGLE_APPLICATION_CREDENTIALS"
+        raise ConfigError("credentials do not belong into a store's URL", hint=f"set {given}")
+    if not bucket:
+        raise ConfigError(f"the URL names no bucket: {kind}:// needs one", hint=f"write {kind}://BUCKET/PREFIX")
+    root = f"{bucket}/{_text(prefix.strip(b'/'))}".rstrip("/")
+    with errors(root):
+        if kind == "s3":
+            # One try each: how long to go on is the reader's decision.
+            filesystem: arrow_fs.FileSystem = arrow_fs.S3FileSystem(
+                anonymous=anonymous,
+                region=region or None,
+                scheme=scheme,
+                endpoint_override=endpoint_override or None,
+                connect_timeout=settings.host_timeout,
+                request_timeout=settings.host_timeout,
+                retry_strategy=arrow_fs.AwsStandardS3RetryStrategy(max_attempts=1),
+            )
+        else:
+            filesystem = arrow_fs.GcsFileSystem(
+                anonymous=anonymous,
+                scheme=scheme,
+                endpoint_override=endpoint_override or None,
+                retry_time_limit=datetime.timedelta(seconds=settings.host_timeout),
+            )
+    facts = {
+        "transport": f"pyarrow {pyarrow.__version__}",
+        "endpoint": endpoint_override or "the provider's",
+        "versions": "told apart by length and a modification time in seconds",
+    }
+    store = ArrowStore(filesystem, root, settings.url or f"{kind}://{root}", facts)
+    store.check_root()
+    return store
+
+
+class ArrowStore(Store):
+    """What lies below `root`, a path of `filesystem` without a trailing slash."""
+
+    capabilities = Capabilities()
+
+    def __init__(self, filesystem: arrow_fs.FileSystem, root: str, url: str, facts: dict[str, str]) -> None:
+        self.url = url
+        self._filesystem = filesystem
+        self._root = root
+        self._facts = facts
+        self._in_use = InUse(url, lambda: None)
+
+    def check_root(self) -> None:
+        """Raise NotFound or NotADirectory unless the root is a directory, and whatever keeps us from knowing."""
+        if self.stat(b"/").kind is not Kind.DIRECTORY:
+            raise NotADirectory(f"{self._root} is not a directory")
+
+    def stat(self, path: bytes) -> Status:
+        where = self._where(path)
+        with self._in_use.reading(), errors(where):
+            info = self._filesystem.get_file_info(where)
+        if info.type == arrow_fs.FileType.NotFound:
+            raise NotFound(f"{where} does not exist")
+        return _status(path.rpartition(b"/")[2], info)
+
+    def scandir(self, path: bytes, after: bytes = b"") -> Iterator[Sequence[Status]]:
+        where = self._where(path)
+        with self._in_use.reading():
+            try:
+                with errors(where):
+                    infos = self._filesystem.get_file_info(arrow_fs.FileSelector(where))
+            except (NotFound, NotADirectory):
+                # An object store says of an object only that no keys lie below it.
+                if self.stat(path).kind is not Kind.DIRECTORY:
+                    raise NotADirectory(f"{where} is not a directory") from None
+                raise
+        found: dict[bytes, Status] = {}
+        for info in infos:
+            name = info.base_name.encode()
+            if name in (b"", b".", b"..") or not info.path.endswith(f"{where}/{info.base_name}"):
+                continue
+            if name > after and (name not in found or info.type == arrow_fs.FileType.File):
+                found[name] = _status(name, info)
+        names = sorted(found)
+        for start in range(0, len(names), _BATCH):
+            yield [found[name] for name in names[start : start + _BATCH]]
+
+    def open(self, path: bytes, expect: Identity | None = None) -> Handle:
+        status = self.stat(path)
+        where = self._where(path)
+        if status.kind is Kind.DIRECTORY:
+            raise IsADirectory(f"{where} is a directory")
+        if expect is not None and status.identity != expect:
+            raise StaleVersion(f"{where} was replaced or changed")
+        with self._in_use.reading(), errors(where):
+            file = self._filesystem.open_input_file(where)
+        return ArrowHandle(file, status, where, lambda: self.stat(path).identity)
+
+    def describe(self) -> dict[str, str]:
+        return dict(self._facts)
+
+    def close(self) -> None:
+        self._in_use.close()
+
+    def _where(self, path: bytes) -> str:
+        return self._root + _text(path.rstrip(b"/"))
+
+
+class ArrowHandle(Handle):
+    """`file` is a pyarrow NativeFile, whose `read_at` may run many times at once; `identity` asks for the path's."""
+
+    def __init__(self, file: Any, status: Status, where: str, identity: Callable[[], Identity]) -> None:
+        self.status = status
+        self._file = file
+        self._where = where
+        self._identity = identity
+        self._in_use = InUse(where, file.close)
+
+    def locate(self, offset: int, length: int) -> Sequence[Block]:
+        return blocks_by_size(self.status, offset, length)
+
+    def read(self, offset: int, length: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
+        check_range(self.status, offset, length)
+        with self._in_use.reading():
+            try:
+                with errors(self._where):
+                    data: bytes = self._file.read_at(length, offset)
+            except StoreError:
+                self._confirm()  # a version that is gone explains the error better
+                raise
+            self._confirm()
+        exact(data, length, where=self._where)
+        if watch is not None:
+            watch.progress(length)
+        return data
+
+    def close(self) -> None:
+        self._in_use.close()
+
+    def _confirm(self) -> None:
+        try:
+            now = self._identity()
+        except NotFound:
+            raise StaleVersion(f"{self._where} was deleted") from None
+        if now != self.status.identity:
+            raise StaleVersion(f"{self._where} was replaced or changed while it was open")
+
+
+def _status(name: bytes, info: arrow_fs.FileInfo) -> Status:
+    if info.type == arrow_fs.FileType.Directory:
+        return Status(name, Kind.DIRECTORY, mtime_ns=info.mtime_ns or 0, mode=0o755)
+    kind = Kind.FILE if info.type == arrow_fs.FileType.File else Kind.OTHER
+    return Status(name, kind, length=info.size or 0, mtime_ns=info.mtime_ns or 0)
+
+
+def _text(path: bytes) -> str:
+    try:
+        return path.decode()
+    except UnicodeDecodeError:
+        raise NotFound(f"{path!r}: the store's names are text, this is not UTF-8") from None
+
+
+@contextmanager
+def errors(where: str) -> Iterator[None]:
+    """Turn pyarrow's exceptions into StoreErrors: by errno where there is one, else by what the message says."""
+    try:
+        yield
+    except (OSError, pyarrow.ArrowException) as error:
+        message = " ".join(str(error).split())
+        kind = STORE_ERRORS.get(getattr(error, "errno", None))
+        if kind is None:
+            kind = next((kind for kind, words in _BY_MESSAGE if any(word in message for word in words)), StoreError)
+        raise kind(f"{where}: {message}") from error

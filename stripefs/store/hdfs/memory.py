@@ -1,0 +1,43 @@
+"""glibc's allocator for processes that hold many buffers of megabytes."""
+
+from __future__ import annotations
+
+import ctypes
+
+__all__ = ["tune_allocator", "uninitialised"]
+
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8  # malloc.h
+_MIB = 1 << 20
+
+_new_bytearray = ctypes.pythonapi.PyByteArray_FromStringAndSize
+_new_bytearray.restype = ctypes.py_object
+_new_bytearray.argtypes = [ctypes.c_char_p, ctypes.c_ssize_t]
+
+
+def tune_allocator() -> bool:
+    """Keep freed buffers for the next read instead of returning their pages to the kernel. False where it is not glibc.
+
+    By default glibc maps a large buffer afresh or trims it from the heap when it is freed, so that every read pays for
+    zeroed pages. 32 MiB is the largest mmap threshold that glibc accepts.
+    """
+    libc = ctypes.CDLL(None)
+    if not hasattr(libc, "mallopt"):
+        return False
+    return all(
+        libc.mallopt(parameter, value) == 1
+        for parameter, value in (
+            (_M_MMAP_THRESHOLD, 32 * _MIB),
+            (_M_TRIM_THRESHOLD, 128 * _MIB),
+            (_M_TOP_PAD, 16 * _MIB),
+            (_M_ARENA_MAX, 2),
+        )
+    )
+
+
+def uninitialised(size: int) -> bytearray:
+    """A bytearray whose contents are whatever the memory held: for callers that fill all of it before they show it.
+
+    bytearray(size) zeroes its bytes first; documented C API gives one that does not.
+    """
+    buffer: bytearray = _new_bytearray(None, size)
+    return buffer

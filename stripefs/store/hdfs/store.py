@@ -1,0 +1,322 @@
+"""`HdfsStore`: a directory of HDFS as a store.
+
+Metadata comes from WebHDFS at the NameNode where it answers (file ids, block locations), else from hdfs-native's RPC
+(neither, so no placement, no limits per DataNode and no hedging on a chosen replica). Bytes come
+
+    webhdfs   from the DataNode that the caller chose, by WebHDFS: `auto` where WebHDFS answers
+    native    from a replica that hdfs-native chose: `auto` elsewhere
+    libhdfs   from a replica that libhdfs chose
+
+Why `auto` prefers WebHDFS: see `_AUTO_RULE`, whose figures bench/transports.py measures.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from urllib.parse import parse_qs, urlsplit
+
+from stripefs.errors import (
+    ConfigError,
+    IsADirectory,
+    NotADirectory,
+    NotFound,
+    PermissionDenied,
+    ServiceDown,
+    StaleVersion,
+    StoreError,
+    Unsupported,
+)
+from stripefs.settings import StoreSettings
+from stripefs.store.base import Block, Buffer, Capabilities, Handle, Host, Identity, Kind, Space, Status, Store, Watch
+from stripefs.store.hdfs import datanode
+from stripefs.store.hdfs.conf import resolve
+from stripefs.store.hdfs.datanodes import DataNodes
+from stripefs.store.hdfs.handle import HdfsHandle
+from stripefs.store.hdfs.native import NativeClient, PinnedClient, PinnedFile
+from stripefs.store.hdfs.order import byte_order
+from stripefs.store.hdfs.rest import NameNodeRest
+from stripefs.store.hdfs.wire import inode_path, located_of, page_of, request_target, status_of
+
+__all__ = ["HdfsStore"]
+
+_TRANSPORTS = ("auto", "native", "webhdfs", "libhdfs")
+_OPEN_ATTEMPTS = 3
+_AWAY = 1.0  # seconds between two looks whether a NameNode is back, one thread looking
+_AUTO_RULE = "auto prefers it: less client CPU a byte, and the replica is ours to choose"
+
+
+class _Away:
+    """Whether the NameNodes were found away; after that one thread a second looks again, the others do not wait."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        self._look = look
+        self._looking = threading.Lock()
+        self._since = 0.0  # of the last look that found none, on the monotonic clock; 0 while one serves
+
+    def note(self) -> None:
+        self._since = time.monotonic()
+
+    def now(self) -> bool:
+        if not self._since:
+            return False
+        if time.monotonic() - self._since > _AWAY and self._looking.acquire(blocking=False):
+            try:
+                self._look()
+                self._since = 0.0
+            except ServiceDown:
+                self._since = time.monotonic()
+            finally:
+                self._looking.release()
+        return bool(self._since)
+
+
+class HdfsStore(Store):
+    """Connects when made: raises ConfigError, or ServiceDown, NotFound or PermissionDenied about the root."""
+
+    def __init__(self, settings: StoreSettings) -> None:
+        if settings.transport not in _TRANSPORTS:
+            raise ConfigError(
+                f"{settings.transport!r} is no HDFS transport", hint=f"known are {', '.join(_TRANSPORTS)}"
+            )
+        self.url = settings.url
+        self._settings = settings
+        self._target = resolve(settings, os.environ)
+        self._rest = NameNodeRest(
+            [namenode.web for namenode in self._target.namenodes], self._target.user, settings.host_timeout
+        )
+        self._datanodes = DataNodes(self._rest, by_hostname=settings.use_datanode_hostname)
+        self._away = _Away(self._look)
+        self._rpc_addresses: dict[str, str] = {}
+        self._off: dict[str, str] = {}
+        try:
+            self._web = self._probe_web()
+            self._native = self._connect_native()
+            self._root_status = self.stat(b"/")
+            self._inodes = self._web and self._probe_inodes()
+            self._pinning: PinnedClient | None = self._pinning_client()
+        except BaseException:
+            self._rest.close()
+            raise
+        self.chooses_host = self._inodes and settings.transport in ("auto", "webhdfs")
+        self.finds_blocks = self._inodes
+        self.capabilities = Capabilities(
+            locations=self.finds_blocks,
+            choose_host=self.chooses_host,
+            file_ids=self._web,
+            pinned=True,
+            permissions=True,
+            cancel=self.chooses_host,
+        )
+        if self._root_status.kind is not Kind.DIRECTORY:
+            self.close()
+            raise NotADirectory(f"{self.url} is a file", hint="give the directory that holds it")
+
+    def stat(self, path: bytes) -> Status:
+        name = path.rpartition(b"/")[2]
+        return self._stat(self._full(path), name)
+
+    def scandir(self, path: bytes, after: bytes = b"") -> Iterator[Sequence[Status]]:
+        full = self._full(path)
+        return byte_order(self._listing(full) if self._web else self._need_native().listing(full), after)
+
+    def open(self, path: bytes, expect: Identity | None = None) -> Handle:
+        for attempt in range(_OPEN_ATTEMPTS):
+            status = self.stat(path)
+            if status.kind is Kind.DIRECTORY:
+                raise IsADirectory(f"{os.fsdecode(path)} is a directory")
+            if expect is not None and status.identity != expect:
+                raise StaleVersion(f"{os.fsdecode(path)} was replaced or changed")
+            try:
+                return HdfsHandle(self, self._full(path), status)
+            except StaleVersion:  # replaced while we opened it; who expects nothing takes the newer version
+                if expect is not None or attempt == _OPEN_ATTEMPTS - 1:
+                    raise
+        raise AssertionError("unreachable")
+
+    def space(self) -> Space | None:
+        if not self._web:
+            return None
+        try:
+            bean = self._rest.jmx("FSNamesystemState")
+            return Space(int(bean["CapacityTotal"]), int(bean["CapacityRemaining"]), int(bean.get("FilesTotal", 0)))
+        except (StoreError, KeyError):  # /jmx may be closed to us
+            return self._space_by_status()
+
+    def hosts(self) -> Sequence[Host]:
+        return self._datanodes.known() if self.finds_blocks else ()
+
+    def describe(self) -> dict[str, str]:
+        facts = {
+            "transport": "webhdfs" if self.chooses_host else self._pinning.name if self._pinning else "none",
+            "why": self._why(),
+            "metadata": "webhdfs" if self._web else "native",
+            "user": self._target.user,
+            "namenodes": ", ".join(f"{node.rpc} (http {node.web})" for node in self._target.namenodes),
+        }
+        if self._web:
+            facts["active"] = self._rest.active
+        if self.chooses_host:
+            facts["when the NameNode is away"] = (
+                f"open files are read by {self._pinning.name}" if self._pinning else "reads fail"
+            )
+        return facts | {f"off: {what}": why for what, why in self._off.items()}
+
+    def close(self) -> None:
+        self._rest.close()
+
+    # What a handle needs (handle.Cluster).
+
+    def current(self, path: str, status: Status) -> Status:
+        if status.file_id and self._inodes:
+            return status_of(self._rest.ask("GETFILESTATUS", inode_path(status.file_id)), status.name)
+        return self._stat(path, status.name)
+
+    def blocks(self, status: Status, offset: int, length: int) -> Sequence[Block]:
+        answer = self._rest.ask("GET_BLOCK_LOCATIONS", inode_path(status.file_id), offset=offset, length=length)
+        located = located_of(answer)
+        for block in located:
+            self._datanodes.learn(block.replicas)
+        return [
+            Block(block.offset, block.length, tuple(replica.name for replica in block.replicas)) for block in located
+        ]
+
+    def fetch(self, status: Status, offset: int, length: int, host: str, watch: Watch | None) -> Buffer:
+        parameters: dict[str, str | int] = {
+            "namenoderpcaddress": self._rpc_address(status),
+            "offset": offset,
+            "length": length,
+        }
+        target = request_target(inode_path(status.file_id), "OPEN", self._target.user, parameters)
+        return datanode.fetch(
+            self._datanodes.address(host),
+            target,
+            length,
+            name=host,
+            timeout=self._settings.host_timeout,
+            watch=watch,
+        )
+
+    def pin(self, path: str, status: Status) -> PinnedFile | None:
+        if self._pinning is None:
+            return None
+        by_inode = self._inodes and self._pinning is self._native
+        return self._pinning.open(inode_path(status.file_id) if by_inode else path, status.length)
+
+    def namenode_away(self) -> bool:
+        return self._away.now()
+
+    def note_away(self) -> None:
+        self._rpc_addresses.clear()
+        self._away.note()
+
+    # Connecting.
+
+    def _probe_web(self) -> bool:
+        try:
+            self._rest.ask("GETFILESTATUS", "/")
+        except (NotFound, PermissionDenied, Unsupported) as error:
+            if self._settings.transport == "webhdfs":
+                raise
+            self._off["webhdfs"] = str(error)
+            return False
+        except ServiceDown as error:
+            if self._settings.transport == "webhdfs":
+                raise
+            self._off["webhdfs"] = str(error)
+            self._off["block locations, file ids, choice of replica, limits per DataNode"] = "they need WebHDFS"
+            return False
+        return True
+
+    def _connect_native(self) -> NativeClient | None:
+        if self._settings.transport == "webhdfs":
+            self._off["native"] = "--hdfs-transport webhdfs"
+            return None
+        return NativeClient(
+            self._target, timeout=self._settings.host_timeout, by_hostname=self._settings.use_datanode_hostname
+        )
+
+    def _probe_inodes(self) -> bool:
+        """Whether paths by inode work; a router in front of several clusters does not know them."""
+        try:
+            self._rest.ask("GETFILESTATUS", inode_path(self._root_status.file_id))
+        except (NotFound, PermissionDenied, Unsupported) as error:
+            self._off["block locations, choice of replica"] = f"no paths by inode here: {error}"
+            return False
+        return True
+
+    def _pinning_client(self) -> PinnedClient | None:
+        if self._settings.transport == "libhdfs":
+            # pyarrow and a JVM, for those who ask for them only
+            from stripefs.store.libhdfs import LibhdfsClient
+
+            return LibhdfsClient(
+                self._target, timeout=self._settings.host_timeout, by_hostname=self._settings.use_datanode_hostname
+            )
+        return self._native
+
+    def _why(self) -> str:
+        if self._settings.transport != "auto":
+            return f"--hdfs-transport {self._settings.transport}"
+        return _AUTO_RULE if self.chooses_host else "WebHDFS cannot be used"
+
+    def _look(self) -> None:
+        """Raise ServiceDown while no NameNode serves."""
+        if self._web:
+            self._rest.ask("GETFILESTATUS", "/")
+        else:
+            self._need_native().stat("/")
+
+    # Metadata.
+
+    def _full(self, path: bytes) -> str:
+        full = self._target.root + path.rstrip(b"/")
+        try:
+            return full.decode() or "/"
+        except UnicodeDecodeError as error:
+            raise NotFound(f"{os.fsdecode(path)!r}: HDFS names are UTF-8") from error
+
+    def _stat(self, full: str, name: bytes) -> Status:
+        if not self._web:
+            status = self._need_native().stat(full)
+            return dataclasses.replace(status, name=name)
+        return status_of(self._rest.ask("GETFILESTATUS", full), name)
+
+    def _need_native(self) -> NativeClient:
+        if self._native is None:
+            raise ServiceDown(f"{self.url}: neither WebHDFS nor the RPC port can be used")
+        return self._native
+
+    def _listing(self, full: str) -> Iterator[Sequence[Status]]:
+        """Pages in the NameNode's own order."""
+        last: dict[str, str | int] = {}
+        while True:
+            page, more = page_of(self._rest.ask("LISTSTATUS_BATCH", full, **last))
+            if page and not page[0].name:
+                raise NotADirectory(f"{full} is a file")
+            if page:
+                yield page
+            if not page or not more:
+                return
+            last = {"startAfter": page[-1].name.decode()}
+
+    def _space_by_status(self) -> Space | None:
+        try:
+            sizes = self._rest.ask("GETSTATUS", "/")["FsStatus"]
+        except Unsupported:
+            return None
+        return Space(int(sizes["capacity"]), int(sizes["remaining"]))
+
+    def _rpc_address(self, status: Status) -> str:
+        """What DataNodes should call the NameNode: as the NameNode itself tells clients whom it redirects."""
+        active = self._rest.active
+        if active not in self._rpc_addresses:
+            answer = self._rest.ask("OPEN", inode_path(status.file_id), noredirect="true")
+            known = parse_qs(urlsplit(str(answer.get("Location", ""))).query).get("namenoderpcaddress")
+            if not known:
+                raise ServiceDown(f"NameNode http://{active} did not say how DataNodes reach it")
+            self._rpc_addresses[active] = known[0]
+        return self._rpc_addresses[active]

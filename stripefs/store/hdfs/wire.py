@@ -1,0 +1,153 @@
+"""WebHDFS's paths, JSON documents and exception names, as plain values.
+
+Documents: https://hadoop.apache.org/docs/r3.4.2/hadoop-project-dist/hadoop-hdfs/WebHDFS.html; LocatedBlocks is what
+GET_BLOCK_LOCATIONS answers, the operation of Hadoop's own WebHDFS client before GETFILEBLOCKLOCATIONS: it alone tells
+each replica's web address beside its transfer address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode
+
+from stripefs.errors import (
+    IsADirectory,
+    NotADirectory,
+    NotFound,
+    PermissionDenied,
+    ServiceDown,
+    StoreError,
+    Unsupported,
+)
+from stripefs.store.base import Kind, Status
+
+__all__ = ["Located", "Replica", "inode_path", "located_of", "page_of", "remote_error", "request_target", "status_of"]
+
+_KINDS = {"FILE": Kind.FILE, "DIRECTORY": Kind.DIRECTORY, "SYMLINK": Kind.SYMLINK}
+_AWAY = {
+    # A NameNode that cannot serve now, or (told by a DataNode) one that the DataNode could not reach.
+    "StandbyException",
+    "ObserverRetryOnActiveException",
+    "RetriableException",
+    "SafeModeException",
+    "ServerNotActiveException",
+    "NoNamenodesAvailableException",
+    "ConnectException",
+    "ConnectTimeoutException",
+    "NoRouteToHostException",
+    "SocketTimeoutException",
+    "SocketException",
+    "UnknownHostException",
+}
+_SHAPES = (KeyError, TypeError, ValueError, AttributeError)  # what a document of another shape makes of our look-ups
+_DENIED = {"AccessControlException", "SecurityException", "AuthorizationException"}
+_UNAUTHENTICATED = {"AuthenticationException", "InvalidToken", "ExpiredTokenException"}
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """name is ip:port for transfers, as HDFS names DataNodes; web_port is 0 where the DataNode speaks only https."""
+
+    name: str
+    ip: str
+    hostname: str
+    web_port: int
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A block of a file, sizes in bytes, replicas in the NameNode's order (nearest first)."""
+
+    offset: int
+    length: int
+    replicas: tuple[Replica, ...]
+
+
+def request_target(path: str, operation: str, user: str, parameters: Mapping[str, str | int]) -> str:
+    """What follows the host in a WebHDFS URL. `path` is an absolute HDFS path in plain text."""
+    query = urlencode({"op": operation, "user.name": user, **parameters}, quote_via=quote)
+    return f"/webhdfs/v1{quote(path, safe='/')}?{query}"
+
+
+def inode_path(file_id: str) -> str:
+    """The path that always means this inode, wherever it was renamed to and whatever took its place."""
+    return f"/.reserved/.inodes/{file_id}"
+
+
+def status_of(document: Mapping[str, Any], name: bytes | None = None) -> Status:
+    """The answer to GETFILESTATUS as Status; `name` where the document does not tell it. Raises StoreError."""
+    try:
+        return _status(document["FileStatus"], name)
+    except _SHAPES as error:
+        raise StoreError(f"the NameNode answered no FileStatus: {error!r}") from error
+
+
+def page_of(document: Mapping[str, Any]) -> tuple[list[Status], bool]:
+    """The answer to LISTSTATUS_BATCH: its entries and whether more follow. Raises StoreError."""
+    try:
+        listing = document["DirectoryListing"]
+        entries = listing["partialListing"]["FileStatuses"]["FileStatus"]
+        return [_status(entry, None) for entry in entries], bool(listing["remainingEntries"])
+    except _SHAPES as error:
+        raise StoreError(f"the NameNode answered no DirectoryListing: {error!r}") from error
+
+
+def _status(document: Mapping[str, Any], name: bytes | None) -> Status:
+    return Status(
+        name=document["pathSuffix"].encode() if name is None else name,
+        kind=_KINDS.get(document["type"], Kind.OTHER),
+        length=int(document["length"]),
+        mtime_ns=int(document["modificationTime"]) * 1_000_000,
+        atime_ns=int(document["accessTime"]) * 1_000_000,
+        mode=int(document["permission"], 8) & 0o7777,
+        owner=document["owner"],
+        group=document["group"],
+        file_id=str(document["fileId"]) if document.get("fileId") else "",
+        block_size=int(document["blockSize"]),
+        replication=int(document["replication"]),
+    )
+
+
+def located_of(document: Mapping[str, Any]) -> list[Located]:
+    """The answer to GET_BLOCK_LOCATIONS as blocks in order. Raises StoreError."""
+    try:
+        blocks = [
+            Located(
+                offset=int(block["startOffset"]),
+                length=int(block["block"]["numBytes"]),
+                replicas=tuple(
+                    Replica(replica["name"], replica["ipAddr"], replica["hostName"], int(replica["infoPort"]))
+                    for replica in block["locations"]
+                ),
+            )
+            for block in document["LocatedBlocks"]["locatedBlocks"]
+        ]
+    except _SHAPES as error:
+        raise StoreError(f"the NameNode answered no LocatedBlocks: {error!r}") from error
+    return sorted(blocks, key=lambda block: block.offset)
+
+
+def remote_error(exception: str, message: str, where: str) -> StoreError:
+    """The error of ours for a Java exception (simple or full class name) that a server answered about `where`."""
+    name = exception.rpartition(".")[2].rpartition("$")[2]
+    reason = message.strip().partition("\n")[0].strip() or name
+    if name == "FileNotFoundException" and "not a file" in reason:
+        return IsADirectory(f"{where} is a directory")
+    if name in ("FileNotFoundException", "InvalidPathException", "UnresolvedPathException"):
+        return NotFound(f"{where} does not exist")
+    if name in ("ParentNotDirectoryException", "PathIsNotDirectoryException") or "is not a directory)" in reason:
+        return NotADirectory(f"{where}: a parent is not a directory")
+    if name in _UNAUTHENTICATED:
+        return PermissionDenied(f"{where}: the cluster wants to know who we are: {reason}", hint="it may use Kerberos")
+    if name in _DENIED:
+        return PermissionDenied(f"{where}: {reason}", hint="--hdfs-user NAME reads as somebody else")
+    # An RPC connection that ended has this class too, and names its two ends; a read past the end of a file does not.
+    if name in _AWAY or (name == "EOFException" and "destination host" in reason):
+        return ServiceDown(f"{where}: the NameNode cannot serve: {name}: {reason}")
+    if name == "UnsupportedOperationException" or "is not a valid GET operation" in reason:
+        return Unsupported(f"{where}: {reason}")
+    if name == "IllegalArgumentException" and "Invalid path" in reason:
+        return NotFound(f"{where} does not exist")
+    return StoreError(f"{where}: {name}: {reason}")

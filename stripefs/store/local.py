@@ -1,0 +1,215 @@
+"""Local directories as a store: names of any bytes, links shown as links, versions checked after every read.
+
+The root is held open from the start. A path is walked from there one component at a time without following links, so
+that a directory swapped for a link cannot lead out of the root (the kernel resolves links above a mount by itself).
+
+A handle holds the inode open, which a rename or unlink cannot take away. Bytes written into that inode show as a new
+size or mtime, looked at after each read. Two things escape this check: a write within the file system's time stamp
+granularity (a tick of the kernel, 1 to 10 ms) of the previous one, and a writer that puts the old mtime back.
+"""
+
+from __future__ import annotations
+
+import bisect
+import errno
+import os
+import stat as modes
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from stripefs.errors import (
+    IsADirectory,
+    NotFound,
+    StaleVersion,
+    StoreError,
+    Unsupported,
+)
+from stripefs.store.base import (
+    Block,
+    Buffer,
+    Capabilities,
+    Handle,
+    Identity,
+    Kind,
+    Space,
+    Status,
+    Store,
+    Watch,
+)
+from stripefs.store.oserrors import STORE_ERRORS
+from stripefs.store.ranges import InUse, blocks_by_size, check_range
+
+__all__ = ["LocalHandle", "LocalStore"]
+
+_BATCH = 1000
+"""Entries looked up per scandir batch: about 3 ms of lstat calls."""
+
+
+class LocalStore(Store):
+    """The directory `root` (absolute, any bytes). Raises NotFound, NotADirectory or PermissionDenied for the root."""
+
+    capabilities = Capabilities(file_ids=True, pinned=True, any_names=True, permissions=True)
+
+    def __init__(self, root: bytes, url: str = "") -> None:
+        self.url = url or f"file://{os.fsdecode(root)}"
+        self._root_path = root
+        with _errors(root):
+            self._root = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._in_use = InUse(self.url, lambda: os.close(self._root))
+
+    def stat(self, path: bytes) -> Status:
+        with self._parent(path) as (folder, name):
+            return _status(b"" if path == b"/" else name, os.stat(name, dir_fd=folder, follow_symlinks=False))
+
+    def scandir(self, path: bytes, after: bytes = b"") -> Iterator[Sequence[Status]]:
+        with self._parent(path) as (folder, name):
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+            listed = os.open(name, flags, dir_fd=folder)
+        try:
+            with _errors(path), os.scandir(listed) as entries:
+                names = sorted(os.fsencode(entry.name) for entry in entries)
+            for start in range(bisect.bisect_right(names, after), len(names), _BATCH):
+                with _errors(path):
+                    found = [_look(listed, name) for name in names[start : start + _BATCH]]
+                yield [status for status in found if status is not None]
+        finally:
+            os.close(listed)
+
+    def open(self, path: bytes, expect: Identity | None = None) -> LocalHandle:
+        with self._parent(path) as (folder, name):
+            # Looked at before it is opened: opening a device can have effects, opening a FIFO can block.
+            _refuse_unreadable(path, os.stat(name, dir_fd=folder, follow_symlinks=False))
+            fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+            try:
+                found = os.fstat(fd)
+                _refuse_unreadable(path, found)
+                status = _status(name, found)
+                if expect is not None and status.identity != expect:
+                    raise StaleVersion(f"{_shown(path)} was replaced or changed")
+            except BaseException:
+                os.close(fd)
+                raise
+        return LocalHandle(path, fd, status)
+
+    def readlink(self, path: bytes) -> bytes:
+        with self._parent(path) as (folder, name):
+            if not modes.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                raise StoreError(f"{_shown(path)} is not a symbolic link")
+            return os.readlink(name, dir_fd=folder)
+
+    def space(self) -> Space:
+        with self._in_use.reading(), _errors(b"/"):
+            found = os.statvfs(self._root)
+        return Space(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize, found.f_files - found.f_ffree)
+
+    def describe(self) -> dict[str, str]:
+        return {"transport": "local directory", "root": _shown(self._root_path)}
+
+    def close(self) -> None:
+        self._in_use.close()
+
+    @contextmanager
+    def _parent(self, path: bytes) -> Iterator[tuple[int, bytes]]:
+        """(descriptor of the folder that holds `path`, its name there); OSErrors inside become StoreErrors."""
+        if b"\0" in path:
+            raise NotFound(f"{_shown(path)}: no name holds a NUL byte")
+        *folders, name = path.removeprefix(b"/").split(b"/")
+        with self._in_use.reading(), _errors(path):
+            folder = self._root
+            try:
+                for component in folders:
+                    below = os.open(component, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+                    if folder != self._root:
+                        os.close(folder)
+                    folder = below
+                yield folder, name or b"."
+            finally:
+                if folder != self._root:
+                    os.close(folder)
+
+
+class LocalHandle(Handle):
+    """An open descriptor; it takes `fd` over."""
+
+    def __init__(self, path: bytes, fd: int, status: Status) -> None:
+        self.status = status
+        self._path = path
+        self._fd = fd
+        self._in_use = InUse(_shown(path), lambda: os.close(fd))
+
+    def locate(self, offset: int, length: int) -> Sequence[Block]:
+        return blocks_by_size(self.status, offset, length)
+
+    def read(self, offset: int, length: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
+        check_range(self.status, offset, length)
+        if host:
+            raise Unsupported("a local directory has no data hosts to choose from")
+        with self._in_use.reading(), _errors(self._path):
+            data = os.pread(self._fd, length, offset)
+            while 0 < len(data) < length:
+                # One pread ends at a signal or at 2 GiB less a page.
+                more = os.pread(self._fd, length - len(data), offset + len(data))
+                if not more:
+                    break
+                data += more
+            now = os.fstat(self._fd)
+        if len(data) != length or (now.st_size, now.st_mtime_ns) != (self.status.length, self.status.mtime_ns):
+            raise StaleVersion(f"{_shown(self._path)} was changed while it was open")
+        if watch is not None:
+            watch.progress(length)
+        return data
+
+    def close(self) -> None:
+        self._in_use.close()
+
+
+def _look(folder: int, name: bytes) -> Status | None:
+    try:
+        return _status(name, os.stat(name, dir_fd=folder, follow_symlinks=False))
+    except FileNotFoundError:
+        return None  # vanished since it was listed
+
+
+def _status(name: bytes, found: os.stat_result) -> Status:
+    return Status(
+        name=name,
+        kind=_kind(found.st_mode),
+        length=found.st_size if modes.S_ISREG(found.st_mode) or modes.S_ISLNK(found.st_mode) else 0,
+        mtime_ns=found.st_mtime_ns,
+        atime_ns=found.st_atime_ns,
+        mode=modes.S_IMODE(found.st_mode),
+        owner=str(found.st_uid),
+        group=str(found.st_gid),
+        file_id=f"{found.st_dev}:{found.st_ino}",
+        links=found.st_nlink,
+    )
+
+
+def _kind(mode: int) -> Kind:
+    if modes.S_ISREG(mode):
+        return Kind.FILE
+    if modes.S_ISDIR(mode):
+        return Kind.DIRECTORY
+    return Kind.SYMLINK if modes.S_ISLNK(mode) else Kind.OTHER
+
+
+def _refuse_unreadable(path: bytes, found: os.stat_result) -> None:
+    kind = _kind(found.st_mode)
+    if kind is Kind.DIRECTORY:
+        raise IsADirectory(f"{_shown(path)} is a directory")
+    if kind is not Kind.FILE:
+        raise Unsupported(f"{_shown(path)} is not a regular file")
+
+
+@contextmanager
+def _errors(path: bytes) -> Iterator[None]:
+    """Turn an OSError into the StoreError that means the same."""
+    try:
+        yield
+    except OSError as error:
+        kind = STORE_ERRORS.get(error.errno, StoreError)
+        raise kind(f"{_shown(path)}: {os.strerror(error.errno or errno.EIO)}") from error
+
+
+def _shown(path: bytes) -> str:
+    return path.decode("utf-8", "backslashreplace")

@@ -1,0 +1,34 @@
+"""Which StoreError an operating system's error number means, for clients whose libraries raise OSError."""
+
+from __future__ import annotations
+
+import errno
+
+from stripefs.errors import (
+    IsADirectory,
+    NotADirectory,
+    NotFound,
+    PermissionDenied,
+    StaleVersion,
+    StoreError,
+    Transient,
+    Unsupported,
+)
+
+__all__ = ["STORE_ERRORS"]
+
+STORE_ERRORS: dict[int | None, type[StoreError]] = {
+    errno.ENOENT: NotFound,
+    errno.ENAMETOOLONG: NotFound,
+    errno.ENOTDIR: NotADirectory,
+    errno.EISDIR: IsADirectory,
+    errno.EACCES: PermissionDenied,
+    errno.EPERM: PermissionDenied,
+    errno.ESTALE: StaleVersion,
+    errno.ELOOP: Unsupported,
+    errno.ENXIO: Unsupported,
+    errno.EMFILE: Transient,
+    errno.ENFILE: Transient,
+    errno.ENOMEM: Transient,
+    errno.ETIMEDOUT: Transient,
+}

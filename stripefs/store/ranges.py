@@ -1,0 +1,81 @@
+"""What every client owes its callers about ranges, written once: bounds, exact length, blocks by size, late closing."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from stripefs.errors import HostFailed, StoreError
+from stripefs.store.base import Block, Buffer, Status
+
+__all__ = ["InUse", "blocks_by_size", "check_range", "exact"]
+
+
+def check_range(status: Status, offset: int, length: int) -> None:
+    """Raise StoreError unless [offset, offset + length) lies inside the file; clients misbehave past the end."""
+    if offset < 0 or length < 0 or offset + length > status.length:
+        raise StoreError(f"{length} bytes at {offset} are not inside a file of {status.length} bytes")
+
+
+def exact(data: Buffer, length: int, *, where: str, host: str = "") -> Buffer:
+    """`data`, which must hold `length` bytes. A client that answered short or long becomes HostFailed naming `where`.
+
+    Passing a short answer on would show as zeros in the reader's file.
+    """
+    if len(data) != length:
+        raise HostFailed(f"{where}: the store answered {len(data)} bytes where {length} were asked for", host=host)
+    return data
+
+
+def blocks_by_size(status: Status, offset: int, length: int) -> Sequence[Block]:
+    """The blocks that overlap the range where only `status.block_size` is known; 0 makes the file one block."""
+    if length <= 0 or offset >= status.length:
+        return ()
+    size = status.block_size or status.length
+    first = max(0, offset) // size * size
+    stop = min(offset + length, status.length)
+    return [Block(at, min(size, status.length - at), ()) for at in range(first, stop, size)]
+
+
+class InUse:
+    """Counts the reads under way on a handle, so that its descriptor is released after the last of them.
+
+    Releasing earlier would let the number of a closed descriptor be taken by another file in the middle of a read.
+    """
+
+    def __init__(self, name: str, release: Callable[[], None]) -> None:
+        self._name = name
+        self._release = release
+        self._lock = threading.Lock()
+        self._users = 0
+        self._closed = False
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Held around one read. Raises StoreError once `close` was called."""
+        with self._lock:
+            if self._closed:
+                raise StoreError(f"{self._name}: the handle is closed")
+            self._users += 1
+        try:
+            yield
+        finally:
+            self._leave()
+
+    def close(self) -> None:
+        """Refuse further reads and release now or after the last one. A second call does nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            unused = self._users == 0
+        if unused:
+            self._release()
+
+    def _leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            unused = self._closed and self._users == 0
+        if unused:
+            self._release()

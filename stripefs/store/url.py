@@ -1,0 +1,164 @@
+"""From a store's URL to the store: `[WRAPPER+…]SCHEME://AUTHORITY/PATH[?PARAMETER=VALUE&…]`, or an absolute path.
+
+    /data/checkpoints                      a local directory, taken letter by letter
+    file:///data/check%20points            the same as a URL: %XX is a byte
+    hdfs://namenode:8020/checkpoints       HDFS
+    s3://bucket/prefix?region=…            S3 and what speaks its protocol; gs://bucket/prefix likewise
+    throttled+file:///data?rate=40MB/s     a wrapper around any of these
+    faulty+throttled+file:///data?throttled.seed=1&faulty.seed=2
+
+The leftmost wrapper is the outermost. A parameter that several layers know is given as LAYER.PARAMETER. A client
+library is imported when a URL needs it, not before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+from stripefs.errors import ConfigError
+from stripefs.settings import StoreSettings
+from stripefs.store.base import Store
+from stripefs.store.local import LocalStore
+from stripefs.store.wrappers import WRAPPERS
+from stripefs.store.wrappers.base import Parser, one_of, switch
+
+__all__ = ["SCHEMES", "StoreUrl", "open_store", "parse_url", "redact"]
+
+_URL = re.compile(
+    r"(?P<layers>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?]*)(?P<path>[^?]*)(?:\?(?P<query>.*))?", re.DOTALL
+)
+_SECRET = re.compile(r"(?i)([?&][^=&]*(?:secret|token|password|signature|credential|key)[^=&]*=)[^&]*")
+_USERINFO = re.compile(r"(://[^/?@:]*):(?!\d+/)[^?]*@")
+"""A password may hold any character, also those that end an authority; a port and a path with @ are no password."""
+
+SCHEMES: dict[str, Mapping[str, Parser]] = {
+    "file": {},
+    "hdfs": {},
+    "s3": {"endpoint-override": str, "region": str, "scheme": one_of("http", "https"), "anonymous": switch},
+    "gs": {"endpoint-override": str, "scheme": one_of("http", "https"), "anonymous": switch},
+}
+"""The parameters that each scheme knows beside its wrappers'."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreUrl:
+    """A URL in parts. wrappers from the outermost in; `inner` is the URL without wrappers and parameters."""
+
+    wrappers: tuple[str, ...]
+    scheme: str
+    authority: str
+    path: bytes
+    inner: str
+    parameters: Mapping[str, str]
+
+
+def open_store(settings: StoreSettings) -> Store:
+    """The store at `settings.url`, connected. Raises ConfigError for a URL that means nothing, and StoreErrors."""
+    url = parse_url(settings.url)
+    known = {name: WRAPPERS[name].PARAMETERS for name in url.wrappers} | {url.scheme: SCHEMES[url.scheme]}
+    values = _assign(url.parameters, known)
+    store = _connect(url, dataclasses.replace(settings, url=url.inner), values[url.scheme])
+    try:
+        for name in reversed(url.wrappers):
+            if "host-timeout" in known[name]:
+                values[name].setdefault("host_timeout", settings.host_timeout)
+            store = WRAPPERS[name](store, **values[name])
+    except BaseException:
+        store.close()
+        raise
+    store.url = redact(settings.url)
+    return store
+
+
+def parse_url(text: str) -> StoreUrl:
+    """`text` in parts, its wrappers and scheme known. Raises ConfigError."""
+    if text.startswith("/"):
+        return StoreUrl((), "file", "", os.fsencode(text), text, {})
+    match = _URL.fullmatch(text)
+    if match is None:
+        raise ConfigError(f"{redact(text)!r} is not a store's URL", hint=f"give an absolute path or {_schemes()}")
+    *wrappers, scheme = match["layers"].lower().split("+")
+    if scheme not in SCHEMES:
+        raise ConfigError(f"{redact(text)!r}: unknown scheme {scheme!r}", hint=f"known are {_schemes()}")
+    for name in wrappers:
+        if name not in WRAPPERS:
+            raise ConfigError(f"{redact(text)!r}: unknown wrapper {name!r}", hint=f"known are {', '.join(WRAPPERS)}")
+    if len(set(wrappers)) != len(wrappers):
+        raise ConfigError(f"{redact(text)!r}: a wrapper can be given once")
+    return StoreUrl(
+        tuple(wrappers),
+        scheme,
+        match["authority"],
+        unquote_to_bytes(match["path"]),
+        f"{scheme}://{match['authority']}{match['path']}",
+        _parameters(text, match["query"] or ""),
+    )
+
+
+def redact(url: str) -> str:
+    """`url` with passwords and the values of secret-looking parameters as `***`, fit for logs and messages."""
+    return _SECRET.sub(r"\1***", _USERINFO.sub(r"\1:***@", url))
+
+
+def _parameters(text: str, query: str) -> dict[str, str]:
+    try:
+        pairs = parse_qsl(query, keep_blank_values=True, strict_parsing=bool(query))
+    except ValueError:
+        raise ConfigError(f"{redact(text)!r}: what follows ? is not NAME=VALUE&NAME=VALUE") from None
+    names = [name for name, _ in pairs]
+    for name in names:
+        if names.count(name) > 1:
+            raise ConfigError(f"{redact(text)!r}: {name} is given twice")
+    return dict(pairs)
+
+
+def _assign(given: Mapping[str, str], known: Mapping[str, Mapping[str, Parser]]) -> dict[str, dict[str, Any]]:
+    """Each layer's keyword arguments. `known` holds the parameters of each layer of the URL by name."""
+    values: dict[str, dict[str, Any]] = {layer: {} for layer in known}
+    for full_name, text in given.items():
+        layer, dot, name = full_name.rpartition(".")
+        layers = [layer] if dot and layer in known else [each for each in known if full_name in known[each]]
+        name = name if dot and layer in known else full_name
+        if not layers or name not in known[layers[0]]:
+            raise ConfigError(f"unknown parameter {full_name!r} in the store's URL", hint=_known(known))
+        if len(layers) > 1:
+            meant = " or ".join(f"{each}.{name}" for each in layers)
+            raise ConfigError(f"parameter {name!r} could be meant for several layers", hint=f"write {meant}")
+        keyword = name.replace("-", "_")
+        if keyword in values[layers[0]]:
+            raise ConfigError(f"parameter {name!r} of {layers[0]} is given twice")
+        try:
+            values[layers[0]][keyword] = known[layers[0]][name](text)
+        except (ConfigError, ValueError) as error:
+            raise ConfigError(f"parameter {name!r} in the store's URL: {error}") from error
+    return values
+
+
+def _known(known: Mapping[str, Mapping[str, Parser]]) -> str:
+    parts = [f"{layer} knows {', '.join(names)}" for layer, names in known.items() if names]
+    return "; ".join(parts) or f"{next(iter(known))}:// knows none"
+
+
+def _schemes() -> str:
+    return ", ".join(f"{scheme}://" for scheme in SCHEMES)
+
+
+def _connect(url: StoreUrl, settings: StoreSettings, values: dict[str, Any]) -> Store:
+    """The store without its wrappers. Client libraries are imported here, each only for its own scheme."""
+    if url.scheme == "file":
+        if url.authority not in ("", "localhost") or not url.path:
+            raise ConfigError(f"{url.inner!r} names no local directory", hint="write file:///DIRECTORY")
+        return LocalStore(url.path, url.inner)
+    if url.scheme == "hdfs":
+        from stripefs.store.hdfs import HdfsStore
+
+        return HdfsStore(settings)
+    from stripefs.store.arrow import open_bucket
+
+    return open_bucket(url.scheme, url.authority, url.path, settings, **values)

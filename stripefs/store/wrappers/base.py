@@ -1,0 +1,156 @@
+"""What all wrappers share: every call handed on, parameters read from text, waits that a `Watch` can end."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+from stripefs.errors import Abandoned, ConfigError
+from stripefs.store.base import (
+    Block,
+    Buffer,
+    Capabilities,
+    Handle,
+    Host,
+    Identity,
+    Space,
+    Status,
+    Store,
+    Watch,
+)
+
+__all__ = [
+    "Parser",
+    "WrappedHandle",
+    "WrappedStore",
+    "choices",
+    "fraction",
+    "one_of",
+    "pause",
+    "seeded",
+    "switch",
+    "whole",
+]
+
+Parser = Callable[[str], Any]
+"""From a parameter's text to the keyword argument's value. Raises ConfigError or ValueError."""
+
+
+class WrappedStore(Store):
+    """Hands everything to `inner`. Subclasses set NAME, the URL prefix, and PARAMETERS, their keyword arguments."""
+
+    NAME: ClassVar[str]
+    PARAMETERS: ClassVar[Mapping[str, Parser]]
+    capabilities: Capabilities
+
+    def __init__(self, inner: Store) -> None:
+        self.inner = inner
+        self.url = f"{self.NAME}+{inner.url}"
+        self.capabilities = inner.capabilities
+
+    def stat(self, path: bytes) -> Status:
+        return self.inner.stat(path)
+
+    def scandir(self, path: bytes, after: bytes = b"") -> Iterator[Sequence[Status]]:
+        return self.inner.scandir(path, after)
+
+    def open(self, path: bytes, expect: Identity | None = None) -> Handle:
+        return self.inner.open(path, expect)
+
+    def readlink(self, path: bytes) -> bytes:
+        return self.inner.readlink(path)
+
+    def space(self) -> Space | None:
+        return self.inner.space()
+
+    def hosts(self) -> Sequence[Host]:
+        return self.inner.hosts()
+
+    def describe(self) -> dict[str, str]:
+        return self.inner.describe()
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+class WrappedHandle(Handle):
+    """Hands everything to `inner`."""
+
+    def __init__(self, inner: Handle) -> None:
+        self.inner = inner
+        self.status = inner.status
+
+    def locate(self, offset: int, length: int) -> Sequence[Block]:
+        return self.inner.locate(offset, length)
+
+    def read(self, offset: int, length: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
+        return self.inner.read(offset, length, host=host, watch=watch)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+def pause(seconds: float, watch: Watch | None) -> None:
+    """Wait `seconds`, less when `watch` is cancelled, which raises Abandoned."""
+    woken = threading.Event()
+    if watch is None:
+        woken.wait(seconds)
+        return
+    watch.on_cancel(woken.set)
+    try:
+        # Asked after registering: a cancellation in between would set no event.
+        if watch.cancelled or woken.wait(seconds):
+            raise Abandoned("the read was cancelled")
+    finally:
+        watch.on_cancel(None)
+
+
+def seeded(*parts: object) -> random.Random:
+    """A generator that depends on `parts` alone, the same in every process."""
+    return random.Random("\0".join(map(repr, parts)))  # noqa: S311  # chooses faults, not secrets
+
+
+def whole(text: str, least: int = 1) -> int:
+    """A whole number of at least `least`."""
+    number = int(text)
+    if number < least:
+        raise ConfigError(f"{number} is less than {least}")
+    return number
+
+
+def fraction(text: str) -> float:
+    """A share from 0 to 1."""
+    number = float(text)
+    if not 0 <= number <= 1:
+        raise ConfigError(f"{text} is not between 0 and 1")
+    return number
+
+
+def switch(text: str) -> bool:
+    """true or false."""
+    if text not in ("true", "false"):
+        raise ConfigError(f"{text!r} is not true or false")
+    return text == "true"
+
+
+def one_of(*allowed: str) -> Callable[[str], str]:
+    """A parser for one of `allowed`."""
+
+    def parse(text: str) -> str:
+        if text not in allowed:
+            raise ConfigError(f"{text!r} is none of {', '.join(allowed)}")
+        return text
+
+    return parse
+
+
+def choices(*allowed: str) -> Callable[[str], tuple[str, ...]]:
+    """A parser for a comma-separated list of some of `allowed`."""
+    one = one_of(*allowed)
+
+    def parse(text: str) -> tuple[str, ...]:
+        return tuple(one(name) for name in text.split(","))
+
+    return parse

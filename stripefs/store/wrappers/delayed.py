@@ -1,0 +1,57 @@
+"""`delayed+`: every call takes `delay` longer, as a distant store's would. A cancelled read stops waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import ClassVar
+
+from stripefs.store.base import Buffer, Handle, Identity, Status, Store, Watch
+from stripefs.store.wrappers.base import Parser, WrappedHandle, WrappedStore, choices, pause
+from stripefs.units import parse_duration
+
+__all__ = ["DelayedStore"]
+
+_CALLS = ("stat", "scandir", "open", "read")
+
+
+class DelayedStore(WrappedStore):
+    """`delay` in seconds, before each call named in `on`; scandir waits before each batch and before its end."""
+
+    NAME = "delayed"
+    PARAMETERS: ClassVar[Mapping[str, Parser]] = {"delay": parse_duration, "on": choices(*_CALLS)}
+
+    def __init__(self, inner: Store, *, delay: float = 0.005, on: tuple[str, ...] = _CALLS) -> None:
+        super().__init__(inner)
+        self._delay = delay
+        self._on = on
+
+    def stat(self, path: bytes) -> Status:
+        self.wait("stat")
+        return self.inner.stat(path)
+
+    def scandir(self, path: bytes, after: bytes = b"") -> Iterator[Sequence[Status]]:
+        self.wait("scandir")
+        for batch in self.inner.scandir(path, after):
+            yield batch
+            self.wait("scandir")
+
+    def open(self, path: bytes, expect: Identity | None = None) -> Handle:
+        self.wait("open")
+        return _DelayedHandle(self, self.inner.open(path, expect))
+
+    def describe(self) -> dict[str, str]:
+        return {**self.inner.describe(), "delayed": f"{self._delay * 1000:g} ms before {', '.join(self._on)}"}
+
+    def wait(self, call: str, watch: Watch | None = None) -> None:
+        if call in self._on:
+            pause(self._delay, watch)
+
+
+class _DelayedHandle(WrappedHandle):
+    def __init__(self, store: DelayedStore, inner: Handle) -> None:
+        super().__init__(inner)
+        self._store = store
+
+    def read(self, offset: int, length: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
+        self._store.wait("read", watch)
+        return self.inner.read(offset, length, host=host, watch=watch)

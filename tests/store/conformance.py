@@ -1,0 +1,475 @@
+"""What every store client must do. Each client's test subclasses `StoreConformance` and provides `place`.
+
+    class TestLocal(StoreConformance):
+        @pytest.fixture(scope="class")
+        @classmethod
+        def place(cls, tmp_path_factory):
+            ...
+            yield Place(store, populate)
+
+The store may be shared by all tests of the class: each works in a folder of its own. Class attributes say where a
+client may differ; a subclass states them with the reason.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import ClassVar, NamedTuple, Protocol
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from stripefs.errors import Abandoned, IsADirectory, NotADirectory, NotFound, StaleVersion, StoreError
+from stripefs.store.base import Handle, Identity, Kind, Status, Store
+
+ODD_NAMES = (
+    b" leading and trailing ",
+    b".hidden",
+    b"100%",
+    b"%41",
+    b"a+b",
+    b"a?b=c&d",
+    b"a#b",
+    b"quote'\"`",
+    b"back\\slash",
+    b"[glob]*{x}",
+    b"semi;colon,comma",
+    "grüße 世界 🎉".encode(),
+    b"-dash",
+    b"~tilde",
+)
+"""Names that some client, URL or shell has been known to mangle. All valid UTF-8 and all allowed in HDFS."""
+
+_SIZE = 300_001
+_CASES = settings(
+    max_examples=60,
+    deadline=None,  # a real store's calls have no upper bound worth failing for
+    suppress_health_check=[HealthCheck.differing_executors, HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+
+
+class Populate(Protocol):
+    """Changes the place behind the store's back. Paths are the store's. A missing parent folder is made."""
+
+    def write(self, path: bytes, data: bytes) -> None:
+        """Make the file, or put a new version in its place as the store's users do (rename, overwrite, PUT)."""
+
+    def append(self, path: bytes, data: bytes) -> None:
+        """Add to the file in place; where the store cannot, write the whole anew."""
+
+    def truncate(self, path: bytes, length: int) -> None:
+        """Cut the file in place; where the store cannot, write the whole anew."""
+
+    def delete(self, path: bytes) -> None: ...
+
+    def mkdir(self, path: bytes) -> None: ...
+
+
+class Place(NamedTuple):
+    store: Store
+    populate: Populate
+
+
+class RecordingWatch:
+    """Notes what a read reports. `give_up_at`: bytes after which `progress` raises Abandoned."""
+
+    def __init__(self, *, cancelled: bool = False, give_up_at: int | None = None) -> None:
+        self.cancelled = cancelled
+        self.received: list[int] = []
+        self.close: Callable[[], None] | None = None
+        self.registered = threading.Event()
+        self._give_up_at = give_up_at
+
+    def progress(self, received: int) -> None:
+        self.received.append(received)
+        if self._give_up_at is not None and received >= self._give_up_at:
+            self.cancelled = True
+            raise Abandoned("the test gave up")
+
+    def on_cancel(self, close: Callable[[], None] | None) -> None:
+        self.close = close
+        if close is not None:
+            self.registered.set()
+
+
+@functools.cache
+def content(size: int, seed: int = 0) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+def listing(store: Store, path: bytes, after: bytes = b"") -> list[Status]:
+    return list(itertools.chain.from_iterable(store.scandir(path, after)))
+
+
+class StoreConformance:
+    """The suite."""
+
+    below_a_file: ClassVar[tuple[type[StoreError], ...]] = (NotADirectory,)
+    """What stat and open of a path below a file may raise."""
+    gone: ClassVar[tuple[type[StoreError], ...]] = (StaleVersion,)
+    """What a read of a version that is gone may raise."""
+    odd_names: ClassVar[tuple[bytes, ...]] = ODD_NAMES
+    many: ClassVar[int] = 40
+    """Entries of a large directory: more than one batch or page where that is cheap."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def place(cls) -> Iterator[Place]:
+        raise NotImplementedError("the subclass provides the place")
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def store(cls, place: Place) -> Store:
+        return place.store
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def populate(cls, place: Place) -> Populate:
+        return place.populate
+
+    @pytest.fixture
+    def folder(self, populate: Populate, request: pytest.FixtureRequest) -> bytes:
+        path = b"/" + str(request.node.name).partition("[")[0].encode()
+        populate.mkdir(path)
+        return path
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def big(cls, place: Place) -> Iterator[tuple[Handle, bytes]]:
+        """A file of several blocks (where the place has blocks), open, and its bytes."""
+        data = content(_SIZE)
+        place.populate.write(b"/big", data)
+        handle = place.store.open(b"/big")
+        yield handle, data
+        handle.close()
+
+    # What is there, and what is not
+
+    def test_root(self, store: Store, folder: bytes) -> None:
+        root = store.stat(b"/")
+        assert (root.name, root.kind) == (b"", Kind.DIRECTORY)
+        assert folder[1:] in [status.name for status in listing(store, b"/")]
+
+    def test_status_of_a_file(self, store: Store, populate: Populate, folder: bytes) -> None:
+        populate.write(folder + b"/file", content(1234))
+        status = store.stat(folder + b"/file")
+        assert (status.name, status.kind, status.length) == (b"file", Kind.FILE, 1234)
+        assert status.mtime_ns > 0
+        assert status.mode == status.mode & 0o7777
+
+    def test_all_ways_to_a_status_agree(self, store: Store, populate: Populate, folder: bytes) -> None:
+        populate.write(folder + b"/file", content(1234))
+        status = store.stat(folder + b"/file")
+        handle = store.open(folder + b"/file")
+        [listed] = listing(store, folder)
+        handle.close()
+        assert status.identity == listed.identity == handle.status.identity
+        assert (status.kind, status.mode, status.block_size) == (listed.kind, listed.mode, listed.block_size)
+        assert (status.block_size, status.owner) == (handle.status.block_size, listed.owner)
+
+    def test_status_of_a_directory(self, store: Store, populate: Populate, folder: bytes) -> None:
+        populate.mkdir(folder + b"/below")
+        status = store.stat(folder + b"/below")
+        assert (status.name, status.kind) == (b"below", Kind.DIRECTORY)
+        assert listing(store, folder + b"/below") == []
+
+    def test_missing(self, store: Store, folder: bytes) -> None:
+        for path in (folder + b"/nothing", folder + b"/nothing/below"):
+            with pytest.raises(NotFound):
+                store.stat(path)
+            with pytest.raises(NotFound):
+                store.open(path)
+            with pytest.raises(NotFound):
+                listing(store, path)
+
+    def test_below_a_file(self, store: Store, populate: Populate, folder: bytes) -> None:
+        populate.write(folder + b"/file", b"x")
+        with pytest.raises(self.below_a_file):
+            store.stat(folder + b"/file/below")
+        with pytest.raises(self.below_a_file):
+            store.open(folder + b"/file/below")
+        with pytest.raises(NotADirectory):
+            listing(store, folder + b"/file")
+
+    def test_open_of_a_directory(self, store: Store, folder: bytes) -> None:
+        with pytest.raises(IsADirectory):
+            store.open(folder)
+        with pytest.raises(IsADirectory):
+            store.open(b"/")
+
+    def test_odd_names(self, store: Store, populate: Populate, folder: bytes) -> None:
+        for name in self.odd_names:
+            populate.write(folder + b"/" + name, name)
+        assert [status.name for status in listing(store, folder)] == sorted(self.odd_names)
+        for name in self.odd_names:
+            assert store.stat(folder + b"/" + name).name == name
+            handle = store.open(folder + b"/" + name)
+            assert bytes(handle.read(0, len(name))) == name
+            handle.close()
+
+    def test_names_that_are_not_text(self, store: Store, populate: Populate, folder: bytes) -> None:
+        path = folder + b"/\xff\xfe"
+        if store.capabilities.any_names:
+            populate.write(path, b"x")
+            assert store.stat(path).name == b"\xff\xfe"
+            assert [status.name for status in listing(store, folder)] == [b"\xff\xfe"]
+        else:
+            with pytest.raises(NotFound):
+                store.stat(path)
+            with pytest.raises(NotFound):
+                store.open(path)
+            with pytest.raises(NotFound):
+                listing(store, path)
+
+    # Directories
+
+    def test_listing_is_in_byte_order_and_whole(self, store: Store, populate: Populate, folder: bytes) -> None:
+        names = [b"%d" % number for number in range(self.many)] + [b"Z", b"a", "é".encode(), b"a.b", b"a-b"]
+        for name in names:
+            populate.write(folder + b"/" + name, b"")
+        folders = [b"0-folder", b"a-folder", b"z"]
+        for name in folders:
+            populate.mkdir(folder + b"/" + name)
+        batches = list(store.scandir(folder))
+        assert [status.name for batch in batches for status in batch] == sorted(names + folders)
+        assert all(batches)
+
+    def test_listing_after_a_name(self, store: Store, populate: Populate, folder: bytes) -> None:
+        names = [b"a", b"ab", b"b", b"b-", b"c", "ü".encode()]
+        for name in names:
+            populate.write(folder + b"/" + name, b"")
+        for after in (*names, b"0", b"aa", b"b.", b"z", b"\xff"):
+            assert [status.name for status in listing(store, folder, after)] == sorted(n for n in names if n > after)
+
+    def test_listing_shows_kinds(self, store: Store, populate: Populate, folder: bytes) -> None:
+        populate.write(folder + b"/below/file", b"xyz")
+        populate.write(folder + b"/file", b"xy")
+        found = {status.name: (status.kind, status.length) for status in listing(store, folder)}
+        assert found[b"file"] == (Kind.FILE, 2)
+        assert found[b"below"][0] is Kind.DIRECTORY
+        assert len(found) == 2
+
+    # Bytes
+
+    def test_empty_file(self, store: Store, populate: Populate, folder: bytes) -> None:
+        populate.write(folder + b"/empty", b"")
+        handle = store.open(folder + b"/empty")
+        assert handle.status.length == 0
+        assert bytes(handle.read(0, 0)) == b""
+        assert list(handle.locate(0, 1)) == []
+        handle.close()
+
+    @_CASES
+    @given(ends=st.tuples(st.integers(0, _SIZE), st.integers(0, _SIZE)))
+    def test_any_range_is_exact(self, big: tuple[Handle, bytes], ends: tuple[int, int]) -> None:
+        handle, data = big
+        start, stop = sorted(ends)
+        assert bytes(handle.read(start, stop - start)) == data[start:stop]
+
+    @_CASES
+    @given(ends=st.tuples(st.integers(0, _SIZE), st.integers(0, _SIZE)))
+    def test_locate_covers_without_gaps(self, big: tuple[Handle, bytes], ends: tuple[int, int]) -> None:
+        handle, _ = big
+        start, stop = sorted(ends)
+        blocks = handle.locate(start, stop - start)
+        if start == stop:
+            assert list(blocks) == []
+            return
+        assert blocks[0].offset <= start < blocks[0].offset + blocks[0].length
+        assert blocks[-1].offset < stop <= blocks[-1].offset + blocks[-1].length
+        for block, following in itertools.pairwise(blocks):
+            assert block.offset + block.length == following.offset
+        size = handle.status.block_size or _SIZE
+        for block in blocks:
+            assert block.offset % size == 0
+            assert block.length == min(size, _SIZE - block.offset)
+
+    def test_hosts_serve_what_they_are_said_to_hold(self, store: Store, big: tuple[Handle, bytes]) -> None:
+        handle, data = big
+        known = {host.name for host in store.hosts()}
+        for block in handle.locate(0, _SIZE):
+            assert bool(block.hosts) == store.capabilities.locations
+            assert known.issuperset(block.hosts)
+            if store.capabilities.choose_host:
+                length = min(100, block.length)
+                for host in block.hosts:
+                    found = handle.read(block.offset, length, host=host)
+                    assert bytes(found) == data[block.offset : block.offset + length]
+
+    def test_ranges_outside_the_file_are_refused(self, big: tuple[Handle, bytes]) -> None:
+        handle, _ = big
+        for offset, length in ((_SIZE, 1), (_SIZE - 1, 2), (0, _SIZE + 1), (-1, 1), (_SIZE + 10, 0), (0, -1)):
+            with pytest.raises(StoreError):
+                handle.read(offset, length)
+
+    def test_many_threads_on_one_handle(self, big: tuple[Handle, bytes]) -> None:
+        handle, data = big
+        choose = random.Random(1)
+        starts = [choose.randrange(_SIZE) for _ in range(160)]
+
+        def right(start: int) -> bool:
+            stop = min(_SIZE, start + 20_000)
+            return bytes(handle.read(start, stop - start)) == data[start:stop]
+
+        with ThreadPoolExecutor(16) as pool:
+            assert all(pool.map(right, starts))
+
+    def test_many_threads_open_and_look(self, store: Store, populate: Populate, folder: bytes) -> None:
+        for number in range(8):
+            populate.write(folder + b"/%d" % number, b"%d" % number)
+
+        def right(number: int) -> bool:
+            path = folder + b"/%d" % (number % 8)
+            handle = store.open(path, store.stat(path).identity)
+            data = bytes(handle.read(0, 1))
+            handle.close()
+            return data == b"%d" % (number % 8) and len(listing(store, folder)) == 8
+
+        with ThreadPoolExecutor(16) as pool:
+            assert all(pool.map(right, range(64)))
+
+    # Versions
+
+    def test_expecting_the_present_version(self, store: Store, populate: Populate, folder: bytes) -> None:
+        populate.write(folder + b"/file", b"old")
+        handle = store.open(folder + b"/file", store.stat(folder + b"/file").identity)
+        assert bytes(handle.read(0, 3)) == b"old"
+        handle.close()
+
+    def test_expecting_another_version(self, store: Store, populate: Populate, folder: bytes) -> None:
+        populate.write(folder + b"/file", b"old")
+        before = store.stat(folder + b"/file").identity
+        populate.write(folder + b"/file", b"new version")
+        with pytest.raises(StaleVersion):
+            store.open(folder + b"/file", before)
+        with pytest.raises(StaleVersion):
+            store.open(folder + b"/file", Identity(11, 1, "another"))
+
+    def test_a_replaced_file_has_another_identity(self, store: Store, populate: Populate, folder: bytes) -> None:
+        populate.write(folder + b"/file", b"old")
+        before = store.stat(folder + b"/file").identity
+        # Without file ids a version may differ in length only: modification times can be as coarse as a second.
+        populate.write(folder + b"/file", b"new" if store.capabilities.file_ids else b"newer")
+        assert store.stat(folder + b"/file").identity != before
+
+    @pytest.mark.parametrize("change", ["replace", "append", "truncate", "delete"])
+    def test_a_change_under_an_open_handle(self, store: Store, populate: Populate, folder: bytes, change: str) -> None:
+        path = folder + b"/" + change.encode()
+        old, new = content(_SIZE, 1), content(_SIZE + 7, 2)
+        populate.write(path, old)
+        handle = store.open(path)
+        assert bytes(handle.read(0, 1000)) == old[:1000]
+        if change == "replace":
+            populate.write(path, new)
+        elif change == "append":
+            populate.append(path, new)
+        elif change == "truncate":
+            populate.truncate(path, 5000)
+        else:
+            populate.delete(path)
+        for start in range(0, _SIZE - 10_000, 20_000):
+            try:
+                assert bytes(handle.read(start, 10_000)) == old[start : start + 10_000]
+            except self.gone:
+                continue
+        handle.close()
+
+    def test_a_new_handle_sees_the_new_version(self, store: Store, populate: Populate, folder: bytes) -> None:
+        old, new = content(_SIZE, 1), content(_SIZE + 7, 2)
+        populate.write(folder + b"/file", old)
+        first = store.open(folder + b"/file")
+        populate.write(folder + b"/file", new)
+        second = store.open(folder + b"/file")
+        assert second.status.length == len(new)
+        assert bytes(second.read(0, len(new))) == new
+        first.close()
+        assert bytes(second.read(5, 100)) == new[5:105]
+        second.close()
+
+    def test_open_of_a_deleted_file(self, store: Store, populate: Populate, folder: bytes) -> None:
+        populate.write(folder + b"/file", b"x")
+        before = store.stat(folder + b"/file").identity
+        populate.delete(folder + b"/file")
+        with pytest.raises((NotFound, StaleVersion)):
+            store.open(folder + b"/file", before)
+
+    # Giving up and closing
+
+    def test_progress_reaches_the_length(self, store: Store, big: tuple[Handle, bytes]) -> None:
+        handle, data = big
+        watch = RecordingWatch()
+        assert bytes(handle.read(0, 200_000, watch=watch)) == data[:200_000]
+        assert watch.received == sorted(watch.received)
+        assert watch.received[-1:] == [200_000]
+        assert watch.close is None
+
+    def test_a_cancelled_read(self, store: Store, big: tuple[Handle, bytes]) -> None:
+        handle, data = big
+        watch = RecordingWatch(cancelled=True)
+        if store.capabilities.cancel:
+            with pytest.raises(Abandoned):
+                handle.read(0, 200_000, watch=watch)
+        else:
+            try:
+                assert bytes(handle.read(0, 200_000, watch=watch)) == data[:200_000]
+            except Abandoned:
+                assert watch.received == []
+        assert watch.close is None
+        assert bytes(handle.read(0, 1000)) == data[:1000]
+
+    def test_a_read_abandoned_on_the_way(self, big: tuple[Handle, bytes]) -> None:
+        handle, data = big
+        watch = RecordingWatch(give_up_at=1)
+        with pytest.raises(Abandoned):
+            handle.read(0, 200_000, watch=watch)
+        assert watch.close is None
+        assert bytes(handle.read(0, 1000)) == data[:1000]
+
+    def test_a_closed_handle(self, store: Store, populate: Populate, folder: bytes) -> None:
+        populate.write(folder + b"/file", b"x")
+        handle = store.open(folder + b"/file")
+        handle.close()
+        handle.close()
+        with pytest.raises(StoreError):
+            handle.read(0, 1)
+
+    def test_close_while_reading(self, store: Store, populate: Populate, folder: bytes) -> None:
+        data = content(_SIZE, 3)
+        populate.write(folder + b"/file", data)
+        handle = store.open(folder + b"/file")
+        started = threading.Barrier(9)
+
+        def read(number: int) -> bool:
+            started.wait()
+            try:
+                for start in range(number, _SIZE - 5000, 17_000):
+                    if bytes(handle.read(start, 5000)) != data[start : start + 5000]:
+                        return False
+            except StoreError:
+                pass  # closed: an error is right, wrong bytes or another exception are not
+            return True
+
+        with ThreadPoolExecutor(8) as pool:
+            reads = pool.map(read, range(8))
+            started.wait()
+            handle.close()
+            assert all(reads)
+
+    # Facts
+
+    def test_space(self, store: Store) -> None:
+        space = store.space()
+        assert space is None or 0 <= space.free <= space.capacity
+
+    def test_facts(self, store: Store) -> None:
+        assert "://" in store.url
+        facts = store.describe()
+        assert facts
+        assert all(isinstance(key, str) and isinstance(value, str) for key, value in facts.items())
+        assert bool(store.hosts()) == store.capabilities.locations

@@ -1,0 +1,146 @@
+"""What a handle does when nodes of a real cluster die, freeze and come back."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from stripefs.errors import HostFailed, ServiceDown, StaleVersion, StoreError
+from stripefs.settings import StoreSettings
+from stripefs.store.base import Handle
+from stripefs.store.hdfs import HdfsStore
+from tests.hdfs_instance import HdfsInstance
+from tests.store.hdfs_places import HdfsPopulate, WebHdfs
+
+pytestmark = pytest.mark.cluster
+
+MIB = 1 << 20
+DATA = random.Random(5).randbytes(8 * MIB)
+TIMEOUT = 1.0
+
+
+@pytest.fixture
+def populate(fault_hdfs: HdfsInstance) -> Iterator[HdfsPopulate]:
+    populate = HdfsPopulate(WebHdfs(fault_hdfs.web), "/faults", block_size=MIB, replication=2)
+    populate.write(b"/file", DATA)
+    yield populate
+    fault_hdfs.restore()
+    populate.delete(b"")
+
+
+@pytest.fixture(params=["auto", "native", "native alone"])
+def store(fault_hdfs: HdfsInstance, populate: HdfsPopulate, request: pytest.FixtureRequest) -> Iterator[HdfsStore]:
+    transport, _, alone = request.param.partition(" ")
+    store = HdfsStore(
+        StoreSettings(
+            url=f"{fault_hdfs.url}/faults",
+            transport=transport,
+            webhdfs_port=1 if alone else 0,
+            host_timeout=TIMEOUT,
+        )
+    )
+    yield store
+    store.close()
+
+
+def all_of(handle: Handle) -> bytes:
+    """The file by ranges of a block, four at a time, each tried again as the reader would."""
+
+    def piece(start: int) -> bytes:
+        for _ in range(10):
+            try:
+                return bytes(handle.read(start, MIB))
+            except HostFailed:
+                continue
+        raise AssertionError("ten tries failed")
+
+    with ThreadPoolExecutor(4) as pool:
+        return b"".join(pool.map(piece, range(0, len(DATA), MIB)))
+
+
+@pytest.mark.parametrize("how", ["kill", "pause"])
+def test_a_datanode_that_dies_or_freezes(fault_hdfs: HdfsInstance, populate: HdfsPopulate, how: str) -> None:
+    store = HdfsStore(StoreSettings(url=f"{fault_hdfs.url}/faults", host_timeout=TIMEOUT))
+    handle = store.open(b"/file")
+    [block] = handle.locate(3 * MIB, 1)
+    victim, other = block.hosts
+    getattr(fault_hdfs, how)(fault_hdfs.node_at(victim))
+    with pytest.raises(HostFailed) as caught:
+        handle.read(block.offset, MIB, host=victim)
+    assert (caught.value.host, caught.value.stalled) == (victim, how == "pause")
+    for host in (other, ""):
+        assert handle.read(block.offset, MIB, host=host) == DATA[block.offset : block.offset + MIB]
+    store.close()
+
+
+@pytest.mark.parametrize("how", ["kill", "pause"])
+def test_all_is_read_without_one_datanode(fault_hdfs: HdfsInstance, store: HdfsStore, how: str) -> None:
+    handle = store.open(b"/file")
+    getattr(fault_hdfs, how)("dn2")
+    assert all_of(handle) == DATA
+
+
+@pytest.mark.parametrize("how", ["kill", "pause"])
+def test_open_files_go_on_without_a_namenode(fault_hdfs: HdfsInstance, store: HdfsStore, how: str) -> None:
+    begun, untouched = store.open(b"/file"), store.open(b"/file")
+    assert begun.read(0, MIB) == DATA[:MIB]
+    getattr(fault_hdfs, how)("nn")
+    for handle in (begun, untouched):
+        assert all_of(handle) == DATA
+        assert sum(block.length for block in handle.locate(0, len(DATA))) == len(DATA)
+    with pytest.raises(ServiceDown):
+        store.open(b"/file")
+    with pytest.raises(ServiceDown):
+        store.stat(b"/file")
+    with pytest.raises(ServiceDown):
+        list(store.scandir(b"/"))
+    fault_hdfs.restore()
+    assert all_of(begun) == DATA
+    assert all_of(store.open(b"/file")) == DATA
+
+
+def test_webhdfs_alone_needs_the_namenode(fault_hdfs: HdfsInstance, populate: HdfsPopulate) -> None:
+    store = HdfsStore(StoreSettings(url=f"{fault_hdfs.url}/faults", transport="webhdfs", host_timeout=TIMEOUT))
+    handle = store.open(b"/file")
+    assert handle.read(0, MIB) == DATA[:MIB]
+    fault_hdfs.kill("nn")
+    with pytest.raises(ServiceDown):
+        handle.read(0, MIB)
+    fault_hdfs.restore()
+    assert all_of(handle) == DATA
+    store.close()
+
+
+def test_a_file_changed_before_the_namenode_came_back_is_noticed(
+    fault_hdfs: HdfsInstance, populate: HdfsPopulate, store: HdfsStore
+) -> None:
+    handle = store.open(b"/file")
+    fault_hdfs.kill("nn")
+    assert handle.read(0, MIB) == DATA[:MIB]
+    fault_hdfs.restore()
+    populate.delete(b"/file")
+    assert eventually_stale(handle)
+
+
+def eventually_stale(handle: Handle) -> bool:
+    """Whether a read is refused within a minute; until then it must give the old bytes."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        try:
+            assert handle.read(0, MIB) == DATA[:MIB]
+        except StaleVersion:
+            return True
+        except HostFailed:
+            continue
+    return False
+
+
+def test_a_new_store_without_a_namenode(fault_hdfs: HdfsInstance) -> None:
+    fault_hdfs.kill("nn")
+    for transport in ("auto", "native", "webhdfs"):
+        with pytest.raises(StoreError, match="nothing listens there"):
+            HdfsStore(StoreSettings(url=fault_hdfs.url, transport=transport, host_timeout=TIMEOUT))

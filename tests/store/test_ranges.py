@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stripefs.errors import HostFailed, StoreError
+from stripefs.store.base import Kind, Status
+from stripefs.store.ranges import InUse, blocks_by_size, check_range, exact
+
+
+def test_release_waits_for_the_last_read() -> None:
+    released: list[bool] = []
+    in_use = InUse("file", lambda: released.append(True))
+    with in_use.reading():
+        with in_use.reading():
+            in_use.close()
+            with pytest.raises(StoreError, match="file"), in_use.reading():
+                pass
+            assert not released
+        assert not released
+    assert released == [True]
+    in_use.close()
+    assert released == [True]
+
+
+def test_release_comes_at_once_when_nobody_reads() -> None:
+    released: list[bool] = []
+    in_use = InUse("file", lambda: released.append(True))
+    with in_use.reading():
+        pass
+    in_use.close()
+    assert released == [True]
+
+
+def test_a_read_that_fails_counts_as_ended() -> None:
+    released: list[bool] = []
+    in_use = InUse("file", lambda: released.append(True))
+    with pytest.raises(ZeroDivisionError), in_use.reading():
+        in_use.close()
+        raise ZeroDivisionError
+    assert released == [True]
+
+
+@pytest.mark.parametrize("answer", [b"", b"abc", b"abcde"])
+def test_an_answer_of_another_length(answer: bytes) -> None:
+    with pytest.raises(HostFailed, match="file") as failure:
+        exact(answer, 4, where="file", host="h1")
+    assert failure.value.host == "h1"
+    assert exact(b"abcd", 4, where="file") == b"abcd"
+
+
+@pytest.mark.parametrize(("offset", "length", "inside"), [(0, 10, True), (10, 0, True), (9, 2, False), (-1, 1, False)])
+def test_ranges_inside_a_file(offset: int, length: int, inside: bool) -> None:
+    status = Status(b"file", Kind.FILE, 10)
+    if inside:
+        check_range(status, offset, length)
+    else:
+        with pytest.raises(StoreError):
+            check_range(status, offset, length)
+
+
+@given(size=st.integers(0, 50), length=st.integers(0, 200), offset=st.integers(0, 250), wanted=st.integers(0, 250))
+def test_blocks_are_those_that_overlap(size: int, length: int, offset: int, wanted: int) -> None:
+    status = Status(b"file", Kind.FILE, length, block_size=size)
+    whole = [(at, min(size, length - at)) for at in range(0, length, size)] if size else [(0, length)]
+    end = min(length, offset + wanted)
+    expected = [(at, share) for at, share in whole if at < end and at + share > offset and offset < end]
+    assert [(block.offset, block.length) for block in blocks_by_size(status, offset, wanted)] == expected

@@ -1,0 +1,159 @@
+"""The s3 client against a real server of the S3 protocol on loopback; gs only as far as it goes without one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import boto3
+import pytest
+from moto.server import ThreadedMotoServer
+
+from stripefs.errors import ConfigError, NotADirectory, NotFound, PermissionDenied, ServiceDown, StaleVersion
+from stripefs.settings import StoreSettings
+from stripefs.store.arrow import ArrowStore
+from stripefs.store.base import Kind, Store
+from stripefs.store.url import open_store
+from tests.store.conformance import Place, StoreConformance, content, listing
+from tests.store.places import BucketPopulate
+
+BUCKET = "bucket"
+
+
+class Server(NamedTuple):
+    address: str
+    client: Any
+
+    def url(self, path: str) -> str:
+        return f"s3://{BUCKET}/{path}?endpoint-override={self.address}&scheme=http&region=us-east-1"
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    environment = {
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_CONFIG_FILE": os.devnull,
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in environment.items():
+            patch.setenv(name, value)
+        running = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+        running.start()
+        host, port = running.get_host_and_port()
+        client = boto3.client("s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1")
+        client.create_bucket(Bucket=BUCKET)
+        yield Server(f"{host}:{port}", client)
+        client.close()
+        running.stop()
+
+
+class TestS3(StoreConformance):
+    below_a_file = (NotFound, NotADirectory)  # keys know no directories: nothing is there
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def place(cls, server: Server) -> Iterator[Place]:
+        populate = BucketPopulate(server.client, BUCKET, "a prefix/über")
+        populate.mkdir(b"")
+        store = open_store(StoreSettings(url=server.url("a%20prefix/%C3%BCber")))
+        yield Place(store, populate)
+        store.close()
+
+
+@pytest.fixture
+def store(server: Server, request: pytest.FixtureRequest) -> Iterator[Store]:
+    prefix = request.node.name
+    server.client.put_object(Bucket=BUCKET, Key=f"{prefix}/file", Body=content(1000))
+    store = open_store(StoreSettings(url=server.url(prefix)))
+    yield store
+    store.close()
+
+
+def test_keys_that_are_no_paths(server: Server, store: Store, request: pytest.FixtureRequest) -> None:
+    for key in ("/empty", "./dot", "../dots", "both", "both/below", "prefix/below"):
+        server.client.put_object(Bucket=BUCKET, Key=f"{request.node.name}/{key}", Body=b"x")
+    found = {status.name: status.kind for status in listing(store, b"/")}
+    assert found == {b"both": Kind.FILE, b"file": Kind.FILE, b"prefix": Kind.DIRECTORY}
+    assert store.stat(b"/both").kind is Kind.FILE
+
+
+@pytest.mark.slow
+def test_more_entries_than_a_page(server: Server, store: Store, request: pytest.FixtureRequest) -> None:
+    for number in range(1100):
+        server.client.put_object(Bucket=BUCKET, Key=f"{request.node.name}/many/{number:04}", Body=b"")
+    assert [status.name for status in listing(store, b"/many")] == [b"%04d" % number for number in range(1100)]
+
+
+def test_an_object_that_became_shorter_yields_no_bytes(
+    server: Server, store: Store, request: pytest.FixtureRequest
+) -> None:
+    handle = store.open(b"/file")
+    server.client.put_object(Bucket=BUCKET, Key=f"{request.node.name}/file", Body=content(500, 2))
+    for offset, length in ((495, 10), (0, 400), (600, 10)):
+        with pytest.raises(StaleVersion):
+            handle.read(offset, length)
+    handle.close()
+
+
+def test_a_whole_bucket(server: Server, store: Store, request: pytest.FixtureRequest) -> None:
+    whole = open_store(StoreSettings(url=server.url("")))
+    assert request.node.name.encode() in [status.name for status in listing(whole, b"/")]
+    assert whole.url == server.url("")
+    whole.close()
+
+
+def test_roots_that_cannot_be_used(server: Server, store: Store, request: pytest.FixtureRequest) -> None:
+    with pytest.raises(NotFound):
+        open_store(StoreSettings(url=server.url("nothing/here")))
+    with pytest.raises(NotFound):
+        open_store(StoreSettings(url=server.url("").replace(BUCKET, "another-bucket")))
+    with pytest.raises(NotADirectory):
+        open_store(StoreSettings(url=server.url(f"{request.node.name}/file")))
+
+
+@pytest.mark.parametrize("kind", ["s3", "gs"])
+def test_an_endpoint_that_is_away(server: Server, kind: str) -> None:
+    url = f"{kind}://bucket/x?endpoint-override=127.0.0.1:9&scheme=http&anonymous=true"
+    with pytest.raises(ServiceDown):
+        open_store(StoreSettings(url=url, host_timeout=1))
+
+
+def test_credentials_in_the_url_are_refused() -> None:
+    for url in ("s3://key:secret@bucket/x", "gs://key@bucket/x"):
+        with pytest.raises(ConfigError) as failure:
+            open_store(StoreSettings(url=url))
+        assert "secret" not in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("message", "kind"),
+    [
+        ("AWS Error ACCESS_DENIED during HeadObject operation: No response body.", PermissionDenied),
+        ("google::cloud::Status(PERMISSION_DENIED: no)", PermissionDenied),
+        ("AWS Error NO_SUCH_BUCKET during ListObjectsV2 operation", NotFound),
+        ("AWS Error SLOW_DOWN during GetObject operation", ServiceDown),
+        ("google::cloud::Status(UNAVAILABLE: retry)", ServiceDown),
+    ],
+)
+def test_what_messages_mean(message: str, kind: type[Exception]) -> None:
+    class Failing:
+        def get_file_info(self, path: str) -> None:
+            raise OSError(message)
+
+    with pytest.raises(kind, match="bucket/x"):
+        ArrowStore(Failing(), "bucket", "s3://bucket", {}).stat(b"/x")
+
+
+def test_nothing_is_said_at_exit(server: Server) -> None:
+    program = (
+        "import sys; from stripefs.store.url import open_store; from stripefs.settings import StoreSettings;"
+        "store = open_store(StoreSettings(url=sys.argv[1])); print(store.stat(b'/').kind.value)"
+    )
+    command = [sys.executable, "-W", "error", "-X", "dev", "-c", program, server.url("")]
+    done = subprocess.run(command, capture_output=True, check=True, text=True)
+    assert (done.stdout, done.stderr) == ("directory\n", "")

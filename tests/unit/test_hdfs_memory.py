@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from stripefs.store.hdfs.memory import uninitialised
+
+
+def test_a_buffer_has_its_size() -> None:
+    for size in (0, 1, 5_000_000):
+        buffer = uninitialised(size)
+        assert type(buffer) is bytearray
+        assert len(buffer) == size
+        buffer[:] = bytes(size)
+        assert buffer == bytes(size)
+
+
+def test_glibc_takes_the_settings() -> None:
+    code = (
+        "import platform; from stripefs.store.hdfs.memory import tune_allocator\n"
+        "assert tune_allocator() == (platform.libc_ver()[0] == 'glibc')"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)

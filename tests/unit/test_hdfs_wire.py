@@ -1,0 +1,139 @@
+from __future__ import annotations
+
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stripefs.errors import (
+    IsADirectory,
+    NotADirectory,
+    NotFound,
+    PermissionDenied,
+    ServiceDown,
+    StoreError,
+    Unsupported,
+)
+from stripefs.store.base import Kind
+from stripefs.store.hdfs.wire import (
+    Located,
+    Replica,
+    inode_path,
+    located_of,
+    page_of,
+    remote_error,
+    request_target,
+    status_of,
+)
+
+FILE = {
+    "accessTime": 1700000000001,
+    "blockSize": 8388608,
+    "childrenNum": 0,
+    "fileId": 16388,
+    "group": "staff",
+    "length": 67108864,
+    "modificationTime": 1700000000123,
+    "owner": "ann",
+    "pathSuffix": "grüße",
+    "permission": "1644",
+    "replication": 3,
+    "storagePolicy": 0,
+    "type": "FILE",
+}
+
+
+@given(st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1))
+def test_any_path_survives_the_url(name: str) -> None:
+    target = request_target(f"/a/{name}", "OPEN", "me", {"startAfter": name, "offset": 3})
+    assert target.isascii()
+    assert not set(target) & set(" \r\n\t\"'<>#")
+    parts = urlsplit(f"http://host{target}")
+    assert unquote(parts.path) == f"/webhdfs/v1/a/{name}"
+    assert parse_qs(parts.query, keep_blank_values=True) == {
+        "op": ["OPEN"],
+        "user.name": ["me"],
+        "startAfter": [name],
+        "offset": ["3"],
+    }
+
+
+def test_the_path_of_an_inode() -> None:
+    assert inode_path("16388") == "/.reserved/.inodes/16388"
+
+
+def test_a_status() -> None:
+    status = status_of({"FileStatus": FILE})
+    assert (status.name, status.kind, status.length) == ("grüße".encode(), Kind.FILE, 67108864)
+    assert (status.mtime_ns, status.atime_ns) == (1700000000123000000, 1700000000001000000)
+    assert (status.mode, status.owner, status.group) == (0o1644, "ann", "staff")
+    assert (status.file_id, status.block_size, status.replication) == ("16388", 8388608, 3)
+    assert status_of({"FileStatus": FILE}, b"other").name == b"other"
+    assert status_of({"FileStatus": FILE | {"type": "DIRECTORY"}}).kind is Kind.DIRECTORY
+    assert status_of({"FileStatus": FILE | {"type": "SOMETHING"}}).kind is Kind.OTHER
+    assert status_of({"FileStatus": {key: value for key, value in FILE.items() if key != "fileId"}}).file_id == ""
+
+
+@pytest.mark.parametrize("change", [{"length": "many"}, {"permission": "rwx"}, {"pathSuffix": None}, {"owner": None}])
+def test_no_status(change: dict[str, object]) -> None:
+    document = {key: value for key, value in (FILE | change).items() if value is not None or key == "pathSuffix"}
+    with pytest.raises(StoreError):
+        status_of({"FileStatus": document})
+
+
+def test_a_page_of_a_listing() -> None:
+    listing = {"partialListing": {"FileStatuses": {"FileStatus": [FILE]}}, "remainingEntries": 7}
+    assert page_of({"DirectoryListing": listing}) == ([status_of({"FileStatus": FILE})], True)
+    assert page_of({"DirectoryListing": listing | {"remainingEntries": 0}})[1] is False
+    for nonsense in ({}, {"DirectoryListing": {"partialListing": []}}):
+        with pytest.raises(StoreError):
+            page_of(nonsense)
+
+
+def block(offset: int, *ports: int) -> dict[str, object]:
+    replicas = [
+        {"name": f"10.0.0.{n}:9866", "ipAddr": f"10.0.0.{n}", "hostName": f"dn{n}", "infoPort": 9864} for n in ports
+    ]
+    return {"startOffset": offset, "block": {"numBytes": 100}, "locations": replicas}
+
+
+def test_located_blocks() -> None:
+    blocks = located_of({"LocatedBlocks": {"locatedBlocks": [block(100, 2), block(0, 1, 2)]}})
+    one, two = (Replica(f"10.0.0.{n}:9866", f"10.0.0.{n}", f"dn{n}", 9864) for n in (1, 2))
+    assert blocks == [Located(0, 100, (one, two)), Located(100, 100, (two,))]
+    assert located_of({"LocatedBlocks": {"locatedBlocks": []}}) == []
+    for nonsense in (
+        {},
+        {"locatedBlocks": []},
+        *({"LocatedBlocks": {"locatedBlocks": x}} for x in (None, [{}], ["x"])),
+    ):
+        with pytest.raises(StoreError):
+            located_of(nonsense)
+
+
+@pytest.mark.parametrize(
+    ("exception", "message", "kind"),
+    [
+        ("java.io.FileNotFoundException", "File does not exist: /x", NotFound),
+        ("FileNotFoundException", "Path is not a file: /x\n\tat org", IsADirectory),
+        ("org.apache.hadoop.fs.InvalidPathException", "Invalid path name", NotFound),
+        ("org.apache.hadoop.security.AccessControlException", "/f (is not a directory)", NotADirectory),
+        ("org.apache.hadoop.fs.ParentNotDirectoryException", "/f is a file", NotADirectory),
+        ("org.apache.hadoop.security.AccessControlException", "Permission denied: user=me", PermissionDenied),
+        ("org.apache.hadoop.security.token.SecretManager$InvalidToken", "gone", PermissionDenied),
+        ("org.apache.hadoop.ipc.StandbyException", "Operation category READ is not supported", ServiceDown),
+        ("org.apache.hadoop.hdfs.server.namenode.SafeModeException", "", ServiceDown),
+        ("java.net.ConnectException", "Call From a to b:9000 failed", ServiceDown),
+        ("java.io.EOFException", 'End of File Exception; destination host is: "nn":9000;', ServiceDown),
+        ("java.io.EOFException", "Cannot seek after EOF", StoreError),
+        ("java.lang.UnsupportedOperationException", "no", Unsupported),
+        ("java.lang.IllegalArgumentException", 'Invalid value: "X" is not a valid GET operation.', Unsupported),
+        ("java.io.IOException", "something else", StoreError),
+    ],
+)
+def test_what_a_java_exception_becomes(exception: str, message: str, kind: type[StoreError]) -> None:
+    error = remote_error(exception, message, "/x")
+    assert type(error) is kind
+    assert "\n" not in str(error)
+    assert "/x" in str(error)
