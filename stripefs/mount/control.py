@@ -1,0 +1,168 @@
+"""Finding the mounts of this user and asking them things.
+
+A supervisor keeps two files for its mount in `runtime_directory()`: `NAME.sock`, on which its worker answers (see
+`stripefs.mount.service`), and `NAME.json` with mountpoint, source and the supervisor's pid. NAME is made from the
+mountpoint. Files that a killed supervisor left are removed when they are met.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import socket
+import stat
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from stripefs.errors import MountError
+
+__all__ = ["Mount", "Post", "find_mounts", "log_file", "query", "runtime_directory"]
+
+_TIMEOUT = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A mount that a living supervisor serves."""
+
+    mountpoint: str
+    source: str
+    supervisor_pid: int
+
+
+def runtime_directory() -> Path:
+    """/run/bootseer/stripefs for root, $XDG_RUNTIME_DIR/bootseer/stripefs for others, else one in /tmp."""
+    uid = os.getuid()
+    if uid == 0:
+        return Path("/run/bootseer/stripefs")
+    if base := os.environ.get("XDG_RUNTIME_DIR"):
+        return Path(base) / "bootseer" / "stripefs"
+    # Right below /tmp, whose sticky bit keeps others from swapping it; owner and mode are checked before use.
+    return Path(f"/tmp/bootseer-stripefs-{uid}")  # noqa: S108
+
+
+def make_runtime_directory() -> Path:
+    """The directory, made when it is not there. Raises MountError when it is someone else's or cannot be made."""
+    directory = runtime_directory()
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = os.lstat(directory)
+    except OSError as error:
+        raise MountError(f"{directory} cannot be made: {error.strerror}", hint="set XDG_RUNTIME_DIR") from error
+    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:
+        raise MountError(f"{directory} belongs to someone else or is writable by others", hint="set XDG_RUNTIME_DIR")
+    return directory
+
+
+class Post:
+    """The two files of one mount, for its supervisor. `listener` is the control socket."""
+
+    def __init__(self, mountpoint: str) -> None:
+        directory = make_runtime_directory()
+        self._socket, self._card = _files(directory, mountpoint)
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            self._socket.unlink(missing_ok=True)
+            with _address(self._socket) as address:
+                self.listener.bind(address)
+            self._socket.chmod(0o600)
+            self.listener.listen(64)
+            self._inode = self._socket.stat().st_ino
+        except OSError as error:
+            self.listener.close()
+            raise MountError(f"control socket {self._socket} cannot be made: {error}") from error
+
+    def announce(self, mount: Mount) -> None:
+        draft = self._card.with_suffix(".draft")
+        draft.write_text(json.dumps(asdict(mount)))
+        draft.rename(self._card)
+
+    def close(self) -> None:
+        """Stop listening and remove the files, unless a newer mount at the same place has its own there."""
+        self.listener.close()
+        with contextlib.suppress(FileNotFoundError):
+            if self._socket.stat().st_ino == self._inode:
+                self._card.unlink(missing_ok=True)
+                self._socket.unlink(missing_ok=True)
+
+
+def log_file(mountpoint: str) -> Path:
+    """Where a background mount writes its log unless it was told another file."""
+    return _files(make_runtime_directory(), mountpoint)[0].with_suffix(".log")
+
+
+def find_mounts() -> list[Mount]:
+    """The mounts of this user that are served now, by mountpoint."""
+    found = []
+    directory = runtime_directory()
+    for card in sorted(directory.glob("*.json")) if directory.is_dir() else []:
+        try:
+            mount = Mount(**json.loads(card.read_text()))
+        except (OSError, ValueError, TypeError):
+            continue  # removed meanwhile
+        if _listens(card.with_suffix(".sock")):
+            found.append(mount)
+        else:
+            card.unlink(missing_ok=True)
+            card.with_suffix(".sock").unlink(missing_ok=True)
+    return sorted(found, key=lambda mount: mount.mountpoint)
+
+
+def query(mountpoint: str, operation: str, timeout: float = _TIMEOUT) -> dict[str, Any]:
+    """Ask the mount at `mountpoint` (as `find_mounts` spells it) for `status`, or to `stop`.
+
+    timeout in seconds covers a worker that is being replaced. Raises MountError when nobody serves that mountpoint or
+    no answer comes.
+    """
+    path = _files(runtime_directory(), mountpoint)[0]
+    answer = b""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+            client.settimeout(timeout)
+            with _address(path) as address:
+                client.connect(address)
+            client.sendall(json.dumps({"v": 1, "op": operation}).encode() + b"\n")
+            while chunk := client.recv(1 << 16):
+                answer += chunk
+        decoded: dict[str, Any] = json.loads(answer)
+    except (FileNotFoundError, ConnectionRefusedError) as error:
+        raise MountError(
+            f"{mountpoint} is not served by stripefs for this user", hint="stripefs status lists the mounts"
+        ) from error
+    except (OSError, ValueError) as error:
+        raise MountError(f"the mount at {mountpoint} does not answer: {error}", hint="see its log") from error
+    if "error" in decoded:
+        raise MountError(f"the mount at {mountpoint} refused: {decoded['error']}")
+    return decoded
+
+
+def _files(directory: Path, mountpoint: str) -> tuple[Path, Path]:
+    name = hashlib.blake2b(os.fsencode(mountpoint), digest_size=8).hexdigest()
+    return directory / f"{name}.sock", directory / f"{name}.json"
+
+
+@contextlib.contextmanager
+def _address(path: Path) -> Iterator[str]:
+    """A socket's path in fewer than the 108 bytes that a socket address holds, however long the directory's is."""
+    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)
+
+
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(_TIMEOUT)
+        try:
+            with _address(path) as address:
+                client.connect(address)
+        except (FileNotFoundError, ConnectionRefusedError):
+            return False
+        except OSError:
+            return True  # a full backlog or no permission: someone is there
+    return True

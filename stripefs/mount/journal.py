@@ -1,0 +1,125 @@
+"""Memory that outlives a worker: a page of counters and the journal of what the next worker must know.
+
+The supervisor makes three memfds and keeps them; each worker inherits them.
+
+The *board* is one shared page: answered u64, failed u64, read bytes u64, active slot u8.
+
+The *journal* is a sequence of frames in the active one of two slots. A frame is length u32, CRC-32 of the payload u32,
+payload. A worker may be killed at any instruction: a frame whose length or checksum does not fit ends the journal, and
+the next worker cuts it off. `replace` writes a whole new journal into the other slot and then flips the board's byte,
+one store that either happened or did not.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import zlib
+from collections.abc import Iterable, Iterator
+
+__all__ = ["Board", "MemoryJournal", "make_memory"]
+
+_COUNTERS = struct.Struct("<QQQ")
+_SLOT_AT = _COUNTERS.size
+_FRAME = struct.Struct("<II")
+
+_SMALLEST = 1 << 20
+"""Bytes below which a journal is not worth replacing."""
+
+
+def make_memory() -> tuple[int, int, int]:
+    """Descriptors of a board and two journal slots, all empty."""
+    board = os.memfd_create("stripefs-board")
+    os.ftruncate(board, mmap.PAGESIZE)
+    return board, os.memfd_create("stripefs-journal-0"), os.memfd_create("stripefs-journal-1")
+
+
+class Board:
+    """The counters of one mount over all its workers."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._page = mmap.mmap(descriptor, mmap.PAGESIZE)
+        self._answered, self._failed, self._bytes = _COUNTERS.unpack_from(self._page)
+
+    def count(self, *, answered: int = 0, failed: int = 0, read_bytes: int = 0) -> None:
+        """Add to the counters. For the one worker that writes."""
+        self._answered += answered
+        self._failed += failed
+        self._bytes += read_bytes
+        _COUNTERS.pack_into(self._page, 0, self._answered, self._failed, self._bytes)
+
+    def read(self) -> dict[str, int]:
+        answered, failed, read_bytes = _COUNTERS.unpack_from(self._page)
+        return {"answered": answered, "failed": failed, "read_bytes": read_bytes}
+
+    @property
+    def slot(self) -> int:
+        return self._page[_SLOT_AT]
+
+    @slot.setter
+    def slot(self, number: int) -> None:
+        self._page[_SLOT_AT] = number
+
+
+class MemoryJournal:
+    """The journal in two slots (descriptors); see `stripefs.tree.state.Journal` for what its users rely on."""
+
+    def __init__(self, board: Board, slots: tuple[int, int]) -> None:
+        self._board = board
+        self._slots = slots
+        self._size = 0
+        self._fresh = 0  # size after the last replacement
+
+    def load(self) -> Iterator[bytes]:
+        """The payloads kept so far, oldest first; what a killed worker left half written is cut off at the end."""
+        slot = self._slots[self._board.slot]
+        data = os.pread(slot, os.fstat(slot).st_size, 0)
+        at = 0
+        for payload in parse(data):
+            at += _FRAME.size + len(payload)
+            yield payload
+        os.ftruncate(slot, at)
+        self._size = self._fresh = at
+
+    def append(self, payload: bytes) -> None:
+        self._size += _write(self._slots[self._board.slot], payload, self._size)
+
+    def full(self) -> bool:
+        return self._size > max(_SMALLEST, 2 * self._fresh)
+
+    def replace(self, payloads: Iterable[bytes]) -> None:
+        number = 1 - self._board.slot
+        slot = self._slots[number]
+        os.ftruncate(slot, 0)
+        at = 0
+        for payload in payloads:
+            at += _write(slot, payload, at)
+        self._board.slot = number
+        os.ftruncate(self._slots[1 - number], 0)
+        self._size = self._fresh = at
+
+    def clear(self) -> None:
+        """Forget everything: the kernel's connection is a new one."""
+        self.replace(())
+
+
+def parse(data: bytes) -> Iterator[bytes]:
+    """The payloads of all whole frames at the start of `data`."""
+    at = 0
+    while at + _FRAME.size <= len(data):
+        length, checksum = _FRAME.unpack_from(data, at)
+        at += _FRAME.size
+        payload = data[at : at + length]
+        if not length or len(payload) != length or zlib.crc32(payload) != checksum:
+            return
+        yield payload
+        at += length
+
+
+def _write(slot: int, payload: bytes, at: int) -> int:
+    frame = _FRAME.pack(len(payload), zlib.crc32(payload)) + payload
+    done = os.pwrite(slot, frame, at)
+    while done < len(frame):  # a signal may cut a long write short
+        done += os.pwrite(slot, frame[done:], at + done)
+    return len(frame)

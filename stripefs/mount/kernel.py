@@ -1,0 +1,254 @@
+"""What the Linux kernel offers around a FUSE mount, called directly: mount(2), prctl(2), /dev/fuse, sysfs, fusectl.
+
+Only the standard library, because the supervisor imports it. Nothing here touches a file on a FUSE mount: facts about
+a mount come from /proc/self/mountinfo, never from stat(2), which would wait for the worker.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import re
+import select
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from stripefs.errors import MountError
+
+__all__ = [
+    "MNT_DETACH",
+    "Init",
+    "MountPoint",
+    "abort",
+    "connected",
+    "die_with_parent",
+    "find_mount",
+    "mount",
+    "mounts",
+    "open_device",
+    "read_init",
+    "resend",
+    "set_io_flusher",
+    "tune",
+    "unmount",
+]
+
+DEVICE = "/dev/fuse"
+CONNECTIONS = Path("/sys/fs/fuse/connections")
+BDI = Path("/sys/class/bdi")
+MNT_DETACH = 2
+
+CONTAINER_HINT = "in a container start it with --device /dev/fuse --cap-add SYS_ADMIN; on a host run modprobe fuse"
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_IO_FLUSHER = 57
+_SIGKILL = 9
+
+_INIT_SIZE = 1 << 21
+"""The kernel wants a read buffer of at least 8 KiB and of the largest request; 2 MiB is beyond both."""
+
+_NOTIFY_RESEND = struct.pack("<IiQ", 16, 7, 0)
+"""fuse_out_header{len = 16, error = notify code 7, unique = 0} of include/uapi/linux/fuse.h."""
+
+_RESEND_MINOR = 40
+"""FUSE 7.40, Linux 6.9, brought FUSE_NOTIFY_RESEND."""
+
+_FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
+"""System calls without a wrapper in Debian 12's libc; the numbers are the same on all architectures."""
+
+_CLOEXEC = 1  # FSOPEN_CLOEXEC and FSMOUNT_CLOEXEC
+_FSCONFIG_CMD_CREATE = 6
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+# Mounting
+
+
+def open_device() -> int:
+    """A new FUSE connection's descriptor. Raises MountError where there is none to be had."""
+    try:
+        return os.open(DEVICE, os.O_RDWR | os.O_CLOEXEC)
+    except OSError as error:
+        raise MountError(f"{DEVICE} cannot be opened: {error.strerror}", hint=CONTAINER_HINT) from error
+
+
+def mount(source: str, target: str, fstype: str, flags: int, data: str) -> None:
+    """mount(2). Raises OSError."""
+    _check(_libc.mount(_bytes(source), _bytes(target), _bytes(fstype), ctypes.c_ulong(flags), _bytes(data)), target)
+
+
+def unmount(target: str, flags: int = 0) -> None:
+    """umount2(2). Raises OSError."""
+    _check(_libc.umount2(_bytes(target), flags), target)
+
+
+@dataclass(frozen=True, slots=True)
+class MountPoint:
+    """One line of mountinfo. `device` is "MAJOR:MINOR"."""
+
+    path: str
+    device: str
+    fstype: str
+    source: str
+    options: str
+    super_options: str
+
+    @property
+    def connection(self) -> str:
+        """The name of a FUSE mount's connection below /sys/fs/fuse/connections."""
+        major, minor = self.device.split(":")
+        return str(int(major) << 20 | int(minor))
+
+
+def mounts() -> list[MountPoint]:
+    """All mounts that this process sees, oldest first."""
+    found = []
+    for line in os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines():
+        head, _, tail = line.partition(" - ")
+        fields, (fstype, source, super_options) = head.split(" "), tail.split(" ", 2)
+        found.append(MountPoint(_unescape(fields[4]), fields[2], fstype, _unescape(source), fields[5], super_options))
+    return found
+
+
+def find_mount(path: str) -> MountPoint | None:
+    """The topmost mount at exactly `path` (absolute, links resolved)."""
+    here = [mount for mount in mounts() if mount.path == path]
+    return here[-1] if here else None
+
+
+# The connection
+
+
+@dataclass(frozen=True, slots=True)
+class Init:
+    """The kernel's first message, kept so that every worker can be initialised with it."""
+
+    message: bytes
+    major: int
+    minor: int
+
+    @property
+    def can_resend(self) -> bool:
+        return (self.major, self.minor) >= (7, _RESEND_MINOR)
+
+
+def read_init(device: int) -> Init:
+    """Read FUSE_INIT off a new connection; waits for it."""
+    message = os.read(device, _INIT_SIZE)
+    major, minor = struct.unpack_from("<II", message, 40)  # after fuse_in_header
+    return Init(message, major, minor)
+
+
+def connected(device: int) -> bool:
+    """False once the file system was unmounted or its connection aborted."""
+    poll = select.poll()
+    poll.register(device, select.POLLERR)
+    return not any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
+
+
+def resend(device: int) -> None:
+    """Queue again whatever was handed to a worker that is gone."""
+    os.write(device, _NOTIFY_RESEND)
+
+
+def abort(connection: str) -> bool:
+    """End a connection: all its calls fail, now and later. False where fusectl is not there or not ours."""
+    try:
+        with _fusectl() as control:
+            (control / connection / "abort").write_text("1")
+    except OSError:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _fusectl() -> Iterator[Path]:
+    """The fusectl file system: where systemd mounts it, else one of our own that nobody else sees. Raises OSError."""
+    if find_mount(str(CONNECTIONS)) is not None:
+        yield CONNECTIONS
+        return
+    with contextlib.ExitStack() as held:
+        context = _syscall(_FSOPEN, b"fusectl", _CLOEXEC)
+        held.callback(os.close, context)
+        _syscall(_FSCONFIG, context, _FSCONFIG_CMD_CREATE, None, None, 0)
+        root = _syscall(_FSMOUNT, context, _CLOEXEC, 0)
+        held.callback(os.close, root)
+        yield Path(f"/proc/self/fd/{root}")
+
+
+# Tuning
+
+
+def tune(mount: MountPoint, read_ahead_kb: int, max_background: int) -> dict[str, dict[str, object]]:
+    """Set what only sysfs can set.
+
+    Name → {"wanted", "now" (None where unreadable), "limit" (what keeps it from being as wanted, or "")}.
+    """
+    report = {"read_ahead_kb": _set(BDI / mount.device / "read_ahead_kb", read_ahead_kb)}
+    background = {"max_background": max_background, "congestion_threshold": max_background * 3 // 4}
+    try:
+        with _fusectl() as control:
+            for name, wanted in background.items():
+                report[name] = _set(control / mount.connection / name, wanted)
+    except OSError as error:
+        for name, wanted in background.items():
+            report[name] = {"wanted": wanted, "now": None, "limit": f"no fusectl: {error.strerror}"}
+    return report
+
+
+def _set(file: Path, wanted: int) -> dict[str, object]:
+    limit = ""
+    try:
+        file.write_text(str(wanted))
+    except OSError as error:
+        limit = f"{file}: {error.strerror}"
+    try:
+        now: int | None = int(file.read_text())
+    except (OSError, ValueError):
+        now = None
+    if not limit and now != wanted:
+        limit = f"{file}: the kernel keeps {now}"
+    return {"wanted": wanted, "now": now, "limit": "" if now == wanted else limit}
+
+
+# This process
+
+
+def die_with_parent(parent: int) -> None:
+    """Be killed when process `parent` ends; exits at once when it already did."""
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, _SIGKILL, 0, 0, 0), "prctl")
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def set_io_flusher() -> bool:
+    """Tell the kernel that we serve I/O, so that our allocations never wait for our own mount. Needs privilege."""
+    return bool(_libc.prctl(_PR_SET_IO_FLUSHER, 1, 0, 0, 0) == 0)
+
+
+def _bytes(text: str) -> bytes:
+    raw = os.fsencode(text)
+    if b"\0" in raw:
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL), text)
+    return raw
+
+
+def _syscall(number: int, *arguments: bytes | int | None) -> int:
+    result: int = _libc.syscall(number, *arguments)
+    _check(min(result, 0), "fusectl")
+    return result
+
+
+def _check(result: int, subject: str) -> None:
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), subject)
+
+
+def _unescape(text: str) -> str:
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)

@@ -1,0 +1,231 @@
+"""The kernel's requests, handed to the tree: the only file that speaks pyfuse3's language.
+
+Each handler translates and nothing more. Whatever a handler raises becomes an errno and, unless it is an ordinary
+answer (no such file, no permission, replaced), one log line that says what to do: an error that escaped would end
+pyfuse3's loop and with it the mount. Equal lines within 5 s are counted, not repeated.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import functools
+import logging
+import os
+import stat
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, ParamSpec, TypeVar, cast
+
+import pyfuse3
+import trio
+from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, FUSEError, InodeT, ReaddirToken, RequestContext, StatvfsData
+
+from stripefs.errors import NotFound, StripefsError
+from stripefs.mount.journal import Board
+from stripefs.store.base import Kind
+from stripefs.tree import Attributes, Tree
+
+__all__ = ["StripefsOperations"]
+
+_log = logging.getLogger(__name__)
+
+_P = ParamSpec("_P")
+_R = TypeVar("_R")
+
+_ORDINARY = frozenset(
+    (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ESTALE, errno.ENODATA, errno.EROFS, errno.ENOTDIR, errno.EISDIR)
+)
+
+_REPEAT_AFTER = 5.0
+
+_TYPES = {
+    Kind.FILE: stat.S_IFREG,
+    Kind.DIRECTORY: stat.S_IFDIR,
+    Kind.SYMLINK: stat.S_IFLNK,
+    Kind.OTHER: stat.S_IFIFO,  # sockets and devices of a local source: shown, never opened
+}
+
+_BLOCK = 4096
+"""st_blksize and the unit of statfs. The kernel derives the inode's block bits from it, so it stays the page size."""
+
+_WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_APPEND | os.O_CREAT
+
+
+def _handler(function: Callable[_P, Coroutine[Any, Any, _R]]) -> Callable[_P, Coroutine[Any, Any, _R]]:
+    """The border at which every exception becomes an errno; counts what was answered and what failed."""
+
+    @functools.wraps(function)
+    async def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _R:
+        self = cast(StripefsOperations, args[0])
+        try:
+            answer = await function(*args, **kwargs)
+        except FUSEError as error:
+            self.count(error.errno)
+            raise
+        except StripefsError as error:
+            self.count(error.errno)
+            if error.errno not in _ORDINARY:
+                self.report(f"{function.__name__}: {error}")
+            raise FUSEError(error.errno) from None
+        except (trio.Cancelled, GeneratorExit, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as error:  # noqa: BLE001  Rust panics are BaseExceptions; see the module's docstring
+            self.count(errno.EIO)
+            _log.exception("%s failed unexpectedly; please report this with the lines below", function.__name__)
+            raise FUSEError(getattr(error, "errno", None) or errno.EIO) from None
+        self.count(0)
+        return answer
+
+    return guarded
+
+
+class StripefsOperations(pyfuse3.Operations):
+    """Serves `tree`. `on_init` is called when the kernel's INIT arrives, before it is answered."""
+
+    supports_dot_lookup = False
+    enable_writeback_cache = False
+
+    def __init__(self, tree: Tree, board: Board, on_init: Callable[[], None]) -> None:
+        super().__init__()
+        self._tree = tree
+        self._board = board
+        self._on_init = on_init
+        self._said: dict[str, tuple[float, int]] = {}
+
+    def init(self) -> None:
+        self._on_init()
+
+    def count(self, error: int) -> None:
+        self._board.count(answered=1, failed=1 if error and error not in _ORDINARY else 0)
+
+    def report(self, line: str) -> None:
+        """Log a failed request, once in a while if it repeats."""
+        now = trio.current_time()
+        since, repeated = self._said.get(line, (float("-inf"), 0))
+        if now - since < _REPEAT_AFTER:
+            self._said[line] = (since, repeated + 1)
+            return
+        if len(self._said) > 1000:
+            self._said.clear()
+        self._said[line] = (now, 0)
+        _log.warning("%s%s", line, f" (and {repeated} times more before)" if repeated else "")
+
+    # Names and attributes
+
+    @_handler
+    async def lookup(self, parent_inode: InodeT, name: bytes, ctx: RequestContext) -> EntryAttributes:
+        try:
+            return _entry(await self._tree.lookup(parent_inode, name))
+        except NotFound:
+            # Number 0 lets the kernel remember that there is nothing, for as long as it believes what there is.
+            absent = EntryAttributes()
+            absent.st_ino = InodeT(0)
+            absent.entry_timeout = self._tree.attr_timeout
+            return absent
+
+    async def forget(self, inode_list: Sequence[tuple[InodeT, int]]) -> None:
+        with contextlib.suppress(FUSEError):  # it has no reply that could carry an error
+            await self._forget(inode_list)
+
+    @_handler
+    async def _forget(self, inode_list: Sequence[tuple[InodeT, int]]) -> None:
+        self._tree.forget(inode_list)
+
+    @_handler
+    async def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes:
+        return _entry(await self._tree.getattr(inode))
+
+    @_handler
+    async def readlink(self, inode: InodeT, ctx: RequestContext) -> bytes:
+        return await self._tree.readlink(inode)
+
+    @_handler
+    async def access(self, inode: InodeT, mode: int, ctx: RequestContext) -> bool:
+        return not mode & os.W_OK  # permission bits are the kernel's part (default_permissions)
+
+    # Files
+
+    @_handler
+    async def open(self, inode: InodeT, flags: int, ctx: RequestContext) -> FileInfo:
+        if flags & _WRITING:
+            raise FUSEError(errno.EROFS)
+        # A node is one version, so what the kernel cached of it stays true.
+        return FileInfo(fh=FileHandleT(await self._tree.open(inode)), keep_cache=True)
+
+    @_handler
+    async def read(self, fh: FileHandleT, off: int, size: int) -> bytes:
+        data = await self._tree.read(fh, off, size)
+        self._board.count(read_bytes=len(data))
+        return cast(bytes, data)  # pyfuse3 takes any contiguous buffer
+
+    @_handler
+    async def release(self, fh: FileHandleT) -> None:
+        await self._tree.release(fh)
+
+    # Directories
+
+    @_handler
+    async def opendir(self, inode: InodeT, ctx: RequestContext) -> FileHandleT:
+        return FileHandleT(await self._tree.opendir(inode))
+
+    @_handler
+    async def readdir(self, fh: FileHandleT, start_id: int, token: ReaddirToken) -> None:
+        def show(name: bytes, attributes: Attributes, cookie: int) -> bool:
+            return pyfuse3.readdir_reply(token, name, _entry(attributes), cookie)
+
+        await self._tree.readdir(fh, start_id, show)
+
+    @_handler
+    async def releasedir(self, fh: FileHandleT) -> None:
+        await self._tree.releasedir(fh)
+
+    # The rest
+
+    @_handler
+    async def statfs(self, ctx: RequestContext) -> StatvfsData:
+        space = await self._tree.statfs()
+        answer = StatvfsData()
+        answer.f_bsize = answer.f_frsize = _BLOCK
+        answer.f_blocks = space.capacity // _BLOCK
+        answer.f_bfree = answer.f_bavail = space.free // _BLOCK
+        answer.f_files = space.files
+        answer.f_namemax = 255
+        return answer
+
+    @_handler
+    async def getxattr(self, inode: InodeT, name: bytes, ctx: RequestContext) -> bytes:
+        value = await self._tree.getxattr(inode, name)
+        if value is None:
+            raise FUSEError(pyfuse3.ENOATTR)
+        return value
+
+    @_handler
+    async def listxattr(self, inode: InodeT, ctx: RequestContext) -> Sequence[bytes]:
+        return await self._tree.listxattr(inode)
+
+
+async def _read_only(*_args: Any) -> Any:
+    raise FUSEError(errno.EROFS)
+
+
+for _name in (
+    *("setattr", "mknod", "mkdir", "unlink", "rmdir", "symlink", "rename", "link"),
+    *("create", "write", "setxattr", "removexattr"),
+):
+    setattr(StripefsOperations, _name, _read_only)
+
+
+def _entry(attributes: Attributes) -> EntryAttributes:
+    entry = EntryAttributes()
+    entry.st_ino = InodeT(attributes.id)
+    entry.entry_timeout = entry.attr_timeout = attributes.valid
+    entry.st_mode = pyfuse3.ModeT(_TYPES[attributes.kind] | attributes.mode)
+    entry.st_nlink = attributes.links
+    entry.st_uid = attributes.uid
+    entry.st_gid = attributes.gid
+    entry.st_size = attributes.size
+    entry.st_blksize = _BLOCK
+    entry.st_blocks = -(-attributes.size // 512)
+    entry.st_mtime_ns = entry.st_ctime_ns = attributes.mtime_ns
+    entry.st_atime_ns = attributes.atime_ns
+    return entry

@@ -1,0 +1,417 @@
+"""The supervisor: mounts, keeps the mount while workers come and go, unmounts.
+
+It holds everything that must outlive a worker: the FUSE device, the kernel's INIT message, the memory with the journal
+(`stripefs.mount.journal`), the control and metrics sockets. It serves nothing itself and imports only light modules, so
+that it has nothing to die of.
+
+A worker that dies is reaped; then FUSE_NOTIFY_RESEND queues again what it was answering, and the next worker is started
+and given the device. Callers notice a pause. Where the kernel cannot resend (before 6.9) the connection is aborted,
+which fails the calls under way and the files that are open, and a new one is mounted at the same place.
+
+Signals: TERM and INT unmount and end; HUP replaces the worker, which is how a new version of the program comes into a
+live mount. Three deaths within 60 s without one answered request in between end the connection; the dead mount is left
+where it is, because an empty directory in its place would mislead whoever reads it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from stripefs.errors import ConfigError, MountError
+from stripefs.mount import channel as talk
+from stripefs.mount import kernel, mounting
+from stripefs.mount.control import Mount, Post
+from stripefs.mount.journal import Board, MemoryJournal, make_memory
+from stripefs.settings import Settings
+
+__all__ = ["serve"]
+
+_log = logging.getLogger(__name__)
+
+_DEATHS = 3
+_DEATHS_WITHIN = 60.0
+
+_MANY = 10
+_MANY_WITHIN = 10.0
+
+_LEAVE_WITHIN = 5.0
+"""Seconds that a worker gets to leave after the unmount, before it is killed."""
+
+_STOPPING = (signal.SIGTERM, signal.SIGINT)
+
+
+def serve(settings: Settings, *, ready: Callable[[], None]) -> int:
+    """Mount and serve until unmounted, in the foreground; the exit status.
+
+    `ready` is called once, when the mount answers. Raises a StripefsError, with nothing left mounted, when the source
+    or the mountpoint cannot be used. Call it on the main thread: it handles signals.
+    """
+    mountpoint = mounting.check_mountpoint(settings)
+    settings = dataclasses.replace(settings, mount=dataclasses.replace(settings.mount, mountpoint=mountpoint))
+    os.chdir("/")
+    kernel.set_io_flusher()
+    with contextlib.ExitStack() as held:
+        return _Supervisor(settings, ready, held).run()
+
+
+class _Ended(Exception):
+    """The loop is over; `status` is the exit status."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class _Supervisor:
+    def __init__(self, settings: Settings, ready: Callable[[], None], held: contextlib.ExitStack) -> None:
+        self._settings = settings
+        self._path = settings.mount.mountpoint
+        self._ready = ready
+        self._post = Post(self._path)
+        held.callback(self._post.close)
+        self._listeners = [self._post.listener, *_metrics_listener(settings.mount.metrics, held)]
+        self._memory = make_memory()
+        for descriptor in self._memory:
+            held.callback(os.close, descriptor)
+        self._board = Board(self._memory[0])
+        self._signals = held.enter_context(_signals())
+        held.callback(self._close)
+        self._device = -1
+        self._init = kernel.Init(b"", 0, 0)
+        self._worker: _WorkerProcess | None = None
+        self._generation = 0
+        self._deaths: list[tuple[float, int]] = []  # of the last `_MANY`: when, and what was answered until then
+        self._stopping = False
+        self._started_at = time.time()
+        self._mounted: kernel.MountPoint | None = None
+        self._tuning: dict[str, dict[str, object]] = {}
+        self._source = settings.store.url
+
+    def run(self) -> int:
+        self._start()
+        try:
+            self._source = self._expect("ready")["source"]
+            self._mount()
+            self._expect("serving")
+            self._settle()
+        except BaseException:
+            self._undo_mount()
+            raise
+        self._post.announce(Mount(self._path, self._source, os.getpid()))
+        _log.info("%s is mounted at %s", self._source, self._path)
+        self._ready()
+        try:
+            while True:
+                for event, value in self._events():
+                    self._handle(event, value)
+        except _Ended as end:
+            return end.status
+
+    # Events
+
+    def _events(self) -> Iterator[tuple[str, Any]]:
+        """What happened, waiting for it: signal NUMBER, message DICT, died STATUS, disconnected."""
+        poll = select.poll()
+        poll.register(self._signals, select.POLLIN)
+        if self._worker is not None:
+            poll.register(self._worker.pidfd, select.POLLIN)
+            poll.register(self._worker.channel, select.POLLIN)
+        if self._device >= 0:
+            poll.register(self._device, 0)  # errors are always reported
+        happened = {descriptor for descriptor, _ in poll.poll()}
+        if self._signals.fileno() in happened:
+            for number in self._signals.recv(64):
+                yield "signal", signal.Signals(number)
+        worker = self._worker
+        if worker is not None and worker.channel.fileno() in happened and (message := worker.message()) is not None:
+            yield "message", message
+        elif worker is not None and worker.pidfd in happened:
+            self._worker = None
+            yield "died", worker.reap()
+        elif self._device in happened:
+            yield "disconnected", None
+
+    def _expect(self, operation: str) -> dict[str, Any]:
+        """Wait for a message of the first worker; everything else is a failure to mount."""
+        while True:
+            for event, value in self._events():
+                if event == "message" and value["op"] == operation:
+                    return dict(value)
+                if event == "message" and value["op"] == "failed":
+                    raise talk.rebuild_error(value)
+                if event == "signal" and value in _STOPPING:
+                    raise MountError(f"interrupted by {value.name} before {self._path} was mounted")
+                if event == "died":
+                    raise MountError(f"the worker ended with {_how(value)} before it served", hint="see the log")
+                if event == "disconnected":
+                    raise MountError(f"{self._path} was unmounted before it answered")
+
+    def _handle(self, event: str, value: Any) -> None:
+        if event == "signal" and value in _STOPPING:
+            self._stop(value.name)
+        elif event == "signal" and value == signal.SIGHUP and self._worker is not None:
+            _log.info("SIGHUP: replacing the worker")
+            self._worker.kill()
+        elif event == "disconnected":
+            self._finish()
+        elif event == "died":
+            self._replace(value)
+        elif event == "message":
+            self._answer(value)
+
+    def _answer(self, message: dict[str, Any]) -> None:
+        match message["op"]:
+            case "stop":
+                self._stop("a request on the control socket")
+            case "serving":
+                self._settle()
+            case "failed":
+                _log.error("the new worker cannot serve: %s", talk.rebuild_error(message))
+
+    # Workers
+
+    def _start(self) -> None:
+        self._generation += 1
+        self._worker = _WorkerProcess(self._path)
+        self._worker.send(
+            {
+                "op": "start",
+                "settings": self._settings.to_json(),
+                "first": self._generation == 1,
+                "facts": self._facts(),
+            },
+            [*self._memory, *(listener.fileno() for listener in self._listeners)],
+        )
+
+    def _hand_over(self) -> None:
+        """Give the worker the connection. What it does with it is its business from here on."""
+        if self._worker is not None:
+            self._worker.send({"op": "serve", "init": self._init.message.hex()}, [self._device])
+
+    def _replace(self, status: int) -> None:
+        """The worker is gone, and reaped: start the next one, unless there is nothing left to serve."""
+        if self._stopping or not kernel.connected(self._device):
+            self._finish()
+        now = time.monotonic()
+        self._deaths = [*self._deaths[1 - _MANY :], (now, self._board.read()["answered"])]
+        since, answered = self._deaths[-_DEATHS:][0]
+        if len(self._deaths) >= _DEATHS and now - since < _DEATHS_WITHIN and answered == self._deaths[-1][1]:
+            _log.critical(
+                "%d workers died within %.0f s without answering anything; %s is dead from here on: "
+                "see the lines above, then umount -l %s and mount again",
+                *(_DEATHS, now - since, self._path, self._path),
+            )
+            self._disconnect()
+            raise _Ended(MountError.exit_code)
+        if self._can_resend:
+            _log.warning("the worker ended with %s; the next one takes over", _how(status))
+            if len(self._deaths) == _MANY and now - self._deaths[0][0] < _MANY_WITHIN:
+                time.sleep(1)  # one that dies of the same request each time must not take the whole machine
+            kernel.resend(self._device)
+            self._start()
+            self._hand_over()
+        else:
+            _log.error(
+                "the worker ended with %s; this kernel cannot hand over: open files at %s fail, it is mounted anew",
+                *(_how(status), self._path),
+            )
+            self._mount_anew()
+
+    @property
+    def _can_resend(self) -> bool:
+        return self._settings.mount.resend and self._init.can_resend
+
+    # The mount
+
+    def _mount(self) -> None:
+        self._device = mounting.mount_device(self._settings, self._source)
+        self._mounted = kernel.find_mount(self._path)
+        self._init = kernel.read_init(self._device)
+        self._hand_over()
+
+    def _mount_anew(self) -> None:
+        self._disconnect()
+        try:
+            self._detach()
+            MemoryJournal(self._board, self._memory[1:]).clear()
+            self._start()
+            self._mount()
+        except MountError as error:
+            _log.critical("%s could not be mounted anew: %s", self._path, error)
+            raise _Ended(error.exit_code) from error
+
+    def _settle(self) -> None:
+        """After INIT is answered, which resets them, set the kernel's limits; tell the worker for `status`."""
+        if self._mounted is not None:
+            limits = self._settings.mount
+            self._tuning = kernel.tune(self._mounted, limits.read_ahead_kb, limits.max_background)
+            for name, report in self._tuning.items():
+                if report["limit"]:
+                    _log.info(
+                        "%s stays at %s instead of %s: %s", name, *(report[key] for key in ("now", "wanted", "limit"))
+                    )
+        if self._worker is not None:
+            self._worker.send({"op": "facts", "facts": self._facts()})
+
+    def _facts(self) -> dict[str, Any]:
+        return {
+            "supervisor_pid": os.getpid(),
+            "started_at": self._started_at,
+            "generation": self._generation,
+            "restarts": self._generation - 1,
+            "privileged": mounting.is_privileged(),
+            "resend": self._can_resend,
+            "kernel": self._tuning,
+        }
+
+    # The end
+
+    def _stop(self, reason: str) -> None:
+        """Unmount; the loop ends when the connection did."""
+        _log.info("%s: unmounting %s", reason, self._path)
+        self._stopping = True
+        if not self._detach():
+            _log.warning("%s was in use: whoever has files open there gets errors now", self._path)
+            self._disconnect()
+            self._finish()
+
+    def _detach(self) -> bool:
+        """Take our mount out of the tree; False when its connection outlives that because someone still uses it."""
+        found = kernel.find_mount(self._path)
+        if self._mounted is None or found is None or found.device != self._mounted.device:
+            return False  # unmounted lazily before, or covered by a mount that is not ours
+        try:
+            return not mounting.detach(self._path)
+        except MountError as error:
+            _log.warning("%s", error)
+            return False
+
+    def _finish(self) -> None:
+        """The connection is gone: see the worker off and end."""
+        if self._worker is not None:
+            self._worker.leave(_LEAVE_WITHIN)
+            self._worker = None
+        _log.info("%s is unmounted", self._path)
+        raise _Ended(0)
+
+    def _disconnect(self) -> None:
+        """End the connection, whoever still uses it. It dies with its last descriptor when fusectl is not at hand."""
+        if self._mounted is not None:
+            kernel.abort(self._mounted.connection)
+        if self._worker is not None:
+            self._worker.kill()
+            self._worker.leave(_LEAVE_WITHIN)
+            self._worker = None
+        if self._device >= 0:
+            os.close(self._device)
+            self._device = -1
+
+    def _undo_mount(self) -> None:
+        if self._device >= 0:
+            self._detach()
+            self._disconnect()
+
+    def _close(self) -> None:
+        if self._worker is not None:
+            self._worker.kill()
+            self._worker.leave(_LEAVE_WITHIN)
+        if self._device >= 0:
+            os.close(self._device)
+
+
+class _WorkerProcess:
+    def __init__(self, mountpoint: str) -> None:
+        self.channel, theirs = talk.pair()
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "stripefs.mount.worker",
+        ]  # -P: the directory we run in is no source of code
+        arguments = [str(theirs.fileno()), str(os.getpid()), mountpoint]
+        with theirs:
+            self._process = subprocess.Popen(
+                [*command, *arguments], pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, cwd="/"
+            )
+        self.pidfd = os.pidfd_open(self._process.pid)
+
+    def send(self, message: dict[str, Any], descriptors: list[int] | None = None) -> None:
+        with contextlib.suppress(OSError):  # it died: the loop will see that
+            talk.send(self.channel, message, descriptors or ())
+
+    def message(self) -> dict[str, Any] | None:
+        """The next message; None when the worker closed its end."""
+        try:
+            return talk.receive(self.channel)[0]
+        except EOFError:
+            return None
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def leave(self, within: float) -> None:
+        """Wait for its end, and enforce it after `within` seconds."""
+        try:
+            self._process.wait(within)
+        except subprocess.TimeoutExpired:
+            _log.warning("the worker did not leave within %.0f s and is killed", within)
+            self._process.kill()
+        self.reap()
+
+    def reap(self) -> int:
+        """Its exit status, negative for a signal; waits for it."""
+        status = self._process.wait()
+        os.close(self.pidfd)
+        self.channel.close()
+        return status
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[socket.socket]:
+    """A socket from which the numbers of signals that arrive can be read."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.setblocking(False)
+        before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
+        handled = (*_STOPPING, signal.SIGHUP)
+        handlers = [signal.signal(number, lambda *_: None) for number in handled]
+        try:
+            yield ours
+        finally:
+            for number, handler in zip(handled, handlers, strict=True):
+                signal.signal(number, handler)
+            signal.set_wakeup_fd(before)
+
+
+def _metrics_listener(address: str, held: contextlib.ExitStack) -> list[socket.socket]:
+    """The listening socket at HOST:PORT, if any. Raises ConfigError when others could reach it or it is taken."""
+    if not address:
+        return []
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]") or "127.0.0.1"
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
+        if not (str(where[0]) == "::1" or str(where[0]).startswith("127.")):
+            raise ConfigError(f"metrics address {address} is not a loopback address", hint="use 127.0.0.1:PORT")
+        listener = held.enter_context(socket.socket(family, kind, protocol))
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(where)
+        listener.listen(64)
+    except (OSError, ValueError, OverflowError) as error:
+        raise ConfigError(f"metrics cannot be served at {address}: {error}", hint="use 127.0.0.1:PORT") from error
+    return [listener]
+
+
+def _how(status: int) -> str:
+    return signal.Signals(-status).name if status < 0 else f"exit status {status}"

@@ -1,0 +1,6 @@
+"""The mounted tree, apart from how a kernel asks for it: `Tree` answers, `State` remembers for the next worker."""
+
+from stripefs.tree.state import ROOT, Journal, NoJournal, State
+from stripefs.tree.tree import Attributes, OpenFile, Reader, Tree, UnknownHandle
+
+__all__ = ["ROOT", "Attributes", "Journal", "NoJournal", "OpenFile", "Reader", "State", "Tree", "UnknownHandle"]

@@ -1,0 +1,120 @@
+"""One open directory as the kernel pages through it.
+
+The store lists in byte order of names and can go on after any name, so a position is a name. The kernel knows
+positions as cookies; the handle's state (`DirectoryHandle.names`) says which name each cookie stands for, and survives
+the worker. A page that the kernel took only in part is asked for again from the middle: entries since the last start
+are kept for that.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import trio
+
+from stripefs.errors import StripefsError, Transient
+from stripefs.store.base import Status, Store
+from stripefs.tree.calls import Calls
+from stripefs.tree.owners import Owners
+from stripefs.tree.state import State
+
+__all__ = ["Entry", "Listing"]
+
+
+@dataclass(slots=True)
+class Entry:
+    """`cookie` is the position after this entry, 0 until the kernel was shown it; `seen` the time of the listing."""
+
+    status: Status
+    seen: float
+    cookie: int = 0
+
+
+class Listing:
+    """Walks the directory at `path` for handle number `handle`. Hold `lock` around `seek` and what follows it."""
+
+    def __init__(self, store: Store, calls: Calls, owners: Owners, state: State, handle: int, path: bytes) -> None:
+        self.lock = trio.Lock()
+        self._calls = calls
+        self._state = state
+        self._handle = handle
+        self._path = path
+        self._shown: deque[Entry] = deque()  # since the last start, in case the kernel asks again
+        self._ahead: deque[Entry] = deque()
+        self._base = -1  # the cookie before the first of `_shown`
+        self._walk = _Walk(store, owners, path, b"")
+        self._known: dict[bytes, int] = {}
+
+    def seek(self, cookie: int) -> None:
+        """Go to the position `cookie`; IndexError when this handle never gave it."""
+        while self._shown and self._base != cookie:
+            self._base = self._shown.popleft().cookie
+        if self._base == cookie:
+            self._ahead.extendleft(reversed(self._shown))
+            self._shown.clear()
+            return
+        names = self._state.directories[self._handle].names
+        if cookie > len(names):
+            raise IndexError(cookie)
+        self._base = cookie
+        self._ahead.clear()
+        self._walk = self._walk.again(names[cookie - 1] if cookie else b"")
+        # Names that were given a cookie before keep it, so that positions taken earlier stay right.
+        self._known = {name: number for number, name in enumerate(names, 1)} if cookie < len(names) else {}
+
+    async def peek(self) -> Entry | None:
+        """The entry after the position; None at the end."""
+        while not self._ahead:
+            walk = self._walk
+            last = walk.last
+            try:
+                batch = await self._calls.thread(f"list {self._path!r}", walk.next_batch)
+            except StripefsError:
+                self._walk = walk.again(last)  # its thread may still be in there
+                raise
+            if not batch:
+                return None
+            now = trio.current_time()
+            self._ahead.extend(Entry(status, now, self._known.get(status.name, 0)) for status in batch)
+        return self._ahead[0]
+
+    def cookie(self, entry: Entry) -> int:
+        """The cookie that `entry` has or will have when it is taken."""
+        return entry.cookie or len(self._state.directories[self._handle].names) + 1
+
+    def take(self) -> None:
+        """Step over the entry that `peek` gave."""
+        entry = self._ahead.popleft()
+        entry.cookie = entry.cookie or self._state.add_cookie(self._handle, entry.status.name)
+        self._shown.append(entry)
+
+
+class _Walk:
+    """The batches after `last`, which moves on with them. Used by one thread at a time."""
+
+    def __init__(self, store: Store, owners: Owners, path: bytes, last: bytes) -> None:
+        self._store = store
+        self._owners = owners
+        self._path = path
+        self.last = last
+        self._batches: Iterator[Sequence[Status]] | None = None
+
+    def again(self, last: bytes) -> _Walk:
+        return _Walk(self._store, self._owners, self._path, last)
+
+    def next_batch(self) -> Sequence[Status]:
+        """The next non-empty batch, or an empty one at the end. Blocks."""
+        if self._batches is None:
+            self._batches = iter(self._store.scandir(self._path, self.last))
+        try:
+            for batch in self._batches:
+                if batch:
+                    self._owners.learn(batch)
+                    self.last = batch[-1].name
+                    return batch
+        except Transient:
+            self._batches = None  # a generator that raised is over: the next try starts after the last name
+            raise
+        return ()

@@ -1,0 +1,410 @@
+"""The mounted tree: what the kernel may ask of a read-only file system, answered from a store and a reader.
+
+It knows no kernel: a shell (`stripefs.mount`) translates requests into these calls and the answers back. Ids and what
+they mean are in `stripefs.tree.state`. Every method either answers or raises an error of `stripefs.errors`, whose
+`errno` the system call gets; whatever an answer reveals has been committed to the journal before the method returns.
+
+What is visible when: a lookup asks the store and names the version that is there now. The kernel may use that answer
+for `attr_timeout` seconds. Opening a version that is no longer the path's raises StaleVersion, upon which the kernel
+looks the path up anew. An open handle keeps its version: attributes come from the moment of opening, bytes are of that
+version or the read fails.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import trio
+
+from stripefs.errors import IsADirectory, NotADirectory, NotFound, StaleVersion, StoreError, StripefsError, Unsupported
+from stripefs.store.base import Block, Buffer, Identity, Kind, Space, Status, Store
+from stripefs.tree import xattrs
+from stripefs.tree.calls import Calls
+from stripefs.tree.listing import Listing
+from stripefs.tree.owners import Owners
+from stripefs.tree.state import Journal, Node, State
+
+__all__ = ["Attributes", "OpenFile", "Reader", "Tree", "UnknownHandle"]
+
+_log = logging.getLogger(__name__)
+
+_NO_NOTION = Space(capacity=1 << 50, free=1 << 50, files=0)
+"""What df shows where the store cannot say: 1 PiB, all free. With zeros df hides the mount and kubelet evicts pods."""
+
+_SPACE_TTL = 10.0
+_SPACE_TIMEOUT = 3.0
+
+
+class UnknownHandle(StoreError):
+    """A handle or node that this mount never gave out."""
+
+    errno = StaleVersion.errno
+
+
+class OpenFile(Protocol):
+    """One version of a file, open for reading; `stripefs.read` has the real one."""
+
+    status: Status
+
+    async def read(self, offset: int, size: int) -> Buffer: ...
+    async def locate(self, offset: int, length: int) -> Sequence[Block]: ...
+    async def aclose(self) -> None: ...
+
+
+class Reader(Protocol):
+    async def open(self, path: bytes, expect: Identity | None) -> OpenFile: ...
+
+
+@dataclass(slots=True)
+class Attributes:
+    """What stat(2) shows of node `id`. `valid` is for how many seconds the kernel may believe it."""
+
+    id: int
+    kind: Kind
+    mode: int
+    links: int
+    uid: int
+    gid: int
+    size: int
+    mtime_ns: int
+    atime_ns: int
+    valid: float
+
+
+class Tree:
+    """A store as a tree of nodes. `state` may hold what an earlier worker left (`State.replay`).
+
+    attr_timeout and io_timeout in seconds; umask is taken from all modes; uid and gid as in `Owners`.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        reader: Reader,
+        *,
+        state: State | None = None,
+        journal: Journal | None = None,
+        attr_timeout: float = 1.0,
+        io_timeout: float = 90.0,
+        umask: int = 0,
+        uid: int = -1,
+        gid: int = -1,
+    ) -> None:
+        self.state = state or State(journal)
+        self._store = store
+        self._reader = reader
+        self._calls = Calls(io_timeout)
+        self._owners = Owners(uid, gid)
+        self.attr_timeout = attr_timeout
+        self._mask = ~umask & 0o7777
+        self._open: dict[int, _Shared] = {}
+        self._listings: dict[int, Listing] = {}
+        self._space = _NO_NOTION
+        self._space_until = -1.0
+
+    def snapshot(self) -> dict[str, int]:
+        """Figures for `status`."""
+        return {
+            "nodes": len(self.state.nodes),
+            "open_files": len(self.state.files),
+            "open_directories": len(self.state.directories),
+            "metadata_calls_under_way": self._calls.busy,
+            "metadata_retries": self._calls.retries,
+        }
+
+    # Names and attributes
+
+    async def lookup(self, parent: int, name: bytes) -> Attributes:
+        """The version at `name` in directory `parent` now, with one more lookup counted. Raises NotFound."""
+        path = self._child(parent, name)
+        try:
+            status = await self._stat(path)
+        except (NotFound, NotADirectory):
+            self.state.current.pop((parent, name), None)
+            raise
+        self._node(parent)  # it may have been forgotten meanwhile
+        node = self.state.see(parent, name, status.kind, _identity(status))
+        attributes = self._attributes(node.id, status)
+        self.state.commit()
+        return attributes
+
+    def forget(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Take back lookups: (id, count) each."""
+        for node_id, count in pairs:
+            self.state.forget(node_id, count)
+        self.state.commit()
+
+    async def getattr(self, node_id: int) -> Attributes:
+        """Attributes of a node. Raises StaleVersion when its path holds something else and nobody has it open."""
+        node = self._node(node_id)
+        if node.status is not None:
+            return self._attributes(node_id, node.status)
+        path = self.state.path(node_id)
+        status = await self._version(node, path)
+        return self._attributes(node_id, status)
+
+    async def readlink(self, node_id: int) -> bytes:
+        node = self._node(node_id)
+        if node.kind is not Kind.SYMLINK:
+            raise Unsupported(f"{self.state.path(node_id)!r} is no symbolic link")
+        path = self.state.path(node_id)
+        return await self._calls.thread(f"read link {path!r}", self._store.readlink, path)
+
+    # Files
+
+    async def open(self, node_id: int) -> int:
+        """A handle of the file version `node_id`. Raises StaleVersion when it is not its path's version any more."""
+        node = self._node(node_id)
+        _require_file(node, self.state.path(node_id))
+        if not self.state.is_current(node):
+            raise StaleVersion(f"{self.state.path(node_id)!r} was replaced")
+        shared = self._share(node)
+        try:
+            file = await shared.open(node.identity, fresh=True)
+            handle = self.state.open_file(node_id, file.status)
+        except StaleVersion:
+            self.state.current.pop((node.parent, node.name), None)
+            raise
+        finally:
+            await self._drop(node, shared)
+        self.state.commit()
+        return handle
+
+    async def read(self, handle: int, offset: int, size: int) -> Buffer:
+        """Exactly min(size, length - offset) bytes of the handle's version, none at or after its end."""
+        held = self.state.files.get(handle)
+        if held is None:
+            raise UnknownHandle(f"file handle {handle} is not known", hint="close the file and open it again")
+        shared = self._open.get(held.node)
+        file = shared.file if shared is not None else None
+        if file is None:
+            file = await self._reopen(self.state.nodes[held.node], held.status)
+        data = await file.read(offset, size)
+        wanted = max(0, min(size, held.status.length - offset))
+        if len(data) != wanted:
+            raise StoreError(
+                f"{len(data)} bytes instead of {wanted} at {offset} of {self.state.path(held.node)!r}",
+                hint="this is a bug of the store's client; the answer was withheld",
+            )
+        return data
+
+    async def release(self, handle: int) -> None:
+        """Close a handle. The last one of a version lets go of it."""
+        node = self.state.release(handle)
+        self.state.commit()
+        if node is not None and (shared := self._open.get(node.id)) is not None:
+            shared.users += 1
+            await self._drop(node, shared)
+
+    # Directories
+
+    async def opendir(self, node_id: int) -> int:
+        node = self._node(node_id)
+        if node.kind is not Kind.DIRECTORY:
+            raise NotADirectory(f"{self.state.path(node_id)!r} is no directory")
+        handle = self.state.open_directory(node_id)
+        self.state.commit()
+        return handle
+
+    async def readdir(self, handle: int, start: int, show: Callable[[bytes, Attributes, int], bool]) -> None:
+        """Call show(name, attributes, cookie) for the entries after cookie `start` until it answers False.
+
+        Each one shown counts as a lookup. A cookie is good for the life of the handle, also in another worker.
+        """
+        held = self.state.directories.get(handle)
+        if held is None:
+            raise UnknownHandle(f"directory handle {handle} is not known", hint="list the directory again")
+        listing = self._listings.get(handle)
+        if listing is None:
+            path = self.state.path(held.node)
+            listing = Listing(self._store, self._calls, self._owners, self.state, handle, path)
+            self._listings[handle] = listing
+        async with listing.lock:
+            try:
+                listing.seek(start)
+            except IndexError:
+                raise UnknownHandle(f"position {start} is not known", hint="list the directory again") from None
+            shown = False
+            while True:
+                try:
+                    entry = await listing.peek()
+                except StripefsError:
+                    if shown:
+                        break  # what was shown is counted, so it must reach the kernel; the next call fails
+                    raise
+                if entry is None:
+                    break
+                status = entry.status
+                identity = _identity(status)
+                node_id = self.state.id_of(held.node, status.name, status.kind, identity)
+                attributes = self._attributes(node_id, status)
+                attributes.valid = max(0.0, self.attr_timeout - (trio.current_time() - entry.seen))
+                if not show(status.name, attributes, listing.cookie(entry)):
+                    break
+                listing.take()
+                shown = True
+                self.state.see(held.node, status.name, status.kind, identity)
+        self.state.commit()
+
+    async def releasedir(self, handle: int) -> None:
+        self.state.release(handle)
+        self._listings.pop(handle, None)
+        self.state.commit()
+
+    # The rest
+
+    async def statfs(self) -> Space:
+        """Capacity of the store; the last known one while the store is away. Never waits long and never fails."""
+        now = trio.current_time()
+        if now >= self._space_until:
+            self._space_until = now + _SPACE_TTL
+            with trio.move_on_after(_SPACE_TIMEOUT):
+                try:
+                    space = await self._calls.shared("space", self._ask_space)
+                except StripefsError as error:
+                    _log.info("the store's capacity is not known, df shows the last: %s", error)
+                else:
+                    if space is not None and space.capacity > 0:
+                        self._space = space
+        return self._space
+
+    async def listxattr(self, node_id: int) -> Sequence[bytes]:
+        return xattrs.NAMES if self._node(node_id).kind is Kind.FILE else (xattrs.PREFIX + b"source",)
+
+    async def getxattr(self, node_id: int, name: bytes) -> bytes | None:
+        """The value of an extended attribute, None where the node has none of that name."""
+        node = self._node(node_id)
+        if name not in await self.listxattr(node_id):
+            return None
+        path = self.state.path(node_id)
+        if name == xattrs.LOCATIONS:
+            return await self._locations(node, path)
+        status = node.status or await self._version(node, path)
+        return xattrs.value(name, self._store.url, path, status)
+
+    # Inner workings
+
+    async def _stat(self, path: bytes) -> Status:
+        async def ask() -> Status:
+            return await self._calls.thread(f"look up {path!r}", self._stat_blocking, path)
+
+        return await self._calls.shared(("stat", path), ask)
+
+    def _stat_blocking(self, path: bytes) -> Status:
+        status = self._store.stat(path)
+        self._owners.learn((status,))
+        return status
+
+    async def _ask_space(self) -> Space | None:
+        return await self._calls.thread("ask for the capacity", self._store.space)
+
+    async def _version(self, node: Node, path: bytes) -> Status:
+        """The status of the path, provided that it still holds the version `node`."""
+        try:
+            status = await self._stat(path)
+        except (NotFound, NotADirectory) as error:
+            raise StaleVersion(f"{path!r} is gone") from error
+        if status.kind is not node.kind or _identity(status) != node.identity:
+            raise StaleVersion(f"{path!r} was replaced")
+        return status
+
+    def _node(self, node_id: int) -> Node:
+        try:
+            return self.state.nodes[node_id]
+        except KeyError:
+            raise UnknownHandle(f"node {node_id} is not known", hint="look the path up again") from None
+
+    def _child(self, parent: int, name: bytes) -> bytes:
+        if self._node(parent).kind is not Kind.DIRECTORY:
+            raise NotADirectory(f"{self.state.path(parent)!r} is no directory")
+        return self.state.path(parent).rstrip(b"/") + b"/" + name
+
+    def _attributes(self, node_id: int, status: Status) -> Attributes:
+        return Attributes(
+            node_id,
+            status.kind,
+            status.mode & self._mask,
+            max(1, status.links),
+            self._owners.uid(status.owner),
+            self._owners.gid(status.group),
+            status.length,
+            status.mtime_ns,
+            status.atime_ns or status.mtime_ns,
+            self.attr_timeout,
+        )
+
+    def _share(self, node: Node) -> _Shared:
+        """What all handles of a node share, with one more user; give it back to `_drop`."""
+        shared = self._open.get(node.id)
+        if shared is None:
+            shared = self._open[node.id] = _Shared(self, node.id)
+        shared.users += 1
+        return shared
+
+    async def _drop(self, node: Node, shared: _Shared) -> None:
+        shared.users -= 1
+        if shared.users or node.handles:
+            return
+        self._open.pop(node.id, None)
+        if shared.file is not None:
+            file, shared.file = shared.file, None
+            await file.aclose()
+
+    async def _reopen(self, node: Node, status: Status) -> OpenFile:
+        """The open file of a handle that an earlier worker gave out."""
+        shared = self._share(node)
+        try:
+            return await shared.open(status.identity, fresh=False)
+        except NotFound as error:
+            raise StaleVersion(f"{self.state.path(node.id)!r} is gone") from error
+        finally:
+            await self._drop(node, shared)
+
+    async def _locations(self, node: Node, path: bytes) -> bytes:
+        shared = self._share(node)
+        try:
+            file = await shared.open(node.identity, fresh=False)
+            blocks = await self._calls.persist(f"locate {path!r}", lambda: file.locate(0, file.status.length))
+        finally:
+            await self._drop(node, shared)
+        return xattrs.locations(blocks)
+
+
+class _Shared:
+    """The reader's file of one version, opened once for all handles. `users` are calls under way, not handles."""
+
+    def __init__(self, tree: Tree, node_id: int) -> None:
+        self.file: OpenFile | None = None
+        self.users = 0
+        self._tree = tree
+        self._node_id = node_id
+        self._lock = trio.Lock()
+        self._checked = -1.0
+
+    async def open(self, expect: Identity | None, *, fresh: bool) -> OpenFile:
+        """The open file; with `fresh` its version is the path's now, or was within the attribute time-out."""
+        tree = self._tree
+        async with self._lock:
+            path = tree.state.path(self._node_id)
+            if self.file is None:
+                self.file = await tree._calls.persist(f"open {path!r}", lambda: tree._reader.open(path, expect))
+            elif fresh and trio.current_time() - self._checked > tree.attr_timeout:
+                await tree._version(tree._node(self._node_id), path)
+            else:
+                return self.file
+            self._checked = trio.current_time()
+            return self.file
+
+
+def _identity(status: Status) -> Identity | None:
+    return None if status.kind is Kind.DIRECTORY else status.identity
+
+
+def _require_file(node: Node, path: bytes) -> None:
+    if node.kind is Kind.DIRECTORY:
+        raise IsADirectory(f"{path!r} is a directory")
+    if node.kind is not Kind.FILE:
+        raise Unsupported(f"{path!r} is no regular file")

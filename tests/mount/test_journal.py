@@ -1,0 +1,150 @@
+"""Memory that outlives a worker: whatever instruction a worker dies at, the next one finds a prefix."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stripefs.mount import journal
+from stripefs.mount.journal import Board, MemoryJournal, make_memory, parse
+from stripefs.store.base import Identity, Kind
+from stripefs.tree.state import ROOT, State
+
+PAYLOADS = st.lists(st.binary(min_size=1, max_size=200), max_size=20)
+
+
+@pytest.fixture
+def memory() -> Iterator[tuple[int, int, int]]:
+    descriptors = make_memory()
+    yield descriptors
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def _open(memory: tuple[int, int, int]) -> MemoryJournal:
+    return MemoryJournal(Board(memory[0]), memory[1:])
+
+
+def _written(payloads: Iterable[bytes]) -> bytes:
+    memory = make_memory()
+    try:
+        kept = _open(memory)
+        for payload in payloads:
+            kept.append(payload)
+        return os.pread(memory[1], 1 << 20, 0)
+    finally:
+        for descriptor in memory:
+            os.close(descriptor)
+
+
+@given(PAYLOADS, st.data())
+def test_cut_off_anywhere_leaves_a_prefix(payloads: list[bytes], data: st.DataObject) -> None:
+    written = _written(payloads)
+    cut = data.draw(st.integers(0, len(written)))
+    found = list(parse(written[:cut]))
+    assert found == payloads[: len(found)]
+    missing = payloads[len(found) :]
+    assert not missing or cut < len(written)
+
+
+@given(PAYLOADS.filter(bool), st.data())
+def test_a_changed_byte_ends_the_journal(payloads: list[bytes], data: st.DataObject) -> None:
+    written = bytearray(_written(payloads))
+    written[data.draw(st.integers(0, len(written) - 1))] ^= data.draw(st.integers(1, 255))
+    found = list(parse(bytes(written)))
+    assert found == payloads[: len(found)]
+    assert len(found) < len(payloads)
+
+
+def test_the_next_worker_goes_on_after_the_whole_frames(memory: tuple[int, int, int]) -> None:
+    first = _open(memory)
+    first.append(b"one")
+    first.append(b"two")
+    os.ftruncate(memory[1], os.fstat(memory[1]).st_size - 1)
+    second = _open(memory)
+    assert list(second.load()) == [b"one"]
+    second.append(b"three")
+    assert list(_open(memory).load()) == [b"one", b"three"]
+
+
+def test_replaced_as_a_whole(memory: tuple[int, int, int]) -> None:
+    kept = _open(memory)
+    kept.append(b"old")
+    kept.replace([b"new", b"er"])
+    kept.append(b"more")
+    assert list(_open(memory).load()) == [b"new", b"er", b"more"]
+    kept.replace([b"again"])
+    assert list(_open(memory).load()) == [b"again"]
+    kept.clear()
+    assert list(_open(memory).load()) == []
+
+
+@pytest.mark.parametrize("dies_after", range(6))
+def test_dying_while_replacing_keeps_the_old(memory: tuple[int, int, int], dies_after: int) -> None:
+    class Killed(BaseException):
+        pass
+
+    def payloads() -> Iterator[bytes]:
+        for number in range(dies_after):
+            yield b"new%d" % number
+        raise Killed
+
+    kept = _open(memory)
+    kept.append(b"old")
+    with pytest.raises(Killed):
+        kept.replace(payloads())
+    again = _open(memory)
+    assert list(again.load()) == [b"old"]
+    again.replace([b"new"])
+    assert list(_open(memory).load()) == [b"new"]
+
+
+def test_short_writes_are_completed(memory: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = os.pwrite
+    monkeypatch.setattr(os, "pwrite", lambda slot, data, at: whole(slot, data[:5], at))
+    _open(memory).append(b"a payload of some length")
+    assert list(_open(memory).load()) == [b"a payload of some length"]
+
+
+def test_replacing_pays_only_when_much_is_dead(memory: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "_SMALLEST", 1000)
+    kept = _open(memory)
+    kept.append(b"x" * 900)
+    assert not kept.full()
+    kept.append(b"x" * 900)
+    assert kept.full()
+    kept.replace([b"x" * 900])
+    assert not kept.full()
+
+
+def test_counters_go_on_in_the_next_worker(memory: tuple[int, int, int]) -> None:
+    Board(memory[0]).count(answered=3, failed=1, read_bytes=1 << 40)
+    second = Board(memory[0])
+    second.count(answered=1)
+    assert Board(memory[0]).read() == {"answered": 4, "failed": 1, "read_bytes": 1 << 40}
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 300))
+def test_a_state_comes_back_through_many_compactions(count: int) -> None:
+    memory = make_memory()
+    small, journal._SMALLEST = journal._SMALLEST, 500
+    try:
+        state = State(_open(memory))
+        for number in range(count):
+            node = state.see(ROOT, b"name%d" % (number % 40), Kind.FILE, Identity(number % 7, 0, ""))
+            if number % 3 == 0:
+                state.forget(node.id, 1)
+            state.commit()
+        again = State()
+        again.replay(_open(memory).load())
+        assert again.nodes == state.nodes
+        assert again.current == state.current
+    finally:
+        journal._SMALLEST = small
+        for descriptor in memory:
+            os.close(descriptor)

@@ -1,0 +1,199 @@
+"""The border to the kernel, without one: every exception becomes an errno, and the right ones a log line."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import stat
+from collections.abc import Iterator
+from typing import Any
+
+import pyfuse3
+import pytest
+import trio
+import trio.testing
+from pyfuse3 import FUSEError
+
+from stripefs.errors import NotFound, PermissionDenied, ServiceDown, StaleVersion, StoreError
+from stripefs.mount.journal import Board, make_memory
+from stripefs.mount.operations import StripefsOperations
+from stripefs.store.base import Kind, Space
+from stripefs.tree import Attributes
+
+
+class FakeTree:
+    """Answers every call with `answer`, or raises it."""
+
+    def __init__(self) -> None:
+        self.answer: Any = None
+        self.attr_timeout = 0.25
+
+    def __getattr__(self, name: str) -> Any:
+        async def call(*args: Any) -> Any:
+            if isinstance(self.answer, BaseException):
+                raise self.answer
+            return self.answer
+
+        def forget(pairs: Any) -> None:
+            if isinstance(self.answer, BaseException):
+                raise self.answer
+
+        return forget if name == "forget" else call
+
+
+class PanicException(BaseException):
+    """What a panic in Rust looks like."""
+
+
+@pytest.fixture
+def board() -> Iterator[Board]:
+    descriptors = make_memory()
+    yield Board(descriptors[0])
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+@pytest.fixture
+def tree() -> FakeTree:
+    return FakeTree()
+
+
+@pytest.fixture
+def operations(tree: FakeTree, board: Board) -> Any:
+    return StripefsOperations(tree, board, lambda: None)  # type: ignore[arg-type]  # a fake
+
+
+async def _errno(call: Any) -> int:
+    with pytest.raises(FUSEError) as caught:
+        await call
+    return int(caught.value.errno)
+
+
+@pytest.mark.parametrize(
+    ("error", "number", "level"),
+    [
+        (NotFound("x"), errno.ENOENT, None),
+        (PermissionDenied("x"), errno.EACCES, None),
+        (StaleVersion("x"), errno.ESTALE, None),
+        (ServiceDown("the store is away", hint="start it"), errno.EIO, logging.WARNING),
+        (StoreError("short"), errno.EIO, logging.WARNING),
+        (RuntimeError("a bug"), errno.EIO, logging.ERROR),
+        (OSError(errno.ENOMEM, "no memory"), errno.ENOMEM, logging.ERROR),
+        (KeyError(7), errno.EIO, logging.ERROR),
+        (PanicException("rust"), errno.EIO, logging.ERROR),
+    ],
+)
+async def test_errors(
+    operations: Any,
+    tree: FakeTree,
+    caplog: pytest.LogCaptureFixture,
+    error: BaseException,
+    number: int,
+    level: int | None,
+) -> None:
+    tree.answer = error
+    if number != errno.ENOENT:
+        assert await _errno(operations.lookup(1, b"x", None)) == number
+    for call in (
+        operations.getattr(1, None),
+        operations.open(1, os.O_RDONLY, None),
+        operations.read(1, 0, 1),
+        operations.release(1),
+        operations.opendir(1, None),
+        operations.readdir(1, 0, None),
+        operations.releasedir(1),
+        operations.readlink(1, None),
+        operations.statfs(None),
+        operations.getxattr(1, b"user.x", None),
+        operations.listxattr(1, None),
+    ):
+        caplog.clear()
+        assert await _errno(call) == number
+        assert [record.levelno for record in caplog.records] == ([level] if level else [])
+        if level == logging.WARNING:
+            assert str(error) in caplog.text
+        if level == logging.ERROR:
+            assert "Traceback" in caplog.text
+
+
+async def test_absence_is_cached_as_long_as_presence(operations: Any, tree: FakeTree) -> None:
+    tree.answer = NotFound("x")
+    entry = await operations.lookup(1, b"x", None)
+    assert (entry.st_ino, entry.entry_timeout) == (0, 0.25)
+
+
+async def test_forget_never_raises(operations: Any, tree: FakeTree, caplog: pytest.LogCaptureFixture) -> None:
+    tree.answer = RuntimeError("a bug")
+    await operations.forget([(5, 1)])
+    assert "a bug" in caplog.text
+
+
+async def test_repeated_failures_are_counted_not_repeated(
+    operations: Any, tree: FakeTree, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
+) -> None:
+    tree.answer = ServiceDown("away")
+    for _ in range(10):
+        await _errno(operations.getattr(1, None))
+    await trio.sleep(6)
+    await _errno(operations.getattr(1, None))
+    assert [record.getMessage() for record in caplog.records] == [
+        "getattr: away",
+        "getattr: away (and 9 times more before)",
+    ]
+
+
+async def test_cancellation_passes(operations: Any, tree: FakeTree) -> None:
+    class Waiting(FakeTree):
+        async def getattr(self, node: int) -> None:
+            await trio.sleep_forever()
+
+    operations._tree = Waiting()
+    with trio.move_on_after(0) as scope:
+        await operations.getattr(1, None)
+    assert scope.cancelled_caught
+
+
+async def test_writing_is_refused(operations: Any, tree: FakeTree) -> None:
+    tree.answer = 7
+    for flags in (os.O_WRONLY, os.O_RDWR, os.O_RDONLY | os.O_TRUNC, os.O_RDONLY | os.O_APPEND):
+        assert await _errno(operations.open(1, flags, None)) == errno.EROFS
+    assert await _errno(operations.write(1, 0, b"x")) == errno.EROFS
+    assert await _errno(operations.mkdir(1, b"x", 0o755, None)) == errno.EROFS
+    assert await _errno(operations.create(1, b"x", 0o644, os.O_WRONLY, None)) == errno.EROFS
+    assert await _errno(operations.setattr(1, None, None, None, None)) == errno.EROFS
+    assert not await operations.access(1, os.W_OK, None)
+    assert await operations.access(1, os.R_OK | os.X_OK, None)
+
+
+async def test_cached_pages_outlive_handles(operations: Any, tree: FakeTree) -> None:
+    tree.answer = 7
+    info = await operations.open(1, os.O_RDONLY, None)
+    assert (info.fh, info.keep_cache, info.direct_io) == (7, True, False)
+
+
+async def test_attributes(operations: Any, tree: FakeTree) -> None:
+    tree.answer = Attributes(9, Kind.FILE, 0o640, 2, 3, 4, 1025, 10**18 + 7, 5, 0.5)
+    entry = await operations.getattr(9, None)
+    assert entry.st_mode == stat.S_IFREG | 0o640
+    assert (entry.st_ino, entry.st_size, entry.st_blocks, entry.st_nlink) == (9, 1025, 3, 2)
+    assert (entry.st_uid, entry.st_gid, entry.st_mtime_ns, entry.st_atime_ns) == (3, 4, 10**18 + 7, 5)
+    assert (entry.attr_timeout, entry.entry_timeout) == (0.5, 0.5)
+
+
+async def test_capacity_and_missing_attributes(operations: Any, tree: FakeTree) -> None:
+    tree.answer = Space(1 << 40, 1 << 39, 12)
+    found = await operations.statfs(None)
+    assert (found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize, found.f_files) == (1 << 40, 1 << 39, 12)
+    tree.answer = None
+    assert await _errno(operations.getxattr(1, b"user.x", None)) == pyfuse3.ENOATTR
+
+
+async def test_counters(operations: Any, tree: FakeTree, board: Board) -> None:
+    tree.answer = b"12345"
+    await operations.read(1, 0, 5)
+    tree.answer = NotFound("x")
+    await _errno(operations.getattr(1, None))
+    tree.answer = ServiceDown("x")
+    await _errno(operations.lookup(1, b"x", None))
+    assert board.read() == {"answered": 3, "failed": 1, "read_bytes": 5}

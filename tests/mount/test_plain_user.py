@@ -1,0 +1,131 @@
+"""A plain user's mount through fusermount3: nobody, in a mount namespace whose /dev/fuse everyone may open.
+
+Run by root, because only root can become someone else; `setpriv` leaves the one capability that lets nobody read this
+checkout, wherever it lies.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stripefs.errors import MountError
+from tests.mount.mounted import MIB, PATIENCE, Mounted, Mounts, eventually, sha256
+
+pytestmark = [pytest.mark.mount, pytest.mark.root]
+
+_AS_NOBODY = (
+    *("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"),
+    *("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search"),
+)
+_DEVICES = "mount -t tmpfs none {0} && mknod -m 666 {0}/fuse c 10 229 && mount --bind {0}/fuse /dev/fuse"
+
+
+def _start(mounts: Mounts, prepare: str = "true", **options: object) -> Mounted:
+    devices, runtime = mounts.folder / "devices", mounts.folder / "runtime"
+    devices.mkdir()
+    runtime.mkdir()
+    settings = mounts.prepare(**options)  # type: ignore[arg-type]  # passed on as they come
+    for path in (settings.mount.mountpoint, runtime):
+        os.chown(path, 65534, 65534)
+    for folder in (mounts.folder, *mounts.folder.parents[:2]):
+        folder.chmod(0o755)
+    script = f'mount --make-rprivate / && {_DEVICES.format(devices)} && {prepare} && exec "$@"'
+    wrapper = ("unshare", "-m", "sh", "-c", script, "sh", *_AS_NOBODY, "env", f"XDG_RUNTIME_DIR={runtime}")
+    return mounts.start(settings, wrapper)
+
+
+def _inside(mounted: Mounted, *command: str) -> subprocess.CompletedProcess[str]:
+    """Run as nobody where the mount is to be seen."""
+    runtime = f"XDG_RUNTIME_DIR={mounted.path.parent / 'runtime'}"
+    wrapper = ["nsenter", "-t", str(mounted.process.pid), "-m", *_AS_NOBODY, "env", runtime]
+    return subprocess.run([*wrapper, *command], capture_output=True, text=True, timeout=PATIENCE)
+
+
+def _status(mounted: Mounted) -> dict[str, object]:
+    program = (
+        "import json, sys; from stripefs.mount.control import query; print(json.dumps(query(sys.argv[1], 'status')))"
+    )
+    done = _inside(mounted, sys.executable, "-P", "-c", program, str(mounted.path))
+    assert done.returncode == 0, done.stderr
+    answer: dict[str, object] = json.loads(done.stdout)
+    return answer
+
+
+def test_reads_and_survives_a_killed_worker(mounts: Mounts) -> None:
+    mounts.forgive("the next one takes over")
+    (mounts.source / "data").write_bytes(os.urandom(8 * MIB))
+    mounted = _start(mounts, "mount -t fusectl none /sys/fs/fuse/connections").wait_ready()
+    want = sha256(mounts.source / "data")
+    assert want in _inside(mounted, "sha256sum", str(mounted.path / "data")).stdout
+    status = _status(mounted)
+    assert status["privileged"] is False
+    limits = status["kernel"]
+    assert isinstance(limits, dict)
+    assert "Permission denied" in limits["read_ahead_kb"]["limit"]
+    assert limits["max_background"]["now"] == 64
+    mounted.kill_worker()
+    assert want in _inside(mounted, "sha256sum", str(mounted.path / "data")).stdout
+    assert _status(mounted)["generation"] == 2
+    assert mounted.stop() == 0
+
+
+def test_forced_fallback(mounts: Mounts) -> None:
+    mounts.forgive("this kernel cannot hand over")
+    (mounts.source / "data").write_bytes(os.urandom(MIB))
+    mounted = _start(mounts, resend=False).wait_ready()
+    mounted.kill_worker()
+    want = sha256(mounts.source / "data")
+    eventually(lambda: want in _inside(mounted, "sha256sum", str(mounted.path / "data")).stdout, "the new mount")
+    assert mounted.stop() == 0
+
+
+def test_unmounted_by_fusermount3(mounts: Mounts) -> None:
+    mounted = _start(mounts).wait_ready()
+    assert _inside(mounted, "fusermount3", "-u", str(mounted.path)).returncode == 0
+    assert mounted.process.wait(PATIENCE) == 0
+
+
+def _refused(mounts: Mounts, prepare: str = "true", **options: object) -> MountError:
+    mounted = _start(mounts, prepare, **options)
+    with pytest.raises(MountError) as caught:
+        mounted.wait_ready()
+    assert mounted.process.wait(PATIENCE) == 32
+    return caught.value
+
+
+def test_allow_other_needs_fuse_conf(mounts: Mounts) -> None:
+    assert "/etc/fuse.conf" in _refused(mounts, "mount --bind /dev/null /etc/fuse.conf", allow_other=True).hint
+
+
+def test_fusermount3_missing(mounts: Mounts) -> None:
+    error = _refused(mounts, "mount --bind /dev/null $(command -v fusermount3)")
+    assert "fuse3" in error.hint
+
+
+def test_mountpoint_of_someone_else(mounts: Mounts) -> None:
+    folder = mounts.folder / "foreign"
+    folder.mkdir()
+    error = _refused(mounts, f"chown root {folder}", mountpoint=folder)
+    assert "own the mountpoint" in error.hint
+
+
+def test_device_closed_to_users(mounts: Mounts) -> None:
+    assert "/dev/fuse" in _refused(mounts, "chmod 600 /dev/fuse").hint
+
+
+def test_mountpoint_as_its_owner_sees_it(mounts: Mounts) -> None:
+    """Without allow_other not even root looks in."""
+    (mounts.source / "file").touch()
+    mounted = _start(mounts).wait_ready()
+    assert _inside(mounted, "ls", str(mounted.path)).stdout == "file\n"
+    as_root = subprocess.run(
+        ["nsenter", "-t", str(mounted.process.pid), "-m", "ls", str(mounted.path)], capture_output=True
+    )
+    assert as_root.returncode != 0
+    assert Path(mounted.path).is_dir()
