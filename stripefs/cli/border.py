@@ -1,0 +1,75 @@
+"""The one place where an error becomes a line on standard error and an exit code.
+
+    stripefs: WHAT HAPPENED; WHAT TO DO
+
+An error raised on purpose carries both halves and its code. Anything else is a bug of ours: it gets a line too, and
+its traceback at the level debug.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+
+from stripefs.cli.main import nobody_reads
+from stripefs.errors import StripefsError
+
+__all__ = ["INTERRUPTED", "guarded", "line", "tell", "wants_debug"]
+
+INTERRUPTED = 130  # what a shell shows for a process that SIGINT ended
+
+
+def line(what: str, hint: str = "") -> str:
+    """The text of one line for standard error, whatever newlines the parts hold."""
+    return " ".join(f"stripefs: {what}; {hint}".split() if hint else f"stripefs: {what}".split())
+
+
+def tell(what: str, hint: str = "") -> None:
+    """Write one line to standard error."""
+    sys.stderr.write(line(what, hint) + "\n")
+
+
+def wants_debug(arguments: Sequence[str]) -> bool:
+    """Whether the level debug was asked for, known even where parsing failed."""
+    text = " ".join(arguments).replace("_", "-")
+    asked = "log-level=debug" in text or "--log-level debug" in text
+    return asked or os.environ.get("STRIPEFS_LOG_LEVEL", "").lower() == "debug"
+
+
+def exit_code(error: BaseException) -> int:
+    """What `stripefs` answers for an error: its own code, 130 for an interrupt, 1 for a bug."""
+    if isinstance(error, KeyboardInterrupt):
+        return INTERRUPTED
+    return error.exit_code if isinstance(error, StripefsError) else 1
+
+
+def guarded(body: Callable[[], int], *, debug: bool, code_of: Callable[[BaseException], int] = exit_code) -> int:
+    """The exit code of `body`, or that of the error that ended it (by `code_of`) after telling the user about it."""
+    try:
+        code = body()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        return nobody_reads()
+    except KeyboardInterrupt as error:
+        tell("interrupted")
+        return code_of(error)
+    except Exception as error:  # noqa: BLE001 the border of the command: a user never sees a traceback unasked
+        if debug:
+            traceback.print_exception(error)
+        return code_of(_told(error, debug=debug))
+    return code
+
+
+def _told(error: Exception, *, debug: bool) -> BaseException:
+    """The error that matters (the only one of a group), after it was told."""
+    cause: BaseException = error
+    while isinstance(cause, BaseExceptionGroup) and len(cause.exceptions) == 1:
+        cause = cause.exceptions[0]
+    if isinstance(cause, StripefsError):
+        tell(cause.message, cause.hint)
+    else:
+        hint = "" if debug else "run it again with STRIPEFS_LOG_LEVEL=debug and report what it prints"
+        tell(f"internal error: {type(cause).__name__}: {cause}", hint)
+    return cause

@@ -1,0 +1,95 @@
+"""Flags made from `stripefs.config.OPTIONS`, and help pages that group them by what they set.
+
+A flag hands its text on untouched; `stripefs.config.resolve` parses it, so a bad value gets the same words wherever it
+was given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from stripefs.config import OPTIONS, Option
+
+__all__ = ["SettingsCommand", "given", "mountpoints", "settings_flags"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_TITLES = {"store": "The store", "read": "Reading", "mount": "The mount"}
+_GIVEN = "stripefs.given"
+_FOOTNOTE = (
+    "Each of these may also be a STRIPEFS_NAME variable or a key of a TOML file; a flag beats a variable, a variable "
+    "beats a file. Sizes are written 8MiB or 1GB, times 250ms, 90s or 2m."
+)
+
+
+class _Flag(click.Option):
+    """A flag of one `Option`, which keeps it for the grouped help page."""
+
+    def __init__(self, option: Option) -> None:
+        switch = option.is_switch
+        super().__init__(
+            [option.flag],
+            default=None,
+            type=bool if switch else str,
+            metavar=None if switch else option.metavar,
+            help=option.help + (f"  [{option.default_in_words}]" if option.default_in_words else ""),
+            expose_value=False,
+            callback=self._keep,
+            shell_complete=self._words if option.choices else None,
+        )
+        self.option = option
+
+    def _keep(self, ctx: click.Context, _parameter: click.Parameter, value: str | bool | None) -> None:
+        if value is not None:
+            text = str(value).lower() if isinstance(value, bool) else value
+            ctx.meta.setdefault(_GIVEN, {})[self.option.name] = (text, f"--{self.option.name}")
+
+    def _words(self, _ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        return [CompletionItem(word) for word in self.option.choices if word.startswith(incomplete)]
+
+
+class SettingsCommand(click.Command):
+    """A command whose page lists the flags of each section under a title of their own."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None and not isinstance(parameter, click.Argument):
+                title = _TITLES[parameter.option.section] if isinstance(parameter, _Flag) else "Options"
+                groups.setdefault(title, []).append(record)
+        for title in ["Options", *_TITLES.values()]:
+            if title in groups:
+                with formatter.section(title):
+                    formatter.write_dl(groups[title])
+        if set(groups) & {_TITLES["store"], _TITLES["read"]}:
+            formatter.write_paragraph()
+            formatter.write_text(_FOOTNOTE)
+
+
+def settings_flags(*sections: str, also: Iterable[str] = ()) -> Callable[[_F], _F]:
+    """Add the flags of these sections, and of the single options named in `also`, to a command."""
+    chosen = [o for o in OPTIONS if o.section in sections or o.name in tuple(also)]
+
+    def add(function: _F) -> _F:
+        parameters: list[click.Parameter] = getattr(function, "__click_params__", [])
+        # click collects parameters from the bottom up
+        function.__click_params__ = [*(_Flag(option) for option in reversed(chosen)), *parameters]  # type: ignore[attr-defined]  # how click's own decorators attach them
+        return function
+
+    return add
+
+
+def mountpoints(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Shell completion: where stripefs is mounted."""
+    from stripefs.mount.control import find_mounts
+
+    return [CompletionItem(m.mountpoint) for m in find_mounts() if m.mountpoint.startswith(incomplete)]
+
+
+def given(ctx: click.Context) -> dict[str, tuple[str, str]]:
+    """What the flags of this invocation said, for `stripefs.config.resolve`."""
+    return dict(ctx.meta.get(_GIVEN, {}))

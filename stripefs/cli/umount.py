@@ -1,0 +1,78 @@
+"""`stripefs umount MOUNTPOINT`."""
+
+from __future__ import annotations
+
+import errno
+import os
+import select
+import shlex
+
+import click
+
+from stripefs.cli.flags import SettingsCommand, mountpoints, settings_flags
+from stripefs.cli.mounting import SUDO, mounted_at
+from stripefs.errors import MountError
+from stripefs.mount import kernel, unprivileged
+from stripefs.mount.control import find_mounts
+from stripefs.mount.mounting import FSTYPE
+
+__all__ = ["command"]
+
+_ENDS_WITHIN = 60.0
+"""Seconds for a supervisor to end once its mount is gone: a worker lets go of threads that wait for dead servers."""
+
+
+@click.command("umount", cls=SettingsCommand)
+@click.argument("mountpoint", shell_complete=mountpoints)
+@click.option("-l", "--lazy", is_flag=True, help="Hide the mount now; it ends when the last file is closed.")
+@settings_flags(also=["log-level"])
+def command(mountpoint: str, lazy: bool) -> None:
+    """Take the mount at MOUNTPOINT away and wait until its processes are gone.
+
+    Also clears a mount whose processes have died.
+    """
+    mount = mounted_at(mountpoint)
+    if mount is None or mount.fstype != FSTYPE:
+        what = "is not mounted" if mount is None else f"is a mount of type {mount.fstype}"
+        raise MountError(f"{mountpoint} {what}", hint="stripefs status lists the mounts of stripefs")
+    supervisor = next((m.supervisor_pid for m in find_mounts() if m.mountpoint == mount.path), 0)
+    process = _open(supervisor)
+    try:
+        _unmount(mount.path, lazy)
+        if process is not None and not lazy and not select.select([process], [], [], _ENDS_WITHIN)[0]:
+            raise MountError(f"{mount.path} is unmounted, but process {supervisor} has not ended", hint="see its log")
+    finally:
+        if process is not None:
+            os.close(process)
+
+
+def _open(pid: int) -> int | None:
+    """A descriptor that becomes readable when that process ends; None when there is no such process."""
+    try:
+        return os.pidfd_open(pid) if pid else None
+    except ProcessLookupError:
+        return None
+
+
+def _unmount(path: str, lazy: bool) -> None:
+    """Raises MountError."""
+    try:
+        if os.geteuid() == 0:
+            kernel.unmount(path, kernel.MNT_DETACH if lazy else 0)
+        else:
+            unprivileged.unmount(path, lazy=lazy)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise MountError(f"{path} cannot be unmounted: {error.strerror}", hint="see umount2(2)") from error
+        raise _busy(path) from error
+    except MountError as error:
+        if "busy" in error.message:
+            raise _busy(path) from error
+        hint = error.hint or f"the user who mounted it can do that, or root: {SUDO} umount {shlex.quote(path)}"
+        raise MountError(error.message, hint=hint) from error
+
+
+def _busy(path: str) -> MountError:
+    return MountError(
+        f"{path} is busy", hint=f"fuser -vm {shlex.quote(path)} names the processes that use it; or give --lazy"
+    )

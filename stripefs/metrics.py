@@ -1,0 +1,115 @@
+"""Prometheus metrics of one mount: the table of all of them, and their text.
+
+`METRICS` declares each once: docs/metrics.md and the page come from it. A metric looks its values up in the status of
+a mount, the same dictionary that `stripefs status --json` prints (docs/cli.md); what a status lacks is left out.
+
+Units are base units. The counters of `requests` go on when a worker is replaced, those of `reader` start over, as
+Prometheus expects of a restart. No label holds a path. The text is written here because the format is a screenful and
+the client library takes 48 ms to import; a test reads the text back with that library.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["METRICS", "Metric", "render"]
+
+Status = Mapping[str, Any]
+Values = Iterable[tuple[str, float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """kind is counter or gauge. `values` yields (value of the label, figure) pairs; the first is "" without a label."""
+
+    name: str
+    kind: str
+    help: str
+    values: Callable[[Status], Values]
+    label: str = ""
+
+
+def _at(*keys: str, label: str = "") -> Callable[[Status], Values]:
+    """The figure below these keys, if it is there."""
+
+    def values(status: Status) -> Values:
+        value: Any = status
+        for key in keys:
+            value = (value or {}).get(key)
+        return [] if value is None else [(label, value)]
+
+    return values
+
+
+def _hosts(figure: Callable[[Mapping[str, Any]], float]) -> Callable[[Status], Values]:
+    return lambda status: [(host["name"], figure(host)) for host in status.get("reader", {}).get("hosts", ())]
+
+
+METRICS: tuple[Metric, ...] = (
+    Metric("stripefs_build_info", "gauge", "Always 1; the label tells the version.",
+           lambda status: [(str(status["version"]), 1)], "version"),
+    Metric("stripefs_start_time_seconds", "gauge", "When the mount was made, in seconds since 1970.",
+           _at("started_at")),
+    Metric("stripefs_worker_restarts_total", "counter", "Workers that were replaced under the mount.",
+           _at("restarts")),
+    Metric("stripefs_requests_total", "counter", "Requests of the kernel that were answered.",
+           _at("requests", "answered")),
+    Metric("stripefs_failed_requests_total", "counter", "Requests that failed for a reason worth a log line.",
+           _at("requests", "failed")),
+    Metric("stripefs_served_bytes_total", "counter", "Bytes handed to programs.", _at("requests", "read_bytes")),
+    Metric("stripefs_open_files", "gauge", "Files that programs hold open.", _at("tree", "open_files")),
+    Metric("stripefs_nodes", "gauge", "Versions of files and directories that the kernel knows.",
+           _at("tree", "nodes")),
+    Metric("stripefs_reads_total", "counter", "Reads that asked for bytes of a file.", _at("reader", "reads")),
+    Metric("stripefs_read_wait_seconds_total", "counter", "Time that those reads took.",
+           _at("reader", "waited_seconds")),
+    Metric("stripefs_starved_reads_total", "counter", "Reads that came before their bytes; each may widen a window.",
+           _at("reader", "starved")),
+    Metric("stripefs_read_bytes_total", "counter", "Bytes that came from the store.",
+           _at("reader", "bytes_fetched", label="store"), "source"),
+    Metric("stripefs_wasted_bytes_total", "counter", "Bytes that came from the store for nobody.",
+           _at("reader", "bytes_wasted")),
+    Metric("stripefs_hedges_total", "counter", "Second attempts at another replica while the first went on.",
+           _at("reader", "hedges")),
+    Metric("stripefs_hedge_wins_total", "counter", "Hedges that answered before the first attempt.",
+           _at("reader", "hedge_wins")),
+    Metric("stripefs_retries_total", "counter", "Attempts after a failed one.", _at("reader", "retries")),
+    Metric("stripefs_dropped_ranges_total", "counter", "Read-ahead given up for want of memory.",
+           _at("reader", "dropped")),
+    Metric("stripefs_store_errors_total", "counter", "Failed attempts by error.",
+           lambda status: sorted(status.get("reader", {}).get("errors", {}).items()), "error"),
+    Metric("stripefs_in_flight", "gauge", "Reads under way at the store.", _at("reader", "in_flight")),
+    Metric("stripefs_range_size_bytes", "gauge", "Size of one read from the store at present.",
+           _at("reader", "range_size")),
+    Metric("stripefs_memory_budget_bytes", "gauge", "Most memory for data.", _at("reader", "memory", "budget")),
+    Metric("stripefs_memory_used_bytes", "gauge", "Memory for data in use.", _at("reader", "memory", "used")),
+    Metric("stripefs_memory_peak_bytes", "gauge", "Most memory for data that was in use at once.",
+           _at("reader", "memory", "peak")),
+    Metric("stripefs_host_read_bytes_total", "counter", "Bytes that came from one data host.",
+           _hosts(lambda host: host["bytes"]), "host"),
+    Metric("stripefs_host_errors_total", "counter", "Failed attempts at one data host.",
+           _hosts(lambda host: host["errors"]), "host"),
+    Metric("stripefs_host_in_flight", "gauge", "Reads under way at one data host.",
+           _hosts(lambda host: host["in_flight"]), "host"),
+    Metric("stripefs_host_avoided", "gauge", "1 while a data host is avoided after a failure.",
+           _hosts(lambda host: 1 if host["avoided_seconds"] > 0 else 0), "host"),
+)  # fmt: skip
+
+
+def render(status: Status) -> str:
+    """The page for this status, in the text format 0.0.4."""
+    lines = []
+    for metric in METRICS:
+        values = list(metric.values(status))
+        if values:
+            lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
+        for label, value in values:
+            where = f'{{{metric.label}="{_escaped(label)}"}}' if metric.label else ""
+            lines.append(f"{metric.name}{where} {float(value):.17g}")
+    return "\n".join(lines) + "\n"
+
+
+def _escaped(value: str) -> str:
+    return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")

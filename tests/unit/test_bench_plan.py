@@ -1,0 +1,97 @@
+"""The plan: the ratios that are asked for, and that every one of them has runs to draw on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench import read
+from bench.data import GIB, MIB
+from bench.plan import CASES, RAW, Run, Scale, ratios, runs
+from bench.results import Document, Key, Ratio, Samples
+
+FULL = Scale(quick=False, size=2 * GIB, budget=GIB, rclone=Path("/rclone"), libhdfs=True)
+QUICK = Scale(quick=True, size=256 * MIB, budget=GIB, rclone=Path("/rclone"), libhdfs=False)
+DERIVED = {"placement_limit": "one_datanode"}
+
+TARGETS = {
+    "seq_vs_placement_limit": (0.9, True),
+    "seq_vs_raw_parallel": (0.92, True),
+    "seq_repl3_vs_raw_parallel": (0.95, True),
+    "seq_vs_single_stream": (0.0, True),
+    "large_blocks_vs_placement_limit": (0.85, True),
+    "mmap_two_processes_vs_seq": (0.8, True),
+    "torch_load_vs_seq": (0.8, True),
+    "direct_threads_vs_raw_parallel": (0.9, True),
+    "frozen_datanode_time_vs_normal": (2.0, False),
+    "uncapped_native_vs_raw_parallel": (0.6, True),
+    "uncapped_webhdfs_cpu_per_gb_vs_single_stream": (1.3, False),
+    "seq_vs_rclone": (1.05, True),
+}
+
+
+def available(key: Key, made: list[Run]) -> bool:
+    wanted = DERIVED.get(key.system, key.system)
+    return any(run.case == key.case and (run.system == wanted or run.system.startswith(wanted + ":")) for run in made)
+
+
+def test_the_targets_are_those_that_were_set() -> None:
+    planned = {plan.name: (plan.bound, plan.at_least) for plan in ratios()}
+    assert {name: planned[name] for name in TARGETS} == TARGETS
+    assert len(planned) == len(ratios())
+
+
+@pytest.mark.parametrize("scale", [FULL, QUICK], ids=["full", "quick"])
+def test_every_target_has_both_of_its_sides_measured(scale: Scale) -> None:
+    made = runs(scale)
+    for plan in ratios():
+        if plan.name in TARGETS or scale is FULL:
+            assert available(plan.upper, made), plan.name
+            assert available(plan.lower, made), plan.name
+
+
+def test_no_run_is_planned_twice_and_each_belongs_to_a_case() -> None:
+    made = runs(FULL)
+    assert len({(run.case, run.system) for run in made}) == len(made)
+    assert {run.case for run in made} == set(CASES)
+
+
+def test_what_is_not_built_is_left_out() -> None:
+    made = runs(Scale(quick=False, size=GIB, budget=GIB, rclone=None, libhdfs=False))
+    assert not [run.system for run in made if "rclone" in run.system or "libhdfs" in run.system]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_single_case_brings_what_its_ratios_need(case: str) -> None:
+    chosen = read.choose(runs(FULL), [case])
+    assert {run.system for run in chosen if run.case == case} == {run.system for run in runs(FULL) if run.case == case}
+    for plan in ratios():
+        if plan.upper.case == case:
+            assert available(plan.lower, chosen), plan.name
+
+
+def test_groups_share_a_file_and_a_rate_and_the_uncapped_one_comes_first() -> None:
+    groups = read.groups(runs(FULL))
+    for group in groups:
+        assert len({(run.rate, run.file) for run in group}) == 1
+    assert [group[0].rate for group in groups] == sorted(group[0].rate for group in groups)
+
+
+def test_summing_up_takes_the_best_of_a_family_and_the_worst_memory() -> None:
+    samples = Samples()
+    for number in range(3):
+        samples.add("sequential", "raw_parallel:8", number, {"throughput": 100.0})
+        samples.add("sequential", "raw_parallel:32", number, {"throughput": 200.0 + number})
+        samples.add("sequential", "stripefs", number, {"throughput": 190.0, "over_budget": -5.0})
+        samples.add("large_blocks", "stripefs", number, {"throughput": 150.0, "over_budget": 20.0 + number})
+    document = Document("read", "0", {})
+    read.sum_up(samples, document)
+    best = document.row("sequential", RAW)
+    assert best is not None
+    assert best.median == 201.0
+    found = {ratio.name: ratio for ratio in document.ratios}
+    assert found["seq_vs_raw_parallel"].value == pytest.approx(190 / 201)
+    assert found["memory_over_budget_mib"] == Ratio("memory_over_budget_mib", 21.0, 20.0, 22.0)
+    assert found["memory_over_budget_mib_sequential"].value == -5.0
+    assert "seq_vs_rclone" not in found

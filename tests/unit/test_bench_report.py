@@ -1,0 +1,86 @@
+"""Tables and the chart: what people read of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench import report
+from bench.cli import main
+from bench.results import Document, Ratio, Row
+
+FACTS = {
+    "rounds": 3,
+    "datanodes": 8,
+    "rate_mb_s": 40.0,
+    "file_mib": 2048,
+    "budget_mib": 1024,
+    "cpus": 2,
+    "cpu": "some CPU",
+    "kernel": "6.18",
+    "python": "3.11",
+    "hadoop": "3.4.2",
+    "packages": {"hdfs-native": "0.14.7"},
+    "rclone": None,
+    "load_15min": 0.5,
+}
+
+
+def document(*ratios: Ratio) -> Document:
+    rows = [
+        Row("sequential", "stripefs", "throughput", "MB/s", 220.0, 210.0, 230.0, 3),
+        Row("sequential", "stripefs", "cpu_per_gb", "s/GB", 1.234, 1.0, 1.5, 3),
+        Row("sequential", "single_stream", "throughput", "MB/s", 37.5, 37.0, 38.0, 3),
+        Row("frozen_datanode", "stripefs", "time", "s", 6.5, 6.0, 7.0, 3),
+    ]
+    return Document("read", "0.1.0", FACTS, rows, list(ratios), ["rclone is not built: Go is missing"])
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict"),
+    [
+        (Ratio("seq_vs_placement_limit", 0.9, 0.8, 1.0), "met"),
+        (Ratio("seq_vs_placement_limit", 0.899, 0.8, 1.0), "missed"),
+        (Ratio("frozen_datanode_time_vs_normal", 2.0, 1.0, 3.0), "met"),
+        (Ratio("frozen_datanode_time_vs_normal", 2.01, 1.0, 3.0), "missed"),
+        (Ratio("memory_over_budget_mib", -80.0, -90.0, -70.0), "met"),
+        (Ratio("memory_over_budget_mib", 150.1, 100.0, 200.0), "missed"),
+        (Ratio("seq_vs_single_stream", 5.9, 5.0, 6.7), ""),
+    ],
+)
+def test_verdicts_follow_the_targets(ratio: Ratio, verdict: str) -> None:
+    (line,) = [line for line in report.text(document(ratio)).splitlines() if line.startswith(ratio.name)]
+    words = line.split()
+    assert (words[-1] if words[-1] in ("met", "missed") else "") == verdict
+
+
+def test_markdown_holds_facts_both_tables_and_the_notes() -> None:
+    text = report.markdown(document(Ratio("seq_vs_single_stream", 5.9, 5.0, 6.7)))
+    assert "8 DataNodes behind 40 MB/s each" in text
+    assert "rclone not built" in text
+    assert "| seq_vs_single_stream | 5.9 | 5 | 6.7 |  |  |" in text
+    assert "| sequential | stripefs | 220 | 210 | 230 |  | 1.23 |  |  | 3 |" in text
+    assert "| frozen_datanode | stripefs |  |  |  | 6.5 |" in text
+    assert "- rclone is not built: Go is missing" in text
+    tables = [line for line in text.splitlines() if line.startswith("|")]
+    assert {line.count("|") for line in tables} == {7, 11}
+
+
+def test_the_command_prints_tables_and_draws_the_chart_from_a_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored, drawn = tmp_path / "read.json", tmp_path / "read.svg"
+    stored.write_text(document().to_json())
+    assert main(["table", str(stored), "--chart", str(drawn)]) == 0
+    assert capsys.readouterr().out == report.markdown(document())
+    picture = drawn.read_text()
+    assert picture.startswith("<?xml")
+    assert main(["table", str(tmp_path / "absent.json")]) == 1
+    assert "absent.json" in capsys.readouterr().err
+
+
+def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
+    empty = Document("read", "0", FACTS)
+    with pytest.raises(ValueError, match="no sequential reads"):
+        report.chart(empty, tmp_path / "read.svg")

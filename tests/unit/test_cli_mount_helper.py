@@ -1,0 +1,99 @@
+"""mount.stripefs as mount(8) calls it."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from stripefs.cli import mount_helper, mounting
+from stripefs.errors import ConfigError, MountError, NotFound, StripefsError
+from stripefs.settings import Settings
+
+
+@pytest.fixture
+def mounted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Settings]:
+    """What would have been mounted."""
+    seen: list[Settings] = []
+
+    def note(settings: Settings) -> int:
+        seen.append(settings)
+        return 0
+
+    monkeypatch.setattr(mounting, "start", note)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in [name for name in os.environ if name.startswith("STRIPEFS_")]:
+        monkeypatch.delenv(name)
+    return seen
+
+
+def test_the_call_that_mount_makes(mounted: list[Settings], capsys: pytest.CaptureFixture[str]) -> None:
+    fstab = "ro,nosuid,_netdev,nofail,x-systemd.automount,range_size=4M,hdfs_user=me"
+    assert mount_helper.main(["hdfs://nn/data", "/mnt", "-o", fstab]) == 0
+    assert (mounted[0].store.url, mounted[0].mount.mountpoint) == ("hdfs://nn/data", "/mnt")
+    assert (mounted[0].read.range_size, mounted[0].store.hdfs_user) == (4 << 20, "me")
+    assert mounted[0].mount.options == ("nosuid",)
+    assert capsys.readouterr() == ("", "")
+
+
+def test_rw_is_mounted_ro_with_a_line(mounted: list[Settings], capsys: pytest.CaptureFixture[str]) -> None:
+    assert mount_helper.main(["-o", "rw,_netdev", "/data", "/mnt"]) == 0
+    assert len(mounted) == 1
+    assert capsys.readouterr().err == "stripefs: mounting read-only; say ro in the options to silence this line\n"
+
+
+def test_fake_mounts_nothing_but_checks(mounted: list[Settings]) -> None:
+    assert mount_helper.main(["/data", "/mnt", "-f"]) == 0
+    assert mount_helper.main(["/data", "/mnt", "-f", "-o", "threads=x"]) == 1
+    assert not mounted
+
+
+def test_verbose_says_what_was_mounted(mounted: list[Settings], capsys: pytest.CaptureFixture[str]) -> None:
+    assert mount_helper.main(["/data", "/mnt", "-v", "-n", "-t", "fuse.stripefs", "-o", "ro"]) == 0
+    assert capsys.readouterr().out == "/data mounted on /mnt\n"
+
+
+def test_sloppy_drops_what_it_does_not_know(mounted: list[Settings]) -> None:
+    assert mount_helper.main(["/data", "/mnt", "-s", "-o", "ro,frobnicate"]) == 0
+    assert mount_helper.main(["/data", "/mnt", "-o", "ro,frobnicate"]) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        ([], "0 names given"),
+        (["/data"], "1 names given"),
+        (["/data", "/mnt", "-x"], "option -x not recognized"),
+        (["/data", "/mnt", "-o"], "option -o requires argument"),
+        (["/data", "/mnt", "-N", "ns"], "-N is not supported"),
+        (["/data", "/mnt", "-o", "remount"], "-o remount is not supported"),
+    ],
+)
+def test_misuse_is_code_1(
+    mounted: list[Settings], capsys: pytest.CaptureFixture[str], arguments: list[str], what: str
+) -> None:
+    assert mount_helper.main(arguments) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("stripefs: ")
+    assert what in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("usage"), 1),
+        (StripefsError("any"), 32),
+        (MountError("no"), 32),
+        (NotFound("no"), 32),
+        (OSError("system"), 2),
+        (ZeroDivisionError(), 4),
+        (KeyboardInterrupt(), 8),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_the_exit_codes_of_mount(monkeypatch: pytest.MonkeyPatch, error: BaseException, code: int) -> None:
+    def fail(settings: Settings) -> int:
+        raise error
+
+    monkeypatch.setattr(mounting, "start", fail)
+    assert mount_helper.main(["/data", "/mnt", "-o", "ro"]) == code

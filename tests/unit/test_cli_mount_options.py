@@ -1,0 +1,96 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stripefs.cli.mount_options import expand, split
+from stripefs.errors import ConfigError
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", []),
+        ("a", ["a"]),
+        ("a,b=c", ["a", "b=c"]),
+        (",a,,b,", ["a", "b"]),
+        (r"a=b\,c,d", ["a=b,c", "d"]),
+        (r"a=b\\,d", ["a=b\\", "d"]),
+        ('context="x:s0:c1,c2",ro', ["context=x:s0:c1,c2", "ro"]),
+        ('a="b', ["a=b"]),
+        ("a\\", ["a\\"]),
+    ],
+)
+def test_words(text: str, words: list[str]) -> None:
+    assert split(text) == words
+
+
+@given(st.lists(st.text(alphabet=st.characters(exclude_categories=("Cs",)), min_size=1)))
+def test_escaped_words_come_back(words: list[str]) -> None:
+    text = ",".join(w.replace("\\", "\\\\").replace(",", r"\,").replace('"', r"\"") for w in words)
+    assert split(text) == words
+
+
+@given(st.text())
+def test_any_text_has_words(text: str) -> None:
+    assert all(split(text))
+
+
+def test_options_of_stripefs_in_both_spellings() -> None:
+    options = expand(["range_size=16M,no-hedge", "per-host=2,nouse_datanode_hostname,allow_other"])
+    assert {name: text for name, (text, _) in options.given.items()} == {
+        "range-size": "16M",
+        "hedge": "false",
+        "per-host": "2",
+        "use-datanode-hostname": "false",
+        "allow-other": "true",
+    }
+
+
+def test_the_last_word_wins() -> None:
+    options = expand(["threads=1,rw", "threads=2,ro"])
+    assert options.given["threads"] == ("2", "-o threads")
+    assert options.read_write is False
+    assert expand(["ro,rw"]).read_write is True
+    assert expand(["threads=1"]).read_write is None
+
+
+def test_what_only_fstab_cares_about_is_dropped() -> None:
+    options = expand(["defaults,_netdev,nofail,auto,noauto,user,users,x-systemd.automount,X-mount.mkdir,comment=mine"])
+    assert (options.given, options.kernel) == ({}, [])
+
+
+def test_what_the_kernel_understands_is_passed_on() -> None:
+    assert expand(["noexec,nodev", 'context="a:s0:c1,c2",fscontext=b']).kernel == [
+        "noexec",
+        "nodev",
+        'context="a:s0:c1,c2"',
+        "fscontext=b",
+    ]
+
+
+def test_a_configuration_file() -> None:
+    assert expand(["config=/etc/other.toml"]).config == "/etc/other.toml"
+
+
+@pytest.mark.parametrize(
+    ("text", "what", "hint"),
+    [
+        ("rnage_size=1", "-o rnage_size: unknown mount option", "did you mean range_size?"),
+        ("defaultz", "-o defaultz: unknown mount option", "did you mean defaults?"),
+        ("qqqqqqq", "-o qqqqqqq: unknown mount option", "stripefs mount --help"),
+        ("threads", "-o threads needs a value", "threads=N"),
+        ("nothreads", "-o nothreads: unknown", ""),
+        ("nohedge=1", "-o nohedge: unknown", ""),
+        ("remount,ro", "-o remount is not supported", "unmount"),
+        ("context", "-o context: unknown", ""),
+    ],
+)
+def test_refusals(text: str, what: str, hint: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        expand([text])
+    assert what in caught.value.message
+    assert hint in caught.value.hint
+
+
+def test_a_sloppy_mount_drops_what_it_does_not_know() -> None:
+    assert expand(["qqqqqqq,threads=3"], sloppy=True).given == {"threads": ("3", "-o threads")}

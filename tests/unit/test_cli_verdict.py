@@ -1,0 +1,99 @@
+"""Which limit binds, on plain figures."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stripefs.cli.verdict import BINDS, Sample, judge, utilisation
+
+MB = 1_000_000
+
+
+def sample(
+    rate: float, shares: dict[str, float] | None = None, cpu: float = 0.0, loop: float = 0.0, machine: float = 0.0
+) -> Sample:
+    """Ten seconds at `rate` bytes a second; shares of each host, processor time in parts of one processor."""
+    size = int(rate * 10)
+    hosts = {host: int(part * size) for host, part in (shares or {}).items()}
+    return Sample(size, 10.0, cpu * 10, loop * 10, machine, hosts)
+
+
+def verdict(
+    parallel: Sample,
+    *,
+    host_rate: float = 40 * MB,
+    live: int = 8,
+    cores: float = 4,
+    link: tuple[str, float] | None = None,
+) -> str:
+    used = utilisation(parallel, host_rate=host_rate, cores=cores, link=link)
+    return judge(sample(40 * MB), parallel, used, live_hosts=live).limit
+
+
+EVEN = {f"h{i}": 1 / 8 for i in range(8)}
+UNEVEN = {"h0": 0.3, **{f"h{i}": 0.1 for i in range(1, 8)}}
+
+
+@pytest.mark.parametrize(
+    ("parallel", "options", "limit"),
+    [
+        (sample(300 * MB, EVEN), {}, "cluster"),
+        (sample(120 * MB, UNEVEN), {}, "placement"),
+        (sample(40 * MB, {"h0": 1.0}), {}, "host"),
+        (sample(40 * MB, {"h0": 1.0}), {"live": 1}, "host"),
+        (sample(150 * MB, {f"h{i}": 0.25 for i in range(4)}), {}, "placement"),
+        (sample(150 * MB, {f"h{i}": 0.25 for i in range(4)}), {"live": 4}, "cluster"),
+        (sample(100 * MB, EVEN), {}, "stripefs"),
+        (sample(300 * MB, EVEN, cpu=3.9), {}, "cpu"),
+        (sample(100 * MB, EVEN, cpu=1.2, loop=0.99), {}, "cpu"),
+        (sample(100 * MB, EVEN, cpu=0.5, machine=0.95), {}, "cpu"),
+        (sample(300 * MB, EVEN, cpu=0.5, machine=0.5), {}, "cluster"),
+        (sample(110 * MB, EVEN), {"link": ("eth0", 125 * MB)}, "link"),
+        (sample(110 * MB, EVEN), {"link": ("eth0", 1250 * MB)}, "stripefs"),
+        (sample(41 * MB), {"host_rate": 0, "live": 0}, "store"),
+        (sample(400 * MB), {"host_rate": 0, "live": 0}, "stripefs"),
+    ],
+)
+def test_what_binds(parallel: Sample, options: dict[str, float], limit: str) -> None:
+    assert verdict(parallel, **options) == limit
+
+
+def test_who_keeps_the_processors_busy_is_told() -> None:
+    for parallel, words in (
+        (sample(MB, cpu=3.9, machine=0.98), "this host's processors were 98% busy, reading took 3.9 of one"),
+        (sample(MB, cpu=3.9, machine=0.9), "reading used 98% of the processors it may use"),
+    ):
+        used = utilisation(parallel, host_rate=0, cores=4)
+        assert judge(sample(MB), parallel, used, live_hosts=0).reason == words
+
+
+def test_the_busiest_host() -> None:
+    assert sample(100, {"a": 0.2, "b": 0.8}).busiest == ("b", 0.8)
+    assert sample(100).busiest == ("", 0.0)
+    assert Sample(0, 0.0).rate == 0.0
+
+
+def test_the_reason_names_the_host_and_its_share() -> None:
+    parallel = sample(120 * MB, UNEVEN)
+    used = utilisation(parallel, host_rate=40 * MB, cores=4)
+    reason = judge(sample(40 * MB), parallel, used, live_hosts=8).reason
+    assert "h0 served 30%" in reason
+    assert "at 90%" in reason
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcdefgh"), st.integers(0, 1 << 40), max_size=8),
+    st.floats(0, 1e4),
+    st.floats(0, 64),
+    st.floats(0, 1e10),
+    st.integers(0, 100),
+)
+def test_a_limit_is_only_blamed_when_it_was_used(
+    hosts: dict[str, int], seconds: float, cpu: float, host_rate: float, live: int
+) -> None:
+    parallel = Sample(sum(hosts.values()), seconds, cpu * seconds, hosts=hosts)
+    used = utilisation(parallel, host_rate=host_rate, cores=4)
+    limit = judge(Sample(1, 1.0), parallel, used, live_hosts=live).limit
+    blamed = {"cpu": "cpu", "host": "host", "placement": "host", "cluster": "host"}.get(limit)
+    assert (blamed is None) == (max(used.values(), default=0) < BINDS)
+    assert blamed is None or used[blamed] == max(used.values())

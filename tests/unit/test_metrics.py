@@ -1,0 +1,106 @@
+"""The page of metrics: one table in code and document, and text that Prometheus's parser reads."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from stripefs.metrics import METRICS, render
+
+DOCUMENT = Path(__file__).parents[2] / "docs/metrics.md"
+
+STATUS: dict[str, Any] = {
+    "version": "1.2.3",
+    "started_at": 1_700_000_000.5,
+    "restarts": 2,
+    "source": "hdfs://nn/data",
+    "mountpoint": "/mnt/data",
+    "requests": {"answered": 1000, "failed": 1, "read_bytes": (1 << 60) + 1},
+    "tree": {"nodes": 12, "open_files": 3},
+    "reader": {
+        "memory": {"budget": 1 << 30, "used": 5 << 20, "peak": 9 << 20},
+        "reads": 100,
+        "bytes_read": 99,
+        "bytes_fetched": 200,
+        "bytes_wasted": 3,
+        "throughput": 1e6,
+        "starved": 4,
+        "waited_seconds": 0.125,
+        "hedges": 5,
+        "hedge_wins": 1,
+        "retries": 6,
+        "dropped": 7,
+        "errors": {"HostFailed": 2, "ServiceDown": 1},
+        "in_flight": 8,
+        "threads": 32,
+        "range_size": 8 << 20,
+        "hosts": [
+            {"name": "10.0.0.1:9866", "in_flight": 1, "bytes": 10, "errors": 0, "avoided_seconds": 0.0},
+            {"name": "10.0.0.2:9866", "in_flight": 2, "bytes": 20, "errors": 1, "avoided_seconds": 3.5},
+        ],
+        "files": [{"path": "/secret/name", "length": 3, "cursors": []}],
+    },
+}  # fmt: skip
+
+
+def parsed(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    families = list(text_string_to_metric_families(text))
+    assert len({family.name for family in families}) == len(families)
+    return {
+        (sample.name, tuple(sample.labels.items())): sample.value for family in families for sample in family.samples
+    }
+
+
+def test_every_metric_is_on_the_page_and_means_what_the_status_says() -> None:
+    samples = parsed(render(STATUS))
+    assert {name for name, _ in samples} == {metric.name for metric in METRICS}
+    assert samples["stripefs_build_info", (("version", "1.2.3"),)] == 1
+    assert samples["stripefs_start_time_seconds", ()] == 1_700_000_000.5
+    assert samples["stripefs_served_bytes_total", ()] == float((1 << 60) + 1)
+    assert samples["stripefs_read_bytes_total", (("source", "store"),)] == 200
+    assert samples["stripefs_store_errors_total", (("error", "HostFailed"),)] == 2
+    assert samples["stripefs_host_read_bytes_total", (("host", "10.0.0.2:9866"),)] == 20
+    assert samples["stripefs_host_avoided", (("host", "10.0.0.1:9866"),)] == 0
+    assert samples["stripefs_host_avoided", (("host", "10.0.0.2:9866"),)] == 1
+    assert samples["stripefs_memory_used_bytes", ()] == 5 << 20
+    assert samples["stripefs_open_files", ()] == 3
+
+
+def test_types_as_declared() -> None:
+    kinds = dict(re.findall(r"# TYPE (\S+) (\S+)", render(STATUS)))
+    assert kinds == {metric.name: metric.kind for metric in METRICS}
+
+
+def test_what_a_status_lacks_is_left_out() -> None:
+    status = {key: value for key, value in STATUS.items() if key in ("version", "restarts", "reader")}
+    status["reader"] = {key: value for key, value in STATUS["reader"].items() if key in ("reads", "hosts")}
+    names = {name for name, _ in parsed(render(status))}
+    assert {"stripefs_reads_total", "stripefs_worker_restarts_total", "stripefs_host_in_flight"} <= names
+    assert names.isdisjoint({"stripefs_open_files", "stripefs_memory_used_bytes", "stripefs_store_errors_total"})
+    assert {name for name, _ in parsed(render({"version": "1"}))} == {"stripefs_build_info"}
+
+
+def test_names_follow_the_conventions() -> None:
+    for metric in METRICS:
+        assert re.fullmatch(r"stripefs_[a-z_]+", metric.name)
+        assert metric.name.endswith("_total") == (metric.kind == "counter")
+        assert metric.label != "path"
+        assert metric.help.endswith(".")
+
+
+def test_no_path_is_told() -> None:
+    assert "/secret" not in render(STATUS)
+    assert "/mnt" not in render(STATUS)
+
+
+@given(st.text(alphabet=st.characters(exclude_categories=("Cs",)).filter(lambda c: c.isprintable() or c == "\n")))
+def test_any_label_survives(text: str) -> None:
+    assert ("stripefs_build_info", (("version", text),)) in parsed(render(STATUS | {"version": text}))
+
+
+def test_the_document_holds_the_same_table() -> None:
+    rows = re.findall(r"^\| `(\w+)(?:\{(\w+)\})?` \| (\w+) \| (.+) \|$", DOCUMENT.read_text(), re.MULTILINE)
+    assert rows == [(m.name, m.label, m.kind, m.help) for m in METRICS]

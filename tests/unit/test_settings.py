@@ -1,0 +1,69 @@
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stripefs import settings
+from stripefs.errors import ConfigError
+from stripefs.settings import GIB, MIB, MountSettings, ReadSettings, Settings, StoreSettings, default_budget
+
+ALL = st.builds(
+    Settings,
+    st.builds(StoreSettings, url=st.text(), hdfs_user=st.text(), webhdfs_port=st.integers(0, 65535)),
+    st.builds(ReadSettings, memory=st.integers(0), io_timeout=st.floats(0.1, 1e6), hedge=st.booleans()),
+    st.builds(MountSettings, mountpoint=st.text(), options=st.lists(st.text()).map(tuple), umask=st.integers(0, 0o777)),
+)
+
+
+@given(ALL)
+def test_settings_travel_as_json(value: Settings) -> None:
+    assert Settings.from_json(value.to_json()) == value
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"store": {}, "read": {}, "mount": {"options": [], "colour": 1}}'])
+def test_other_text_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="settings are not readable"):
+        Settings.from_json(text)
+
+
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Give this process `memory` bytes and a cgroup tree of {path below the root: limit}."""
+
+    def make(memory: int, membership: str = "", limits: dict[str, str] | None = None) -> None:
+        monkeypatch.setattr(settings.os, "sysconf", lambda name: 4096 if name == "SC_PAGE_SIZE" else memory // 4096)
+        files = {f"/sys/fs/cgroup/{path}": text for path, text in (limits or {}).items()}
+        files["/proc/self/cgroup"] = membership
+
+        def read_text(self: Path) -> str:
+            if str(self) not in files:
+                raise FileNotFoundError(self)
+            return files[str(self)]
+
+        monkeypatch.setattr(Path, "read_text", read_text)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("memory", "membership", "limits", "budget"),
+    [
+        (64 * GIB, "", {}, GIB),
+        (4 * GIB, "", {}, 512 * MIB),
+        (128 * MIB, "", {}, 64 * MIB),
+        (64 * GIB, "0::/a/b\n", {"a/b/memory.max": "max\n", "a/memory.max": str(2 * GIB)}, 256 * MIB),
+        (64 * GIB, "0::/gone\n", {"memory.max": str(4 * GIB)}, 512 * MIB),
+        (64 * GIB, "4:memory:/j\n0::/\n", {"memory/j/memory.limit_in_bytes": str(2 * GIB)}, 256 * MIB),
+        (64 * GIB, "4:memory:/j\n", {"memory/j/memory.limit_in_bytes": str((1 << 63) - 4096)}, GIB),
+        (64 * GIB, "3:cpu:/j\n", {"memory/j/memory.limit_in_bytes": str(2 * GIB)}, GIB),
+    ],
+    ids=["large", "small", "tiny", "v2 parent", "v2 container", "v1", "v1 unlimited", "no memory controller"],
+)
+def test_the_default_budget(machine, memory: int, membership: str, limits: dict[str, str], budget: int) -> None:
+    machine(memory, membership, limits)
+    assert default_budget() == budget
+
+
+def test_the_default_budget_of_this_machine() -> None:
+    assert 64 * MIB <= default_budget() <= GIB

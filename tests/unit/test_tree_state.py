@@ -1,0 +1,263 @@
+"""The state that workers hand on, against a model in plain dictionaries; and its records, cut off anywhere."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+
+from stripefs.store.base import Identity, Kind, Status
+from stripefs.tree.state import ROOT, State
+
+NAMES = st.binary(min_size=1, max_size=8).filter(lambda name: b"/" not in name and b"\0" not in name) | st.just(
+    b"x" * 255
+)
+IDENTITIES = st.builds(
+    Identity, st.integers(0, 2**63 - 1), st.integers(-(2**63), 2**63 - 1), st.sampled_from(["", "a", "17:4711", "ä"])
+)
+STATUSES = st.builds(
+    Status,
+    name=NAMES,
+    kind=st.just(Kind.FILE),
+    length=st.integers(0, 2**63 - 1),
+    mtime_ns=st.integers(-(2**63), 2**63 - 1),
+    atime_ns=st.integers(-(2**63), 2**63 - 1),
+    mode=st.integers(0, 0o7777),
+    owner=st.sampled_from(["", "alice", "1000", "\udcff"]),
+    group=st.sampled_from(["", "staff"]),
+    file_id=st.sampled_from(["", "9"]),
+    block_size=st.integers(0, 2**40),
+    replication=st.integers(0, 512),
+    links=st.integers(0, 2**32 - 1),
+)
+
+
+class Kept:
+    """A journal in a list."""
+
+    def __init__(self, compact_every: int = 0) -> None:
+        self.payloads: list[bytes] = []
+        self._compact_every = compact_every
+
+    def append(self, payload: bytes) -> None:
+        self.payloads.append(payload)
+
+    def full(self) -> bool:
+        return 0 < self._compact_every < len(self.payloads)
+
+    def replace(self, payloads: Iterable[bytes]) -> None:
+        self.payloads = list(payloads)
+
+
+def facts(state: State) -> dict[str, Any]:
+    return {
+        "nodes": {
+            node.id: (node.parent, node.name, node.kind, node.identity, node.lookups, node.children, node.handles)
+            for node in state.nodes.values()
+        },
+        "current": state.current,
+        "files": {handle: (file.node, file.status) for handle, file in state.files.items()},
+        "directories": {handle: (held.node, held.names) for handle, held in state.directories.items()},
+    }
+
+
+def recovered(payloads: Iterable[bytes]) -> State:
+    state = State()
+    state.replay(payloads)
+    return state
+
+
+class Machine(RuleBasedStateMachine):
+    """What the kernel may do, in any order; the model counts by hand what the state should hold."""
+
+    directories = Bundle("directories")
+    files = Bundle("files")
+    handles = Bundle("handles")
+    listings = Bundle("listings")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept = Kept(compact_every=7)
+        self.state = State(self.kept)
+        self.lookups: dict[int, int] = {ROOT: 1}
+        self.held: dict[int, int] = {}  # handle → node
+
+    def alive(self, node: int) -> bool:
+        return node in self.state.nodes
+
+    @rule(target=directories)
+    def root(self) -> int:
+        return ROOT
+
+    @rule(target=directories, parent=directories, name=NAMES)
+    def look_up_directory(self, parent: int, name: bytes) -> Any:
+        return self._look_up(parent, name, Kind.DIRECTORY, None)
+
+    @rule(target=files, parent=directories, name=NAMES, identity=IDENTITIES)
+    def look_up_file(self, parent: int, name: bytes, identity: Identity) -> Any:
+        return self._look_up(parent, name, Kind.FILE, identity)
+
+    def _look_up(self, parent: int, name: bytes, kind: Kind, identity: Identity | None) -> Any:
+        if not self.alive(parent):
+            return multiple()
+        expected = self.state.id_of(parent, name, kind, identity)
+        node = self.state.see(parent, name, kind, identity)
+        assert node.id == expected
+        assert self.state.is_current(node)
+        self.lookups[node.id] = self.lookups.get(node.id, 0) + 1
+        return node.id
+
+    @rule(node=files | directories, count=st.integers(1, 5))
+    def forget(self, node: int, count: int) -> None:
+        if self.lookups.get(node, 0) >= count and node != ROOT:  # the kernel never forgets more than it looked up
+            self.lookups[node] -= count
+            self.state.forget(node, count)
+
+    @rule(target=handles, node=files, status=STATUSES)
+    def open(self, node: int, status: Status) -> Any:
+        if not self.lookups.get(node):
+            return multiple()
+        handle = self.state.open_file(node, status)
+        assert handle not in self.held
+        self.held[handle] = node
+        return handle
+
+    @rule(target=listings, node=directories)
+    def opendir(self, node: int) -> Any:
+        if not self.lookups.get(node):
+            return multiple()
+        handle = self.state.open_directory(node)
+        self.held[handle] = node
+        return handle
+
+    @rule(handle=listings, name=NAMES)
+    def list_one(self, handle: int, name: bytes) -> None:
+        if handle in self.held:
+            cookie = self.state.add_cookie(handle, name)
+            assert self.state.directories[handle].names[cookie - 1] == name
+
+    @rule(handle=consumes(handles) | consumes(listings))
+    def release(self, handle: int) -> None:
+        assert (self.state.release(handle) is not None) == (self.held.pop(handle, None) is not None)
+
+    @rule()
+    def commit(self) -> None:
+        self.state.commit()
+
+    @rule()
+    def die(self) -> None:
+        """The next worker starts from what was committed."""
+        self.state.commit()
+        before = facts(self.state)
+        self.state = State(self.kept)
+        self.state.replay(self.kept.payloads)
+        assert facts(self.state) == before
+
+    @invariant()
+    def holds_what_the_kernel_may_ask_for(self) -> None:
+        for node, count in self.lookups.items():
+            if count:
+                assert self.state.nodes[node].lookups == count
+                assert self.state.path(node).startswith(b"/")
+        for node in self.held.values():
+            assert self.state.nodes[node].handles == sum(1 for other in self.held.values() if other == node)
+
+    @invariant()
+    def holds_nothing_else(self) -> None:
+        needed = {node for node, count in self.lookups.items() if count} | set(self.held.values())
+        for node in list(needed):
+            while node != ROOT:
+                node = self.state.nodes[node].parent
+                needed.add(node)
+        assert set(self.state.nodes) == needed
+        assert set(self.state.current.values()) <= needed
+
+
+TestMachine = Machine.TestCase
+TestMachine.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+
+
+def test_a_replaced_file_gets_a_new_id_and_the_old_one_back_its_own() -> None:
+    state = State()
+    old = state.see(ROOT, b"f", Kind.FILE, Identity(1, 2, "a"))
+    new = state.see(ROOT, b"f", Kind.FILE, Identity(1, 2, "b"))
+    assert old.id != new.id
+    assert not state.is_current(old)
+    assert state.see(ROOT, b"f", Kind.FILE, Identity(1, 2, "a")) is old
+    assert state.is_current(old)
+
+
+def test_a_directory_keeps_its_id() -> None:
+    first, second = State(), State()
+    assert first.see(ROOT, b"d", Kind.DIRECTORY, None).id == second.see(ROOT, b"d", Kind.DIRECTORY, None).id
+
+
+def test_a_forgotten_version_gets_its_id_again() -> None:
+    state = State()
+    node = state.see(ROOT, b"f", Kind.FILE, Identity(1, 2, "a"))
+    state.forget(node.id, 1)
+    assert node.id not in state.nodes
+    assert state.see(ROOT, b"f", Kind.FILE, Identity(1, 2, "a")).id == node.id
+
+
+def test_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("stripefs.tree.state._derive", lambda *_: 1)
+    kept = Kept()
+    state = State(kept)
+    ids = [state.see(ROOT, name, Kind.FILE, Identity(0, 0, "")).id for name in (b"a", b"b", b"c")]
+    assert len(set(ids)) == 3
+    assert ROOT not in ids
+    state.commit()
+    assert facts(recovered(kept.payloads)) == facts(state)
+
+
+def test_parents_outlive_their_children() -> None:
+    state = State()
+    folder = state.see(ROOT, b"d", Kind.DIRECTORY, None)
+    file = state.see(folder.id, b"f", Kind.FILE, Identity(0, 0, ""))
+    handle = state.open_file(file.id, Status(b"f", Kind.FILE))
+    state.forget(folder.id, 1)
+    state.forget(file.id, 1)
+    assert state.path(file.id) == b"/d/f"
+    state.release(handle)
+    assert set(state.nodes) == {ROOT}
+
+
+def test_records_that_could_not_be_kept_go_with_the_next() -> None:
+    class Refusing(Kept):
+        refuse = True
+
+        def append(self, payload: bytes) -> None:
+            if self.refuse:
+                raise OSError
+            super().append(payload)
+
+    kept = Refusing()
+    state = State(kept)
+    state.see(ROOT, b"a", Kind.DIRECTORY, None)
+    with pytest.raises(OSError):  # noqa: PT011
+        state.commit()
+    kept.refuse = False
+    state.see(ROOT, b"b", Kind.DIRECTORY, None)
+    state.commit()
+    assert facts(recovered(kept.payloads)) == facts(state)
+
+
+@given(STATUSES)
+def test_statuses_come_back_whole(status: Status) -> None:
+    kept = Kept()
+    state = State(kept)
+    node = state.see(ROOT, b"f", Kind.FILE, status.identity)
+    handle = state.open_file(node.id, status)
+    state.commit()
+    assert recovered(kept.payloads).files[handle].status == status
+
+
+def test_an_unknown_record_is_refused() -> None:
+    with pytest.raises(ValueError, match="unknown"):
+        State().replay([struct.pack("<c", b"?")])
