@@ -1,0 +1,16 @@
+"""Benchmarks of stripefs on a real HDFS of several processes; `./scripts/bench --help`, and docs/benchmarks.md.
+
+model        pure: the rate that placement allows (a fluid model of DataNodes and a window)
+results      pure: samples, medians, ratios, the JSON document
+simulate     the reader's own policy against simulated hosts, compared with the model
+data         what the files hold, so that every reader can check what it got
+cluster      the HDFS that is measured: files, placement, caches, faults
+processes    CPU time and memory of process trees, from /proc
+clients      raw clients, each run in a process of its own
+patterns     how programs read a mounted file, each run in a process of its own
+mounts       stripefs and rclone mounts
+peers        building rclone, finding libhdfs
+plan         which cases, systems and ratios `bench read` has
+read         runs the plan
+report       tables, and the chart of the README
+"""

@@ -1,0 +1,107 @@
+"""The command `bench`. Results go to standard output, progress and errors (one line) to standard error.
+
+Exit codes: 0 done (also when a target is missed: that is a result), 1 what the line says, 2 a wrong argument.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from bench import peers, read, report, simulate
+from bench.cluster import BenchError
+from bench.plan import CASES
+from bench.results import load
+from stripefs.errors import StripefsError
+from stripefs.read.policy import Limits
+from stripefs.settings import ReadSettings
+from stripefs.units import parse_duration, parse_rate, parse_size
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = _parser().parse_args(arguments)
+    signal.signal(signal.SIGTERM, _interrupt)  # so that mounts and the cluster are taken down
+    try:
+        _COMMANDS[options.command](options)
+    except (BenchError, StripefsError, ValueError, OSError) as error:
+        print(f"bench: error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="bench", description="Benchmarks; docs/benchmarks.md tells what they mean.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="NAME")
+    reading = commands.add_parser("read", help="reading big files from HDFS, against raw clients and rclone")
+    reading.add_argument("--quick", action="store_true", help="smaller files, fewer systems, two rounds: 4 minutes")
+    reading.add_argument("--case", action="append", default=[], choices=CASES, help="only this case (may be repeated)")
+    reading.add_argument("--rounds", type=int, default=0, metavar="N", help="rounds of each run (3, quick: 2)")
+    reading.add_argument("--json", type=Path, metavar="FILE", help="write the document here")
+    reading.add_argument("--chart", type=Path, metavar="FILE", help="draw sequential reading here (.svg, .png)")
+    reading.add_argument("--name", default="bench", help="of the HDFS instance it starts and removes")
+    table = commands.add_parser("table", help="print the tables of a document as Markdown")
+    table.add_argument("document", type=Path, metavar="FILE.json")
+    table.add_argument("--chart", type=Path, metavar="FILE", help="draw sequential reading here as well")
+    simulating = commands.add_parser("simulate", help="the reader's policy against simulated hosts, and its settings")
+    simulating.add_argument("--size", type=parse_size, default="2GiB", help="of the file")
+    simulating.add_argument("--block-size", type=parse_size, default="8MiB")
+    simulating.add_argument("--replication", type=int, default=1)
+    simulating.add_argument("--hosts", type=int, default=8)
+    simulating.add_argument("--rate", type=parse_rate, default="40MB/s", help="of each host")
+    simulating.add_argument("--latency", type=parse_duration, default="5ms", help="before a host's first byte")
+    simulating.add_argument("--budget", type=parse_size, default="1GiB")
+    simulating.add_argument("--seeds", type=int, default=5, help="how many random placements")
+    commands.add_parser("build-rclone", help="build the pinned rclone, once")
+    return parser
+
+
+def _read(options: argparse.Namespace) -> None:
+    if os.geteuid() != 0:
+        raise BenchError("network namespaces and page caches need root: sudo ./scripts/bench read")
+    chosen = read.Options(options.quick, tuple(options.case), options.rounds, options.name)
+    document = read.run(chosen, _say)
+    if options.json:
+        options.json.write_text(document.to_json())
+    print(report.text(document), end="")
+    if options.chart:
+        report.chart(document, options.chart)
+
+
+def _table(options: argparse.Namespace) -> None:
+    document = load(options.document)
+    print(report.markdown(document), end="")
+    if options.chart:
+        report.chart(document, options.chart)
+
+
+def _simulate(options: argparse.Namespace) -> None:
+    defaults = ReadSettings()
+    limits = Limits(
+        options.budget, defaults.range_size, defaults.threads, defaults.per_host, defaults.io_timeout, defaults.hedge
+    )
+    given = (options.size, options.block_size, options.replication, options.hosts, options.rate, options.latency)
+    print(simulate.compare(simulate.Scenario(*given, limits), options.seeds))
+
+
+def _build_rclone(_options: argparse.Namespace) -> None:
+    print(peers.build_rclone(_say))
+
+
+_COMMANDS = {"read": _read, "table": _table, "simulate": _simulate, "build-rclone": _build_rclone}
+
+
+def _say(line: str) -> None:
+    print(f"bench: {line}", file=sys.stderr, flush=True)
+
+
+def _interrupt(_number: int, _frame: FrameType | None) -> None:
+    raise KeyboardInterrupt

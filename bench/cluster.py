@@ -1,0 +1,179 @@
+"""The HDFS that is measured: an instance of `./scripts/hdfs-cluster` with the benchmark's files on it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+import urllib.request
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from bench.data import DataFile, contents
+from bench.model import Extent
+from bench.processes import cpu_seconds
+
+__all__ = ["BenchError", "Cluster", "DataNode", "drop_caches", "running"]
+
+ROOT = Path(__file__).resolve().parent.parent
+_SCRIPT = ROOT / "scripts" / "hdfs-cluster"
+_WRITERS = 3  # two cores; more only wait for each other
+_SEGMENT = 128 << 20  # whole blocks of both sizes in use
+_ATTEMPTS = 5
+_LIVE_WITHIN = 60.0  # seconds for a resumed DataNode to send its heartbeat
+
+Say = Callable[[str], None]
+
+
+class BenchError(Exception):
+    """One line that says what stands in the way of a benchmark, and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class DataNode:
+    """Addresses are ip:port; `transfer` is how block locations name it."""
+
+    name: str
+    pid: int
+    transfer: str
+    http: str
+
+
+class Cluster:
+    """A running instance. `url` is hdfs://ip:port, `conf` a folder of site files for clients."""
+
+    def __init__(self, facts: dict[str, Any]) -> None:
+        self.name: str = facts["name"]
+        self.url: str = facts["url"]
+        self.conf: str = facts["conf"]
+        self.rate: float = float(facts["rate"])
+        self._http: str = facts["http"]
+        self.datanodes = [DataNode(d["node"], d["pid"], d["transfer"], d["http"]) for d in facts["datanodes"]]
+
+    def command(self, *arguments: str) -> str:
+        return _command(arguments[0], "--name", self.name, *arguments[1:])
+
+    def set_rate(self, rate: float) -> None:
+        """Cap each DataNode at `rate` bytes a second and direction, 0 for no cap."""
+        self.command("rate", f"{rate / 1e6:g}")
+        self.rate = rate
+
+    def locate(self, path: str) -> list[Extent]:
+        """The blocks of a file with the transfer addresses of their DataNodes."""
+        query = "op=GETFILEBLOCKLOCATIONS&user.name=root&offset=0&length=9223372036854775807"
+        answer = self._ask(f"webhdfs/v1{quote(path)}?{query}")
+        blocks = answer["BlockLocations"]["BlockLocation"]
+        return [Extent(int(b["offset"]), int(b["length"]), tuple(b["names"])) for b in blocks]
+
+    def write(self, files: Sequence[DataFile], say: Say) -> None:
+        """Make these files. Raises what the client raises.
+
+        Each is written in segments, a few at once, that the NameNode then joins without moving a byte: hdfs-native
+        gives up a file when the NameNode has not heard of its last block yet, which a busy machine brings about, and
+        so only a segment has to be written again.
+        """
+        jobs = [(file, begin) for file in files for begin in range(0, file.size, _SEGMENT)]
+        with ThreadPoolExecutor(_WRITERS) as pool:
+            names = list(pool.map(lambda job: self._write_segment(*job), jobs))
+        for file in files:
+            parts = [name for (owner, _), name in zip(jobs, names, strict=True) if owner is file]
+            self._join(file, parts)
+            say(f"wrote {file.path}: {file.size >> 20} MiB")
+        os.sync()  # dirty pages stay when caches are dropped
+
+    def datanode_cpu(self) -> float:
+        """User and system seconds that all DataNodes have used so far."""
+        return sum(cpu_seconds(node.pid) for node in self.datanodes)
+
+    def bytes_sent(self) -> int:
+        """What all DataNodes have put on their wires so far: each process shows the counters of its own namespace."""
+        total = 0
+        for node in self.datanodes:
+            lines = Path(f"/proc/{node.pid}/net/dev").read_text().splitlines()[2:]
+            links = {name.strip(): counts.split() for name, _, counts in (line.partition(":") for line in lines)}
+            total += sum(int(counts[8]) for name, counts in links.items() if name != "lo")
+        return total
+
+    def pause(self, node: DataNode) -> None:
+        """Freeze a DataNode at once: its connections stay and nothing answers."""
+        os.kill(node.pid, signal.SIGSTOP)
+
+    def resume(self, node: DataNode) -> None:
+        """Let a frozen DataNode go on and wait until the NameNode counts all as live again."""
+        os.kill(node.pid, signal.SIGCONT)
+        self._await_live()
+
+    def _await_live(self) -> None:
+        deadline = time.monotonic() + _LIVE_WITHIN
+        while not json.loads(self.command("status", "--json"))["ready"]:
+            if time.monotonic() > deadline:
+                raise BenchError(f"a DataNode of {self.name} did not come back: see its log in the instance's folder")
+            time.sleep(0.5)
+
+    def _write_segment(self, file: DataFile, begin: int) -> str:
+        """Write up to _SEGMENT bytes of `file` from `begin` into a file of their own and return its path."""
+        from hdfs_native import Client, WriteOptions
+
+        options = WriteOptions(block_size=file.block_size, replication=file.replication, create_parent=True)
+        client = Client(self.url)
+        for attempt in range(_ATTEMPTS):
+            path = f"{file.path}.parts/{begin:020}-{attempt}"
+            try:
+                writer = client.create(path, options)
+                for chunk in contents(file, begin, min(file.size, begin + _SEGMENT)):
+                    writer.write(chunk)
+                writer.close()
+                return path
+            except RuntimeError:  # how hdfs-native says NotReplicatedYet
+                if attempt == _ATTEMPTS - 1:
+                    raise
+                client.delete(path)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _join(self, file: DataFile, parts: Sequence[str]) -> None:
+        """CONCAT `parts` and give the result the name of `file`."""
+        from hdfs_native import Client
+
+        if parts[1:]:
+            query = f"op=CONCAT&user.name=root&sources={quote(','.join(parts[1:]), safe='')}"
+            request = urllib.request.Request(f"http://{self._http}/webhdfs/v1{parts[0]}?{query}", method="POST")
+            urllib.request.urlopen(request, timeout=30).close()
+        client = Client(self.url)
+        client.rename(parts[0], file.path, overwrite=True)
+        client.delete(f"{file.path}.parts", recursive=True)
+
+    def _ask(self, path: str) -> Any:
+        with urllib.request.urlopen(f"http://{self._http}/{path}", timeout=30) as answer:
+            return json.load(answer)
+
+
+@contextmanager
+def running(name: str, say: Say) -> Iterator[Cluster]:
+    """A fresh instance of eight DataNodes without a cap, removed when the block ends."""
+    say(f"starting the HDFS instance {name}")
+    facts = json.loads(_command("start", "--name", name, "--datanodes", "8", "--rate", "0", "--json"))
+    try:
+        yield Cluster(facts)
+    finally:
+        say(f"removing the HDFS instance {name}")
+        _command("stop", "--name", name)
+
+
+def drop_caches() -> None:
+    """Empty the page cache of this machine, the DataNodes' included."""
+    Path("/proc/sys/vm/drop_caches").write_text("3\n")
+
+
+def _command(*arguments: str) -> str:
+    done = subprocess.run([_SCRIPT, *arguments], capture_output=True, text=True, check=False)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
+        raise BenchError(f"hdfs-cluster {arguments[0]} failed: {last}")
+    return done.stdout

@@ -1,0 +1,106 @@
+"""What the benchmark's files hold: pages that carry their own number, so that every reader can check what it got.
+
+Page p (4096 bytes at offset 4096 * p) begins with p as a little-endian 64-bit number; the rest is the same random
+bytes in every page of a chunk, which nothing on the way compresses. The tensors of a safetensors file are laid over
+whole pages, behind a header that is padded to whole pages.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["CHUNK", "GIB", "MIB", "PAGE", "DataFile", "contents", "tensor_sizes", "wrong_page"]
+
+PAGE = 4096
+MIB = 1 << 20
+GIB = 1 << 30
+CHUNK = 8 * MIB
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file to be made on the cluster. `size` and `block_size` in bytes, whole multiples of CHUNK."""
+
+    name: str
+    size: int
+    block_size: int
+    replication: int = 1
+    safetensors: bool = False
+
+    @property
+    def path(self) -> str:
+        return f"/bench/{self.name}"
+
+
+def contents(file: DataFile, begin: int, end: int) -> Iterator[bytes]:
+    """The bytes [begin, end) of `file` in pieces of CHUNK; both are multiples of it."""
+    words: npt.NDArray[np.uint64] = np.random.default_rng(7).integers(0, 1 << 63, CHUNK // 8, dtype=np.uint64)
+    pages = words.reshape(-1, PAGE // 8)
+    head = _safetensors_header(file.size) if file.safetensors else b""
+    for start in range(begin, end, CHUNK):
+        first = start // PAGE
+        pages[:, 0] = np.arange(first, first + len(pages), dtype=np.uint64)
+        chunk = pages.tobytes()
+        yield head + chunk[len(head) :] if start == 0 else chunk
+
+
+def wrong_page(offset: int, data: bytes | bytearray | memoryview) -> str:
+    """Why `data`, read at `offset`, cannot be right, "" when the last page that begins in it carries its number.
+
+    The last, because the first may be a header.
+    """
+    page = (offset + len(data) - 8) // PAGE
+    place = page * PAGE - offset
+    if place < 0:
+        return ""
+    found = int.from_bytes(data[place : place + 8], "little")
+    return "" if found == page else f"page {page} came back as page {found}"
+
+
+def tensor_sizes(size: int) -> dict[str, int]:
+    """Names and bytes of the tensors of a safetensors file of about `size` bytes, in the order of the file.
+
+    The proportions are those of a language model of 1.1 billion parameters in 16 bits (hidden 2048, inner 5632,
+    vocabulary 32,000), with as many layers as fit; whole pages each.
+    """
+    layer = {
+        "input_layernorm": PAGE,
+        "mlp.down_proj": 22 * MIB,
+        "mlp.gate_proj": 22 * MIB,
+        "mlp.up_proj": 22 * MIB,
+        "post_attention_layernorm": PAGE,
+        "self_attn.k_proj": MIB,
+        "self_attn.o_proj": 8 * MIB,
+        "self_attn.q_proj": 8 * MIB,
+        "self_attn.v_proj": MIB,
+    }
+    ends = {"lm_head.weight": 125 * MIB, "model.embed_tokens.weight": 125 * MIB, "model.norm.weight": PAGE}
+    layers = max(0, (size - MIB - sum(ends.values())) // sum(layer.values()))
+    names = {f"model.layers.{i}.{part}.weight": length for i in range(layers) for part, length in layer.items()}
+    if size < MIB + sum(ends.values()):
+        names = {f"model.layers.{i}.mlp.weight": 4 * MIB for i in range((size - MIB) // (4 * MIB))}
+        ends = {}
+    return dict(sorted({**names, **ends}.items()))
+
+
+def _safetensors_header(size: int) -> bytes:
+    """The length, the JSON and its padding, whole pages long. The last tensor takes what is left of the file."""
+    tensors = tensor_sizes(size)
+    rough = 8 + 200 * (len(tensors) + 1)
+    length = -(-rough // PAGE) * PAGE
+    table: dict[str, object] = {}
+    begin = 0
+    for name, count in tensors.items():
+        end = begin + count
+        table[name] = {"dtype": "F16", "shape": [count // 2], "data_offsets": [begin, end]}
+        begin = end
+    rest = size - length - begin
+    if rest:
+        table["zz.rest"] = {"dtype": "F16", "shape": [rest // 2], "data_offsets": [begin, begin + rest]}
+    text = json.dumps(table, separators=(",", ":")).encode()
+    return (length - 8).to_bytes(8, "little") + text.ljust(length - 8)

@@ -1,0 +1,67 @@
+"""The facts that a result cannot be read without: machine, versions, cluster, sizes."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as package_version
+from pathlib import Path
+from typing import Any
+
+from bench.cluster import ROOT, Cluster
+from bench.data import MIB
+from bench.peers import RCLONE_VERSION
+from bench.plan import CAPPED, Scale
+
+__all__ = ["environment", "version"]
+
+_PACKAGES = ("hdfs-native", "pyfuse3", "trio", "pyarrow", "numpy", "safetensors")
+
+
+def version() -> str:
+    """The version of the package, with the commit where the checkout tells it."""
+    commit = _output("git", "-C", str(ROOT), "describe", "--always", "--dirty")
+    own = package_version("bootseer")
+    return f"{own} ({commit})" if commit else own
+
+
+def environment(cluster: Cluster, scale: Scale, rounds: int) -> dict[str, Any]:
+    """Facts as JSON values; sizes in MiB, rates in MB/s, load as the kernel's average of 15 minutes."""
+    return {
+        "kernel": platform.release(),
+        "cpu": _cpu_model(),
+        "cpus": os.cpu_count(),
+        "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // MIB,
+        "load_15min": round(os.getloadavg()[2], 2),
+        "python": platform.python_version(),
+        "packages": {name: found for name in _PACKAGES if (found := _package(name))},
+        "hadoop": "3.4.2",
+        "rclone": RCLONE_VERSION if scale.rclone else None,
+        "datanodes": len(cluster.datanodes),
+        "rate_mb_s": CAPPED / 1e6,
+        "file_mib": scale.size // MIB,
+        "budget_mib": scale.budget // MIB,
+        "rounds": rounds,
+        "quick": scale.quick,
+    }
+
+
+def _package(name: str) -> str:
+    try:
+        return package_version(name)
+    except PackageNotFoundError:
+        return ""
+
+
+def _cpu_model() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _output(*command: str) -> str:
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return ""

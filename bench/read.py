@@ -1,0 +1,199 @@
+"""`bench read`: runs the plan on a cluster of its own and draws the document from the samples.
+
+Order: the cluster comes up without a cap, the files are written, the uncapped group runs; then each DataNode is capped
+and the other groups run. Before each of the two come warm-up reads, over both of the DataNodes' data paths, until two
+in a row differ by less than 3%, because fresh JVMs give half. Each round begins one run further on, so no system always
+follows the same other.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench import peers
+from bench.cluster import BenchError, running
+from bench.data import GIB, MIB, DataFile
+from bench.environment import environment, version
+from bench.lab import Lab
+from bench.model import placement_limit
+from bench.plan import CASES, RAW, Run, Scale, ratios, runs
+from bench.results import UNITS, Document, Key, Ratio, Samples, quotients, spread
+from stripefs.settings import default_budget
+
+__all__ = ["Options", "choose", "groups", "run", "sum_up"]
+
+_WARM = 0.03
+_WARM_ROUNDS = 8  # of a machine that others use, two equal rounds may never come
+_WARM_THREADS = 32
+_BEST_OF = (RAW, "rclone")
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`cases` empty means all; `rounds` 0 means 2 when quick, else 3."""
+
+    quick: bool = False
+    cases: tuple[str, ...] = ()
+    rounds: int = 0
+    name: str = "bench"
+
+
+@dataclass(slots=True)
+class _Session:
+    lab: Lab
+    scale: Scale
+    say: Say
+    samples: Samples = field(default_factory=Samples)
+    notes: list[str] = field(default_factory=list)
+
+
+def run(options: Options, say: Say) -> Document:
+    """Measure. Raises BenchError where nothing can be measured; what one system cannot do becomes a note."""
+    notes: list[str] = []
+    rclone, libhdfs = _peers(options, notes, say)
+    size = 256 * MIB if options.quick else 2 * GIB
+    scale = Scale(options.quick, size, default_budget(), rclone, bool(libhdfs))
+    chosen = choose(runs(scale), options.cases)
+    rounds = options.rounds or (2 if options.quick else 3)
+    with running(options.name, say) as cluster:
+        session = _Session(Lab(cluster, libhdfs), scale, say, notes=notes)
+        cluster.write(sorted({run.file for run in chosen}, key=lambda file: file.name), say)
+        for rate, phase in itertools.groupby(groups(chosen), key=lambda group: group[0].rate):
+            cluster.set_rate(rate)
+            for index, group in enumerate(phase):
+                if index == 0:
+                    _warm_up(session, group[0].file)
+                _measure(session, group, rounds)
+        facts = environment(cluster, scale, rounds)
+    document = Document("read", version(), facts, notes=session.notes)
+    sum_up(session.samples, document)
+    return document
+
+
+def _peers(options: Options, notes: list[str], say: Say) -> tuple[Path | None, dict[str, str]]:
+    """rclone's binary and libhdfs's environment. A quick run builds nothing and leaves libhdfs out."""
+    rclone, libhdfs = peers.find_rclone(), {}
+    if options.quick:
+        notes.append("libhdfs is left out of quick runs")
+        if rclone is None:
+            notes.append("rclone is not built: ./scripts/bench build-rclone")
+        return rclone, {}
+    try:
+        rclone = peers.build_rclone(say)
+    except BenchError as error:
+        notes.append(str(error))
+    try:
+        libhdfs = peers.libhdfs_environment()
+    except BenchError as error:
+        notes.append(str(error))
+    return rclone, libhdfs
+
+
+def choose(all_runs: Sequence[Run], cases: Iterable[str]) -> list[Run]:
+    """The runs of `cases`, and those of other cases that their ratios need."""
+    wanted = set(cases) or set(CASES)
+    keys = {
+        (key.case, key.system)
+        for plan in ratios()
+        if wanted & {plan.upper.case, plan.lower.case}
+        for key in (plan.upper, plan.lower)
+    }
+    return [run for run in all_runs if run.case in wanted or keys & {(run.case, name) for name in _names(run.system)}]
+
+
+def _names(system: str) -> set[str]:
+    """What ratios may call it: by its own name, or as the best of its family."""
+    family = _family(system)
+    return {system, family} if family in _BEST_OF else {system}
+
+
+def groups(chosen: Sequence[Run]) -> list[list[Run]]:
+    found: dict[tuple[float, str], list[Run]] = {}
+    for one in chosen:
+        found.setdefault((one.rate, one.file.name), []).append(one)
+    return list(found.values())
+
+
+def _measure(session: _Session, group: Sequence[Run], rounds: int) -> None:
+    for number in range(rounds):
+        shift = number % len(group)
+        for one in [*group[shift:], *group[:shift]]:
+            if number < one.rounds:
+                _measure_one(session, one, number, rounds)
+        _add_limit(session, group, number)
+
+
+def _measure_one(session: _Session, one: Run, number: int, rounds: int) -> None:
+    try:
+        values = one.measure(session.lab, number)
+    except BenchError as error:
+        session.notes.append(f"{one.case}, {one.system}: {error}")
+        session.say(session.notes[-1])
+        return
+    session.samples.add(one.case, one.system, number, values)
+    first, value = next(iter(values.items()))
+    session.say(f"round {number + 1}/{rounds}  {one.case:18} {one.system:22} {value:8.1f} {UNITS[first]}")
+
+
+def _warm_up(session: _Session, file: DataFile) -> None:
+    """Read over both of the DataNodes' data paths, each until two reads in a row are about equally fast."""
+    for kind in ("native", "webhdfs"):
+        last = 0.0
+        for _ in range(_WARM_ROUNDS):
+            rate = session.lab.client(file, kind, _WARM_THREADS)["throughput"]
+            session.say(f"warm-up of {kind}: {rate:.0f} MB/s")
+            if abs(rate - last) < _WARM * rate:
+                break
+            last = rate
+        else:
+            session.notes.append(f"{kind}: no two of {_WARM_ROUNDS} warm-up reads came within {_WARM:.0%}")
+
+
+def _add_limit(session: _Session, group: Sequence[Run], number: int) -> None:
+    """What placement allows at the rate that one DataNode alone had in this round."""
+    for one in group:
+        alone = session.samples.get(Key(one.case, "one_datanode")).get(number)
+        if one.system == "one_datanode" and alone:
+            budget = session.scale.tight if one.case == "large_blocks" else session.scale.budget
+            limit = placement_limit(session.lab.extents(one.file), alone, budget)
+            session.samples.add(one.case, "placement_limit", number, {"throughput": limit})
+
+
+def _family(system: str) -> str:
+    return system.partition(":")[0]
+
+
+def sum_up(samples: Samples, document: Document) -> None:
+    """Rows, ratios and the verdicts on memory."""
+    for case in CASES:
+        for family in _BEST_OF:
+            systems = {key.system for key in samples.series if key.case == case and _family(key.system) == family}
+            best = samples.best(case, sorted(systems))
+            for key in [key for key in samples.series if (key.case, key.system) == (case, best)]:
+                samples.series[Key(case, family, key.metric)] = samples.series[key]
+    document.rows = samples.rows()
+    for plan in ratios():
+        values = quotients(samples.get(plan.upper), samples.get(plan.lower))
+        if values:
+            document.ratios.append(Ratio(plan.name, *spread(values)))
+    document.ratios += _memory(samples)
+
+
+def _memory(samples: Samples) -> list[Ratio]:
+    """How far memory went past the budget, in MiB: of each case its worst system, and the worst of all."""
+    found: list[Ratio] = []
+    for case in CASES:
+        series = [v for k, v in samples.series.items() if (k.case, k.metric) == (case, "over_budget")]
+        if series:
+            worst = max(series, key=lambda values: statistics.median(values.values()))
+            found.append(Ratio(f"memory_over_budget_mib_{case}", *spread(list(worst.values()))))
+    if found:
+        worst_case = max(found, key=lambda ratio: ratio.value)
+        found.insert(0, Ratio("memory_over_budget_mib", worst_case.value, worst_case.low, worst_case.high))
+    return found

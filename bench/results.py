@@ -1,0 +1,150 @@
+"""Samples of one benchmark run and what is drawn from them: rows, ratios, the JSON document.
+
+A sample belongs to a case, a system, a metric and a round. Ratios are made round by round, because what disturbs a
+round disturbs both of its sides, and then summed up: the median of the quotients, with the lowest and the highest.
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+__all__ = ["Document", "Key", "Ratio", "Row", "Samples", "load", "quotients", "spread"]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Key:
+    """Names one series of samples."""
+
+    case: str
+    system: str
+    metric: str = "throughput"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the full table: `n` samples of a series in `unit`."""
+
+    case: str
+    system: str
+    metric: str
+    unit: str
+    median: float
+    min: float
+    max: float
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ratio:
+    """`value` is the median of the quotients of single rounds, `low` and `high` their extremes."""
+
+    name: str
+    value: float
+    low: float
+    high: float
+
+
+UNITS = {
+    "throughput": "MB/s",  # 10^6 bytes, as disks and links count
+    "time": "s",
+    "cpu_per_gb": "s/GB",  # user and system time of all processes of the system, reader included
+    "datanode_cpu_per_gb": "s/GB",
+    "peak_pss": "MiB",
+    "over_budget": "MiB",
+}
+
+
+@dataclass(slots=True)
+class Samples:
+    """series[key][round] is one measured value."""
+
+    series: dict[Key, dict[int, float]] = field(default_factory=dict)
+
+    def add(self, case: str, system: str, number: int, values: Mapping[str, float]) -> None:
+        """Keep what one run of `system` in round `number` gave, by metric."""
+        for metric, value in values.items():
+            self.series.setdefault(Key(case, system, metric), {})[number] = value
+
+    def get(self, key: Key) -> dict[int, float]:
+        return self.series.get(key, {})
+
+    def best(self, case: str, systems: Iterable[str], metric: str = "throughput") -> str | None:
+        """The system with the highest median, None where none was measured.
+
+        One system is chosen for all rounds: taking the best of each round anew would reward luck.
+        """
+        measured = [
+            (statistics.median(values.values()), s) for s in systems if (values := self.get(Key(case, s, metric)))
+        ]
+        return max(measured)[1] if measured else None
+
+    def rows(self) -> list[Row]:
+        rows = []
+        for key, values in self.series.items():
+            middle, low, high = spread(list(values.values()))
+            unit = UNITS[key.metric]
+            rows.append(Row(key.case, key.system, key.metric, unit, middle, low, high, len(values)))
+        return rows
+
+
+def spread(values: Sequence[float]) -> tuple[float, float, float]:
+    """Median, lowest and highest of at least one value."""
+    return statistics.median(values), min(values), max(values)
+
+
+def quotients(upper: Mapping[int, float], lower: Mapping[int, float]) -> list[float]:
+    """upper / lower of each round that has both."""
+    return [upper[number] / lower[number] for number in sorted(upper.keys() & lower.keys())]
+
+
+@dataclass(slots=True)
+class Document:
+    """What `--json` writes. `notes` tells what could not be measured and why, a sentence each."""
+
+    bench: str
+    version: str
+    environment: dict[str, Any]
+    rows: list[Row] = field(default_factory=list)
+    ratios: list[Ratio] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def to_json(self) -> str:
+        document = {
+            "bench": self.bench,
+            "version": self.version,
+            "environment": self.environment,
+            "rows": [{name: _rounded(getattr(row, name)) for name in Row.__slots__} for row in self.rows],
+            "ratios": [{name: _rounded(getattr(ratio, name)) for name in Ratio.__slots__} for ratio in self.ratios],
+            "notes": self.notes,
+        }
+        return json.dumps(document, indent=2) + "\n"
+
+    def row(self, case: str, system: str, metric: str = "throughput") -> Row | None:
+        wanted = (case, system, metric)
+        return next((row for row in self.rows if (row.case, row.system, row.metric) == wanted), None)
+
+
+def load(file: Path) -> Document:
+    """The inverse of `Document.to_json`. Raises ValueError for anything else."""
+    try:
+        data = json.loads(file.read_text())
+        return Document(
+            data["bench"],
+            data["version"],
+            data["environment"],
+            [Row(**row) for row in data["rows"]],
+            [Ratio(**ratio) for ratio in data["ratios"]],
+            data.get("notes", []),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{file} does not hold what `bench … --json` writes: {error}") from error
+
+
+def _rounded(value: Any) -> Any:
+    """Four significant digits are more than any run repeats."""
+    return float(f"{value:.4g}") if isinstance(value, float) else value
