@@ -47,9 +47,11 @@ def _parser() -> argparse.ArgumentParser:
     reading.add_argument("--rounds", type=int, default=0, metavar="N", help="rounds of each run (3, quick: 2)")
     reading.add_argument("--json", type=Path, metavar="FILE", help="write the document here")
     reading.add_argument("--chart", type=Path, metavar="FILE", help="draw sequential reading here (.svg, .png)")
-    reading.add_argument("--name", default="bench", help="of the HDFS instance it starts and removes")
+    reading.add_argument("--name", default="bench", help="of the HDFS instance; one that runs already is used")
+    reading.add_argument("--keep", action="store_true", help="leave the instance and its files for the next run")
     table = commands.add_parser("table", help="print the tables of a document as Markdown")
     table.add_argument("document", type=Path, metavar="FILE.json")
+    table.add_argument("--into", type=Path, metavar="FILE.md", help="put them there, between its marks for results")
     table.add_argument("--chart", type=Path, metavar="FILE", help="draw sequential reading here as well")
     simulating = commands.add_parser("simulate", help="the reader's policy against simulated hosts, and its settings")
     simulating.add_argument("--size", type=parse_size, default="2GiB", help="of the file")
@@ -67,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
 def _read(options: argparse.Namespace) -> None:
     if os.geteuid() != 0:
         raise BenchError("network namespaces and page caches need root: sudo ./scripts/bench read")
-    chosen = read.Options(options.quick, tuple(options.case), options.rounds, options.name)
+    chosen = read.Options(options.quick, tuple(options.case), options.rounds, options.name, options.keep)
     document = read.run(chosen, _say)
     if options.json:
         options.json.write_text(document.to_json())
@@ -78,7 +80,10 @@ def _read(options: argparse.Namespace) -> None:
 
 def _table(options: argparse.Namespace) -> None:
     document = load(options.document)
-    print(report.markdown(document), end="")
+    if options.into:
+        options.into.write_text(report.insert(options.into.read_text(), report.markdown(document)))
+    else:
+        print(report.markdown(document), end="")
     if options.chart:
         report.chart(document, options.chart)
 

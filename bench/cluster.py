@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -73,12 +74,13 @@ class Cluster:
         return [Extent(int(b["offset"]), int(b["length"]), tuple(b["names"])) for b in blocks]
 
     def write(self, files: Sequence[DataFile], say: Say) -> None:
-        """Make these files. Raises what the client raises.
+        """Make those of these files that are not there yet. Raises what the client raises.
 
         Each is written in segments, a few at once, that the NameNode then joins without moving a byte: hdfs-native
         gives up a file when the NameNode has not heard of its last block yet, which a busy machine brings about, and
         so only a segment has to be written again.
         """
+        files = [file for file in files if not self._has(file)]
         jobs = [(file, begin) for file in files for begin in range(0, file.size, _SEGMENT)]
         with ThreadPoolExecutor(_WRITERS) as pool:
             names = list(pool.map(lambda job: self._write_segment(*job), jobs))
@@ -116,6 +118,16 @@ class Cluster:
             if time.monotonic() > deadline:
                 raise BenchError(f"a DataNode of {self.name} did not come back: see its log in the instance's folder")
             time.sleep(0.5)
+
+    def _has(self, file: DataFile) -> bool:
+        try:
+            found = self._ask(f"webhdfs/v1{quote(file.path)}?op=GETFILESTATUS&user.name=root")["FileStatus"]
+        except urllib.error.HTTPError as error:
+            if error.code == 404:
+                return False
+            raise
+        wanted = (file.size, file.block_size, file.replication)
+        return (found["length"], found["blockSize"], found["replication"]) == wanted
 
     def _write_segment(self, file: DataFile, begin: int) -> str:
         """Write up to _SEGMENT bytes of `file` from `begin` into a file of their own and return its path."""
@@ -155,15 +167,34 @@ class Cluster:
 
 
 @contextmanager
-def running(name: str, say: Say) -> Iterator[Cluster]:
-    """A fresh instance of eight DataNodes without a cap, removed when the block ends."""
+def running(name: str, say: Say, *, keep: bool = False) -> Iterator[Cluster]:
+    """An instance of eight DataNodes: one that is running already, which stays, else a fresh one.
+
+    A fresh one is removed when the block ends, unless it is to be kept.
+    """
+    facts = _running_facts(name)
+    if facts is not None:
+        say(f"using the HDFS instance {name}, which is running")
+        yield Cluster(facts)
+        return
     say(f"starting the HDFS instance {name}")
     facts = json.loads(_command("start", "--name", name, "--datanodes", "8", "--rate", "0", "--json"))
     try:
         yield Cluster(facts)
     finally:
-        say(f"removing the HDFS instance {name}")
-        _command("stop", "--name", name)
+        if keep:
+            say(f"leaving the HDFS instance {name}: ./scripts/hdfs-cluster stop --name {name}")
+        else:
+            say(f"removing the HDFS instance {name}")
+            _command("stop", "--name", name)
+
+
+def _running_facts(name: str) -> dict[str, Any] | None:
+    try:
+        facts: dict[str, Any] = json.loads(_command("status", "--name", name, "--json"))
+    except BenchError:
+        return None
+    return facts if facts["ready"] and len(facts["datanodes"]) == 8 else None
 
 
 def drop_caches() -> None:

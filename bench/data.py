@@ -66,7 +66,7 @@ def tensor_sizes(size: int) -> dict[str, int]:
     """Names and bytes of the tensors of a safetensors file of about `size` bytes, in the order of the file.
 
     The proportions are those of a language model of 1.1 billion parameters in 16 bits (hidden 2048, inner 5632,
-    vocabulary 32,000), with as many layers as fit; whole pages each.
+    vocabulary 32,000, or 4,000 in a file below 1 GiB), with as many layers as fit; whole pages each.
     """
     layer = {
         "input_layernorm": PAGE,
@@ -74,17 +74,17 @@ def tensor_sizes(size: int) -> dict[str, int]:
         "mlp.gate_proj": 22 * MIB,
         "mlp.up_proj": 22 * MIB,
         "post_attention_layernorm": PAGE,
-        "self_attn.k_proj": MIB,
+        "self_attn.k_proj": 2 * MIB,
         "self_attn.o_proj": 8 * MIB,
         "self_attn.q_proj": 8 * MIB,
-        "self_attn.v_proj": MIB,
+        "self_attn.v_proj": 2 * MIB,
     }
-    ends = {"lm_head.weight": 125 * MIB, "model.embed_tokens.weight": 125 * MIB, "model.norm.weight": PAGE}
-    layers = max(0, (size - MIB - sum(ends.values())) // sum(layer.values()))
+    vocabulary = 125 * MIB if size >= GIB else 16 * MIB
+    ends = {"lm_head.weight": vocabulary, "model.embed_tokens.weight": vocabulary, "model.norm.weight": PAGE}
+    layers = (size - MIB - sum(ends.values())) // sum(layer.values())
+    if layers < 1:
+        raise ValueError(f"a model has no layer in {size} bytes")
     names = {f"model.layers.{i}.{part}.weight": length for i in range(layers) for part, length in layer.items()}
-    if size < MIB + sum(ends.values()):
-        names = {f"model.layers.{i}.mlp.weight": 4 * MIB for i in range((size - MIB) // (4 * MIB))}
-        ends = {}
     return dict(sorted({**names, **ends}.items()))
 
 

@@ -42,6 +42,7 @@ class Options:
     cases: tuple[str, ...] = ()
     rounds: int = 0
     name: str = "bench"
+    keep: bool = False
 
 
 @dataclass(slots=True)
@@ -61,7 +62,7 @@ def run(options: Options, say: Say) -> Document:
     scale = Scale(options.quick, size, default_budget(), rclone, bool(libhdfs))
     chosen = choose(runs(scale), options.cases)
     rounds = options.rounds or (2 if options.quick else 3)
-    with running(options.name, say) as cluster:
+    with running(options.name, say, keep=options.keep) as cluster:
         session = _Session(Lab(cluster, libhdfs), scale, say, notes=notes)
         cluster.write(sorted({run.file for run in chosen}, key=lambda file: file.name), say)
         for rate, phase in itertools.groupby(groups(chosen), key=lambda group: group[0].rate):

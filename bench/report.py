@@ -8,12 +8,13 @@ from pathlib import Path
 from bench.plan import CASES, ratios
 from bench.results import Document, Ratio, Row
 
-__all__ = ["chart", "markdown", "text"]
+__all__ = ["chart", "insert", "markdown", "text"]
 
 _BOUNDS = {plan.name: plan for plan in ratios() if plan.bound}
 _MEMORY = "memory_over_budget_mib"
 _MEMORY_BOUND = 150.0
 _METRICS = ("throughput", "time", "cpu_per_gb", "datanode_cpu_per_gb", "peak_pss")
+_BEGIN, _END = "<!-- results -->", "<!-- end of results -->"
 _ROW_HEAD = [
     "case",
     "system",
@@ -56,6 +57,15 @@ def markdown(document: Document) -> str:
     notes = [f"- {note}" for note in document.notes]
     tables = [_pipes(_ratio_cells(document.ratios)), _pipes(_row_cells(document))]
     return "\n\n".join([head, *tables, *(["\n".join(notes)] if notes else [])]) + "\n"
+
+
+def insert(page: str, tables: str) -> str:
+    """`page` with `tables` in place of what stands between its two marks. Raises ValueError where they are missing."""
+    before, begin, rest = page.partition(_BEGIN)
+    _, end, after = rest.partition(_END)
+    if not begin or not end:
+        raise ValueError(f"the page has no lines {_BEGIN} and {_END} to put the tables between")
+    return f"{before}{begin}\n\n{tables}\n{end}{after}"
 
 
 def chart(document: Document, file: Path) -> None:

@@ -34,10 +34,7 @@ def main(arguments: list[str]) -> int:
     try:
         with ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="stripefs-demo-")))
-            if "--hdfs" in arguments:
-                url = stack.enter_context(real_cluster(folder))
-            else:
-                url = simulated_hosts(folder)
+            url = stack.enter_context(real_cluster()) if "--hdfs" in arguments else simulated_hosts(folder)
             demonstrate(url, folder, stack)
     except KeyboardInterrupt:
         return 130
@@ -104,7 +101,7 @@ def simulated_hosts(folder: Path) -> str:
 
 
 @contextmanager
-def real_cluster(folder: Path) -> Iterator[str]:
+def real_cluster() -> Iterator[str]:
     import hdfs_native
 
     command = str(ROOT / "scripts/hdfs-cluster")

@@ -11,12 +11,19 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stripefs.store.base import Block
-
-__all__ = ["CHUNK", "BlockMap", "Span"]
+__all__ = ["CHUNK", "Block", "BlockMap", "Span"]
 
 CHUNK = 1 << 20
 """Bytes of a chunk: the largest READ that the kernel sends through FUSE without further options."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Bytes [offset, offset + length) of a file lie whole on each of `hosts` (names as in `Store.hosts`)."""
+
+    offset: int
+    length: int
+    hosts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

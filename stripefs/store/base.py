@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from stripefs.errors import Unsupported
+from stripefs.layout.blocks import Block
 
 __all__ = [
     "Block",
@@ -79,15 +80,6 @@ class Status:
     @property
     def identity(self) -> Identity:
         return Identity(self.length, self.mtime_ns, self.file_id)
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Bytes [offset, offset + length) of a file lie whole on each of `hosts` (names as in `Store.hosts`)."""
-
-    offset: int
-    length: int
-    hosts: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

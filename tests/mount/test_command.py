@@ -38,7 +38,7 @@ class Shell:
         (self.source / "deep/big").write_bytes(os.urandom(5 * MIB + 1))
         (self.source / "small").write_bytes(b"small\n")
         clean = {name: value for name, value in os.environ.items() if not name.startswith("STRIPEFS_")}
-        self.environ = clean | {"HOME": str(folder)}
+        self.environ = clean | {"HOME": str(folder), "STRIPEFS_LOG_FILE": str(self.log)}
         self.children: list[subprocess.Popen[str]] = []
 
     def arguments(self, name: str, *arguments: object) -> list[str]:
@@ -67,7 +67,7 @@ class Shell:
         return child
 
     def mount(self, *options: object, source: str = "source") -> None:
-        done = self.run("mount", source, "mnt", "--log-file", self.log, "--memory", "64MiB", *options)
+        done = self.run("mount", source, "mnt", "--memory", "64MiB", *options)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
     def status(self) -> dict[str, Any]:
@@ -233,7 +233,9 @@ def test_in_the_foreground_it_logs_and_tells_systemd(shell: Shell) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(address)
         systemd.settimeout(PATIENCE)
-        child = shell.start("mount", "source", "mnt", "-f", "--log-format", "json", NOTIFY_SOCKET=address)
+        child = shell.start(
+            "mount", "source", "mnt", "-f", "--log-format", "json", NOTIFY_SOCKET=address, STRIPEFS_LOG_FILE=""
+        )
         assert systemd.recv(64) == b"READY=1"
     assert (shell.mountpoint / "small").read_bytes() == b"small\n"
     child.send_signal(signal.SIGTERM)
@@ -266,7 +268,7 @@ def test_metrics_are_served(shell: Shell) -> None:
 
 @pytest.mark.root
 def test_mount_helper_mounts_as_fstab_says(shell: Shell) -> None:
-    options = f"rw,_netdev,nofail,x-systemd.automount,noexec,range_size=1M,log_file={shell.log}"
+    options = "rw,_netdev,nofail,x-systemd.automount,noexec,range_size=1M"
     done = shell.run("source", "mnt", "-o", options, name="mount.stripefs")
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == "stripefs: mounting read-only; say ro in the options to silence this line\n"
@@ -291,7 +293,7 @@ def test_mount_8_finds_the_helper(shell: Shell) -> None:
         sbin=$(readlink -f /sbin)
         mount -t overlay overlay -o "lowerdir=$sbin,upperdir=$1/upper,workdir=$1/work" "$sbin"
         ln -s "$2" /sbin/mount.stripefs
-        echo "$3 $4 stripefs ro,noauto,_netdev,nofail,umask=077,log_file=$5 0 0" > "$1/fstab"
+        echo "$3 $4 stripefs ro,noauto,_netdev,nofail,umask=077 0 0" > "$1/fstab"
         mount --fstab "$1/fstab" "$4"
         stat -c %a "$4/small" && cat "$4/small" && grep " $4 " /proc/mounts
         umount "$4"
@@ -300,7 +302,7 @@ def test_mount_8_finds_the_helper(shell: Shell) -> None:
     room.mkdir()
     helper = Path(sys.executable).with_name("mount.stripefs")
     done = subprocess.run(
-        ["unshare", "--mount", "bash", "-c", script, "bash", room, helper, shell.source, shell.mountpoint, shell.log],
+        ["unshare", "--mount", "bash", "-c", script, "bash", room, helper, shell.source, shell.mountpoint],
         env=shell.environ,
         capture_output=True,
         text=True,

@@ -160,7 +160,7 @@ def test_kill_during_metadata_storm(mounts: Mounts) -> None:
     threads = [threading.Thread(target=use, args=(seed,)) for seed in range(4)]
     for thread in threads:
         thread.start()
-    killer = threading.Thread(target=_kill_until_done, args=(mounted, done, 3))
+    killer = threading.Thread(target=_kill_until_done, args=(mounted, done, 3, 15))
     killer.start()
     for thread in threads:
         thread.join()

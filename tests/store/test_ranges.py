@@ -36,9 +36,14 @@ def test_release_comes_at_once_when_nobody_reads() -> None:
 def test_a_read_that_fails_counts_as_ended() -> None:
     released: list[bool] = []
     in_use = InUse("file", lambda: released.append(True))
-    with pytest.raises(ZeroDivisionError), in_use.reading():
-        in_use.close()
-        raise ZeroDivisionError
+
+    def fail() -> None:
+        with in_use.reading():
+            in_use.close()
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
     assert released == [True]
 
 

@@ -138,3 +138,14 @@ def test_a_local_store_loads_no_client_library() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_without_pyarrow_it_is_said_what_to_install() -> None:
+    program = (
+        "import sys; sys.modules['pyarrow'] = None; from stripefs.store.url import open_store;"
+        "from stripefs.errors import ConfigError; from stripefs.settings import StoreSettings\n"
+        "try: open_store(StoreSettings(url='s3://bucket'))\n"
+        "except ConfigError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
+    assert "bootseer[arrow]" in done.stdout

@@ -49,18 +49,18 @@ def test_a_page_in_the_wrong_place_is_found(offset: int, length: int) -> None:
 
 
 def test_the_real_library_reads_the_safetensors_file_in_the_order_of_the_file(tmp_path: Path) -> None:
-    file = make(tmp_path, safetensors=True, size=6 * CHUNK)
+    file = make(tmp_path, safetensors=True, size=17 * CHUNK)
     begin = int.from_bytes(file.read_bytes()[:8], "little") + 8
     with safe_open(file, framework="numpy") as tensors:
         seen = np.concatenate([tensors.get_tensor(name).view(np.uint64)[:: PAGE // 8] for name in tensors.keys()])  # noqa: SIM118  # not a dict
     assert seen[0] == begin // PAGE
     assert (np.diff(seen) == 1).all()
-    assert seen[-1] == 6 * CHUNK // PAGE - 1
+    assert seen[-1] == 17 * CHUNK // PAGE - 1
 
 
 def test_a_large_safetensors_file_has_the_proportions_of_a_model() -> None:
     sizes = tensor_sizes(2048 * MIB)
-    assert 20 <= sum("self_attn.q_proj" in name for name in sizes) <= 24
+    assert 19 <= sum("self_attn.q_proj" in name for name in sizes) <= 24
     assert list(sizes) == sorted(sizes)
     assert sum(sizes.values()) < 2048 * MIB
 
@@ -100,11 +100,11 @@ def test_direct_reads_check_what_they_get(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("pattern", ["mmap_alternate", "mmap_all"])
 def test_two_processes_copy_all_tensors_and_notice_disorder(tmp_path: Path, pattern: str) -> None:
-    file = make(tmp_path, safetensors=True)
+    file = make(tmp_path, safetensors=True, size=17 * CHUNK)
     # As the benchmark runs it: in a process of its own, which takes the helpers of multiprocessing with it.
     command = [sys.executable, "-m", "bench.patterns", pattern, str(file)]
     answer = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout)
-    assert answer["bytes"] == 4 * CHUNK
+    assert answer["bytes"] == 17 * CHUNK
     with file.open("r+b") as out:
         out.seek(2 * CHUNK)
         out.write(bytes(8))

@@ -80,6 +80,21 @@ def test_the_command_prints_tables_and_draws_the_chart_from_a_file(
     assert "absent.json" in capsys.readouterr().err
 
 
+def test_tables_go_between_the_marks_of_a_page_and_replace_older_ones(tmp_path: Path) -> None:
+    stored, page = tmp_path / "read.json", tmp_path / "page.md"
+    stored.write_text(document().to_json())
+    page.write_text("before\n<!-- results -->\nold\n<!-- end of results -->\nafter\n")
+    for _ in range(2):
+        assert main(["table", str(stored), "--into", str(page)]) == 0
+    text = page.read_text()
+    assert text.startswith("before\n")
+    assert text.endswith("\nafter\n")
+    assert text.count(report.markdown(document())) == 1
+    assert "old" not in text
+    page.write_text("no marks")
+    assert main(["table", str(stored), "--into", str(page)]) == 1
+
+
 def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
     empty = Document("read", "0", FACTS)
     with pytest.raises(ValueError, match="no sequential reads"):

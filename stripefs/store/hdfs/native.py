@@ -1,9 +1,10 @@
 """hdfs-native behind our errors: metadata by RPC, and files whose blocks are pinned when they are opened.
 
 What the library does not do for us: it panics past the end of a file (callers clamp), tries a dead NameNode for
-minutes (so we look first whether one answers), knows no file ids and no locations, and picks replicas by itself.
-A pinned file keeps the block list of its opening; DataNodes serve a block even when it was truncated and appended to
-meanwhile (seen on Hadoop 3.4.2), so pinned bytes need the same confirmation as any.
+minutes (so we look first whether one answers), asks the NameNode before a client's first read (so we make one early),
+knows no file ids and no locations, and picks replicas by itself. A pinned file keeps the block list of its opening;
+DataNodes serve a block even when it was truncated and appended to meanwhile (seen on Hadoop 3.4.2), so pinned bytes
+need the same confirmation as any.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol
 
-from hdfs_native import Client
+from hdfs_native import Client, FileReader
 
 from stripefs.errors import (
     Abandoned,
@@ -36,6 +37,7 @@ __all__ = ["NativeClient", "PinnedClient", "PinnedFile", "translate"]
 
 _PAGE = 1000  # entries of one batch; the NameNode's own page (dfs.ls.limit)
 _TRUSTED = 1.0  # seconds for which a NameNode that answered is taken to be there still
+_WARM_UPS = 3  # files whose DataNodes may be down before we stop trying
 _RPC_ERROR = re.compile(r'RPCError\("([^"]+)", "((?:[^"\\]|\\.)*)"')
 
 
@@ -52,7 +54,7 @@ class PinnedClient(Protocol):
     name: str
 
     def open(self, path: str, length: int) -> PinnedFile:
-        """Pin the file of `length` bytes at the HDFS path. Raises StaleVersion when it is longer or shorter."""
+        """Pin the file of `length` bytes at the HDFS path. Raises StaleVersion when it is longer."""
 
 
 class NativeClient:
@@ -64,6 +66,7 @@ class NativeClient:
         self._addresses = [namenode.rpc for namenode in target.namenodes]
         self._timeout = timeout
         self._answered = float("-inf")
+        self._warming = _WARM_UPS
         self._look()
         # The library takes the user from the environment, once, when a client is made.
         with _ENVIRONMENT:
@@ -118,9 +121,20 @@ class NativeClient:
         except (OSError, RuntimeError, ValueError) as error:
             raise translate(error, path) from error
         self._answered = time.monotonic()
-        if len(reader) != length:
+        if len(reader) > length:
             raise StaleVersion(f"{path} has {len(reader)} bytes by now")
-        return _NativeFile(reader.inner)
+        if self._warming and len(reader):
+            self._warm_up(reader)
+        return _NativeFile(reader, path)
+
+    def _warm_up(self, reader: FileReader) -> None:
+        """The first read of a client asks the NameNode how DataNodes want to be talked to: ask while it is there."""
+        self._warming -= 1
+        try:
+            reader.read_range(0, 1)
+        except (OSError, RuntimeError):
+            return  # this file's DataNodes cannot be reached: the next file's may
+        self._warming = 0
 
     def _look(self) -> None:
         """ServiceDown when no NameNode answers: the library would try for a minute and more, and cannot be stopped."""
@@ -141,12 +155,16 @@ _ENVIRONMENT = threading.Lock()
 
 
 class _NativeFile:
-    def __init__(self, reader: Any) -> None:
+    def __init__(self, reader: FileReader, path: str) -> None:
         self._reader = reader
+        self._path = path
 
     def read(self, offset: int, length: int, watch: Watch | None) -> Buffer:
         if watch is not None and watch.cancelled:
             raise Abandoned("read was cancelled before it began")
+        if offset + length > len(self._reader):
+            # Shorter than the NameNode says: hdfs-native does not see what a writer has flushed of the last block.
+            raise HostFailed(f"{self._path} is still being written", hint="its end can be read once it is closed")
         try:
             data: bytes = self._reader.read_range(offset, length)
         except (OSError, RuntimeError) as error:
