@@ -16,7 +16,7 @@ from types import FrameType
 from bench import peers, read, report, simulate
 from bench.cluster import BenchError
 from bench.plan import CASES
-from bench.results import load
+from bench.results import Document, load
 from stripefs.errors import StripefsError
 from stripefs.read.policy import Limits
 from stripefs.settings import ReadSettings
@@ -45,7 +45,9 @@ def _parser() -> argparse.ArgumentParser:
     reading.add_argument("--quick", action="store_true", help="smaller files, fewer systems, two rounds: 4 minutes")
     reading.add_argument("--case", action="append", default=[], choices=CASES, help="only this case (may be repeated)")
     reading.add_argument("--rounds", type=int, default=0, metavar="N", help="rounds of each run (3, quick: 2)")
-    reading.add_argument("--json", type=Path, metavar="FILE", help="write the document here")
+    reading.add_argument(
+        "--json", type=Path, metavar="FILE", help="write the document here, anew after each group of runs"
+    )
     reading.add_argument("--chart", type=Path, metavar="FILE", help="draw sequential reading here (.svg, .png)")
     reading.add_argument("--name", default="bench", help="of the HDFS instance; one that runs already is used")
     reading.add_argument("--keep", action="store_true", help="leave the instance and its files for the next run")
@@ -69,10 +71,13 @@ def _parser() -> argparse.ArgumentParser:
 def _read(options: argparse.Namespace) -> None:
     if os.geteuid() != 0:
         raise BenchError("network namespaces and page caches need root: sudo ./scripts/bench read")
+
+    def store(document: Document) -> None:
+        if options.json:
+            options.json.write_text(document.to_json())
+
     chosen = read.Options(options.quick, tuple(options.case), options.rounds, options.name, options.keep)
-    document = read.run(chosen, _say)
-    if options.json:
-        options.json.write_text(document.to_json())
+    document = read.run(chosen, _say, store)
     print(report.text(document), end="")
     if options.chart:
         report.chart(document, options.chart)

@@ -74,7 +74,7 @@ class Cluster:
         return [Extent(int(b["offset"]), int(b["length"]), tuple(b["names"])) for b in blocks]
 
     def write(self, files: Sequence[DataFile], say: Say) -> None:
-        """Make those of these files that are not there yet. Raises what the client raises.
+        """Make those of these files that are not there yet.
 
         Each is written in segments, a few at once, that the NameNode then joins without moving a byte: hdfs-native
         gives up a file when the NameNode has not heard of its last block yet, which a busy machine brings about, and
@@ -135,6 +135,7 @@ class Cluster:
 
         options = WriteOptions(block_size=file.block_size, replication=file.replication, create_parent=True)
         client = Client(self.url)
+        failure: RuntimeError | None = None
         for attempt in range(_ATTEMPTS):
             path = f"{file.path}.parts/{begin:020}-{attempt}"
             try:
@@ -143,11 +144,10 @@ class Cluster:
                     writer.write(chunk)
                 writer.close()
                 return path
-            except RuntimeError:  # how hdfs-native says NotReplicatedYet
-                if attempt == _ATTEMPTS - 1:
-                    raise
+            except RuntimeError as error:  # how hdfs-native says NotReplicatedYet
                 client.delete(path)
-        raise AssertionError("the last attempt returns or raises")
+                failure = error
+        raise BenchError(f"writing {file.path} failed {_ATTEMPTS} times: {failure}") from failure
 
     def _join(self, file: DataFile, parts: Sequence[str]) -> None:
         """CONCAT `parts` and give the result the name of `file`."""

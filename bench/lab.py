@@ -5,6 +5,7 @@ Every function answers {metric: value} in the units of `bench.results`.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -97,10 +98,7 @@ class Lab:
         return {"time": answer["seconds"]}
 
     def _read(self, mount: Mount, file: DataFile, pattern: str, limit: float) -> dict[str, float]:
-        try:
-            answer = _run("bench.patterns", [pattern, str(mount.folder / file.name)], "", limit, {}, mount.pid)
-        except subprocess.TimeoutExpired as error:
-            raise BenchError(f"had not ended after {limit:.0f} s and was given up") from error
+        answer = _run("bench.patterns", [pattern, str(mount.folder / file.name)], "", limit, {}, mount.pid)
         if answer["bytes"] < 0.95 * file.size:
             raise BenchError(f"{pattern} read {answer['bytes']:.0f} of {file.size} bytes")
         return answer
@@ -162,8 +160,8 @@ def _run(
 ) -> dict[str, float]:
     """Run `python -m module` on `text` and return the JSON it prints.
 
-    Past `limit` seconds kills it, and before it the processes that serve its `mount`: a reader that waits for one of
-    them cannot die. Then raises subprocess.TimeoutExpired.
+    Raises BenchError where it fails or takes more than `limit` seconds. Then, and when interrupted, it is killed, and
+    before it the processes that serve its `mount`: a reader that waits for one of them cannot die.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
@@ -176,11 +174,14 @@ def _run(
     )
     try:
         output, errors = process.communicate(text, timeout=limit)
-    except BaseException:
+    except BaseException as error:
         for pid in tree(mount) if mount else []:
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         process.kill()
         process.communicate()
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise BenchError(f"had not ended after {limit:.0f} s and was given up") from error
         raise
     if process.returncode:
         raise BenchError(f"{module} failed: {(errors.strip().splitlines() or ['it said nothing'])[-1]}")

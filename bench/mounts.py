@@ -77,11 +77,19 @@ def _mounted(command: Sequence[str], environment: Mapping[str, str]) -> Iterator
 
 def _await_mount(process: subprocess.Popen[bytes], folder: Path, log: Path) -> None:
     deadline = time.monotonic() + _READY_WITHIN
-    while not (os.path.ismount(folder) and any(folder.iterdir())):
+    while not _answers(folder):
         if process.poll() is not None or time.monotonic() > deadline:
             words = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
             raise BenchError(f"{Path(str(process.args[0])).name} did not mount: {words[-1]}")  # type: ignore[index]  # a list, as given above
         time.sleep(0.02)
+
+
+def _answers(folder: Path) -> bool:
+    """Whether the mount is there and lists its files; an error may only mean that it is just coming up."""
+    try:
+        return os.path.ismount(folder) and any(folder.iterdir())
+    except OSError:
+        return False
 
 
 def _end(process: subprocess.Popen[bytes], folder: Path) -> None:

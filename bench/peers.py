@@ -53,13 +53,15 @@ def build_rclone(say: Callable[[str], None]) -> Path:
 
 def libhdfs_environment() -> dict[str, str]:
     """What pyarrow needs to load libhdfs, which is built unless it is there. Raises BenchError where it cannot be."""
+    from stripefs.store.libhdfs import find_java_home  # imports pyarrow, which only a full run needs
+
     done = subprocess.run([ROOT / "scripts" / "build-libhdfs"], capture_output=True, text=True, check=False)
     if done.returncode:
         last = (done.stderr.strip().splitlines() or ["it said nothing"])[-1]
         raise BenchError(f"libhdfs is not built: {last}")
     jars = subprocess.run([ROOT / "scripts" / "hdfs-cluster", "jars"], capture_output=True, text=True, check=True)
     names = sorted(str(jar) for jar in Path(jars.stdout.strip()).glob("*.jar"))
-    return {"ARROW_LIBHDFS_DIR": done.stdout.strip(), "CLASSPATH": ":".join(names)}
+    return {"ARROW_LIBHDFS_DIR": done.stdout.strip(), "CLASSPATH": ":".join(names), "JAVA_HOME": find_java_home()}
 
 
 def _binary() -> Path:

@@ -17,12 +17,12 @@ from bench.lab import Lab
 from bench.mounts import Mount
 from bench.results import Key
 
-__all__ = ["CAPPED", "CASES", "RAW", "RatioPlan", "Run", "Scale", "ratios", "runs"]
+__all__ = ["CAPPED", "CASES", "RAW", "TRANSPORTS", "RatioPlan", "Run", "Scale", "ratios", "runs"]
 
 CAPPED = 40e6  # bytes a second of each DataNode
 RAW = "raw_parallel"
 _THREADS = (8, 16, 32, 64)
-_TRANSPORTS = ("native", "webhdfs", "libhdfs")
+TRANSPORTS = ("native", "webhdfs", "libhdfs")
 _HANGS_AFTER = 60.0  # seconds; stripefs needs about five for this file
 
 CASES = (
@@ -122,14 +122,14 @@ def _uncapped(scale: Scale) -> list[Run]:
         *_stripefs(scale, "uncapped", file, ("native", "webhdfs", "libhdfs")),
         *_rclone(scale, "uncapped", file, (32,)),
     ]
-    return [Run(run.case, run.system, run.file, run.measure, 0.0) for run in made]
+    return [replace(run, rate=0.0) for run in made]
 
 
 def _sequential(scale: Scale) -> list[Run]:
     file = scale.file("blocks8-repl1", 8)
     return [
         _one_datanode("sequential", file),
-        *_stripefs(scale, "sequential", file, ("auto", *_TRANSPORTS)),
+        *_stripefs(scale, "sequential", file, ("auto", *TRANSPORTS)),
         *_raw("sequential", file),
         _client("sequential", "raw_webhdfs", file, "webhdfs", 24),
         _client("sequential", "raw_libhdfs", file, "libhdfs", 32),
@@ -271,7 +271,7 @@ def ratios() -> list[RatioPlan]:
         RatioPlan("seq_vs_rclone", sequential, Key("sequential", "rclone"), 1.05),
         RatioPlan("large_blocks_vs_rclone", Key(large, "stripefs"), Key(large, "rclone")),
     ]
-    for transport in _TRANSPORTS:
+    for transport in TRANSPORTS:
         own = Key("sequential", _name(transport))
         made += [
             RatioPlan(f"seq_vs_placement_limit_{transport}", own, limit),

@@ -50,7 +50,7 @@ def pss(pids: list[int]) -> int:
 class PeakMemory:
     """Samples the tree below `root` while the `with` block runs; `peak` is the most it held, in bytes."""
 
-    def __init__(self, root: int, period: float = 0.2) -> None:
+    def __init__(self, root: int, period: float = 0.5) -> None:
         self.peak = 0
         self._root = root
         self._period = period

@@ -9,6 +9,7 @@ follows the same other.
 from __future__ import annotations
 
 import itertools
+import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ from bench.data import GIB, MIB, DataFile
 from bench.environment import environment, version
 from bench.lab import Lab
 from bench.model import placement_limit
-from bench.plan import CASES, RAW, Run, Scale, ratios, runs
+from bench.plan import CASES, RAW, TRANSPORTS, Run, Scale, ratios, runs
 from bench.results import UNITS, Document, Key, Ratio, Samples, quotients, spread
 from stripefs.settings import default_budget
 
@@ -54,16 +55,21 @@ class _Session:
     notes: list[str] = field(default_factory=list)
 
 
-def run(options: Options, say: Say) -> Document:
-    """Measure. Raises BenchError where nothing can be measured; what one system cannot do becomes a note."""
+def run(options: Options, say: Say, store: Callable[[Document], None]) -> Document:
+    """Measure. Hands what there is to `store` after each group of runs, and answers the whole.
+
+    Raises BenchError where nothing can be measured; what one system cannot do becomes a note.
+    """
     notes: list[str] = []
     rclone, libhdfs = _peers(options, notes, say)
     size = 256 * MIB if options.quick else 2 * GIB
     scale = Scale(options.quick, size, default_budget(), rclone, bool(libhdfs))
     chosen = choose(runs(scale), options.cases)
     rounds = options.rounds or (2 if options.quick else 3)
+    document = Document("read", version(), {}, notes=notes)
     with running(options.name, say, keep=options.keep) as cluster:
         session = _Session(Lab(cluster, libhdfs), scale, say, notes=notes)
+        cluster.set_rate(0)  # an instance that was running may still be capped
         cluster.write(sorted({run.file for run in chosen}, key=lambda file: file.name), say)
         for rate, phase in itertools.groupby(groups(chosen), key=lambda group: group[0].rate):
             cluster.set_rate(rate)
@@ -71,9 +77,9 @@ def run(options: Options, say: Say) -> Document:
                 if index == 0:
                     _warm_up(session, group[0].file)
                 _measure(session, group, rounds)
-        facts = environment(cluster, scale, rounds)
-    document = Document("read", version(), facts, notes=session.notes)
-    sum_up(session.samples, document)
+                document.environment = environment(cluster, scale, rounds)
+                sum_up(session.samples, document)
+                store(document)
     return document
 
 
@@ -171,30 +177,33 @@ def _family(system: str) -> str:
 
 
 def sum_up(samples: Samples, document: Document) -> None:
-    """Rows, ratios and the verdicts on memory."""
+    """Set the document's rows and ratios anew."""
     for case in CASES:
         for family in _BEST_OF:
-            systems = {key.system for key in samples.series if key.case == case and _family(key.system) == family}
+            # Those with nothing but a number behind the name: threads or streams.
+            pattern = re.compile(rf"{family}:\d+")
+            systems = {key.system for key in samples.series if key.case == case and pattern.fullmatch(key.system)}
             best = samples.best(case, sorted(systems))
             for key in [key for key in samples.series if (key.case, key.system) == (case, best)]:
                 samples.series[Key(case, family, key.metric)] = samples.series[key]
     document.rows = samples.rows()
-    for plan in ratios():
-        values = quotients(samples.get(plan.upper), samples.get(plan.lower))
-        if values:
-            document.ratios.append(Ratio(plan.name, *spread(values)))
+    measured = {plan.name: quotients(samples.get(plan.upper), samples.get(plan.lower)) for plan in ratios()}
+    document.ratios = [Ratio(name, *spread(values)) for name, values in measured.items() if values]
     document.ratios += _memory(samples)
 
 
 def _memory(samples: Samples) -> list[Ratio]:
-    """How far memory went past the budget, in MiB: of each case its worst system, and the worst of all."""
-    found: list[Ratio] = []
-    for case in CASES:
-        series = [v for k, v in samples.series.items() if (k.case, k.metric) == (case, "over_budget")]
-        if series:
-            worst = max(series, key=lambda values: statistics.median(values.values()))
-            found.append(Ratio(f"memory_over_budget_mib_{case}", *spread(list(worst.values()))))
-    if found:
-        worst_case = max(found, key=lambda ratio: ratio.value)
-        found.insert(0, Ratio("memory_over_budget_mib", worst_case.value, worst_case.low, worst_case.high))
+    """How far memory went past the budget, in MiB: the worst case of `stripefs`, each case, each other transport."""
+    series = {key: values for key, values in samples.series.items() if key.metric == "over_budget"}
+    named = {"": [key for key in series if key.system == "stripefs"]}
+    named |= {f"_{key.case}": [key] for key in named[""]}
+    for key in series:
+        transport = key.system.removeprefix("stripefs:")
+        if transport in TRANSPORTS:
+            named.setdefault(f"_{transport}", []).append(key)
+    found = []
+    for suffix, keys in named.items():
+        if keys:
+            worst = max(keys, key=lambda key: statistics.median(series[key].values()))
+            found.append(Ratio(f"memory_over_budget_mib{suffix}", *spread(list(series[worst].values()))))
     return found

@@ -34,6 +34,7 @@ class HdfsInstance:
         self.state = Path(facts["state"])
         self.block_size: int = facts["block_size"]
         self.replication: int = facts["replication"]
+        self._rate: int = facts["rate"]
         self.datanodes: list[dict[str, Any]] = facts["datanodes"]
         """Each with node (its name), pid, address, transfer, http and ipc (ADDRESS:PORT), namespace and log."""
 
@@ -73,8 +74,10 @@ class HdfsInstance:
         return {node: counts["sent"] for node, counts in json.loads(self._run("report-bytes")).items()}
 
     def restore(self) -> None:
-        """Resume what is paused, restart what is dead, and wait until everything serves again."""
+        """Resume what is paused, restart what is dead, and wait until everything serves again, as fast as at first."""
         facts = self.status()
+        if facts["rate"] != self._rate:
+            self.set_rate(self._rate / 1e6)
         nodes = [facts["namenode"], *facts["datanodes"]]
         paused = [node["node"] for node in nodes if node["state"] == "paused"]
         dead = [node["node"] for node in nodes if node["state"] == "dead"]

@@ -23,24 +23,29 @@ from hdfscluster.jars import ensure_jars
 __all__ = ["main"]
 
 
-class _Terminated(BaseException):
-    """SIGTERM or SIGHUP, as an exception so that what was begun is undone."""
+_ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class _Interrupted(BaseException):
+    """A signal that ends us, as an exception so that what was begun is undone."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _terminate)
+    for number in _ENDING:
+        signal.signal(number, _interrupt)
     try:
         _check_machine(options.command)
         _COMMANDS[options.command](options)
     except ClusterError as error:
         _say(f"error: {error}")
         return 1
-    except KeyboardInterrupt:
-        return 130
-    except _Terminated:
-        return 143
+    except _Interrupted as interrupted:
+        return 128 + interrupted.number
     return 0
 
 
@@ -187,9 +192,10 @@ def _flags(options: argparse.Namespace) -> str:
     return name + (f" --state {options.state}" if options.state else "")
 
 
-def _terminate(number: int, _frame: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_IGN)  # once is enough: cleaning up must not be cut short
-    raise _Terminated
+def _interrupt(number: int, _frame: FrameType | None) -> None:
+    for other in _ENDING:
+        signal.signal(other, signal.SIG_IGN)  # once is enough: cleaning up must not be cut short
+    raise _Interrupted(number)
 
 
 def _say(line: str) -> None:

@@ -71,7 +71,7 @@ class Post:
                 self.listener.bind(address)
             self._socket.chmod(0o600)
             self.listener.listen(64)
-            self._inode = self._socket.stat().st_ino
+            self._mark = _mark(self._socket)
         except OSError as error:
             self.listener.close()
             raise MountError(f"control socket {self._socket} cannot be made: {error}") from error
@@ -85,7 +85,7 @@ class Post:
         """Stop listening and remove the files, unless a newer mount at the same place has its own there."""
         self.listener.close()
         with contextlib.suppress(FileNotFoundError):
-            if self._socket.stat().st_ino == self._inode:
+            if _mark(self._socket) == self._mark:
                 self._card.unlink(missing_ok=True)
                 self._socket.unlink(missing_ok=True)
 
@@ -143,6 +143,12 @@ def query(mountpoint: str, operation: str, timeout: float = _TIMEOUT) -> dict[st
 def _files(directory: Path, mountpoint: str) -> tuple[Path, Path]:
     name = hashlib.blake2b(os.fsencode(mountpoint), digest_size=8).hexdigest()
     return directory / f"{name}.sock", directory / f"{name}.json"
+
+
+def _mark(path: Path) -> tuple[int, int]:
+    """What tells this socket from another one at the same path."""
+    found = path.stat()
+    return found.st_ino, found.st_ctime_ns
 
 
 @contextlib.contextmanager

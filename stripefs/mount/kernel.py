@@ -30,6 +30,8 @@ __all__ = [
     "mount",
     "mounts",
     "open_device",
+    "parse_init",
+    "parse_mountinfo",
     "read_init",
     "resend",
     "set_io_flusher",
@@ -54,8 +56,11 @@ _INIT_SIZE = 1 << 21
 _NOTIFY_RESEND = struct.pack("<IiQ", 16, 7, 0)
 """fuse_out_header{len = 16, error = notify code 7, unique = 0} of include/uapi/linux/fuse.h."""
 
-_RESEND_MINOR = 40
-"""FUSE 7.40, Linux 6.9, brought FUSE_NOTIFY_RESEND."""
+_INIT_IN = struct.Struct("<40xIIIII")
+"""fuse_in_header, then fuse_init_in{major, minor, max_readahead, flags, flags2} as far as it matters here."""
+
+_INIT_EXT = 1 << 30  # flags2 is there
+_HAS_RESEND = 1 << (39 - 32)  # in flags2, since FUSE 7.40 of Linux 6.9
 
 _FSOPEN, _FSCONFIG, _FSMOUNT = 430, 431, 432
 """System calls without a wrapper in Debian 12's libc; the numbers are the same on all architectures."""
@@ -107,8 +112,12 @@ class MountPoint:
 
 def mounts() -> list[MountPoint]:
     """All mounts that this process sees, oldest first."""
+    return parse_mountinfo(Path("/proc/self/mountinfo").read_bytes())
+
+
+def parse_mountinfo(table: bytes) -> list[MountPoint]:
     found = []
-    for line in os.fsdecode(Path("/proc/self/mountinfo").read_bytes()).splitlines():
+    for line in os.fsdecode(table).split("\n")[:-1]:
         head, _, tail = line.partition(" - ")
         fields, (fstype, source, super_options) = head.split(" "), tail.split(" ", 2)
         found.append(MountPoint(_unescape(fields[4]), fields[2], fstype, _unescape(source), fields[5], super_options))
@@ -126,22 +135,23 @@ def find_mount(path: str) -> MountPoint | None:
 
 @dataclass(frozen=True, slots=True)
 class Init:
-    """The kernel's first message, kept so that every worker can be initialised with it."""
+    """The kernel's first message, kept so that every worker can be initialised with it.
+
+    can_resend: the kernel knows FUSE_NOTIFY_RESEND.
+    """
 
     message: bytes
-    major: int
-    minor: int
-
-    @property
-    def can_resend(self) -> bool:
-        return (self.major, self.minor) >= (7, _RESEND_MINOR)
+    can_resend: bool
 
 
 def read_init(device: int) -> Init:
     """Read FUSE_INIT off a new connection; waits for it."""
-    message = os.read(device, _INIT_SIZE)
-    major, minor = struct.unpack_from("<II", message, 40)  # after fuse_in_header
-    return Init(message, major, minor)
+    return parse_init(os.read(device, _INIT_SIZE))
+
+
+def parse_init(message: bytes) -> Init:
+    _, _, _, flags, flags2 = _INIT_IN.unpack_from(message.ljust(_INIT_IN.size, b"\0"))
+    return Init(message, bool(flags & _INIT_EXT and flags2 & _HAS_RESEND))
 
 
 def connected(device: int) -> bool:

@@ -2,7 +2,7 @@
 
 Each handler translates and nothing more. Whatever a handler raises becomes an errno and, unless it is an ordinary
 answer (no such file, no permission, replaced), one log line that says what to do: an error that escaped would end
-pyfuse3's loop and with it the mount. Equal lines within 5 s are counted, not repeated.
+pyfuse3's loop and with it the mount. Of equal failures of equal requests one in 5 s is logged, the others are counted.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _handler(function: Callable[_P, Coroutine[Any, Any, _R]]) -> Callable[_P, Co
         except StripefsError as error:
             self.count(error.errno)
             if error.errno not in _ORDINARY:
-                self.report(f"{function.__name__}: {error}")
+                self.report(function.__name__, error)
             raise FUSEError(error.errno) from None
         except (trio.Cancelled, GeneratorExit, KeyboardInterrupt, SystemExit):
             raise
@@ -90,7 +90,7 @@ class StripefsOperations(pyfuse3.Operations):
         self._tree = tree
         self._board = board
         self._on_init = on_init
-        self._said: dict[str, tuple[float, int]] = {}
+        self._said: dict[tuple[str, type[StripefsError]], tuple[float, int]] = {}
 
     def init(self) -> None:
         self._on_init()
@@ -98,17 +98,16 @@ class StripefsOperations(pyfuse3.Operations):
     def count(self, error: int) -> None:
         self._board.count(answered=1, failed=1 if error and error not in _ORDINARY else 0)
 
-    def report(self, line: str) -> None:
-        """Log a failed request, once in a while if it repeats."""
+    def report(self, request: str, error: StripefsError) -> None:
+        """Log a failed request, once in a while if such failures repeat."""
+        key = (request, type(error))
         now = trio.current_time()
-        since, repeated = self._said.get(line, (float("-inf"), 0))
+        since, silent = self._said.get(key, (-_REPEAT_AFTER, 0))
         if now - since < _REPEAT_AFTER:
-            self._said[line] = (since, repeated + 1)
+            self._said[key] = (since, silent + 1)
             return
-        if len(self._said) > 1000:
-            self._said.clear()
-        self._said[line] = (now, 0)
-        _log.warning("%s%s", line, f" (and {repeated} times more before)" if repeated else "")
+        self._said[key] = (now, 0)
+        _log.warning("%s: %s%s", request, error, f" (and {silent} like it before)" if silent else "")
 
     # Names and attributes
 

@@ -8,9 +8,10 @@ A worker that dies is reaped; then FUSE_NOTIFY_RESEND queues again what it was a
 and given the device. Callers notice a pause. Where the kernel cannot resend (before 6.9) the connection is aborted,
 which fails the calls under way and the files that are open, and a new one is mounted at the same place.
 
-Signals: TERM and INT unmount and end; HUP replaces the worker, which is how a new version of the program comes into a
-live mount. Three deaths within 60 s without one answered request in between end the connection; the dead mount is left
-where it is, because an empty directory in its place would mislead whoever reads it.
+Signals: TERM and INT unmount and end. HUP replaces the worker, which is how a new version of the program comes into a
+live mount; from a terminal it means that the terminal is gone, and ends the mount like TERM. Three deaths within 60 s
+without one answered request in between end the connection; the dead mount is left where it is, because an empty
+directory in its place would mislead whoever reads it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,6 @@ import os
 import select
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -33,6 +32,7 @@ from stripefs.mount import channel as talk
 from stripefs.mount import kernel, mounting
 from stripefs.mount.control import Mount, Post
 from stripefs.mount.journal import Board, MemoryJournal, make_memory
+from stripefs.mount.process import WorkerProcess
 from stripefs.settings import Settings
 
 __all__ = ["serve"]
@@ -47,6 +47,9 @@ _MANY_WITHIN = 10.0
 
 _LEAVE_WITHIN = 5.0
 """Seconds that a worker gets to leave after the unmount, before it is killed."""
+
+_ENDS_WITHIN = 1.0
+"""Seconds for a connection to end after the unmount; it does so at once when nothing else holds it."""
 
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
@@ -88,11 +91,12 @@ class _Supervisor:
         self._signals = held.enter_context(_signals())
         held.callback(self._close)
         self._device = -1
-        self._init = kernel.Init(b"", 0, 0)
-        self._worker: _WorkerProcess | None = None
+        self._init = kernel.Init(b"", can_resend=False)
+        self._worker: WorkerProcess | None = None
         self._generation = 0
         self._deaths: list[tuple[float, int]] = []  # of the last `_MANY`: when, and what was answered until then
         self._stopping = False
+        self._has_terminal = _has_terminal()
         self._started_at = time.time()
         self._mounted: kernel.MountPoint | None = None
         self._tuning: dict[str, dict[str, object]] = {}
@@ -126,7 +130,8 @@ class _Supervisor:
         poll.register(self._signals, select.POLLIN)
         if self._worker is not None:
             poll.register(self._worker.pidfd, select.POLLIN)
-            poll.register(self._worker.channel, select.POLLIN)
+            if self._worker.speaks:
+                poll.register(self._worker.channel, select.POLLIN)
         if self._device >= 0:
             poll.register(self._device, 0)  # errors are always reported
         happened = {descriptor for descriptor, _ in poll.poll()}
@@ -158,10 +163,10 @@ class _Supervisor:
                     raise MountError(f"{self._path} was unmounted before it answered")
 
     def _handle(self, event: str, value: Any) -> None:
-        if event == "signal" and value in _STOPPING:
+        if event == "signal" and (value in _STOPPING or self._has_terminal):
             self._stop(value.name)
-        elif event == "signal" and value == signal.SIGHUP and self._worker is not None:
-            _log.info("SIGHUP: replacing the worker")
+        elif event == "signal" and self._worker is not None:
+            _log.info("%s: replacing the worker", value.name)
             self._worker.kill()
         elif event == "disconnected":
             self._finish()
@@ -183,7 +188,7 @@ class _Supervisor:
 
     def _start(self) -> None:
         self._generation += 1
-        self._worker = _WorkerProcess(self._path)
+        self._worker = WorkerProcess(self._path)
         self._worker.send(
             {
                 "op": "start",
@@ -214,12 +219,11 @@ class _Supervisor:
             )
             self._disconnect()
             raise _Ended(MountError.exit_code)
-        if self._can_resend:
+        if self._can_resend and self._resend():
             _log.warning("the worker ended with %s; the next one takes over", _how(status))
             if len(self._deaths) == _MANY and now - self._deaths[0][0] < _MANY_WITHIN:
                 time.sleep(1)  # one that dies of the same request each time must not take the whole machine
-            kernel.resend(self._device)
-            self._start()
+            self._start_next()
             self._hand_over()
         else:
             _log.error(
@@ -227,6 +231,26 @@ class _Supervisor:
                 *(_how(status), self._path),
             )
             self._mount_anew()
+
+    def _start_next(self) -> None:
+        """Start a worker under a live mount; a machine that is out of processes for a moment must not end that."""
+        for _ in range(_DEATHS):
+            try:
+                return self._start()
+            except OSError as error:
+                _log.error("no worker can be started for %s: %s; trying again", self._path, error)
+                time.sleep(1)
+        _log.critical("%s is dead from here on: umount -l %s and mount again", self._path, self._path)
+        self._disconnect()
+        raise _Ended(MountError.exit_code)
+
+    def _resend(self) -> bool:
+        try:
+            kernel.resend(self._device)
+        except OSError as error:
+            _log.error("the kernel does not queue requests again: %s", error)
+            return False
+        return True
 
     @property
     def _can_resend(self) -> bool:
@@ -245,7 +269,7 @@ class _Supervisor:
         try:
             self._detach()
             MemoryJournal(self._board, self._memory[1:]).clear()
-            self._start()
+            self._start_next()
             self._mount()
         except MountError as error:
             _log.critical("%s could not be mounted anew: %s", self._path, error)
@@ -257,7 +281,7 @@ class _Supervisor:
             limits = self._settings.mount
             self._tuning = kernel.tune(self._mounted, limits.read_ahead_kb, limits.max_background)
             for name, report in self._tuning.items():
-                if report["limit"]:
+                if report["limit"] and self._generation == 1:
                     _log.info(
                         "%s stays at %s instead of %s: %s", name, *(report[key] for key in ("now", "wanted", "limit"))
                     )
@@ -278,13 +302,19 @@ class _Supervisor:
     # The end
 
     def _stop(self, reason: str) -> None:
-        """Unmount; the loop ends when the connection did."""
+        """Unmount and end."""
         _log.info("%s: unmounting %s", reason, self._path)
         self._stopping = True
-        if not self._detach():
+        if not self._detach() or not self._ends_by_itself():
             _log.warning("%s was in use: whoever has files open there gets errors now", self._path)
             self._disconnect()
-            self._finish()
+        self._finish()
+
+    def _ends_by_itself(self) -> bool:
+        """Whether the connection ended with the unmount. A copy of the mount in another mount namespace keeps it."""
+        poll = select.poll()
+        poll.register(self._device, 0)
+        return bool(poll.poll(_ENDS_WITHIN * 1000))
 
     def _detach(self) -> bool:
         """Take our mount out of the tree; False when its connection outlives that because someone still uses it."""
@@ -330,53 +360,6 @@ class _Supervisor:
             os.close(self._device)
 
 
-class _WorkerProcess:
-    def __init__(self, mountpoint: str) -> None:
-        self.channel, theirs = talk.pair()
-        command = [
-            sys.executable,
-            "-P",
-            "-m",
-            "stripefs.mount.worker",
-        ]  # -P: the directory we run in is no source of code
-        arguments = [str(theirs.fileno()), str(os.getpid()), mountpoint]
-        with theirs:
-            self._process = subprocess.Popen(
-                [*command, *arguments], pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, cwd="/"
-            )
-        self.pidfd = os.pidfd_open(self._process.pid)
-
-    def send(self, message: dict[str, Any], descriptors: list[int] | None = None) -> None:
-        with contextlib.suppress(OSError):  # it died: the loop will see that
-            talk.send(self.channel, message, descriptors or ())
-
-    def message(self) -> dict[str, Any] | None:
-        """The next message; None when the worker closed its end."""
-        try:
-            return talk.receive(self.channel)[0]
-        except EOFError:
-            return None
-
-    def kill(self) -> None:
-        self._process.kill()
-
-    def leave(self, within: float) -> None:
-        """Wait for its end, and enforce it after `within` seconds."""
-        try:
-            self._process.wait(within)
-        except subprocess.TimeoutExpired:
-            _log.warning("the worker did not leave within %.0f s and is killed", within)
-            self._process.kill()
-        self.reap()
-
-    def reap(self) -> int:
-        """Its exit status, negative for a signal; waits for it."""
-        status = self._process.wait()
-        os.close(self.pidfd)
-        self.channel.close()
-        return status
-
-
 @contextlib.contextmanager
 def _signals() -> Iterator[socket.socket]:
     """A socket from which the numbers of signals that arrive can be read."""
@@ -411,6 +394,14 @@ def _metrics_listener(address: str, held: contextlib.ExitStack) -> list[socket.s
     except (OSError, ValueError, OverflowError) as error:
         raise ConfigError(f"metrics cannot be served at {address}: {error}", hint="use 127.0.0.1:PORT") from error
     return [listener]
+
+
+def _has_terminal() -> bool:
+    try:
+        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
+    except OSError:
+        return False
+    return True
 
 
 def _how(status: int) -> str:

@@ -39,7 +39,7 @@ from stripefs.tree import State, Tree
 
 __all__ = ["main"]
 
-_log = logging.getLogger(__name__)
+_log = logging.getLogger("stripefs.mount.worker")  # also when this is __main__
 
 TASKS = 512
 """Requests answered at once. pyfuse3's default of 99 could all be reads that wait, and then metadata would wait too."""

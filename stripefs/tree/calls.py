@@ -73,22 +73,28 @@ class Calls:
 
     async def shared(self, key: object, call: Callable[[], Awaitable[_T]]) -> _T:
         """`await call()`, or the result of the call under way for an equal `key`."""
-        flight: _Flight[_T] | None = self._flights.get(key)
-        if flight is None:
-            flight = self._flights[key] = _Flight()
-            try:
-                flight.value = [await call()]
-            except Exception as error:
-                flight.error = error
-                raise
-            finally:
+        under_way: _Flight[_T] | None = self._flights.get(key)
+        if under_way is not None:
+            await under_way.landed.wait()
+            if under_way.value:
+                return under_way.value[0]
+            raise under_way.error
+        flight: _Flight[_T] = _Flight()
+        self._flights[key] = flight
+        try:
+            flight.value = [await call()]
+        except Exception as error:
+            flight.error = error
+            raise
+        finally:
+            if self._flights.get(key) is flight:
                 del self._flights[key]
-                flight.landed.set()
-            return flight.value[0]
-        await flight.landed.wait()
-        if flight.value:
-            return flight.value[0]
-        raise flight.error
+            flight.landed.set()
+        return flight.value[0]
+
+    def outdate(self, key: object) -> None:
+        """Let nobody join the call under way for `key`: what it asked has changed since."""
+        self._flights.pop(key, None)
 
 
 class _Flight(Generic[_T]):

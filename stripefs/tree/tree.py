@@ -166,6 +166,8 @@ class Tree:
             file = await shared.open(node.identity, fresh=True)
             handle = self.state.open_file(node_id, file.status)
         except StaleVersion:
+            # The kernel looks up again now, and must not get the answer of a call that began before the change.
+            self._calls.outdate(("stat", self.state.path(node_id)))
             self.state.current.pop((node.parent, node.name), None)
             raise
         finally:

@@ -34,7 +34,8 @@ def value(name: bytes, url: str, path: bytes, status: Status) -> bytes | None:
         case b"replication":
             return str(status.replication).encode()
         case b"source":
-            return (url.rstrip("/") + quote_from_bytes(path)).encode()
+            base, question, parameters = url.partition("?")
+            return (base.rstrip("/") + quote_from_bytes(path) + question + parameters).encode()
         case b"version":
             return f"{status.length}:{status.mtime_ns}:{status.file_id}".encode()
     return None

@@ -231,13 +231,14 @@ class TestLife:
         assert traces(two.name) == []
         assert webhdfs(one, "GET", "/side", op="OPEN") == (200, b"by side")
 
-    def test_an_interrupted_start_leaves_nothing_and_stop_finds_nothing(self) -> None:
+    @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+    def test_an_interrupted_start_leaves_nothing(self, number: int, code: int) -> None:
         name = f"test-{os.getpid()}-cut"
         start = subprocess.Popen([COMMAND, "start", "--name", name, *SMALL], stderr=subprocess.PIPE, text=True)
         eventually(lambda: any(trace.startswith("process") for trace in traces(name)), "a first process")
-        start.send_signal(signal.SIGTERM)
+        start.send_signal(number)
         start.communicate(timeout=60)
-        assert start.returncode == 143
+        assert start.returncode == code
         assert traces(name) == []
         stopped = run("stop", "--name", name)
         assert (stopped.returncode, stopped.stderr) == (0, f"hdfs-cluster: {name} was not there: nothing to stop\n")

@@ -199,6 +199,7 @@ def test_seekdir_and_rewinddir(mounts: Mounts) -> None:
     assert done.stdout == "right\n", done.stderr
 
 
+@pytest.mark.slow
 def test_a_directory_of_100_000_entries(mounts: Mounts) -> None:
     big = mounts.source / "big"
     big.mkdir()

@@ -133,13 +133,16 @@ async def test_repeated_failures_are_counted_not_repeated(
     operations: Any, tree: FakeTree, caplog: pytest.LogCaptureFixture, autojump_clock: trio.testing.MockClock
 ) -> None:
     tree.answer = ServiceDown("away")
-    for _ in range(10):
+    for number in range(10):
+        tree.answer = ServiceDown(f"away, try {number}")
         await _errno(operations.getattr(1, None))
+    await _errno(operations.opendir(1, None))
     await trio.sleep(6)
     await _errno(operations.getattr(1, None))
     assert [record.getMessage() for record in caplog.records] == [
-        "getattr: away",
-        "getattr: away (and 9 times more before)",
+        "getattr: away, try 0",
+        "opendir: away, try 9",
+        "getattr: away, try 9 (and 9 like it before)",
     ]
 
 

@@ -85,6 +85,7 @@ def test_summing_up_takes_the_best_of_a_family_and_the_worst_memory() -> None:
         samples.add("sequential", "raw_parallel:32", number, {"throughput": 200.0 + number})
         samples.add("sequential", "stripefs", number, {"throughput": 190.0, "over_budget": -5.0})
         samples.add("large_blocks", "stripefs", number, {"throughput": 150.0, "over_budget": 20.0 + number})
+        samples.add("sequential", "stripefs:libhdfs", number, {"throughput": 150.0, "over_budget": 300.0})
     document = Document("read", "0", {})
     read.sum_up(samples, document)
     best = document.row("sequential", RAW)
@@ -94,4 +95,5 @@ def test_summing_up_takes_the_best_of_a_family_and_the_worst_memory() -> None:
     assert found["seq_vs_raw_parallel"].value == pytest.approx(190 / 201)
     assert found["memory_over_budget_mib"] == Ratio("memory_over_budget_mib", 21.0, 20.0, 22.0)
     assert found["memory_over_budget_mib_sequential"].value == -5.0
+    assert found["memory_over_budget_mib_libhdfs"].value == 300.0
     assert "seq_vs_rclone" not in found

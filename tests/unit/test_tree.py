@@ -288,6 +288,31 @@ async def test_lookups_of_one_path_are_shared(store: MemoryStore) -> None:
     assert tree.state.nodes[next(iter(tree.state.current.values()))].lookups == 20
 
 
+async def test_a_lookup_after_a_stale_open_asks_anew(store: MemoryStore) -> None:
+    """It does not join a lookup that began before the file was replaced."""
+    store.put(b"/f", b"old")
+    tree = make(store)
+    old = await tree.lookup(ROOT, b"f")
+    began, gate = threading.Event(), threading.Event()
+    answer = store.stat(b"/f")
+
+    def slow_stat(path: bytes) -> Status:
+        store.stat = MemoryStore.stat.__get__(store)  # type: ignore[method-assign]  # slow once
+        began.set()
+        gate.wait(10)
+        return answer
+
+    store.stat = slow_stat  # type: ignore[method-assign]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(tree.lookup, ROOT, b"f")
+        await trio.to_thread.run_sync(began.wait)
+        store.put(b"/f", b"newer")
+        with pytest.raises(StaleVersion):
+            await tree.open(old.id)
+        assert (await tree.lookup(ROOT, b"f")).size == 5
+        gate.set()
+
+
 async def test_all_handles_share_one_open_file(store: MemoryStore) -> None:
     store.put(b"/f", b"x")
     tree = make(store)

@@ -1,0 +1,15 @@
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.soak.command import Place
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    """Where the installed command mounts; checks afterwards that nothing is left and nothing unexpected was logged."""
+    made = Place(tmp_path)
+    yield made
+    problems = made.close()
+    assert not problems, "\n".join(problems)

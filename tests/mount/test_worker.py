@@ -1,0 +1,78 @@
+"""Parts of the worker that need no mount, and one that needs a crowd."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+
+import pytest
+import trio
+import trio.testing
+
+from stripefs.mount import worker
+from tests.mount.mounted import Mounts
+
+
+async def test_a_vanished_request_ends_nothing() -> None:
+    """The loop that meets EAGAIN begins anew; the others are not cancelled; any other error goes up."""
+    events: list[str] = []
+    met = trio.Event()
+
+    async def vanishing(number: int) -> None:
+        events.append(f"begin {number}")
+        if not met.is_set():
+            met.set()
+            raise BlockingIOError
+
+    async def serving() -> None:
+        await met.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        events.append("served")
+
+    async with worker._open_nursery() as nursery:
+        nursery.start_soon(serving, name="serving")
+        nursery.start_soon(vanishing, 7)
+    assert events == ["begin 7", "begin 7", "served"]
+
+    async def broken() -> None:
+        raise OSError(5, "gone")
+
+    with pytest.RaisesGroup(OSError):
+        async with worker._open_nursery() as nursery:
+            nursery.start_soon(broken)
+
+
+def test_replies_to_the_dead_are_no_news() -> None:
+    def record(text: str) -> logging.LogRecord:
+        return logging.LogRecord("pyfuse3", logging.ERROR, "", 0, text, (), None)
+
+    assert not worker._is_news(record("fuse_read(): fuse_reply_* failed with No such file or directory"))
+    assert worker._is_news(record("fuse_read(): fuse_reply_* failed with Bad address"))
+
+
+_CROWD = """
+import os, random, signal, sys, time
+rng = random.Random(1)
+for _ in range(60):
+    children = []
+    for _ in range(8):
+        if not (child := os.fork()):
+            while True:
+                os.path.exists(f"{sys.argv[1]}/{random.getrandbits(60)}-{os.getpid()}")
+        children.append(child)
+    for child in children:
+        time.sleep(rng.uniform(0.0, 0.01))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+"""
+
+
+@pytest.mark.mount
+def test_killed_callers_do_no_harm(mounts: Mounts) -> None:
+    """Processes that are killed in the middle of lookups: the worker that served them stays."""
+    (mounts.source / "file").write_text("x")
+    mounted = mounts.mount()
+    subprocess.run([sys.executable, "-c", _CROWD, str(mounted.path)], check=True)
+    assert (mounted.path / "file").read_text() == "x"
+    assert mounted.status()["restarts"] == 0
