@@ -87,6 +87,8 @@ class Fetcher:
                 raise StoreError(f"the client answered {len(outcome)} bytes where {range_.length} were asked for")
         except Exception as error:  # noqa: BLE001  # the border: whatever a client raises reaches the readers as an error
             outcome = error
+        except BaseException as error:  # noqa: BLE001  # a panic of a client written in Rust is no Exception
+            outcome = StoreError(f"the client failed unexpectedly: {error!r}")
         try:
             self._token.run_sync_soon(self._finished, attempt, outcome)
         except trio.RunFinishedError:

@@ -216,3 +216,17 @@ async def test_locating_waits_for_a_service_that_is_away(local, content):
     async with reading(Away(local, hosts=2, rate=400e6)) as reader:
         file = await reader.open(b"/big")
         assert await file.read(5, 10) == content[5:15]
+
+
+async def test_a_panic_of_a_client_is_an_error_of_the_read(local):
+    class Panic(BaseException):
+        """As pyo3's PanicException: not an Exception."""
+
+    def panicking(*_args, **_kwargs):
+        raise Panic("index out of bounds")
+
+    async with reading(local) as reader:
+        file = await reader.open(b"/big")
+        file.handle.read = panicking
+        with pytest.raises(StoreError, match="index out of bounds"):
+            await file.read(0, 10)
