@@ -59,7 +59,7 @@ def main() -> None:
     cases: dict[tuple[str, int], list[tuple[float, float]]] = {}
     handles = {}
     for transport in TRANSPORTS:
-        store = HdfsStore(StoreSettings(url=folder + "/", transport=transport))
+        store = HdfsStore(StoreSettings(url=folder + "/", transport=transport, host_timeout=60.0))
         handles[transport] = store.open(b"/" + name.encode()), store.capabilities.choose_host
     for round_number in range(options.rounds + 1):
         for threads in map(int, options.threads.split(",")):

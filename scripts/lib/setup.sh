@@ -34,8 +34,9 @@ need_cluster_packages() {
     local missing=()
     find_python >/dev/null || missing+=(python3)
     command -v ip >/dev/null && command -v tc >/dev/null || missing+=(iproute2)
-    command -v java >/dev/null || missing+=(default-jre-headless)
+    command -v javac >/dev/null || missing+=(default-jdk-headless) # libhdfs needs its headers
     command -v mvn >/dev/null || missing+=(maven)
+    command -v cargo >/dev/null || missing+=(cargo) # brings the sources of libhdfs
     apt_install "${missing[@]}"
 }
 

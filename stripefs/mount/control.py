@@ -8,11 +8,13 @@ mountpoint. Files that a killed supervisor left are removed when they are met.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import socket
 import stat
+import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -23,6 +25,7 @@ from stripefs.errors import MountError
 __all__ = ["Mount", "Post", "find_mounts", "log_file", "query", "runtime_directory"]
 
 _TIMEOUT = 10.0
+_ASK_AGAIN = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,29 +118,51 @@ def find_mounts() -> list[Mount]:
 def query(mountpoint: str, operation: str, timeout: float = _TIMEOUT) -> dict[str, Any]:
     """Ask the mount at `mountpoint` (as `find_mounts` spells it) for `status`, or to `stop`.
 
-    timeout in seconds covers a worker that is being replaced. Raises MountError when nobody serves that mountpoint or
-    no answer comes.
+    timeout in seconds covers a worker that is being replaced; one that dies over its answer is asked again through the
+    next. Raises MountError when nobody serves that mountpoint or no answer comes.
     """
     path = _files(runtime_directory(), mountpoint)[0]
-    answer = b""
-    try:
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-            client.settimeout(timeout)
-            with _address(path) as address:
-                client.connect(address)
-            client.sendall(json.dumps({"v": 1, "op": operation}).encode() + b"\n")
-            while chunk := client.recv(1 << 16):
-                answer += chunk
-        decoded: dict[str, Any] = json.loads(answer)
-    except (FileNotFoundError, ConnectionRefusedError) as error:
-        raise MountError(
-            f"{mountpoint} is not served by stripefs for this user", hint="stripefs status lists the mounts"
-        ) from error
-    except (OSError, ValueError) as error:
-        raise MountError(f"the mount at {mountpoint} does not answer: {error}", hint="see its log") from error
+    end = time.monotonic() + timeout
+    cut_off = False
+    while True:
+        try:
+            decoded: dict[str, Any] = json.loads(_ask(path, operation, max(0.1, end - time.monotonic())))
+            break
+        except (FileNotFoundError, ConnectionRefusedError) as error:
+            if cut_off and operation == "stop":
+                return {"v": 1, "stopping": True}  # it stopped before its answer was out
+            raise MountError(
+                f"{mountpoint} is not served by stripefs for this user", hint="stripefs status lists the mounts"
+            ) from error
+        except (ConnectionResetError, BrokenPipeError) as error:
+            cut_off = True
+            if time.monotonic() > end:
+                raise _silent(mountpoint, error) from error
+            time.sleep(_ASK_AGAIN)
+        except (OSError, ValueError) as error:
+            raise _silent(mountpoint, error) from error
     if "error" in decoded:
         raise MountError(f"the mount at {mountpoint} refused: {decoded['error']}")
     return decoded
+
+
+def _ask(path: Path, operation: str, timeout: float) -> bytes:
+    """One request and its answer. Raises OSError; ConnectionResetError when the answer ends before it is whole."""
+    answer = b""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
+        client.settimeout(timeout)
+        with _address(path) as address:
+            client.connect(address)
+        client.sendall(json.dumps({"v": 1, "op": operation}).encode() + b"\n")
+        while chunk := client.recv(1 << 16):
+            answer += chunk
+    if not answer.endswith(b"\n"):
+        raise ConnectionResetError(errno.ECONNRESET, "the answer was cut off")
+    return answer
+
+
+def _silent(mountpoint: str, error: Exception) -> MountError:
+    return MountError(f"the mount at {mountpoint} does not answer: {error}", hint="see its log")
 
 
 def _files(directory: Path, mountpoint: str) -> tuple[Path, Path]:

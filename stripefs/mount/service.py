@@ -20,6 +20,7 @@ __all__ = ["Service"]
 _log = logging.getLogger(__name__)
 
 _TIMEOUT = 10.0
+_ACCEPT_AGAIN = 1.0
 _LONGEST_REQUEST = 1 << 16
 
 
@@ -43,7 +44,12 @@ class Service:
         listening = trio.socket.from_stdlib_socket(listener)
         async with trio.open_nursery() as nursery:
             while True:
-                connection, _ = await listening.accept()
+                try:
+                    connection, _ = await listening.accept()
+                except OSError as error:  # out of descriptors, or the client is gone already
+                    _log.warning("a connection could not be accepted: %s", error)
+                    await trio.sleep(_ACCEPT_AGAIN)
+                    continue
                 nursery.start_soon(self._talk, trio.SocketStream(connection), answer)
 
     async def _talk(self, stream: trio.SocketStream, answer: Callable[[bytes], bytes]) -> None:

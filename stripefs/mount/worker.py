@@ -34,7 +34,7 @@ from stripefs.mount.service import Service
 from stripefs.read import Reader
 from stripefs.settings import Settings
 from stripefs.store.base import Kind, Store
-from stripefs.store.url import open_store
+from stripefs.store.url import open_store, redact
 from stripefs.tree import State, Tree
 
 __all__ = ["main"]
@@ -87,9 +87,7 @@ class _Worker:
         logging.getLogger("pyfuse3").addFilter(_is_news)
         kernel.set_io_flusher()
         try:
-            store = await self._open_store()
-            if self._first:
-                await self._check(store)
+            store = await (self._check_source() if self._first else self._open_store())
         except StripefsError as error:
             talk.send(self._channel, {"op": "failed", **talk.describe_error(error)})
             return
@@ -107,27 +105,29 @@ class _Worker:
         store.close()
 
     async def _open_store(self) -> Store:
-        """Connect. A worker that takes over waits for a store that is away, because callers already wait for it."""
+        """Connect; wait for a store that is away, because callers already wait for this worker."""
         deadline = trio.current_time() + self._settings.read.io_timeout
         while True:
             try:
                 return await trio.to_thread.run_sync(open_store, self._settings.store, abandon_on_cancel=True)
             except Transient as error:
-                if self._first or trio.current_time() > deadline:
+                if trio.current_time() > deadline:
                     raise
                 _log.warning("the store is away, requests wait for it: %s", error)
             await trio.sleep(_RECONNECT_EVERY)
 
-    async def _check(self, store: Store) -> None:
-        """Raise what keeps the source from being mounted."""
+    async def _check_source(self) -> Store:
+        """Connect, once; raise what keeps the source from being mounted."""
         timeout = self._settings.read.io_timeout
         with trio.move_on_after(timeout):
+            store = await trio.to_thread.run_sync(open_store, self._settings.store, abandon_on_cancel=True)
             root = await trio.to_thread.run_sync(store.stat, b"/", abandon_on_cancel=True)
             if root.kind is not Kind.DIRECTORY:
                 raise NotADirectory(f"{store.url} is no directory", hint="mount the directory that holds it")
-            return
+            return store
         raise ServiceDown(
-            f"{store.url} did not answer within {timeout:g} s", hint="see whether its host and port are right"
+            f"{redact(self._settings.store.url)} did not answer within {timeout:g} s",
+            hint="see whether its host and port are right",
         )
 
     def _make_tree(self, store: Store, reader: Reader) -> Tree:

@@ -10,6 +10,7 @@ import pwd
 import stat
 import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -194,8 +195,8 @@ def test_a_directory_of_thousands(hdfs: HdfsInstance, place: Place) -> None:
     client = Client(hdfs.url)
     client.mkdirs("/many", 0o755, create_parent=True)
     try:
-        for name in names:
-            client.create(f"/many/{name}", WriteOptions()).close()
+        with ThreadPoolExecutor(16) as pool:  # the NameNode then writes its journal for many at once
+            list(pool.map(lambda name: client.create(f"/many/{name}", WriteOptions()).close(), names))
         live = place.mount(f"{hdfs.url}/many")
         assert os.listdir(live.path) == sorted(names)
         with os.scandir(live.path) as entries:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from stripefs.mount import journal
 from stripefs.mount.journal import Board, MemoryJournal, make_memory, parse
-from stripefs.store.base import Identity, Kind
+from stripefs.store.base import Identity, Kind, Status
 from stripefs.tree.state import ROOT, State
 
 PAYLOADS = st.lists(st.binary(min_size=1, max_size=200), max_size=20)
@@ -148,3 +148,42 @@ def test_a_state_comes_back_through_many_compactions(count: int) -> None:
         journal._SMALLEST = small
         for descriptor in memory:
             os.close(descriptor)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 5), st.integers(0, 3), st.sampled_from(["see", "forget", "open", "list", "close"]))
+    ),
+    st.data(),
+)
+def test_a_state_cut_off_anywhere_is_an_earlier_state(steps: list[tuple[int, int, str]], data: st.DataObject) -> None:
+    memory = make_memory()
+    try:
+        state = State(_open(memory))
+        history = [_facts(state)]
+        handles: list[int] = []
+        for name, version, step in steps:
+            node = state.see(ROOT, b"%d" % name, Kind.FILE, Identity(version, 0, ""))
+            if step == "forget":
+                state.forget(node.id, 1)
+            elif step == "open":
+                handles.append(state.open_file(node.id, Status(b"%d" % name, Kind.FILE, version)))
+            elif step == "list":
+                handles.append(state.open_directory(ROOT))
+                state.add_cookie(handles[-1], b"%d" % name)
+            elif step == "close" and handles:
+                state.release(handles.pop())
+            state.commit()
+            history.append(_facts(state))
+        os.ftruncate(memory[1], data.draw(st.integers(0, os.fstat(memory[1]).st_size)))
+        whole = list(_open(memory).load())
+        again = State()
+        again.replay(whole)
+        assert _facts(again) == history[len(whole)]
+    finally:
+        for descriptor in memory:
+            os.close(descriptor)
+
+
+def _facts(state: State) -> str:
+    return repr((sorted(state.nodes.items()), sorted(state.current.items()), state.files, state.directories))

@@ -140,6 +140,9 @@ class Live:
         done = self._place.run("umount", self.path)
         assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), done
 
+    def terminate(self) -> None:
+        os.kill(self.supervisor, signal.SIGTERM)
+
     def clean_up(self) -> bool:
         """Leave nothing. True when the mount ended by itself, or as soon as it was told to."""
         workers = self.workers()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import signal
 import subprocess
 import sys
 import threading
@@ -56,6 +57,17 @@ class _Reader:
             self._listener.join(5)
             raise ReaderFailed(self.error or f"{self.name} ended with status {status}")
 
+    def failure(self, patience: float) -> str:
+        """Wait for its end, which must not be a good one; what it said, or the name of the signal."""
+        try:
+            status = self.process.wait(patience)
+        except subprocess.TimeoutExpired:
+            raise ReaderFailed(f"{self.name} does not come back from a read") from None
+        self._listener.join(5)
+        if status == 0:
+            raise ReaderFailed(f"{self.name} ended as if nothing had happened")
+        return self.error or signal.Signals(-status).name
+
     def finish(self, patience: float) -> None:
         """End its input and wait for it. Raises ReaderFailed."""
         self.check()
@@ -100,6 +112,14 @@ class Crowd:
     @property
     def total(self) -> Total:
         return Total(sum(reader.reads for reader in self._readers), sum(reader.bytes for reader in self._readers))
+
+    @property
+    def pids(self) -> list[int]:
+        return [reader.process.pid for reader in self._readers]
+
+    def errors(self) -> list[str]:
+        """What each reader ended with; all are expected to fail. Raises ReaderFailed for one that goes on."""
+        return [reader.failure(self._patience) for reader in self._readers]
 
     def check(self) -> None:
         """Raises ReaderFailed for what any reader complains of."""

@@ -9,12 +9,13 @@ need the same confirmation as any.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol, TypeVar
 
 from hdfs_native import Client, FileReader
 
@@ -29,11 +30,14 @@ from stripefs.errors import (
     StoreError,
 )
 from stripefs.store.base import Buffer, Kind, Status, Watch
+from stripefs.store.hdfs.bounded import bounded
 from stripefs.store.hdfs.conf import Target
 from stripefs.store.hdfs.probe import check_rpc
 from stripefs.store.hdfs.wire import remote_error
 
 __all__ = ["NativeClient", "PinnedClient", "PinnedFile", "translate"]
+
+_T = TypeVar("_T")
 
 _PAGE = 1000  # entries of one batch; the NameNode's own page (dfs.ls.limit)
 _TRUSTED = 1.0  # seconds for which a NameNode that answered is taken to be there still
@@ -87,57 +91,49 @@ class NativeClient:
 
     def stat(self, path: str) -> Status:
         """The entry at an HDFS path, without file id."""
-        self._look()
-        try:
-            info = self._client.get_file_info(path)
-        except (OSError, RuntimeError, ValueError) as error:
-            raise translate(error, path) from error
-        self._answered = time.monotonic()
-        return _status(info)
+        return _status(self._ask(lambda: self._client.get_file_info(path), path))
 
     def listing(self, path: str) -> Iterator[Sequence[Status]]:
         """The entries of a directory in the NameNode's order, in batches."""
-        self._look()
-        batch: list[Status] = []
-        try:
-            for info in self._client.list_status(path):
-                if info.path.rstrip("/") == path.rstrip("/"):
-                    raise NotADirectory(f"{path} is a file")
-                batch.append(_status(info))
-                if len(batch) == _PAGE:
-                    yield batch
-                    batch = []
-        except (OSError, RuntimeError, ValueError) as error:
-            raise translate(error, path) from error
-        self._answered = time.monotonic()
-        if batch:
-            yield batch
+        entries = self._ask(lambda: self._client.list_status(path), path)
+        while page := self._ask(lambda: list(itertools.islice(entries, _PAGE)), path):
+            if page[0].path.rstrip("/") == path.rstrip("/"):
+                raise NotADirectory(f"{path} is a file")
+            yield [_status(info) for info in page]
 
     def open(self, path: str, length: int) -> PinnedFile:
         """See `PinnedClient.open`. Takes 1.2 ms."""
-        self._look()
-        try:
-            reader = self._client.read(path)
-        except (OSError, RuntimeError, ValueError) as error:
-            raise translate(error, path) from error
-        self._answered = time.monotonic()
+        reader = self._ask(lambda: self._client.read(path), path)
         if len(reader) > length:
             raise StaleVersion(f"{path} has {len(reader)} bytes by now")
         if self._warming and len(reader):
-            self._warm_up(reader)
+            self._warm_up(reader, path)
         return _NativeFile(reader, path)
 
-    def _warm_up(self, reader: FileReader) -> None:
+    def _ask(self, call: Callable[[], _T], where: str) -> _T:
+        """What a call answers that goes to the NameNode. ServiceDown when that is away or silent."""
+        self._look()
+        try:
+            answer = bounded(call, self._timeout, f"NameNode of {where}")
+        except ServiceDown:
+            self._answered = float("-inf")
+            raise
+        except (OSError, RuntimeError, ValueError) as error:
+            raise translate(error, where) from error
+        self._answered = time.monotonic()
+        return answer
+
+    def _warm_up(self, reader: FileReader, path: str) -> None:
         """The first read of a client asks the NameNode how DataNodes want to be talked to: ask while it is there."""
         self._warming -= 1
         try:
-            reader.read_range(0, 1)
-        except (OSError, RuntimeError):
+            bounded(lambda: reader.read_range(0, 1), self._timeout, path)
+        except (OSError, RuntimeError, ServiceDown):
             return  # this file's DataNodes cannot be reached: the next file's may
         self._warming = 0
 
     def _look(self) -> None:
-        """ServiceDown when no NameNode answers: the library would try for a minute and more, and cannot be stopped."""
+        """ServiceDown when no NameNode answers: the library would try for a minute and more."""
         if time.monotonic() - self._answered < _TRUSTED:
             return
         failures: list[ServiceDown] = []

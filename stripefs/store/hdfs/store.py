@@ -45,6 +45,7 @@ __all__ = ["HdfsStore"]
 
 _TRANSPORTS = ("auto", "native", "webhdfs", "libhdfs")
 _OPEN_ATTEMPTS = 3
+_CONNECT_ATTEMPTS = 3
 _AWAY = 1.0  # seconds between two looks whether a NameNode is back, one thread looking
 _AUTO_RULE = "auto prefers it: less client CPU a byte, and the replica is ours to choose"
 
@@ -216,20 +217,20 @@ class HdfsStore(Store):
     # Connecting.
 
     def _probe_web(self) -> bool:
-        try:
-            self._rest.ask("GETFILESTATUS", "/")
-        except (NotFound, PermissionDenied, Unsupported) as error:
-            if self._settings.transport == "webhdfs":
-                raise
-            self._off["webhdfs"] = str(error)
-            return False
-        except ServiceDown as error:
-            if self._settings.transport == "webhdfs":
-                raise
-            self._off["webhdfs"] = str(error)
-            self._off["block locations, file ids, choice of replica, limits per DataNode"] = "they need WebHDFS"
-            return False
-        return True
+        """Whether WebHDFS answers at a NameNode; a fresh NameNode's first answer can take longer than any later one."""
+        for attempt in range(_CONNECT_ATTEMPTS):
+            try:
+                self._rest.ask("GETFILESTATUS", "/")
+            except (NotFound, PermissionDenied, Unsupported, ServiceDown) as error:
+                if isinstance(error.__cause__, TimeoutError) and attempt < _CONNECT_ATTEMPTS - 1:
+                    continue
+                if self._settings.transport == "webhdfs":
+                    raise
+                self._off["webhdfs"] = str(error)
+                self._off["block locations, file ids, choice of replica, limits per DataNode"] = "they need WebHDFS"
+                return False
+            return True
+        raise AssertionError("the last attempt returns or raises")
 
     def _connect_native(self) -> NativeClient | None:
         if self._settings.transport == "webhdfs":

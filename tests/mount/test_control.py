@@ -1,0 +1,106 @@
+"""The client of the control socket against workers that die at any point of the conversation."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from stripefs.errors import MountError
+from stripefs.mount import control
+
+MOUNTPOINT = "/some/mountpoint"
+
+Turn = Callable[[socket.socket], None]
+
+
+@pytest.fixture
+def post(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[control.Post]:
+    long = tmp_path / ("x" * 120)  # longer than a socket address
+    monkeypatch.setattr(control, "runtime_directory", lambda: long)
+    made = control.Post(MOUNTPOINT)
+    yield made
+    made.close()
+
+
+def serve(post: control.Post, *turns: Turn) -> threading.Thread:
+    """Let each of `turns` have one connection, then stop listening."""
+
+    def run() -> None:
+        for turn in turns:
+            connection, _ = post.listener.accept()
+            with connection:
+                turn(connection)
+        post.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def die_unread(connection: socket.socket) -> None:
+    """Close with the request unread: the client's connection is reset."""
+
+
+def die_midway(connection: socket.socket) -> None:
+    connection.recv(1 << 16)
+    connection.sendall(b'{"v": 1, "half')
+
+
+def answer(connection: socket.socket) -> None:
+    connection.recv(1 << 16)
+    connection.sendall(b'{"v": 1, "generation": 3}\n')
+
+
+@pytest.mark.parametrize("deaths", [(), (die_unread,), (die_midway,), (die_unread, die_midway, die_unread)])
+def test_asked_again_through_the_next_worker(post: control.Post, deaths: tuple[Turn, ...]) -> None:
+    thread = serve(post, *deaths, answer)
+    assert control.query(MOUNTPOINT, "status") == {"v": 1, "generation": 3}
+    thread.join()
+
+
+def test_stopped_before_the_answer_was_out(post: control.Post) -> None:
+    thread = serve(post, die_midway)
+    assert control.query(MOUNTPOINT, "stop") == {"v": 1, "stopping": True}
+    thread.join()
+
+
+def test_gone_before_the_answer_was_out(post: control.Post) -> None:
+    thread = serve(post, die_midway)
+    with pytest.raises(MountError, match="not served"):
+        control.query(MOUNTPOINT, "status")
+    thread.join()
+
+
+def test_no_answer(post: control.Post) -> None:
+    with pytest.raises(MountError, match="does not answer"):
+        control.query(MOUNTPOINT, "status", timeout=0.2)
+
+
+def test_found_while_it_listens(post: control.Post) -> None:
+    mount = control.Mount(MOUNTPOINT, "file:///x", os.getpid())
+    post.announce(mount)
+    assert control.find_mounts() == [mount]
+    post.listener.close()
+    assert control.find_mounts() == []
+
+
+def test_a_newer_mount_keeps_its_files(post: control.Post) -> None:
+    newer = control.Post(MOUNTPOINT)
+    newer.announce(control.Mount(MOUNTPOINT, "file:///new", os.getpid()))
+    post.close()
+    assert [mount.source for mount in control.find_mounts()] == ["file:///new"]
+    newer.close()
+    assert control.find_mounts() == []
+
+
+def test_a_directory_open_to_others_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "open").mkdir()
+    (tmp_path / "open").chmod(0o777)
+    monkeypatch.setattr(control, "runtime_directory", lambda: tmp_path / "open")
+    with pytest.raises(MountError, match="writable by others"):
+        control.Post(MOUNTPOINT)
