@@ -20,8 +20,9 @@ from pathlib import Path
 
 import stripefs
 from stripefs.settings import StoreSettings
+from stripefs.store.allocator import tune_allocator
 from stripefs.store.base import Handle
-from stripefs.store.hdfs import HdfsStore, tune_allocator
+from stripefs.store.hdfs import HdfsStore
 
 TRANSPORTS = ("webhdfs", "native")
 

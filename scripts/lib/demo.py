@@ -17,15 +17,19 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+from bench import cluster
+from bench.data import DataFile, contents
+from stripefs.errors import StripefsError
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Store
 from stripefs.store.url import open_store
 
 MIB = 1 << 20
 SIZE = 512 * MIB
+BLOCK = 8 * MIB
+FILE = DataFile("checkpoint.bin", SIZE, BLOCK)
 HOSTS = 8
 RATE = 40  # MB/s of each host: what a busy disk gives one of its readers
-ROOT = Path(__file__).resolve().parent.parent.parent
 STRIPEFS = str(Path(sys.executable).parent / "stripefs")
 
 
@@ -41,11 +45,16 @@ def main(arguments: list[str]) -> int:
     except subprocess.CalledProcessError as error:
         print(f"demo: error: {error.cmd[0]} {error.cmd[1]} failed", file=sys.stderr)
         return 1
+    except (cluster.BenchError, StripefsError) as error:
+        print(f"demo: error: {error}", file=sys.stderr)
+        return 1
     return 0
 
 
 def demonstrate(url: str, folder: Path, stack: ExitStack) -> None:
-    store = open_store(StoreSettings(url=url))
+    os.environ["HADOOP_USER_NAME"] = "root"
+    # The ordinary client of HDFS; for simulated hosts the transport says nothing.
+    store = open_store(StoreSettings(url=url, transport="native"))
     stack.callback(store.close)
     print(f"source      {url}")
     expected, one_stream = timed("one stream", lambda: one_after_another(store))
@@ -56,7 +65,7 @@ def demonstrate(url: str, folder: Path, stack: ExitStack) -> None:
     stack.callback(unmount, mountpoint)
     listing = ", ".join(f"{entry.name} ({entry.stat().st_size >> 20} MiB)" for entry in os.scandir(mountpoint))
     print(f"mounted     {mountpoint}: {listing}")
-    found, mounted = timed("the mount", lambda: plain_file(mountpoint / "checkpoint.bin"))
+    found, mounted = timed("the mount", lambda: plain_file(mountpoint / FILE.name))
 
     status = json.loads(subprocess.check_output([STRIPEFS, "status", "--json", str(mountpoint)]))
     print(f"speed-up    {one_stream / mounted:.1f} times, the same bytes: {'yes' if found == expected else 'NO'}")
@@ -76,10 +85,10 @@ def timed(what: str, read: object) -> tuple[str, float]:
 def one_after_another(store: Store) -> str:
     """What a client without read-ahead does: the next piece when the last has come."""
     digest = hashlib.sha256()
-    handle = store.open(b"/checkpoint.bin")
+    handle = store.open(b"/" + FILE.name.encode())
     try:
-        for offset in range(0, SIZE, 8 * MIB):
-            digest.update(handle.read(offset, 8 * MIB))
+        for offset in range(0, SIZE, BLOCK):
+            digest.update(handle.read(offset, BLOCK))
     finally:
         handle.close()
     return digest.hexdigest()
@@ -93,36 +102,30 @@ def plain_file(path: Path) -> str:
 def simulated_hosts(folder: Path) -> str:
     source = folder / "source"
     source.mkdir()
-    with (source / "checkpoint.bin").open("wb") as file:
-        for piece in pieces():
-            file.write(piece)
-    print(f"hosts       {HOSTS} simulated ones of {RATE} MB/s each, 8 MiB blocks placed at random")
-    return f"throttled+file://{source}?hosts={HOSTS}&rate={RATE}MB/s&block-size=8MiB&seed=2"
+    with (source / FILE.name).open("wb") as file:
+        file.writelines(contents(FILE, 0, SIZE))
+    say(f"{HOSTS} simulated ones of {RATE} MB/s each, {BLOCK >> 20} MiB blocks placed at random")
+    return f"throttled+file://{source}?hosts={HOSTS}&rate={RATE}MB/s&block-size={BLOCK}&seed=2"
 
 
 @contextmanager
 def real_cluster() -> Iterator[str]:
-    import hdfs_native
-
-    command = str(ROOT / "scripts/hdfs-cluster")
-    name = f"demo-{os.getpid()}"
-    print(f"hosts       a NameNode and {HOSTS} DataNodes, each a process, {RATE} MB/s each; starting", flush=True)
-    options = ["--datanodes", str(HOSTS), "--rate", str(RATE), "--name", name, "--json"]
-    try:
-        facts = json.loads(subprocess.check_output([command, "start", *options]))
-        os.environ["HADOOP_USER_NAME"] = "root"
-        client = hdfs_native.Client(facts["url"])
-        with client.create("/checkpoint.bin") as file:
-            for piece in pieces():
-                file.write(piece)
-        yield facts["url"]
-    finally:
-        subprocess.run([command, "stop", "--name", name], check=False)
+    say(f"a NameNode and {HOSTS} DataNodes, each a process with a network of its own; starting")
+    with cluster.running(f"demo-{os.getpid()}", say) as hdfs:
+        hdfs.write([FILE], say)
+        url = f"{hdfs.url}{FILE.path.rpartition('/')[0]}"
+        say("two reads of the file, so that no figure is that of a fresh JVM")
+        for transport in ("native", "webhdfs"):
+            store = open_store(StoreSettings(url=url, transport=transport, host_timeout=60))
+            one_after_another(store)
+            store.close()
+        hdfs.set_rate(RATE)
+        say(f"{RATE} MB/s each from here on, {BLOCK >> 20} MiB blocks placed at random by the NameNode")
+        yield url
 
 
-def pieces() -> Iterator[bytes]:
-    for _ in range(SIZE // (8 * MIB)):
-        yield os.urandom(8 * MIB)
+def say(line: str) -> None:
+    print(f"hosts       {line}", flush=True)
 
 
 def unmount(mountpoint: Path) -> None:

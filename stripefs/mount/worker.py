@@ -33,6 +33,7 @@ from stripefs.mount.operations import StripefsOperations
 from stripefs.mount.service import Service
 from stripefs.read import Reader
 from stripefs.settings import Settings
+from stripefs.store.allocator import tune_allocator
 from stripefs.store.base import Kind, Store
 from stripefs.store.url import open_store, redact
 from stripefs.tree import State, Tree
@@ -86,6 +87,7 @@ class _Worker:
         logs.configure(mount.log_format, mount.log_level, mount.log_file)
         logging.getLogger("pyfuse3").addFilter(_is_news)
         kernel.set_io_flusher()
+        tune_allocator()
         try:
             store = await (self._check_source() if self._first else self._open_store())
         except StripefsError as error:

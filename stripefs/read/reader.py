@@ -9,13 +9,13 @@ from __future__ import annotations
 import itertools
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import trio
 from trio import TaskStatus
 
-from stripefs.errors import Abandoned, StaleVersion, StoreError, StripefsError, Transient
+from stripefs.errors import Abandoned, StaleVersion, StoreError, Transient
 from stripefs.read.fetch import Fetcher, Outcome
 from stripefs.read.policy import Attempt, FilePlan, Limits, Planner, Range, State
 from stripefs.settings import ReadSettings, default_budget
@@ -32,6 +32,9 @@ TICK_EVERY = 1.0
 
 LOCATE_AHEAD = 2 << 30
 """Bytes of a file whose blocks are asked for at once: twice the largest default budget."""
+
+LOCATE_PAUSE = 2.0
+"""Seconds before blocks that could not be located are asked for again without a reader that waits for them."""
 
 GRACE = 5.0
 """Seconds past io_timeout after which a read ends whatever the planner thinks."""
@@ -120,9 +123,16 @@ class Reader:
         """Start whatever the planner wants started now."""
         self._start(self.planner.dispatch(time.monotonic()))
         while self.planner.unlocated:
-            plan, offset = self.planner.unlocated.popitem()
-            if self._nursery is not None:
-                self._nursery.start_soon(self._files[plan].locate_ahead, offset)
+            self._locate(*self.planner.unlocated.popitem(), again=False)
+        while self.planner.outdated:
+            self._locate(*self.planner.outdated.popitem(), again=True)
+
+    def _locate(self, plan: FilePlan, offset: int, *, again: bool) -> None:
+        file = self._files[plan]
+        # One at a time: every pump asks for it as long as nothing is known, and readers wait behind it.
+        if self._nursery is not None and not file.locating:
+            file.locating = True
+            self._nursery.start_soon(file.relocate if again else file.locate_ahead, offset)
 
     def _start(self, attempts: Sequence[Attempt]) -> None:
         if not attempts:
@@ -225,6 +235,8 @@ class OpenFile:
         self.plan = reader.planner.open(handle.status.length)
         self.name = path.decode(errors="backslashreplace")
         self._reader = reader
+        self.locating = False
+        """Whether blocks are being asked for that no reader waits for."""
         self._locating = trio.Lock()
 
     async def read(self, offset: int, size: int) -> Buffer:
@@ -265,6 +277,7 @@ class OpenFile:
                 return part
             # A copy, so that no whole range is held without being accounted while the next one is awaited.
             parts.append(bytes(part))
+            del part
             offset = stop
             if offset == end:
                 return b"".join(parts)
@@ -320,18 +333,31 @@ class OpenFile:
                     continue
                 length = min(LOCATE_AHEAD, self.status.length - missing)
                 known = len(self.plan.blocks)
-                self.plan.blocks.add(await self.locate(missing, length))
+                self._reader.planner.located(self.plan, await self.locate(missing, length))
                 if len(self.plan.blocks) == known:
                     raise StoreError(f"the store does not say where byte {missing} of this file lies")
 
     async def locate_ahead(self, offset: int) -> None:
         """Learn the blocks from `offset` on for look-ahead; a failure shows when a reader gets there."""
+        await self._unasked(self._located, offset, offset + 1)
+
+    async def relocate(self, offset: int) -> None:
+        """Learn where the block at `offset` lies now: replicas move while a file is open for days."""
+
+        async def ask() -> None:
+            self._reader.planner.located(self.plan, await self.locate(offset, 1))
+
+        await self._unasked(ask)
+
+    async def _unasked(self, work: Callable[..., Awaitable[None]], *args: int) -> None:
         try:
-            await self._located(offset, offset + 1)
-        except StripefsError as error:
-            log.info("locating blocks ahead: %s", error)
-        else:
-            self._reader.pump()
+            await work(*args)
+        except Exception as error:  # noqa: BLE001  # as in `fetch`: a client's bug must not end the reader of all files
+            log.warning("locating blocks of %s: %s; look-ahead pauses", self.name, error)
+            await trio.sleep(LOCATE_PAUSE)
+        finally:
+            self.locating = False
+        self._reader.pump()
 
     async def aclose(self) -> None:
         self._reader.forget(self)

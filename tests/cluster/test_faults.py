@@ -93,7 +93,7 @@ def test_a_datanode_dies_or_freezes(cluster: HdfsInstance, place: Place, how: st
 @pytest.mark.parametrize("transport", ["auto", "native"])
 def test_the_namenode_dies_and_comes_back(cluster: HdfsInstance, place: Place, transport: str) -> None:
     """Open files go on; new opens wait, or fail after a short --io-timeout; a worker that dies meanwhile is no loss."""
-    place.forgive(REPLACED, AWAY, "lookup: ", "open: ")
+    place.forgive(REPLACED, AWAY, "lookup: ", "getattr: ", "open: ", "locating blocks")
     options = ("--hdfs-transport", transport, "--host-timeout", "3s")
     live = mount(place, cluster, *options)
     hasty = mount(place, cluster, *options, "--io-timeout", "2s")

@@ -56,16 +56,21 @@ def without_web(nothing_left: None) -> Iterator[HdfsInstance]:
         yield instance
 
 
+def traces(mountpoint: Path) -> list[object]:
+    """All that shows a mount there: of the kernel, its workers, and what `stripefs status` would list."""
+    path = str(mountpoint)
+    return [kernel.find_mount(path), workers_of(path), [mount for mount in find_mounts() if mount.mountpoint == path]]
+
+
 def refused(place: Place, source: str, *options: object, at: Path | None = None) -> tuple[int, str]:
     """Exit code and error line of a mount that must fail, after looking for what it may have left."""
     mountpoint = at or place.folder / "mnt"
     mountpoint.mkdir(exist_ok=True)
-    before = (kernel.find_mount(str(mountpoint)), workers_of(str(mountpoint)), find_mounts())
+    before = traces(mountpoint)
     done = place.run("mount", source, mountpoint, "--log-file", place.folder / "log", *options)
     assert (done.stdout, done.stderr.count("\n")) == ("", 1), done
     assert done.stderr.startswith("stripefs: ")
-    assert "; " in done.stderr, "the line says what to do"
-    assert (kernel.find_mount(str(mountpoint)), workers_of(str(mountpoint)), find_mounts()) == before
+    assert traces(mountpoint) == before
     return done.returncode, done.stderr
 
 

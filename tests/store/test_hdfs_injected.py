@@ -302,6 +302,21 @@ def test_who_must_authenticate_is_told_so() -> None:
             store.stat(b"/file")
 
 
+def test_a_namenode_slow_to_greet() -> None:
+    with FakeCluster.running(DATA, good) as cluster:
+        silences = [True, True]
+
+        def sleepy(request: Request) -> None:
+            if silences:
+                silences.pop()
+                threading.Event().wait(2 * TIMEOUT)
+            request.document({"FileStatus": cluster.namenode.status() | {"type": "DIRECTORY"}})
+
+        cluster.namenode.operations["GETFILESTATUS"] = sleepy
+        HdfsStore(settings_for(cluster)).close()
+        assert not silences
+
+
 def test_a_namenode_that_is_silent() -> None:
     with running(good) as (cluster, store):
         cluster.namenode.operations["GETFILESTATUS"] = lambda request: threading.Event().wait(4 * TIMEOUT)

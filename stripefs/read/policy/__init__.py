@@ -31,8 +31,9 @@ the first answer counts. What fails is tried again, elsewhere first, until the d
 """
 
 from stripefs.read.policy.cursors import Cursor
+from stripefs.read.policy.file import FilePlan
 from stripefs.read.policy.hosts import HostTable
-from stripefs.read.policy.planner import FilePlan, Limits, Planner
+from stripefs.read.policy.planner import Limits, Planner
 from stripefs.read.policy.pool import Attempt, Pool, Range, State
 
 __all__ = ["Attempt", "Cursor", "FilePlan", "HostTable", "Limits", "Planner", "Pool", "Range", "State"]

@@ -31,7 +31,7 @@ that stops after a 4 KiB header nothing beyond the chunk it touched."""
 class Cursor:
     """One stream of reads through a file. `position` is the end of the furthest byte read."""
 
-    __slots__ = ("_since_starved", "consumed", "index", "last_seen", "position", "start", "window")
+    __slots__ = ("_since_starved", "consumed", "forgotten", "index", "last_seen", "position", "start", "window")
 
     def __init__(self, index: int, offset: int, now: float) -> None:
         self.index = index
@@ -40,6 +40,7 @@ class Cursor:
         self.window = START_WINDOW
         self.consumed = 0
         self.last_seen = now
+        self.forgotten = False
         self._since_starved = 0
 
     def distance(self, offset: int) -> int | None:
@@ -96,6 +97,7 @@ class CursorSet:
         if best is None:
             if len(self._cursors) >= MAX_CURSORS:
                 forgotten = self._cursors.pop(next(iter(self._cursors)))
+                forgotten.forgotten = True
             best = Cursor(self._next, offset, now)
             self._next += 1
         else:
@@ -109,19 +111,24 @@ class CursorSet:
         Threads that split a file between them (run:ai's streamer, DCP) each run into the start of the next one's part:
         fetching that part again would be waste. A reader that really enters it is served on demand.
         """
-        for other in self._cursors.values():
-            if (
-                other is not cursor
-                and other.streaming
-                and cursor.position <= other.start <= offset
-                and offset + MIB <= other.position
-            ):
-                return other.position
-        return None
+        position, before = offset, -1
+        while position > before:
+            before = position
+            for other in self._cursors.values():
+                # A chunk in which one tensor ends and the next begins was read by two; hence the tolerance of a chunk.
+                if (
+                    other.position > position
+                    and cursor.position - MIB <= other.start <= position + MIB
+                    and other.streaming
+                    and other is not cursor
+                ):
+                    position = other.position
+        return position if position >= offset + MIB else None
 
     def forget_idle(self, before: float) -> list[Cursor]:
         """Drop and answer the cursors not seen since `before`."""
         idle = [cursor for cursor in self._cursors.values() if cursor.last_seen < before]
         for cursor in idle:
             del self._cursors[cursor.index]
+            cursor.forgotten = True
         return idle

@@ -73,10 +73,10 @@ class HostTable:
         """Whether one more read may start at `name`. A demanded range may exceed the host's own limit."""
         state = self[name]
         limit = self.limit(name)
-        if state.on_probation(now):
-            return state.in_flight == 0 or demanded
         if demanded:
             limit = max(limit, self.total // 2)
+        elif state.on_probation(now):
+            limit = 1
         return state.in_flight < limit
 
     def choose(self, names: Sequence[str], now: float, *, demanded: bool, tried: Sequence[str] = ()) -> str | None:

@@ -3,19 +3,25 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 from stripefs.errors import HostFailed, NotFound, StaleVersion, StoreError, Transient
-from stripefs.layout.blocks import CHUNK, BlockMap, Span
-from stripefs.read.policy.cursors import Cursor, CursorSet
+from stripefs.layout.blocks import CHUNK, Block, Span
+from stripefs.read.policy.cursors import Cursor
+from stripefs.read.policy.file import FilePlan
 from stripefs.read.policy.hosts import STALL, HostTable
 from stripefs.read.policy.pool import Attempt, Pool, Range, State
 
-__all__ = ["FilePlan", "Limits", "Planner"]
+__all__ = ["Limits", "Planner"]
 
 CURSOR_IDLE = 30.0
 """Seconds after which a cursor that nobody moved is forgotten and its look-ahead given up."""
+
+ACTIVE = 3.0
+"""Seconds after which a cursor that nobody moved looks no further ahead, and what it holds may go to those that move.
+Readers that jump from tensor to tensor leave a cursor at each; simulated, two such processes took 4.2 times as long
+when all of these kept their share of the memory."""
 
 CONSUMED_IDLE = 5.0
 """Seconds that consumed ranges stay without being touched: long enough for a second process a little behind."""
@@ -38,18 +44,6 @@ class Limits:
     choose_host: bool = True
 
 
-@dataclass(slots=True, eq=False)
-class FilePlan:
-    """What the planner knows of one open file version. `ranges` maps each chunk's start to the range it is in."""
-
-    length: int
-    blocks: BlockMap
-    cursors: CursorSet = field(default_factory=CursorSet)
-    ranges: dict[int, Range] = field(default_factory=dict)
-    failed: StoreError | None = None
-    closed: bool = False
-
-
 class Planner:
     """Call `read` for every read, then `dispatch`; report each attempt's end; call `tick` a few times a second."""
 
@@ -61,28 +55,40 @@ class Planner:
         self.attempts: dict[Attempt, None] = {}
         self.unlocated: dict[FilePlan, int] = {}
         """Where look-ahead met a block that is not known; the caller takes the entry and locates from there."""
+        self.outdated: dict[FilePlan, int] = {}
+        """Where no replica served a block; the caller takes the entry and asks anew where the block lies."""
         self.hedges = self.hedge_wins = self.retries = self.starved = self.dropped = 0
         self.bytes_fetched = self.bytes_wasted = 0
         # A quarter of the threads is for readers that wait, and for second attempts.
         self.look_ahead_threads = max(1, limits.threads * 3 // 4)
         self._wanted: dict[Range, None] = {}
         self._streams = 1
+        self._looked = 0.0
+        self._settled = False
+        """Nothing has changed since look-ahead found nothing to start, as far as that can change what it finds."""
 
     # -- files ---------------------------------------------------------------------------------------------------
 
     def open(self, length: int) -> FilePlan:
-        file = FilePlan(length, BlockMap(length))
+        file = FilePlan(length)
         self.files[file] = None
         return file
 
     def close(self, file: FilePlan) -> None:
         """Forget the file: its attempts are cancelled, its memory comes back as they end."""
         file.closed = True
+        self._settled = False
         self.files.pop(file, None)
         self.unlocated.pop(file, None)
+        self.outdated.pop(file, None)
         for range_ in set(file.ranges.values()):
             self._abandon(range_)
         file.ranges.clear()
+
+    def located(self, file: FilePlan, blocks: Sequence[Block]) -> None:
+        """Blocks of the file have become known, or lie elsewhere now."""
+        file.blocks.add(blocks)
+        self._settled = False
 
     @property
     def waiting(self) -> bool:
@@ -96,16 +102,21 @@ class Planner:
         cursor, forgotten = file.cursors.match(offset, now)
         if forgotten is not None:
             self._release_cursor(forgotten)
-        starved = False
+        starved, streaming = False, cursor.streaming
         before = cursor.position
         position, end = file.blocks.chunk_start(offset), offset + size
         while position < end:
             range_ = self._demand(file, position, cursor, end, now)
-            starved = starved or range_.state is not State.READY
+            if range_.state is not State.READY:
+                starved = True
+                range_.deadline = now + self.limits.io_timeout  # of the reader that came last
             position = range_.end
         self.starved += starved
         cursor.advance(offset, size, starved=starved, limit=self._share(), now=now)
-        self._pass(file, min(before, offset), cursor)
+        if cursor.streaming and not streaming:
+            self._count_streams(now)
+        if self._pass(file, min(before, offset), cursor) or starved or not streaming:
+            self._settled = False
 
     def need(self, file: FilePlan, offset: int, now: float) -> Range:
         """The range that holds the byte at `offset`, demanded. Ask again when it ends up DROPPED or cut short."""
@@ -117,8 +128,8 @@ class Planner:
             if file.failed is not None:
                 raise file.failed
             streaming = cursor if cursor is not None and cursor.streaming else None
-            span = self._absent_run(file, start, None if streaming else end)
-            range_ = self._plan(file, span, streaming)
+            span = file.absent_run(start, None if streaming else end, self.range_size())
+            range_ = file.plan(span, self._choice(span.hosts), streaming)
         range_.used = now
         self.pool.touch(range_)
         if not range_.demanded and range_.state is not State.READY:
@@ -128,37 +139,15 @@ class Planner:
                 self._wanted[range_] = None
         return range_
 
-    def _absent_run(self, file: FilePlan, start: int, end: int | None) -> Span:
-        """From the absent chunk at `start` to the next present one, the range's bound, or the chunk that holds end."""
-        span = file.blocks.span(start, self.range_size())
-        if span is None:
-            raise LookupError(f"no block known at {start}")
-        stop = start + CHUNK
-        while stop < span.end and stop not in file.ranges and (end is None or stop < end):
-            stop += CHUNK
-        return Span(start, min(stop, span.end), span.hosts)
-
-    def _plan(self, file: FilePlan, span: Span, cursor: Cursor | None) -> Range:
-        hosts = span.hosts if self.limits.choose_host or len(span.hosts) == 1 else ()
-        range_ = Range(file, span.offset, span.end, hosts, cursor)
-        for chunk in range(span.offset, span.end, CHUNK):
-            file.ranges[chunk] = range_
-        return range_
-
-    def _pass(self, file: FilePlan, start: int, cursor: Cursor) -> None:
-        """Mark what lies wholly behind the cursor as consumed."""
-        position = start - start % CHUNK if file.blocks.find(start) is None else file.blocks.chunk_start(start)
-        while position < cursor.position:
-            range_ = file.ranges.get(position)
-            if range_ is None:
-                block = file.blocks.find(position)
-                if block is None:
-                    return
-                position = min(position + CHUNK, block.offset + block.length)
-                continue
-            if range_.end <= cursor.position and range_.cursor is cursor:
-                self.pool.consumed(range_)
-            position = range_.end
+    def _pass(self, file: FilePlan, start: int, cursor: Cursor) -> bool:
+        """Mark what lies wholly behind the cursor as consumed; whether it left a range behind."""
+        left = False
+        for range_ in file.between(start, cursor.position):
+            if range_.end <= cursor.position:
+                left = True
+                if range_.cursor is cursor:
+                    self.pool.consumed(range_)
+        return left
 
     # -- what to start -------------------------------------------------------------------------------------------
 
@@ -168,53 +157,56 @@ class Planner:
         for range_ in [range_ for range_ in self._wanted if range_.not_before <= now]:
             if self.hosts.in_flight >= self.hosts.total:
                 return started
+            if range_.failures:
+                range_.hosts = self._choice(range_.file.hosts(range_.offset))
             host = self.hosts.choose(range_.hosts, now, demanded=True, tried=range_.tried)
-            if host is None or not self._make_room_for(range_):
+            if host is None or not self._make_room_for(range_, now):
                 continue
             del self._wanted[range_]
             started.append(self._start(range_, host, now))
         started += self._look_ahead(now)
         return started
 
-    def _make_room_for(self, range_: Range) -> bool:
-        if self._make_room(range_.length, demanded=True):
+    def _make_room_for(self, range_: Range, now: float) -> bool:
+        if self._make_room(range_.length, now, demanded=True):
             return True
         # Better a chunk now than a whole range later: give the tail back, whoever waits for it asks again.
-        self._shorten(range_, min(range_.offset + CHUNK, range_.end))
-        return self._make_room(range_.length, demanded=True)
+        range_.file.shorten(range_, min(range_.offset + CHUNK, range_.end))
+        return self._make_room(range_.length, now, demanded=True)
 
-    def _shorten(self, range_: Range, end: int) -> None:
-        for chunk in range(range_.offset, range_.end, CHUNK):
-            if chunk >= end:
-                del range_.file.ranges[chunk]
-        range_.end = end
+    def _choice(self, hosts: tuple[str, ...]) -> tuple[str, ...]:
+        """The hosts that we choose from; none when the client library chooses."""
+        return hosts if self.limits.choose_host or len(hosts) == 1 else ()
 
     def _look_ahead(self, now: float) -> list[Attempt]:
         started: list[Attempt] = []
-        if self.hosts.in_flight >= self.look_ahead_threads:
+        if self._settled or self.hosts.in_flight >= self.look_ahead_threads:
             return started
         share = self._share()
         queue: list[tuple[int, int, Span, Iterator[Span], FilePlan, Cursor]] = []
         for file in self.files:
             if file.failed is None:
                 for cursor in file.cursors:
-                    self._push(queue, self._absent(file, cursor, share), file, cursor)
+                    if cursor.last_seen > now - ACTIVE:
+                        self._push(queue, self._absent(file, cursor, share), file, cursor)
         busy: set[tuple[str, ...]] = set()
         while queue and self.hosts.in_flight < self.look_ahead_threads:
             _, _, span, spans, file, cursor = heapq.heappop(queue)
             if span.hosts not in busy:
-                hosts = span.hosts if self.limits.choose_host or len(span.hosts) == 1 else ()
+                hosts = self._choice(span.hosts)
                 host = self.hosts.choose(hosts, now, demanded=False)
                 if host is None:
                     busy.add(span.hosts)
                 elif span.offset in file.ranges:  # another cursor of this round took it
                     pass
                 else:
-                    span = self._absent_run(file, span.offset, None)  # another may have taken its tail
-                    if not self._make_room(span.length, demanded=False):
+                    # Another cursor may have taken its tail.
+                    span = file.absent_run(span.offset, None, self.range_size())
+                    if not self._make_room(span.length, now, demanded=False):
                         break
-                    started.append(self._start(self._plan(file, span, cursor), host, now))
+                    started.append(self._start(file.plan(span, hosts, cursor), host, now))
             self._push(queue, spans, file, cursor)
+        self._settled = not started
         return started
 
     def _push(
@@ -245,7 +237,7 @@ class Planner:
             if passed is not None:
                 position = passed
                 continue
-            span = self._absent_run(file, position, None)
+            span = file.absent_run(position, None, self.range_size())
             yield span
             position = span.end
 
@@ -261,6 +253,9 @@ class Planner:
     def overdue(self, now: float) -> list[Attempt]:
         """Second attempts for ranges whose first is silent or slow, to start now."""
         hedges: list[Attempt] = []
+        overslept, self._looked = now - self._looked > STALL, now
+        if overslept:  # so it was this process that stood still; what its sockets hold shows at the next look
+            return hedges
         for attempt in list(self.attempts):
             range_ = attempt.range
             if attempt.late or attempt.cancelled or range_.state is not State.FETCHING or len(range_.attempts) > 1:
@@ -274,7 +269,7 @@ class Planner:
             if not self.limits.hedge or (range_.hosts and not others):
                 continue
             host = self.hosts.choose(others, now, demanded=True)
-            if host is None or not self._make_room(range_.length, demanded=True):
+            if host is None or not self._make_room(range_.length, now, demanded=True):
                 continue
             self.hedges += 1
             hedges.append(self._start(range_, host, now, hedge=True))
@@ -297,7 +292,7 @@ class Planner:
                 self.hosts.suspect(other.host, now, "was overtaken by another replica")
         self.hedge_wins += attempt.hedge
         range_.state, range_.data, range_.demanded, range_.used = State.READY, data, False, now
-        if range_.cursor is not None and range_.end <= range_.cursor.position:
+        if range_.cursor is not None and (range_.cursor.forgotten or range_.end <= range_.cursor.position):
             range_.cursor = None
         self.pool.arrived(range_)
         return range_
@@ -324,6 +319,7 @@ class Planner:
         delay = 0.0
         if not set(range_.hosts) - set(range_.tried):
             range_.tried.clear()
+            self.outdated[range_.file] = range_.offset
             delay = min(RETRY_FIRST * 2 ** min(range_.failures, 10), RETRY_LONGEST)
         if range_.deadline == float("inf"):
             range_.deadline = now + self.limits.io_timeout
@@ -336,13 +332,15 @@ class Planner:
         return []
 
     def _ended(self, attempt: Attempt) -> Range:
+        self._settled = False
         del self.attempts[attempt]
         self.hosts.ended(attempt.host)
         attempt.range.attempts.remove(attempt)
         return attempt.range
 
     def _fail(self, range_: Range, error: Exception) -> Range:
-        self._remove(range_)
+        self._wanted.pop(range_, None)
+        range_.file.remove(range_)
         range_.state, range_.error = State.FAILED, error
         return range_
 
@@ -365,20 +363,14 @@ class Planner:
             self.pool.forget(range_)
         range_.state = State.DROPPED
 
-    def _remove(self, range_: Range) -> None:
-        self._wanted.pop(range_, None)
-        for chunk in range(range_.offset, range_.end, CHUNK):
-            if range_.file.ranges.get(chunk) is range_:
-                del range_.file.ranges[chunk]
-
     # -- memory --------------------------------------------------------------------------------------------------
 
-    def _make_room(self, length: int, *, demanded: bool) -> bool:
+    def _make_room(self, length: int, now: float, *, demanded: bool) -> bool:
         """Drop what is least needed until `length` bytes fit; look-ahead leaves the heads' room alone."""
         keep = 0 if demanded else self._heads()
         if self.pool.free - keep >= length:
             return True
-        for victim in self.pool.victims():
+        for victim in self.pool.victims(now - ACTIVE):
             self._drop(victim)
             if self.pool.free - keep >= length:
                 return True
@@ -391,7 +383,7 @@ class Planner:
         return False
 
     def _drop(self, range_: Range) -> None:
-        self._remove(range_)
+        range_.file.remove(range_)
         self.pool.forget(range_)
         range_.state = State.DROPPED
 
@@ -411,11 +403,7 @@ class Planner:
     def _count_streams(self, now: float) -> None:
         self._streams = max(
             1,
-            sum(
-                cursor.streaming and cursor.last_seen > now - CURSOR_IDLE
-                for file in self.files
-                for cursor in file.cursors
-            ),
+            sum(cursor.streaming and cursor.last_seen > now - ACTIVE for file in self.files for cursor in file.cursors),
         )
 
     def _release_cursor(self, cursor: Cursor) -> None:
@@ -424,6 +412,7 @@ class Planner:
 
     def tick(self, now: float) -> None:
         """Housekeeping: forget idle cursors, give back memory that nobody used for a while."""
+        self._settled = False  # hosts may be avoided no longer
         for file in self.files:
             for cursor in file.cursors.forget_idle(now - CURSOR_IDLE):
                 self._release_cursor(cursor)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from stripefs.read.policy.cursors import Cursor
-    from stripefs.read.policy.planner import FilePlan
+    from stripefs.read.policy.file import FilePlan
 
 __all__ = ["Attempt", "Pool", "Range", "State"]
 
@@ -115,19 +115,20 @@ class Pool:
                 self.used -= range_.length
         range_.data = None
 
-    def victims(self) -> Iterator[Range]:
-        """Consumed ranges without waiters, least recently used first."""
-        return (range_ for range_ in list(self._consumed) if not range_.waiters)
+    def victims(self, active: float) -> Iterator[Range]:
+        """What nobody waits for or reads now: consumed ranges, least recently used first, then the look-ahead of
+        cursors not seen since `active`."""
+        yield from [range_ for range_ in self._consumed if not range_.waiters]
+        yield from self.sacrifices(active)
 
-    def sacrifices(self) -> Iterator[Range]:
-        """Look-ahead without waiters, farthest ahead of its cursor first."""
-        return iter(
-            sorted(
-                (range_ for range_ in self._ahead if not range_.waiters),
-                key=lambda range_: range_.offset - (range_.cursor.position if range_.cursor else 0),
-                reverse=True,
-            )
-        )
+    def sacrifices(self, before: float = float("inf")) -> list[Range]:
+        """Look-ahead without waiters of cursors not seen since `before`, farthest ahead of its cursor first."""
+        found = [
+            (range_.offset - range_.cursor.position, range_)
+            for range_ in self._ahead
+            if range_.cursor is not None and range_.cursor.last_seen < before and not range_.waiters
+        ]
+        return [range_ for _, range_ in sorted(found, key=lambda entry: entry[0], reverse=True)]
 
     def ahead_of(self, cursor: Cursor) -> list[Range]:
         """Look-ahead that is here and belongs to `cursor`."""

@@ -6,15 +6,14 @@ located   block locations by segments (pure but for the call that fetches)
 rest      WebHDFS at the NameNodes: pooled connections, the active one of several
 datanode  WebHDFS at one DataNode: one range into one buffer
 native    hdfs-native behind the same errors
+bounded   a time limit for hdfs-native's calls
 conf      URL and Hadoop's XML files -> NameNode addresses, user, root
 probe     what listens at an address, for error lines that help
 wire      paths, JSON documents and exception names as the wire has them (pure)
 order     HDFS's listing order into byte order (pure)
 confirm   many waiting threads share one confirmation
-memory    glibc settings that make large buffers cheap
 """
 
-from stripefs.store.hdfs.memory import tune_allocator
 from stripefs.store.hdfs.store import HdfsStore
 
-__all__ = ["HdfsStore", "tune_allocator"]
+__all__ = ["HdfsStore"]

@@ -11,10 +11,11 @@ import contextlib
 import json
 import socket
 import struct
+from collections.abc import Iterator
 
 from stripefs.errors import Abandoned, HostFailed, StoreError
+from stripefs.store.allocator import uninitialised
 from stripefs.store.base import Watch
-from stripefs.store.hdfs.memory import uninitialised
 from stripefs.store.hdfs.probe import connect, reason
 from stripefs.store.hdfs.wire import remote_error
 
@@ -54,7 +55,7 @@ def fetch(address: str, target: str, length: int, *, name: str, timeout: float, 
 
 
 @contextlib.contextmanager
-def _cancellable(sock: socket.socket, watch: Watch | None):  # type: ignore[no-untyped-def]
+def _cancellable(sock: socket.socket, watch: Watch | None) -> Iterator[None]:
     if watch is None:
         yield
         return

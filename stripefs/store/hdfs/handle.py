@@ -67,9 +67,7 @@ class HdfsHandle(Handle):
     def locate(self, offset: int, length: int) -> Sequence[Block]:
         if self._cluster.finds_blocks and not (self._pinned and self._cluster.namenode_away()):
             try:
-                return self._locations.overlapping(offset, length)
-            except NotFound as error:
-                raise self._stale() from error
+                return self._located(offset, length)
             except ServiceDown:
                 if self._pinned is None:
                     raise
@@ -98,8 +96,8 @@ class HdfsHandle(Handle):
     def _read_chosen(self, offset: int, length: int, host: str, watch: Watch | None) -> Buffer:
         """By WebHDFS from `host`; where it is "", from the replicas of the first byte in turn."""
         failure: HostFailed | None = None
-        replicas = self._replicas(offset)  # also tells the store where their DataNodes are reached
-        for name in [host] if host else replicas:
+        [block] = self._located(offset, 1)  # also tells the store where the DataNodes are reached
+        for name in [host] if host else block.hosts:
             try:
                 data = self._cluster.fetch(self.status, offset, length, name, watch)
             except NotFound as error:
@@ -113,8 +111,11 @@ class HdfsHandle(Handle):
                 return data
         raise failure or HostFailed(f"{self._path}: no DataNode has the block at byte {offset}")
 
-    def _replicas(self, offset: int) -> Sequence[str]:
-        return self.locate(offset, 1)[0].hosts
+    def _located(self, offset: int, length: int) -> Sequence[Block]:
+        try:
+            return self._locations.overlapping(offset, length)
+        except NotFound as error:
+            raise self._stale() from error
 
     def _read_pinned(self, offset: int, length: int, watch: Watch | None) -> Buffer:
         pinned = self._pinned

@@ -219,6 +219,86 @@ def test_one_host_never_holds_more_than_half_the_threads():
     assert 1 < peak <= 4
 
 
+def test_two_processes_that_alternate_tensors_fetch_each_byte_about_once():
+    """Each tensor leaves a cursor behind, whose look-ahead must not keep the memory from those that go on."""
+    length, tensor = 1536 * MIB, 33 * MIB + 700
+    world = World(limits(), eight())
+    file = world.open(placed(length, 8 * MIB, 8, 1, 4))
+    for first in (0, 1):
+        starts = range(first * tensor, length, 2 * tensor)
+        world.client(
+            file, [(at, min(MIB, length - at)) for s in starts for at in range(s, min(s + tensor, length), MIB)]
+        )
+    world.run()
+    assert world.planner.bytes_fetched < 1.2 * length
+
+
+def test_look_ahead_that_arrives_after_its_cursor_was_forgotten_can_be_dropped():
+    world = World(limits(), eight())
+    file = world.open(placed(256 * MIB, 8 * MIB, 8, 1, 0))
+    world.client(file, sequential(16 * MIB))
+    world.run()
+    assert any(attempt.range.cursor is not None for attempt in world.planner.attempts)
+    world.planner.tick(world.now + 60)  # forgets the cursor while its look-ahead is on its way
+    while world.transfers:
+        world._step(world.now + 1)
+    world.planner.tick(world.now + 120)
+    assert world.planner.pool.used == 0
+
+
+def test_a_reader_that_comes_late_to_a_failing_range_gets_its_whole_time():
+    world = World(limits(io_timeout=20.0), {"h0": Host(40e6, dead=True)})
+    file = world.open(placed(4 * MIB, MIB, 1, 1, 0))
+    world.client(file, [(0, 4096)])
+    late = []
+    world.at(15.0, lambda: late.append(world.client(file, [(0, 4096)])))
+    world.at(30.0, lambda: setattr(world.hosts["h0"], "dead", False))
+    world.run(until=60)
+    assert not late[0].errors
+
+
+def test_replicas_that_moved_are_asked_for_and_found():
+    world = World(limits(), {"h0": Host(40e6, dead=True), "h1": Host(40e6)})
+    blocks = placed(4 * MIB, 4 * MIB, 1, 1, 0)
+    file = world.open(blocks)
+    client = world.client(file, [(0, 4096)])
+
+    def move():
+        assert world.planner.outdated == {file: 0}
+        world.planner.located(file, [type(block)(block.offset, block.length, ("h1",)) for block in blocks])
+
+    world.at(1.0, move)
+    world.run(until=20)
+    assert not client.errors
+
+
+def test_a_process_that_stood_still_suspects_no_host():
+    world = World(limits(), eight())
+    file = world.open(placed(64 * MIB, 8 * MIB, 8, 2, 0))
+    planner = world.planner
+    planner.overdue(0.0)
+    planner.read(file, 0, MIB, 0.0)
+    attempt, *others = planner.dispatch(0.0)
+    for other in others:
+        planner.failed(other, PermissionDenied("no"), 0.0)
+    attempt.progress_at = 0.1
+    assert planner.overdue(30.0) == []
+    assert planner.hosts[attempt.host].suspected == 0
+    # At the next look it is the host that is silent.
+    assert len(planner.overdue(30.1)) == 1
+    assert planner.hosts[attempt.host].suspected == 1
+
+
+def test_a_host_on_probation_keeps_to_its_limit():
+    hosts = World(limits(threads=8), eight()).planner.hosts
+    hosts.failed("h0", 0.0, "refused")
+    for _ in range(4):
+        assert hosts.room("h0", 60.0, demanded=True)
+        hosts.started("h0")
+        assert not hosts.room("h0", 60.0, demanded=False)
+    assert not hosts.room("h0", 60.0, demanded=True)
+
+
 patterns = st.sampled_from(["sequential", "random", "backwards", "strides"])
 
 

@@ -1,13 +1,15 @@
 """The reader with its threads, over local files behind the wrappers that spread, slow, break and count them."""
 
+import os
 import random
+import sys
 from contextlib import asynccontextmanager
 
 import pytest
 import trio
 import trio.testing
 
-from stripefs.errors import ServiceDown, StaleVersion, StoreError
+from stripefs.errors import PermissionDenied, ServiceDown, StaleVersion, StoreError
 from stripefs.read import Reader
 from stripefs.settings import ReadSettings
 from stripefs.store.local import LocalStore
@@ -194,6 +196,56 @@ async def test_a_cancelled_read_leaves_no_waiter(local):
         with trio.move_on_after(0.1):
             await file.read(0, MIB)
         assert all(range_.waiters == 0 for range_ in file.plan.ranges.values())
+
+
+async def test_locating_ahead_asks_once_at_a_time(tmp_path):
+    """A metadata service that hangs must not be asked once for every read, nor readers wait for all these questions."""
+    (tmp_path / "sparse").touch()
+    os.truncate(tmp_path / "sparse", 3 << 30)
+
+    class Half(ThrottledStore):
+        asked = 0
+
+        def open(self, path, expect=None):
+            handle = super().open(path, expect)
+            locate = handle.locate
+
+            def failing(offset, length):
+                if offset < 8 * MIB:
+                    return [block for block in locate(offset, length) if block.offset < 8 * MIB]
+                self.asked += 1
+                raise PermissionDenied("no")
+
+            handle.locate = failing
+            return handle
+
+    base = LocalStore(str(tmp_path))
+    store = Half(base, hosts=2, rate=4e9, block_size=4 * MIB)
+    async with reading(store) as reader:
+        file = await reader.open(b"/sparse")
+        for offset in range(0, 8 * MIB, 64 << 10):
+            await file.read(offset, 64 << 10)
+            await trio.sleep(0)
+        assert store.asked == 1
+    base.close()
+
+
+async def test_a_read_over_many_ranges_keeps_none_that_it_has_copied(local, content):
+    store = spread(local, host_timeout=30)
+    async with reading(store, hedge=False) as reader:
+        file = await reader.open(b"/big")
+        blocks = await file.locate(0, 8 * MIB)
+        store.hosts_control.freeze(blocks[1].hosts[0])
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(file.read, 0, 8 * MIB)
+            last = 2 * MIB
+            with trio.fail_after(20):
+                while file.plan.ranges.get(last) is None or file.plan.ranges[last].data is None:
+                    await trio.sleep(0.01)
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            # The attribute and the argument; a view that the waiting read still has would be one more.
+            assert sys.getrefcount(file.plan.ranges[last].data) == 2
+            nursery.cancel_scope.cancel()
 
 
 async def test_locating_waits_for_a_service_that_is_away(local, content):

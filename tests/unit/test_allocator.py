@@ -3,7 +3,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from stripefs.store.hdfs.memory import uninitialised
+from stripefs.store.allocator import uninitialised
 
 
 def test_a_buffer_has_its_size() -> None:
@@ -17,7 +17,7 @@ def test_a_buffer_has_its_size() -> None:
 
 def test_glibc_takes_the_settings() -> None:
     code = (
-        "import platform; from stripefs.store.hdfs.memory import tune_allocator\n"
+        "import platform; from stripefs.store.allocator import tune_allocator\n"
         "assert tune_allocator() == (platform.libc_ver()[0] == 'glibc')"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

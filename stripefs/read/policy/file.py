@@ -1,0 +1,78 @@
+"""One open file version: its blocks, its cursors, and which range each chunk is in. Pure; see the package's essay."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from stripefs.errors import StoreError
+from stripefs.layout.blocks import CHUNK, BlockMap, Span
+from stripefs.read.policy.cursors import Cursor, CursorSet
+from stripefs.read.policy.pool import Range
+
+__all__ = ["FilePlan"]
+
+
+@dataclass(slots=True, eq=False)
+class FilePlan:
+    """What the planner knows of one open file version. `ranges` maps each chunk's start to the range it is in."""
+
+    length: int
+    blocks: BlockMap = field(init=False)
+    cursors: CursorSet = field(default_factory=CursorSet)
+    ranges: dict[int, Range] = field(default_factory=dict)
+    failed: StoreError | None = None
+    closed: bool = False
+
+    def __post_init__(self) -> None:
+        self.blocks = BlockMap(self.length)
+
+    def hosts(self, offset: int) -> tuple[str, ...]:
+        """Where the known block that holds `offset` lies."""
+        block = self.blocks.find(offset)
+        return block.hosts if block is not None else ()
+
+    def absent_run(self, start: int, end: int | None, range_size: int) -> Span:
+        """From the absent chunk at `start` to the next present one, the range's bound, or the chunk that holds end."""
+        span = self.blocks.span(start, range_size)
+        if span is None:
+            raise LookupError(f"no block known at {start}")
+        stop = start + CHUNK
+        while stop < span.end and stop not in self.ranges and (end is None or stop < end):
+            stop += CHUNK
+        return Span(start, min(stop, span.end), span.hosts)
+
+    def plan(self, span: Span, hosts: tuple[str, ...], cursor: Cursor | None) -> Range:
+        """A new range of absent chunks, to be read from one of `hosts` (or where the client likes)."""
+        range_ = Range(self, span.offset, span.end, hosts, cursor)
+        for chunk in range(span.offset, span.end, CHUNK):
+            self.ranges[chunk] = range_
+        return range_
+
+    def remove(self, range_: Range) -> None:
+        """The range's chunks are absent from now on."""
+        for chunk in range(range_.offset, range_.end, CHUNK):
+            if self.ranges.get(chunk) is range_:
+                del self.ranges[chunk]
+
+    def shorten(self, range_: Range, end: int) -> None:
+        """Give the chunks from `end` on back."""
+        for chunk in range(range_.offset, range_.end, CHUNK):
+            if chunk >= end:
+                del self.ranges[chunk]
+        range_.end = end
+
+    def between(self, start: int, end: int) -> Iterator[Range]:
+        """The ranges of the located chunks that overlap [start, end), in order."""
+        position = start
+        while position < end:
+            block = self.blocks.find(position)
+            if block is None:
+                return
+            chunk = position - (position - block.offset) % CHUNK
+            range_ = self.ranges.get(chunk)
+            if range_ is None:
+                position = min(chunk + CHUNK, block.offset + block.length)
+            else:
+                position = range_.end
+                yield range_
