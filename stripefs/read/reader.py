@@ -17,6 +17,7 @@ from trio import TaskStatus
 
 from stripefs.errors import Abandoned, StaleVersion, StoreError, Transient
 from stripefs.read.fetch import Fetcher, Outcome
+from stripefs.read.opening import Opener
 from stripefs.read.policy import Attempt, FilePlan, Limits, Planner, Range, State
 from stripefs.settings import ReadSettings, default_budget
 from stripefs.store.base import Block, Buffer, Handle, Identity, Status, Store
@@ -35,6 +36,9 @@ LOCATE_AHEAD = 2 << 30
 
 LOCATE_PAUSE = 2.0
 """Seconds before blocks that could not be located are asked for again without a reader that waits for them."""
+
+LOCATES_AT_ONCE = 16
+"""Handle.locate calls under way at once, on threads that nothing else waits for."""
 
 GRACE = 5.0
 """Seconds past io_timeout after which a read ends whatever the planner thinks."""
@@ -59,6 +63,8 @@ class Reader:
             )
         )
         self._files: dict[FilePlan, OpenFile] = {}
+        self._opener = Opener(store)
+        self.locating = trio.CapacityLimiter(LOCATES_AT_ONCE)
         self._fetcher: Fetcher | None = None
         self._nursery: trio.Nursery | None = None
         self._stir = trio.Event()
@@ -76,7 +82,7 @@ class Reader:
 
     async def open(self, path: bytes, expect: Identity | None = None) -> OpenFile:
         """Open one version of the file at `path`. Raises what `Store.open` raises."""
-        handle = await trio.to_thread.run_sync(self.store.open, path, expect)
+        handle = await self._opener.open(path, expect)
         file = OpenFile(self, path, handle)
         self._files[file.plan] = file
         return file
@@ -315,7 +321,9 @@ class OpenFile:
         deadline = trio.current_time() + self._reader.settings.io_timeout
         for pause in itertools.chain((0.1, 0.3, 1.0), itertools.repeat(2.0)):
             try:
-                return await trio.to_thread.run_sync(self.handle.locate, offset, length)
+                return await trio.to_thread.run_sync(
+                    self.handle.locate, offset, length, abandon_on_cancel=True, limiter=self._reader.locating
+                )
             except Transient as error:
                 if trio.current_time() + pause > deadline:
                     raise

@@ -12,8 +12,10 @@ read-ahead arrives out of order and safetensors skips a little), else a new one.
 not to a descriptor, so two processes that interleave on one file are two steady streams and not noise. A cursor looks
 ahead over a window of bytes. The window at least doubles whenever the reader starves (the bytes were not there yet),
 shrinks by a quarter after a full window without starving, and never exceeds eight times what the cursor has already
-read, so a reader that takes a header and leaves costs little and a random reader is never read ahead for. Look-ahead
-skips what another stream, which began further on, has read already.
+read, so a reader that takes a header and leaves costs little and a reader of scattered kilobytes is never read ahead
+for. Scattered reads of megabytes are: where they are shuffled, a few times their bytes are fetched. Look-ahead skips
+what another stream, which began further on, has read already. A cursor that stands still for three seconds looks no
+further ahead: readers that jump from tensor to tensor leave one behind at each.
 
 **Choice.** A range that a reader waits for goes first. Look-ahead is taken in order of distance from its cursor; when
 the next range lies on hosts that are all busy, the scheduler goes on to later ranges on idle ones as far as the window
@@ -22,12 +24,14 @@ expected to finish first wins. Each host has a limit of its own and never more t
 
 **Memory.** One budget for all files. Each attempt reserves the bytes of its range before it starts. One range for
 every active stream stays out of look-ahead's reach, and no stream looks further ahead than its share; consumed ranges
-go first when room is needed, oldest first, then the farthest look-ahead; ranges shrink as the budget divided by the
+go first when room is needed, oldest first, then the look-ahead of cursors that stand still; a range that a reader waits
+for may also take the place of the farthest look-ahead of the others; ranges shrink as the budget divided by the
 streams shrinks. So the bytes a reader waits for always find room, however many readers there are.
 
-**Slow and broken hosts.** A host that fails, or that sends nothing while others do, is avoided for a while, twice as
-long each time. A range that takes several times as long as its recent peers is asked for again from another replica;
-the first answer counts. What fails is tried again, elsewhere first, until the deadline of the readers.
+**Slow and broken hosts.** A host that fails, or that sends nothing for a second while this process runs, is avoided
+for a while, twice as long each time. A range that is silent, or takes several times as long as its recent peers, is
+asked for again from another replica; the first answer counts. What fails is tried again, elsewhere first, until the
+deadline of the last reader that asked; when no replica served it, the store is asked anew where the block lies.
 """
 
 from stripefs.read.policy.cursors import Cursor

@@ -97,8 +97,10 @@ class HdfsStore(Store):
         self._rpc_addresses: dict[str, str] = {}
         self._off: dict[str, str] = {}
         try:
-            self._web = self._probe_web()
+            # In this order: a NameNode that starts opens its web port before its RPC port. The other way round one that
+            # comes up between the two would seem to have no WebHDFS, and so no file ids, for as long as we live.
             self._native = self._connect_native()
+            self._web = self._probe_web()
             self._root_status = self.stat(b"/")
             self._inodes = self._web and self._probe_inodes()
             self._pinning: PinnedClient | None = self._pinning_client()

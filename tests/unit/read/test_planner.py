@@ -219,7 +219,7 @@ def test_one_host_never_holds_more_than_half_the_threads():
     assert 1 < peak <= 4
 
 
-def test_two_processes_that_alternate_tensors_fetch_each_byte_about_once():
+def test_two_processes_that_alternate_tensors_do_not_starve_for_memory():
     """Each tensor leaves a cursor behind, whose look-ahead must not keep the memory from those that go on."""
     length, tensor = 1536 * MIB, 33 * MIB + 700
     world = World(limits(), eight())
@@ -230,7 +230,9 @@ def test_two_processes_that_alternate_tensors_fetch_each_byte_about_once():
             file, [(at, min(MIB, length - at)) for s in starts for at in range(s, min(s + tensor, length), MIB)]
         )
     world.run()
-    assert world.planner.bytes_fetched < 1.2 * length
+    assert world.planner.bytes_fetched < 1.25 * length
+    # Virtual seconds. Each reader takes 1 MiB at a time and so starves at the start of each tensor.
+    assert world.now < 3.4 * length / (8 * 40e6)
 
 
 def test_look_ahead_that_arrives_after_its_cursor_was_forgotten_can_be_dropped():

@@ -3,6 +3,7 @@
 import os
 import random
 import sys
+import threading
 from contextlib import asynccontextmanager
 
 import pytest
@@ -234,17 +235,19 @@ async def test_a_read_over_many_ranges_keeps_none_that_it_has_copied(local, cont
     store = spread(local, host_timeout=30)
     async with reading(store, hedge=False) as reader:
         file = await reader.open(b"/big")
-        blocks = await file.locate(0, 8 * MIB)
-        store.hosts_control.freeze(blocks[1].hosts[0])
+        blocks = await file.locate(0, 24 * MIB)
+        frozen = next(block for block in blocks if block.hosts != blocks[0].hosts)
+        store.hosts_control.freeze(frozen.hosts[0])
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(file.read, 0, 8 * MIB)
-            last = 2 * MIB
+            nursery.start_soon(file.read, 0, frozen.offset + MIB)
+            last = frozen.offset - 2 * MIB
             with trio.fail_after(20):
                 while file.plan.ranges.get(last) is None or file.plan.ranges[last].data is None:
                     await trio.sleep(0.01)
             await trio.testing.wait_all_tasks_blocked(0.05)
             # The attribute and the argument; a view that the waiting read still has would be one more.
-            assert sys.getrefcount(file.plan.ranges[last].data) == 2
+            references = sys.getrefcount(file.plan.ranges[last].data)
+            assert references == 2
             nursery.cancel_scope.cancel()
 
 
@@ -282,3 +285,24 @@ async def test_a_panic_of_a_client_is_an_error_of_the_read(local):
         file.handle.read = panicking
         with pytest.raises(StoreError, match="index out of bounds"):
             await file.read(0, 10)
+
+
+async def test_an_open_that_was_given_up_holds_nothing(local):
+    began, go_on = threading.Event(), threading.Event()
+
+    class Slow(CountingStore):
+        def open(self, path, expect=None):
+            began.set()
+            assert go_on.wait(30)
+            return super().open(path, expect)
+
+    store = Slow(local)
+    async with reading(store) as reader:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(reader.open, b"/big")
+            await trio.to_thread.run_sync(began.wait)
+            nursery.cancel_scope.cancel()
+        go_on.set()
+        with trio.fail_after(20):
+            while store.counts.opens == 0 or store.counts.open_now:
+                await trio.sleep(0.01)
