@@ -101,11 +101,13 @@ class _Supervisor:
         self._mounted: kernel.MountPoint | None = None
         self._tuning: dict[str, dict[str, object]] = {}
         self._source = settings.store.url
+        self._file_ids = False  # whether identities hold them, as the first worker found
 
     def run(self) -> int:
         self._start()
         try:
-            self._source = self._expect("ready")["source"]
+            ready = self._expect("ready")
+            self._source, self._file_ids = ready["source"], ready["file_ids"]
             self._mount()
             self._expect("serving")
             self._settle()
@@ -194,6 +196,7 @@ class _Supervisor:
                 "op": "start",
                 "settings": self._settings.to_json(),
                 "first": self._generation == 1,
+                "file_ids": self._file_ids,
                 "facts": self._facts(),
             },
             [*self._memory, *(listener.fileno() for listener in self._listeners)],

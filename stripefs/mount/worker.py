@@ -75,6 +75,7 @@ class _Worker:
         self._settings = Settings.from_json(start["settings"])
         self._facts: dict[str, Any] = start["facts"]
         self._first: bool = start["first"]
+        self._file_ids: bool = start["file_ids"]
         board, slot0, slot1, *listeners = descriptors
         self._board = Board(board)
         self._journal = MemoryJournal(self._board, (slot0, slot1))
@@ -93,7 +94,7 @@ class _Worker:
         except StripefsError as error:
             talk.send(self._channel, {"op": "failed", **talk.describe_error(error)})
             return
-        talk.send(self._channel, {"op": "ready", "source": store.url})
+        talk.send(self._channel, {"op": "ready", "source": store.url, "file_ids": store.capabilities.file_ids})
         message, (device,) = await trio.to_thread.run_sync(talk.receive, self._channel, abandon_on_cancel=True)
         async with trio.open_nursery() as nursery:
             reader = Reader(store, self._settings.read)
@@ -109,14 +110,28 @@ class _Worker:
     async def _open_store(self) -> Store:
         """Connect; wait for a store that is away, because callers already wait for this worker."""
         deadline = trio.current_time() + self._settings.read.io_timeout
+        said = ""
         while True:
             try:
-                return await trio.to_thread.run_sync(open_store, self._settings.store, abandon_on_cancel=True)
+                return await trio.to_thread.run_sync(self._connect_as_before, abandon_on_cancel=True)
             except Transient as error:
                 if trio.current_time() > deadline:
                     raise
-                _log.warning("the store is away, requests wait for it: %s", error)
+                if str(error) != said:
+                    said = str(error)
+                    _log.warning("the store is away, requests wait for it: %s", error)
             await trio.sleep(_RECONNECT_EVERY)
+
+    def _connect_as_before(self) -> Store:
+        """Raises ServiceDown as long as the service that gave the first worker its file ids is away.
+
+        Without them every identity would differ, and every open file would seem to be replaced.
+        """
+        store = open_store(self._settings.store)
+        if self._file_ids and not store.capabilities.file_ids:
+            store.close()
+            raise ServiceDown(f"{store.url} gives no file ids now, as it did before")
+        return store
 
     async def _check_source(self) -> Store:
         """Connect, once; raise what keeps the source from being mounted."""

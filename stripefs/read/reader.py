@@ -37,6 +37,9 @@ LOCATE_AHEAD = 2 << 30
 LOCATE_PAUSE = 2.0
 """Seconds before blocks that could not be located are asked for again without a reader that waits for them."""
 
+FIRST_TRY, SECOND_TRY = 0.1, 0.3
+"""Seconds before blocks are asked for again; then 1, then every 2."""
+
 LOCATES_AT_ONCE = 16
 """Handle.locate calls under way at once, on threads that nothing else waits for."""
 
@@ -319,7 +322,7 @@ class OpenFile:
     async def locate(self, offset: int, length: int) -> Sequence[Block]:
         """The blocks that overlap [offset, offset + length). Waits for a metadata service that is away."""
         deadline = trio.current_time() + self._reader.settings.io_timeout
-        for pause in itertools.chain((0.1, 0.3, 1.0), itertools.repeat(2.0)):
+        for pause in itertools.chain((FIRST_TRY, SECOND_TRY, 1.0), itertools.repeat(2.0)):
             try:
                 return await trio.to_thread.run_sync(
                     self.handle.locate, offset, length, abandon_on_cancel=True, limiter=self._reader.locating
@@ -327,7 +330,8 @@ class OpenFile:
             except Transient as error:
                 if trio.current_time() + pause > deadline:
                     raise
-                log.warning("locating blocks of %s: %s; trying again", self.name, error)
+                # One line a wait at a level that people see: a service that is away concerns every open file.
+                log.log(logging.WARNING if pause < SECOND_TRY else logging.INFO, "locating %s: %s", self.name, error)
                 await trio.sleep(pause)
         raise AssertionError("the pauses never end")
 
