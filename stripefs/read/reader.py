@@ -331,7 +331,12 @@ class OpenFile:
                 if trio.current_time() + pause > deadline:
                     raise
                 # One line a wait at a level that people see: a service that is away concerns every open file.
-                log.log(logging.WARNING if pause < SECOND_TRY else logging.INFO, "locating %s: %s", self.name, error)
+                log.log(
+                    logging.WARNING if pause < SECOND_TRY else logging.INFO,
+                    "locating blocks of %s: %s",
+                    self.name,
+                    error,
+                )
                 await trio.sleep(pause)
         raise AssertionError("the pauses never end")
 

@@ -26,10 +26,27 @@ class WebHdfs:
         target = f"/webhdfs/v1{quote(path)}?{query}"
         status, answer, location = self._exchange(self.address, method, target, b"")
         if status == 307:
-            where = urlsplit(location)
-            status, answer, _ = self._exchange(where.netloc, method, f"{where.path}?{where.query}", body)
+            status, answer = self._at_datanode(method, location, body)
         assert status in (200, 201), answer.decode()
         return json.loads(answer) if answer else None
+
+    def _at_datanode(self, method: str, location: str, body: bytes) -> tuple[int, bytes]:
+        """A DataNode keeps connections to its NameNode; the first request after that was restarted meets a dead one.
+
+        It is refused before anything is done, as 403 EOFException or, under a large body, as a broken pipe.
+        """
+        where = urlsplit(location)
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                status, answer, _ = self._exchange(where.netloc, method, f"{where.path}?{where.query}", body)
+                if status != 403 or b"EOFException" not in answer:
+                    return status, answer
+            except (BrokenPipeError, ConnectionResetError):
+                if time.monotonic() > deadline:
+                    raise
+            assert time.monotonic() < deadline, f"{where.netloc} has no connection to its NameNode"
+            time.sleep(0.2)
 
     @staticmethod
     def _exchange(address: str, method: str, target: str, body: bytes) -> tuple[int, bytes, str]:

@@ -37,6 +37,9 @@ def populate(fault_hdfs: HdfsInstance) -> Iterator[HdfsPopulate]:
 @pytest.fixture(params=["auto", "native", "native alone"])
 def store(fault_hdfs: HdfsInstance, populate: HdfsPopulate, request: pytest.FixtureRequest) -> Iterator[HdfsStore]:
     transport, _, alone = request.param.partition(" ")
+    # hdfs-native's connections to DataNodes are the process's, for 3 s. A client that finds one does not ask the
+    # NameNode for what the next new connection needs, and hangs when that is away. A worker has one client only.
+    time.sleep(3.5)
     store = HdfsStore(
         StoreSettings(
             url=f"{fault_hdfs.url}/faults",

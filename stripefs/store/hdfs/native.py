@@ -124,7 +124,11 @@ class NativeClient:
         return answer
 
     def _warm_up(self, reader: FileReader, path: str) -> None:
-        """The first read of a client asks the NameNode how DataNodes want to be talked to: ask while it is there."""
+        """The first read of a client asks the NameNode how DataNodes want to be talked to: ask while it is there.
+
+        In vain when another client of this process read from the same DataNode less than 3 s ago: hdfs-native shares
+        its connections, and only a new one makes it ask. A mount's worker has one client.
+        """
         self._warming -= 1
         try:
             bounded(lambda: reader.read_range(0, 1), self._timeout, path)
