@@ -42,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="bench", description="Benchmarks; docs/benchmarks.md tells what they mean.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="NAME")
     reading = commands.add_parser("read", help="reading big files from HDFS, against raw clients and rclone")
-    reading.add_argument("--quick", action="store_true", help="smaller files, fewer systems, two rounds: about 5 minutes")
+    reading.add_argument("--quick", action="store_true", help="smaller files, fewer systems, two rounds: 5 minutes")
     reading.add_argument("--case", action="append", default=[], choices=CASES, help="only this case (may be repeated)")
     reading.add_argument("--rounds", type=int, default=0, metavar="N", help="rounds of each run (3, quick: 2)")
     reading.add_argument(
