@@ -19,9 +19,9 @@ from pathlib import Path
 
 from bench import cluster
 from bench.data import DataFile, contents
-from stripefs.errors import StripefsError
+from stripefs.errors import StripefsError, Transient
 from stripefs.settings import StoreSettings
-from stripefs.store.base import Store
+from stripefs.store.base import Buffer, Handle, Store
 from stripefs.store.url import open_store
 
 MIB = 1 << 20
@@ -53,8 +53,10 @@ def main(arguments: list[str]) -> int:
 
 def demonstrate(url: str, folder: Path, stack: ExitStack) -> None:
     os.environ["HADOOP_USER_NAME"] = "root"
-    # The ordinary client of HDFS; for simulated hosts the transport says nothing.
-    store = open_store(StoreSettings(url=url, transport="native"))
+    # One WebHDFS read after the other, each block from the first DataNode that has it.
+    store = open_store(
+        StoreSettings(url=url, transport="webhdfs" if url.startswith("hdfs:") else "auto", host_timeout=60)
+    )
     stack.callback(store.close)
     print(f"source      {url}")
     expected, one_stream = timed("one stream", lambda: one_after_another(store))
@@ -88,10 +90,20 @@ def one_after_another(store: Store) -> str:
     handle = store.open(b"/" + FILE.name.encode())
     try:
         for offset in range(0, SIZE, BLOCK):
-            digest.update(handle.read(offset, BLOCK))
+            digest.update(patient(handle, offset))
     finally:
         handle.close()
     return digest.hexdigest()
+
+
+def patient(handle: Handle, offset: int) -> Buffer:
+    """One block, asked for again when a DataNode was slow to answer, as every client of HDFS does."""
+    for pause in (0.2, 0.5, 1.0, 2.0):
+        try:
+            return handle.read(offset, BLOCK)
+        except Transient:
+            time.sleep(pause)
+    return handle.read(offset, BLOCK)
 
 
 def plain_file(path: Path) -> str:
