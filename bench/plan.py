@@ -120,6 +120,11 @@ def _uncapped(scale: Scale) -> list[Run]:
         _client("uncapped", "raw_webhdfs", file, "webhdfs", 24),
         _client("uncapped", "raw_libhdfs", file, "libhdfs", 32),
         *_stripefs(scale, "uncapped", file, ("native", "webhdfs", "libhdfs")),
+        # Without the page cache: what a mount costs where first touching so much memory is dear.
+        *(
+            _mounted(scale, "uncapped", f"stripefs:{name}:direct", file, "direct", name)
+            for name in ("native", "webhdfs")
+        ),
         *_rclone(scale, "uncapped", file, (32,)),
     ]
     return [replace(run, rate=0.0) for run in made]
@@ -260,17 +265,22 @@ def ratios() -> list[RatioPlan]:
             2.0,
             at_least=False,
         ),
-        RatioPlan("uncapped_native_vs_raw_parallel", Key("uncapped", "stripefs:native"), Key("uncapped", RAW), 0.6),
-        RatioPlan(
-            "uncapped_webhdfs_cpu_per_gb_vs_single_stream",
-            Key("uncapped", "stripefs:webhdfs", "cpu_per_gb"),
-            Key("uncapped", "single_stream", "cpu_per_gb"),
-            1.3,
-            at_least=False,
-        ),
         RatioPlan("seq_vs_rclone", sequential, Key("sequential", "rclone"), 1.05),
         RatioPlan("large_blocks_vs_rclone", Key(large, "stripefs"), Key(large, "rclone")),
     ]
+    for suffix in ("", ":direct"):
+        end = suffix.replace(":", "_")
+        native, web = (
+            Key("uncapped", f"stripefs:native{suffix}"),
+            Key("uncapped", f"stripefs:webhdfs{suffix}", "cpu_per_gb"),
+        )
+        stream = Key("uncapped", "single_stream", "cpu_per_gb")
+        made += [
+            RatioPlan(f"uncapped_native{end}_vs_raw_parallel", native, Key("uncapped", RAW), 0.0 if end else 0.6),
+            RatioPlan(
+                f"uncapped_webhdfs{end}_cpu_per_gb_vs_single_stream", web, stream, 0.0 if end else 1.3, at_least=False
+            ),
+        ]
     for transport in TRANSPORTS:
         own = Key("sequential", _name(transport))
         made += [

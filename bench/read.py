@@ -18,7 +18,7 @@ from pathlib import Path
 from bench import peers
 from bench.cluster import BenchError, running
 from bench.data import GIB, MIB, DataFile
-from bench.environment import environment, version
+from bench.environment import environment, first_touch, version
 from bench.lab import Lab
 from bench.model import placement_limit
 from bench.plan import CASES, RAW, TRANSPORTS, Run, Scale, ratios, runs
@@ -68,6 +68,7 @@ def run(options: Options, say: Say, store: Callable[[Document], None]) -> Docume
     rounds = options.rounds or (2 if options.quick else 3)
     document = Document("read", version(), {}, notes=notes)
     with running(options.name, say, keep=options.keep) as cluster:
+        touch = first_touch()
         session = _Session(Lab(cluster, libhdfs), scale, say, notes=notes)
         cluster.set_rate(0)  # an instance that was running may still be capped
         cluster.write(sorted({run.file for run in chosen}, key=lambda file: file.name), say)
@@ -77,7 +78,7 @@ def run(options: Options, say: Say, store: Callable[[Document], None]) -> Docume
                 if index == 0:
                     _warm_up(session, group[0].file)
                 _measure(session, group, rounds)
-                document.environment = environment(cluster, scale, rounds)
+                document.environment = environment(cluster, scale, rounds, touch)
                 sum_up(session.samples, document)
                 store(document)
     return document

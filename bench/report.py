@@ -52,7 +52,8 @@ def markdown(document: Document) -> str:
         f"{facts['rate_mb_s']:g} MB/s each; files of {facts['file_mib']} MiB; budget {facts['budget_mib']} MiB; "
         f"{facts['cpus']} CPUs ({facts['cpu']}), kernel {facts['kernel']}, Python {facts['python']}, "
         f"Hadoop {facts['hadoop']}, hdfs-native {facts['packages'].get('hdfs-native', '-')}, "
-        f"rclone {facts['rclone'] or 'not built'}; load {facts['load_15min']}."
+        f"rclone {facts['rclone'] or 'not built'}; first touch of memory {facts['first_touch_s_per_gib']:g} s/GiB; "
+        f"load {facts['load_15min']}."
     )
     notes = [f"- {note}" for note in document.notes]
     tables = [_pipes(_ratio_cells(document.ratios)), _pipes(_row_cells(document))]

@@ -54,10 +54,13 @@ class Reader:
         self.store = store
         self.settings = settings
         self.budget = settings.memory or default_budget()
+        range_size = min(settings.range_size, self.budget // 8)
+        # What the client holds beside our own buffers: of every thread's range, for a quarter of the budget at most.
+        held = min(settings.threads * range_size, self.budget // 4) if store.capabilities.copies else 0
         self.planner = Planner(
             Limits(
-                budget=self.budget,
-                range_size=min(settings.range_size, self.budget // 8),
+                budget=self.budget - held,
+                range_size=range_size,
                 threads=settings.threads,
                 per_host=settings.per_host,
                 io_timeout=settings.io_timeout,

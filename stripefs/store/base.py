@@ -107,7 +107,7 @@ class Capabilities:
     locations: `Handle.locate` names hosts. choose_host: `Handle.read(host=…)` reads from that host and no other.
     file_ids: identities hold an id that a replaced file does not share. pinned: an open handle keeps its version
     readable or fails, without asking again. any_names: names may be any bytes. cancel: a blocked read ends soon after
-    its `Watch` is cancelled.
+    its `Watch` is cancelled. copies: until a read returns, its client holds the bytes a second time.
     """
 
     locations: bool = False
@@ -117,6 +117,7 @@ class Capabilities:
     any_names: bool = False
     permissions: bool = False
     cancel: bool = False
+    copies: bool = False
 
 
 class Watch(Protocol):

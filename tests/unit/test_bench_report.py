@@ -23,6 +23,7 @@ FACTS = {
     "hadoop": "3.4.2",
     "packages": {"hdfs-native": "0.14.7"},
     "rclone": None,
+    "first_touch_s_per_gib": 0.4,
     "load_15min": 0.5,
 }
 

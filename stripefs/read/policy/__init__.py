@@ -11,11 +11,12 @@ A chunk belongs to at most one range, so concurrent readers of one chunk wait fo
 read-ahead arrives out of order and safetensors skips a little), else a new one. Cursors belong to the file version,
 not to a descriptor, so two processes that interleave on one file are two steady streams and not noise. A cursor looks
 ahead over a window of bytes. The window at least doubles whenever the reader starves (the bytes were not there yet),
-shrinks by a quarter after a full window without starving, and never exceeds eight times what the cursor has already
-read, so a reader that takes a header and leaves costs little and a reader of scattered kilobytes is never read ahead
-for. Scattered reads of megabytes are: where they are shuffled, a few times their bytes are fetched. Look-ahead skips
-what another stream, which began further on, has read already. A cursor that stands still for three seconds looks no
-further ahead: readers that jump from tensor to tensor leave one behind at each.
+shrinks by a quarter after a full window without starving, and never exceeds a multiple of what the cursor has already
+read, so a reader that takes a header and leaves costs little. The multiple is the file's: it begins high, and falls as
+look-ahead is dropped that no reader ever asked for, so a stream is soon at full speed and readers that go through a
+file in no order are not read ahead for beyond the first few seconds. Look-ahead skips what another stream, which began
+further on, has read already. A cursor that stands still for three seconds looks no further ahead: readers that jump
+from tensor to tensor leave one behind at each.
 
 **Choice.** A range that a reader waits for goes first. Look-ahead is taken in order of distance from its cursor; when
 the next range lies on hosts that are all busy, the scheduler goes on to later ranges on idle ones as far as the window

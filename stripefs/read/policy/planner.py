@@ -131,6 +131,7 @@ class Planner:
             span = file.absent_run(start, None if streaming else end, self.range_size())
             range_ = file.plan(span, self._choice(span.hosts), streaming)
         range_.used = now
+        range_.wanted = True
         self.pool.touch(range_)
         if not range_.demanded and range_.state is not State.READY:
             range_.demanded = True
@@ -383,6 +384,8 @@ class Planner:
 
     def _drop(self, range_: Range) -> None:
         range_.file.remove(range_)
+        if not range_.wanted:
+            range_.file.cursors.trust.unwanted += range_.length
         self.pool.forget(range_)
         range_.state = State.DROPPED
 

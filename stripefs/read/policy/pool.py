@@ -34,6 +34,7 @@ class Range:
     state: State = State.WANTED
     waiters: int = 0
     demanded: bool = False
+    wanted: bool = False  # whether a reader ever asked for a byte of it
     attempts: list[Attempt] = field(default_factory=list)
     tried: list[str] = field(default_factory=list)
     failures: int = 0

@@ -116,6 +116,7 @@ class HdfsStore(Store):
             pinned=True,
             permissions=True,
             cancel=self.chooses_host,
+            copies=not self.chooses_host,
         )
         if self._root_status.kind is not Kind.DIRECTORY:
             self.close()

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from stripefs.errors import PermissionDenied, StaleVersion
 from stripefs.read.policy import Limits, State
+from stripefs.read.policy.cursors import Trust
 from tests.unit.read.world import MIB, Host, World, placed
 
 
@@ -32,12 +33,16 @@ def sequential(length, step=MIB):
     return [(at, min(step, length - at)) for at in range(0, length, step)]
 
 
+def dealt(length):
+    """8 MiB blocks dealt out to eight hosts in turn, so that only the policy can lose speed."""
+    blocks = placed(length, 8 * MIB, 1, 1, 0)
+    return [type(block)(block.offset, block.length, (f"h{n % 8}",)) for n, block in enumerate(blocks)]
+
+
 def test_one_reader_gets_nearly_all_hosts():
     world = World(limits(), eight())
     length = 512 * MIB
-    # Dealt out in turn, so that only the policy can lose speed.
-    blocks = placed(length, 8 * MIB, 1, 1, 0)
-    blocks = [type(block)(block.offset, block.length, (f"h{n % 8}",)) for n, block in enumerate(blocks)]
+    blocks = dealt(length)
     world.client(world.open(blocks), sequential(length))
     world.run()
     ideal = length / (8 * 40e6)
@@ -74,6 +79,37 @@ def test_random_small_reads_are_not_read_ahead_for():
     world.client(world.open(placed(4 << 30, 8 * MIB, 8, 1, 0)), reads)
     world.run()
     assert world.planner.bytes_fetched <= 2 * len(reads) * MIB
+
+
+def test_a_stream_looks_far_ahead_after_its_first_mebibyte():
+    world = World(limits(), eight())
+    file = world.open(dealt(1 << 30))
+    world.client(file, [(0, MIB)])
+    world.run()
+    assert {attempt.host for attempt in world.planner.attempts} == {f"h{number}" for number in range(8)}
+
+
+def test_a_file_read_in_no_order_is_read_ahead_for_less_and_less():
+    draw = random.Random(7)
+    length, item = 2 << 30, 2 * MIB
+    items = list(range(0, length, item))
+    draw.shuffle(items)
+    world = World(limits(budget=256 * MIB), eight())
+    file = world.open(placed(length, 8 * MIB, 8, 1, 0))
+    trusted = file.cursors.trust.ahead_of_read
+    world.client(file, [(begin + half, MIB) for begin in items for half in (0, MIB)])
+    world.run()
+    assert file.cursors.trust.ahead_of_read < trusted / 8
+    assert world.planner.bytes_fetched < 5 * length  # 7 times without the feedback
+
+
+def test_a_stream_is_trusted_again_when_its_look_ahead_is_wanted():
+    trust = Trust()
+    full = trust.ahead_of_read
+    trust.read, trust.unwanted = 64 * MIB, 64 * MIB
+    doubted = trust.ahead_of_read
+    trust.read += 4 << 30
+    assert doubted < full / 8 < trust.ahead_of_read < full
 
 
 def test_two_interleaved_readers_cause_one_fetch_of_each_byte():
@@ -145,17 +181,17 @@ def test_a_host_that_comes_back_is_used_again():
 
 def test_a_stale_version_fails_what_is_absent_and_keeps_what_is_here():
     world = World(limits(), eight())
-    file = world.open(placed(64 * MIB, 8 * MIB, 8, 1, 0))
+    file = world.open(placed(512 * MIB, 8 * MIB, 8, 1, 0))
     world.client(file, [(0, MIB)])
     world.run()
     planner = world.planner
-    planner.read(file, 20 * MIB, MIB, world.now)
+    planner.read(file, 300 * MIB, MIB, world.now)
     attempt = planner.dispatch(world.now)[0]
     failed = planner.failed(attempt, StaleVersion("replaced"), world.now)
     assert [range_.state for range_ in failed].count(State.FAILED) == len(failed) >= 1
     assert planner.need(file, 0, world.now).state is State.READY
     with pytest.raises(StaleVersion):
-        planner.need(file, 30 * MIB, world.now)
+        planner.need(file, 400 * MIB, world.now)
 
 
 def test_an_error_that_no_retry_mends_fails_its_range_alone():
