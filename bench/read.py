@@ -72,11 +72,10 @@ def run(options: Options, say: Say, store: Callable[[Document], None]) -> Docume
         session = _Session(Lab(cluster, libhdfs), scale, say, notes=notes)
         cluster.set_rate(0)  # an instance that was running may still be capped
         cluster.write(sorted({run.file for run in chosen}, key=lambda file: file.name), say)
+        _warm_up(session, chosen[0].file)
         for rate, phase in itertools.groupby(groups(chosen), key=lambda group: group[0].rate):
             cluster.set_rate(rate)
-            for index, group in enumerate(phase):
-                if index == 0:
-                    _warm_up(session, group[0].file)
+            for group in phase:
                 _measure(session, group, rounds)
                 document.environment = environment(cluster, scale, rounds, touch)
                 sum_up(session.samples, document)
@@ -150,7 +149,10 @@ def _measure_one(session: _Session, one: Run, number: int, rounds: int) -> None:
 
 
 def _warm_up(session: _Session, file: DataFile) -> None:
-    """Read over both of the DataNodes' data paths, each until two reads in a row are about equally fast."""
+    """Read over both of the DataNodes' data paths, each until two reads in a row are about equally fast.
+
+    Before any cap is set: behind one, a DataNode that still compiles its code is as fast as one that has.
+    """
     for kind in ("native", "webhdfs"):
         last = 0.0
         for _ in range(_WARM_ROUNDS):

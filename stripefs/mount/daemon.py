@@ -2,6 +2,7 @@
 
 The child is `python -P -m stripefs.mount.daemon STATUS`. It reads the settings from standard input, writes one line of
 JSON to the descriptor STATUS when it is ready or has failed, and logs to a file, which also gets its standard error.
+A log that nobody named goes with a mount that ended well, and stays for whoever wants to know why one did not.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ def start(settings: Settings) -> int:
     from stripefs.mount.control import log_file
 
     mount = settings.mount
-    chosen = log_file(os.path.realpath(mount.mountpoint))
-    log = mount.log_file or str(chosen)
+    log = mount.log_file or str(log_file(os.path.realpath(mount.mountpoint)))
+    known = os.path.exists(log)
     settings = dataclasses.replace(settings, mount=dataclasses.replace(mount, log_file=os.path.abspath(log)))
     try:
         output = open(log, "ab")  # noqa: SIM115  closed below, with the pipe
@@ -58,8 +59,8 @@ def start(settings: Settings) -> int:
     message = json.loads(line)
     if message["op"] == "failed":
         child.wait()
-        if not mount.log_file and not chosen.stat().st_size:
-            chosen.unlink()
+        if not known and not os.path.getsize(log):
+            os.unlink(log)
         raise rebuild_error(message)
     child.returncode = 0  # it lives on, and is init's from now on: no warning about that when we end
     return 0
@@ -69,6 +70,7 @@ def main() -> None:
     """The child's program."""
     from stripefs import logs
     from stripefs.mount.channel import describe_error
+    from stripefs.mount.control import find_mounts, log_file
     from stripefs.mount.supervisor import serve
 
     status = int(sys.argv[1])
@@ -83,8 +85,16 @@ def main() -> None:
 
     try:
         settings = Settings.from_json(sys.stdin.read())
-        logs.configure(settings.mount.log_format, settings.mount.log_level, settings.mount.log_file)
+        log, mountpoint = settings.mount.log_file, os.path.realpath(settings.mount.mountpoint)
+        logs.configure(settings.mount.log_format, settings.mount.log_level, log)
         code = serve(settings, ready=lambda: say({"op": "ready"}))
+        # A newer mount at the same place writes to the same file.
+        if (
+            code == 0
+            and log == str(log_file(mountpoint))
+            and all(one.mountpoint != mountpoint for one in find_mounts())
+        ):
+            os.unlink(log)
     except StripefsError as error:
         say({"op": "failed", **describe_error(error)})
         code = error.exit_code

@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from stripefs.cli.app import main
 from stripefs.mount import kernel, unprivileged
-from stripefs.mount.control import find_mounts
+from stripefs.mount.control import find_mounts, log_file
 from tests.mount.mounted import MIB, PATIENCE, eventually, sha256, workers_of
 
 pytestmark = pytest.mark.mount
@@ -218,6 +218,20 @@ def test_what_cannot_be_mounted_leaves_nothing(shell: Shell) -> None:
         assert words in done.stderr, done
     assert not shell.is_mounted()
     assert not workers_of(str(shell.mountpoint))
+
+
+def test_a_log_nobody_named_goes_with_the_mount(shell: Shell) -> None:
+    del shell.environ["STRIPEFS_LOG_FILE"]
+    log = log_file(str(shell.mountpoint))
+    shell.mount()
+    assert log.exists()
+    assert shell.run("umount", "mnt").returncode == 0
+    eventually(lambda: not log.exists(), "the log to be removed")
+
+
+def test_a_mount_that_fails_leaves_no_empty_log(shell: Shell) -> None:
+    assert shell.run("mount", "nowhere", "mnt").returncode != 0
+    assert not shell.log.exists()
 
 
 def test_a_second_mount_at_one_place_is_refused(shell: Shell) -> None:

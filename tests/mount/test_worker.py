@@ -11,6 +11,8 @@ import trio
 import trio.testing
 
 from stripefs.mount import worker
+from stripefs.settings import Settings
+from stripefs.store.base import Capabilities
 from tests.mount.mounted import Mounts
 
 
@@ -49,6 +51,49 @@ def test_replies_to_the_dead_are_no_news() -> None:
 
     assert not worker._is_news(record("fuse_read(): fuse_reply_* failed with No such file or directory"))
     assert worker._is_news(record("fuse_read(): fuse_reply_* failed with Bad address"))
+
+
+@pytest.fixture
+def waiting(monkeypatch: pytest.MonkeyPatch) -> worker._Worker:
+    """A worker that has to open its store again, without a supervisor."""
+    monkeypatch.setattr(worker, "_RECONNECT_EVERY", 0.01)
+    made = object.__new__(worker._Worker)
+    made._settings, made._file_ids = Settings(), True
+    return made
+
+
+async def test_a_new_worker_waits_for_the_file_ids_that_its_predecessor_had(
+    waiting: worker._Worker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    made = [_Connected(ids=False), _Connected(ids=False), _Connected(ids=True)]
+    stores = iter(made)
+    monkeypatch.setattr(worker, "open_store", lambda _settings: next(stores))
+    with caplog.at_level(logging.WARNING):
+        assert await waiting._open_store() is made[2]
+    assert [store.closed for store in made] == [True, True, False]
+    assert [record.getMessage() for record in caplog.records] == [
+        "the store is away, requests wait for it: hdfs://nn/ gives no file ids now, as it did before"
+    ]
+
+
+async def test_a_store_that_never_had_file_ids_is_not_waited_for(
+    waiting: worker._Worker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waiting._file_ids = False
+    store = _Connected(ids=False)
+    monkeypatch.setattr(worker, "open_store", lambda _settings: store)
+    assert await waiting._open_store() is store
+
+
+class _Connected:
+    url = "hdfs://nn/"
+
+    def __init__(self, *, ids: bool) -> None:
+        self.capabilities = Capabilities(file_ids=ids)
+        self.closed = False
+
+    def close(self) -> None:
+        self.closed = True
 
 
 _CROWD = """
