@@ -99,18 +99,20 @@ def report(folder: Path, query: str, size: int = 3 * MIB, wrapper: str = "thrott
 
 def test_both_ways_read_what_they_say(folder: Path) -> None:
     found, told = report(folder, "hosts=4&placement=even&block-size=1MiB&rate=1GB/s")
-    assert (found.path, found.one.size, found.parallel.size) == ("/big 1", 3 * MIB, 3 * MIB)
+    assert (found.path, found.one.size) == ("/big 1", 3 * MIB)
     assert sum(told) == 6 * MIB
     assert sum(found.one.hosts.values()) == 3 * MIB
     assert set(found.one.hosts) <= {"h0", "h1", "h2", "h3"}
-    assert sum(found.parallel.hosts.values()) >= 3 * MIB
+    assert found.parallel.size >= 3 * MIB  # and what was looked ahead
+    assert found.parallel.size == sum(found.parallel.hosts.values())
     assert found.host_rate > 0
     assert len(found.hosts) == 4
 
 
 def test_no_more_than_half_of_the_file_each_way(folder: Path) -> None:
     found, told = report(folder, "rate=1GB/s", size=1 << 30)
-    assert found.one.size == found.parallel.size == SIZE // 2
+    assert found.one.size == SIZE // 2
+    assert SIZE // 2 <= found.parallel.size <= SIZE // 2 + MIB  # whole chunks
     assert sum(told) == SIZE // 2 * 2
 
 
