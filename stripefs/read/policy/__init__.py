@@ -15,18 +15,21 @@ shrinks by a quarter after a full window without starving, and never exceeds a m
 read, so a reader that takes a header and leaves costs little. The multiple is the file's: it begins high, and falls as
 look-ahead is dropped that no reader ever asked for, so a stream is soon at full speed and readers that go through a
 file in no order are not read ahead for beyond the first few seconds. Look-ahead skips what another stream, which began
-further on, has read already. A cursor that stands still for three seconds looks no further ahead: readers that jump
-from tensor to tensor leave one behind at each.
+further on, has read already, and what anybody read in the last ten seconds. A cursor that stands still for three
+seconds, or stands where others have read, looks no further ahead: readers that jump from tensor to tensor leave one
+behind at each. One that begins in the look-ahead of another takes over its window and what lies ahead of both. A
+cursor whose reads begin lower and lower runs backward and looks ahead below itself.
 
 **Choice.** A range that a reader waits for goes first. Look-ahead is taken in order of distance from its cursor; when
 the next range lies on hosts that are all busy, the scheduler goes on to later ranges on idle ones as far as the window
 and the memory go: on randomly placed blocks this, not the number of threads, decides the speed. Among replicas the one
 expected to finish first wins. Each host has a limit of its own and never more than half of all reads under way.
 
-**Memory.** One budget for all files. Each attempt reserves the bytes of its range before it starts. One range for
-every active stream stays out of look-ahead's reach, and no stream looks further ahead than its share; consumed ranges
-go first when room is needed, oldest first, then the look-ahead of cursors that stand still; a range that a reader waits
-for may also take the place of the farthest look-ahead of the others; ranges shrink as the budget divided by the
+**Memory.** One budget for all files. Each attempt reserves the bytes of its range before it starts. One range for every
+active stream stays out of look-ahead's reach, and no stream looks further ahead than its share; streams that begin in
+one another's look-ahead have one share together. Consumed ranges go first when room is needed, oldest first, then what
+one stream was to read and another has read, then the look-ahead of cursors that stand still; a range that a reader
+waits for may also take the place of the farthest look-ahead of the others; ranges shrink as the budget divided by the
 streams shrinks. So the bytes a reader waits for always find room, however many readers there are.
 
 **Slow and broken hosts.** A host that fails, or that sends nothing for a second while this process runs, is avoided

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Protocol
 
 __all__ = ["MAX_CURSORS", "Cursor", "CursorSet"]
 
@@ -14,6 +15,11 @@ kernel's read-ahead of 4 MiB, whose requests arrive out of order."""
 
 BACKWARD = 8 * MIB
 """And this far before its position: twice the kernel's read-ahead, for the requests that were overtaken."""
+
+STEPS_BACK = 3
+"""Reads in a row that each begin before all others of a stream, after which it is taken to run backward. One may be a
+request that was overtaken. Backward streams are no oddity: copied out of a
+mapping, a tensor of 131 MB was seen to be read from its end (memcpy goes downward for some alignments)."""
 
 MAX_CURSORS = 64
 """Streams remembered per file. Loaders use up to 16 threads a process on one file and nodes have 8 processes, whose
@@ -49,17 +55,31 @@ class Trust:
         return AHEAD_OF_READ / (1 + DISTRUST * self.unwanted / max(self.read, FLOOR_WINDOW))
 
 
+class Extent(Protocol):
+    """Bytes [offset, end) of a file."""
+
+    @property
+    def offset(self) -> int: ...
+
+    @property
+    def end(self) -> int: ...
+
+
 class Cursor:
-    """One stream of reads through a file. `position` is the end of the furthest byte read."""
+    """One stream of reads through a file, forward or backward. It has read from `start` to `position`."""
 
     __slots__ = (
+        "_credit",
         "_since_starved",
+        "_steps_back",
         "_trust",
         "consumed",
+        "ended",
         "forgotten",
         "index",
         "last_seen",
         "position",
+        "rereads",
         "start",
         "window",
     )
@@ -74,18 +94,50 @@ class Cursor:
         self.last_seen = now
         self.forgotten = False
         self._since_starved = 0
+        self._steps_back = 0
+        self._credit = 0
+        self.ended = False
+        """Whether it seems to have reached what others have read; until it moves again."""
+        self.rereads = False
+        """Whether it had to wait for what another had read a moment ago: then it wants that again, all of it."""
+
+    def follow(self, other: Cursor) -> None:
+        """Go on where `other` looked ahead to: a reader that skips a tensor is still the reader it was."""
+        self.window = max(self.window, other.window)
+        self._credit = other.consumed + other._credit
+
+    @property
+    def front(self) -> int:
+        """Where look-ahead begins."""
+        return self.start if self.backward else self.position
+
+    def active(self, since: float) -> bool:
+        """Whether it moved after `since` and has somewhere to go."""
+        return self.last_seen > since and not self.ended
+
+    @property
+    def backward(self) -> bool:
+        return self._steps_back >= STEPS_BACK
 
     def distance(self, offset: int) -> int | None:
-        """How far `offset` lies from the position when it continues this cursor, None when it does not."""
-        gap = offset - self.position
-        return abs(gap) if -BACKWARD <= gap <= FORWARD and offset >= self.start else None
+        """How far `offset` lies from where this cursor goes on, None when it does not continue it."""
+        gap, below = offset - self.position, self.start - offset
+        if -BACKWARD <= gap <= FORWARD and below <= 0 and not self.backward:
+            return abs(gap)
+        return abs(below) if abs(below) <= BACKWARD and (below > 0 or self._steps_back) else None
 
     def advance(self, offset: int, size: int, *, starved: bool, limit: int, now: float) -> None:
         """Note a read of [offset, offset + size) and adapt the window, which may not exceed `limit`."""
+        if offset < self.start:
+            self.start = offset
+            self._steps_back += 1
+        elif offset + size > self.position:
+            self._steps_back = 0
         self.position = max(self.position, offset + size)
         self.consumed += size
         self._trust.read += size
         self.last_seen = now
+        self.ended = False
         if starved:
             self._since_starved = 0
             self.window = max(START_WINDOW, min(max(self.window * 2, self._allowed()), limit))
@@ -96,12 +148,20 @@ class Cursor:
             self._since_starved = 0
 
     def reach(self, limit: int) -> int:
-        """The offset up to which to look ahead: the window, cut to `limit` bytes and by what was read so far."""
-        return self.position + min(self.window, limit, self._allowed())
+        """How many bytes to look ahead: the window, cut to `limit` and by what was read so far."""
+        return min(self.window, limit, self._allowed())
+
+    def ahead(self, extent: Extent) -> int:
+        """Bytes between what was read and the extent."""
+        return self.start - extent.end if self.backward and extent.end <= self.start else extent.offset - self.position
+
+    def left(self, extent: Extent) -> bool:
+        """Whether the extent lies wholly behind."""
+        return extent.end <= self.position and (extent.offset >= self.start or not self.backward)
 
     def _allowed(self) -> int:
         # What is fetched ahead is whole ranges, so less than one must not begin it.
-        return int(self._trust.ahead_of_read * self.consumed) if self.streaming else 0
+        return int(self._trust.ahead_of_read * (self.consumed + self._credit)) if self.streaming else 0
 
     @property
     def streaming(self) -> bool:
@@ -149,19 +209,26 @@ class CursorSet:
         Threads that split a file between them (run:ai's streamer, DCP) each run into the start of the next one's part:
         fetching that part again would be waste. A reader that really enters it is served on demand.
         """
-        position, before = offset, -1
-        while position > before:
+        sign, front = (-1, -cursor.start) if cursor.backward else (1, cursor.position)
+        position, before = sign * offset, None
+        while position != before:
             before = position
             for other in self._cursors.values():
-                # A chunk in which one tensor ends and the next begins was read by two; hence the tolerance of a chunk.
-                if (
-                    other.position > position
-                    and cursor.position - MIB <= other.start <= position + MIB
-                    and other.streaming
-                    and other is not cursor
-                ):
-                    position = other.position
-        return position if position >= offset + MIB else None
+                near, far = sorted((sign * other.start, sign * other.position))
+                # What the kernel read ahead past the end of a tensor was read by two; hence the tolerance.
+                began_ahead = front - FORWARD <= near <= position + MIB
+                if far > position and began_ahead and other.streaming and other is not cursor:
+                    position = far
+        return sign * position if position >= sign * offset + MIB else None
+
+    def find_ended(self) -> None:
+        """Mark those in front of which another stream has read: most likely they end there."""
+        streaming = [cursor for cursor in self._cursors.values() if cursor.streaming]
+        for cursor in streaming:
+            front = cursor.front
+            cursor.ended = any(
+                other.start - MIB <= front < other.position + MIB for other in streaming if other.start != cursor.start
+            )
 
     def forget_idle(self, before: float) -> list[Cursor]:
         """Drop and answer the cursors not seen since `before`."""

@@ -21,6 +21,8 @@ class FilePlan:
     blocks: BlockMap = field(init=False)
     cursors: CursorSet = field(default_factory=CursorSet)
     ranges: dict[int, Range] = field(default_factory=dict)
+    read_at: dict[int, float] = field(default_factory=dict)
+    """When each chunk, by its start, was last read, for those read lately."""
     failed: StoreError | None = None
     closed: bool = False
 
@@ -31,6 +33,25 @@ class FilePlan:
         """Where the known block that holds `offset` lies."""
         block = self.blocks.find(offset)
         return block.hosts if block is not None else ()
+
+    def read_since(self, chunk: int, since: float) -> bool:
+        return self.read_at.get(chunk, since) > since
+
+    def fresh(self, chunk: int, end: int, range_size: int, since: float) -> Iterator[Span]:
+        """What of [chunk, end), inside one block, is neither here nor was read after `since`, as ranges."""
+        while chunk < end:
+            range_ = self.ranges.get(chunk)
+            if range_ is not None:
+                chunk = range_.end
+            elif self.read_since(chunk, since):
+                chunk += CHUNK
+            else:
+                span = self.absent_run(chunk, end, range_size)
+                stop = chunk + CHUNK
+                while stop < span.end and not self.read_since(stop, since):
+                    stop += CHUNK
+                yield Span(chunk, min(stop, span.end), span.hosts)
+                chunk = stop
 
     def absent_run(self, start: int, end: int | None, range_size: int) -> Span:
         """From the absent chunk at `start` to the next present one, the range's bound, or the chunk that holds end."""
@@ -61,6 +82,17 @@ class FilePlan:
             if chunk >= end:
                 del self.ranges[chunk]
         range_.end = end
+
+    def chunks(self, start: int, end: int) -> Iterator[int]:
+        """The starts of the located chunks that overlap [start, end)."""
+        position = start
+        while position < end:
+            block = self.blocks.find(position)
+            if block is None:
+                return
+            chunk = position - (position - block.offset) % CHUNK
+            yield chunk
+            position = min(chunk + CHUNK, block.offset + block.length)
 
     def between(self, start: int, end: int) -> Iterator[Range]:
         """The ranges of the located chunks that overlap [start, end), in order."""

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 
 from stripefs.errors import HostFailed, NotFound, StaleVersion, StoreError, Transient
 from stripefs.layout.blocks import CHUNK, Block, Span
+from stripefs.read.policy.ahead import Unlocated, absent
 from stripefs.read.policy.cursors import Cursor
 from stripefs.read.policy.file import FilePlan
 from stripefs.read.policy.hosts import STALL, HostTable
 from stripefs.read.policy.pool import Attempt, Pool, Range, State
+from stripefs.read.policy.shares import Shares
 
 __all__ = ["Limits", "Planner"]
 
@@ -22,6 +24,13 @@ ACTIVE = 3.0
 """Seconds after which a cursor that nobody moved looks no further ahead, and what it holds may go to those that move.
 Readers that jump from tensor to tensor leave a cursor at each; simulated, two such processes took 1.7 times as long
 when all of these kept their share of the memory."""
+
+LATELY = 10.0
+"""Seconds for which nothing is read ahead that a stream has read, except for one that turns out to want it again: the
+kernel has it in its page cache, and streams that stop at the end of a tensor would fetch their neighbours' anew."""
+
+LEFT = 1.0
+"""Seconds after which a range that was read in part gives its room to others: its reader has gone elsewhere."""
 
 CONSUMED_IDLE = 5.0
 """Seconds that consumed ranges stay without being touched: long enough for a second process a little behind."""
@@ -62,7 +71,7 @@ class Planner:
         # A quarter of the threads is for readers that wait, and for second attempts.
         self.look_ahead_threads = max(1, limits.threads * 3 // 4)
         self._wanted: dict[Range, None] = {}
-        self._streams = 1
+        self._shares = Shares(limits.budget, limits.range_size)
         self._looked = 0.0
         self._settled = False
         """Nothing that matters has changed since look-ahead found nothing to start."""
@@ -103,20 +112,37 @@ class Planner:
         if forgotten is not None:
             self._release_cursor(forgotten)
         starved, streaming = False, cursor.streaming
-        before = cursor.position
+        low, high = cursor.start, cursor.position
         position, end = file.blocks.chunk_start(offset), offset + size
+        if not cursor.consumed:
+            self._follow(file, position, cursor)
         while position < end:
             range_ = self._demand(file, position, cursor, end, now)
             if range_.state is not State.READY:
                 starved = True
+                cursor.rereads = file.read_since(position, now - LATELY)
                 range_.deadline = now + self.limits.io_timeout  # of the reader that came last
             position = range_.end
+        for chunk in file.chunks(offset, end):
+            file.read_at[chunk] = now
         self.starved += starved
-        cursor.advance(offset, size, starved=starved, limit=self._share(), now=now)
+        cursor.advance(offset, size, starved=starved, limit=self._shares.share, now=now)
         if cursor.streaming and not streaming:
-            self._count_streams(now)
-        if self._pass(file, min(before, offset), cursor) or starved or not streaming:
+            self._shares.count(self.files, now - ACTIVE)
+        passed = (cursor.start, max(low, end)) if cursor.backward else (min(high, offset), cursor.position)
+        if self._pass(file, *passed, cursor, now) or starved or not streaming:
             self._settled = False
+
+    def _follow(self, file: FilePlan, position: int, cursor: Cursor) -> None:
+        """Where a new cursor begins in the look-ahead of another it takes over what lies ahead of both."""
+        first = file.ranges.get(position)
+        other = first.cursor if first is not None else None
+        if other is None or other is cursor:
+            return
+        cursor.follow(other)
+        for range_ in set(file.ranges.values()):
+            if range_.cursor is other and range_.offset >= position:
+                range_.cursor = cursor
 
     def need(self, file: FilePlan, offset: int, now: float) -> Range:
         """The range that holds the byte at `offset`, demanded. Ask again when it ends up DROPPED or cut short."""
@@ -128,7 +154,9 @@ class Planner:
             if file.failed is not None:
                 raise file.failed
             streaming = cursor if cursor is not None and cursor.streaming else None
-            span = file.absent_run(start, None if streaming else end, self.range_size())
+            # What lies above a backward reader it has had already.
+            whole = streaming is not None and not streaming.backward
+            span = file.absent_run(start, None if whole else end, self.range_size())
             range_ = file.plan(span, self._choice(span.hosts), streaming)
         range_.used = now
         range_.wanted = True
@@ -140,13 +168,15 @@ class Planner:
                 self._wanted[range_] = None
         return range_
 
-    def _pass(self, file: FilePlan, start: int, cursor: Cursor) -> bool:
-        """Mark what lies wholly behind the cursor as consumed; whether it left a range behind."""
+    def _pass(self, file: FilePlan, start: int, end: int, cursor: Cursor, now: float) -> bool:
+        """Mark what of [start, end) lies wholly behind the cursor as consumed; whether it left a range behind."""
         left = False
-        for range_ in file.between(start, cursor.position):
-            if range_.end <= cursor.position:
+        for range_ in file.between(start, end):
+            if cursor.left(range_):
                 left = True
-                if range_.cursor is cursor:
+                # One that another stream looked ahead for stays for it, as long as that is on its way.
+                owner = range_.cursor
+                if owner is cursor or (owner and not owner.active(now - ACTIVE)):
                     self.pool.consumed(range_)
         return left
 
@@ -183,13 +213,15 @@ class Planner:
         started: list[Attempt] = []
         if self._settled or self.hosts.in_flight >= self.look_ahead_threads:
             return started
-        share = self._share()
+        share = self._shares.share
         queue: list[tuple[int, int, Span, Iterator[Span], FilePlan, Cursor]] = []
         for file in self.files:
             if file.failed is None:
                 for cursor in file.cursors:
-                    if cursor.last_seen > now - ACTIVE:
-                        self._push(queue, self._absent(file, cursor, share), file, cursor)
+                    if cursor.active(now - ACTIVE):
+                        since = now if cursor.rereads else now - LATELY
+                        spans = absent(file, cursor, cursor.reach(share), self.range_size(), since)
+                        self._push(queue, spans, file, cursor)
         busy: set[tuple[str, ...]] = set()
         while queue and self.hosts.in_flight < self.look_ahead_threads:
             _, _, span, spans, file, cursor = heapq.heappop(queue)
@@ -201,7 +233,7 @@ class Planner:
                 elif span.offset in file.ranges:  # another cursor of this round took it
                     pass
                 else:
-                    span = file.absent_run(span.offset, None, self.range_size())  # or took its tail
+                    span = file.absent_run(span.offset, span.end, self.range_size())  # or took its tail
                     if not self._make_room(span.length, now, demanded=False):
                         break
                     started.append(self._start(file.plan(span, hosts, cursor), host, now))
@@ -216,30 +248,13 @@ class Planner:
         file: FilePlan,
         cursor: Cursor,
     ) -> None:
-        span = next(spans, None)
+        try:
+            span = next(spans, None)
+        except Unlocated as unlocated:
+            self.unlocated[file] = unlocated.offset
+            return
         if span is not None:
-            heapq.heappush(queue, (span.offset - cursor.position, id(cursor), span, spans, file, cursor))
-
-    def _absent(self, file: FilePlan, cursor: Cursor, share: int) -> Iterator[Span]:
-        """Ranges not yet here within the cursor's reach, nearest first."""
-        limit = min(cursor.reach(share), file.length)
-        position = cursor.position
-        while position < limit:
-            if file.blocks.find(position) is None:
-                self.unlocated[file] = position
-                return
-            position = file.blocks.chunk_start(position)
-            range_ = file.ranges.get(position)
-            if range_ is not None:
-                position = range_.end
-                continue
-            passed = file.cursors.passed(position, cursor)
-            if passed is not None:
-                position = passed
-                continue
-            span = file.absent_run(position, None, self.range_size())
-            yield span
-            position = span.end
+            heapq.heappush(queue, (cursor.ahead(span), id(cursor), span, spans, file, cursor))
 
     def _start(self, range_: Range, host: str, now: float, *, hedge: bool = False) -> Attempt:
         attempt = Attempt(range_, host, now, hedge)
@@ -292,7 +307,7 @@ class Planner:
                 self.hosts.suspect(other.host, now, "was overtaken by another replica")
         self.hedge_wins += attempt.hedge
         range_.state, range_.data, range_.demanded, range_.used = State.READY, data, False, now
-        if range_.cursor is not None and (range_.cursor.forgotten or range_.end <= range_.cursor.position):
+        if range_.cursor is not None and (range_.cursor.forgotten or range_.cursor.left(range_)):
             range_.cursor = None
         self.pool.arrived(range_)
         return range_
@@ -367,10 +382,10 @@ class Planner:
 
     def _make_room(self, length: int, now: float, *, demanded: bool) -> bool:
         """Drop what is least needed until `length` bytes fit; look-ahead leaves the heads' room alone."""
-        keep = 0 if demanded else self._heads()
+        keep = 0 if demanded else self._shares.heads
         if self.pool.free - keep >= length:
             return True
-        for victim in self.pool.victims(now - ACTIVE):
+        for victim in self.pool.victims(now - ACTIVE, now - LEFT):
             self._drop(victim)
             if self.pool.free - keep >= length:
                 return True
@@ -389,24 +404,9 @@ class Planner:
         self.pool.forget(range_)
         range_.state = State.DROPPED
 
-    def _heads(self) -> int:
-        return self._streams * self.range_size()
-
-    def _share(self) -> int:
-        """How far ahead one stream may look. Looking further than the memory it may fill was measured (simulated) to
-        lose up to half the speed: memory that far bytes hold is missing when a busy host gets to the near ones."""
-        return max(CHUNK, (self.limits.budget - self._heads()) // self._streams)
-
     def range_size(self) -> int:
-        """Bytes of a full range now: less than the setting when many streams share the budget; whole chunks."""
-        fair = self.limits.budget // (4 * self._streams)
-        return max(CHUNK, min(self.limits.range_size, fair) // CHUNK * CHUNK)
-
-    def _count_streams(self, now: float) -> None:
-        self._streams = max(
-            1,
-            sum(cursor.streaming and cursor.last_seen > now - ACTIVE for file in self.files for cursor in file.cursors),
-        )
+        """Bytes of a full range now."""
+        return self._shares.range_size
 
     def _release_cursor(self, cursor: Cursor) -> None:
         for range_ in self.pool.ahead_of(cursor):
@@ -418,6 +418,8 @@ class Planner:
         for file in self.files:
             for cursor in file.cursors.forget_idle(now - CURSOR_IDLE):
                 self._release_cursor(cursor)
-        self._count_streams(now)
+        self._shares.count(self.files, now - ACTIVE)
+        for file in self.files:
+            file.read_at = {chunk: when for chunk, when in file.read_at.items() if when > now - LATELY}
         for range_ in self.pool.idle(now - CONSUMED_IDLE):
             self._drop(range_)

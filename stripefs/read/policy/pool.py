@@ -116,16 +116,19 @@ class Pool:
                 self.used -= range_.length
         range_.data = None
 
-    def victims(self, active: float) -> Iterator[Range]:
-        """What nobody waits for or reads now: consumed ranges, least recently used first, then the look-ahead of
-        cursors not seen since `active`."""
+    def victims(self, active: float, idle: float) -> Iterator[Range]:
+        """What nobody waits for or reads now: consumed ranges, least recently used first, then look-ahead that one
+        stream was to read and another has read, not since `idle`, then the look-ahead of cursors not seen since
+        `active`."""
         yield from [range_ for range_ in self._consumed if not range_.waiters]
+        read = [one for one in self._ahead if one.wanted and one.used < idle and not one.waiters]
+        yield from sorted(read, key=lambda range_: range_.used)
         yield from self.sacrifices(active)
 
     def sacrifices(self, before: float = float("inf")) -> list[Range]:
         """Look-ahead without waiters of cursors not seen since `before`, farthest ahead of its cursor first."""
         found = [
-            (range_.offset - range_.cursor.position, range_)
+            (range_.cursor.ahead(range_), range_)
             for range_ in self._ahead
             if range_.cursor is not None and range_.cursor.last_seen < before and not range_.waiters
         ]

@@ -112,6 +112,56 @@ def test_a_stream_is_trusted_again_when_its_look_ahead_is_wanted():
     assert doubted < full / 8 < trust.ahead_of_read < full
 
 
+def steps_down(begin, end):
+    """How the kernel reads a mapped tensor that is copied from its end: 2 MiB lower each time, upward in each step."""
+    return [(at + half, MIB) for at in range(end - 2 * MIB, begin - 1, -2 * MIB) for half in (0, MIB)]
+
+
+def test_a_backward_reader_is_read_ahead_for():
+    length = 512 * MIB
+    forward, backward = World(limits(), eight()), World(limits(), eight())
+    forward.client(forward.open(dealt(length)), sequential(length))
+    forward.run()
+    backward.client(backward.open(dealt(length)), steps_down(0, length))
+    backward.run()
+    assert backward.now < 1.25 * forward.now
+    assert backward.planner.bytes_fetched <= 1.1 * length
+
+
+def test_one_request_that_was_overtaken_makes_no_backward_reader():
+    world = World(limits(), eight())
+    file = world.open(dealt(256 * MIB))
+    world.client(file, [(MIB, MIB), (0, MIB), *sequential(256 * MIB)[2:]])
+    world.run()
+    (cursor,) = file.cursors
+    assert not cursor.backward
+    assert (cursor.start, cursor.position) == (0, 256 * MIB)
+
+
+@pytest.mark.parametrize("down", [False, True])
+def test_two_processes_that_read_every_other_tensor_are_nearly_one_stream(down):
+    length, tensor = 1 << 30, 32 * MIB
+    alone = World(limits(budget=512 * MIB), eight())
+    alone.client(alone.open(placed(length, 8 * MIB, 8, 1, 3)), sequential(length))
+    alone.run()
+    world = World(limits(budget=512 * MIB), eight())
+    file = world.open(placed(length, 8 * MIB, 8, 1, 3))
+    for rank in (0, 1):
+        world.client(
+            file,
+            [
+                read
+                for begin in range(rank * tensor, length, 2 * tensor)
+                for read in (
+                    steps_down(begin, begin + tensor) if down else [(begin + at, MIB) for at in range(0, tensor, MIB)]
+                )
+            ],
+        )
+    world.run()
+    assert world.now < 1.35 * alone.now
+    assert world.planner.bytes_fetched < 1.15 * length
+
+
 def test_two_interleaved_readers_cause_one_fetch_of_each_byte():
     length = 128 * MIB
     world = World(limits(), eight())
