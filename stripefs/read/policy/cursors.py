@@ -36,7 +36,7 @@ it takes half of what the ramp-up costs a reader of 512 MiB."""
 
 DISTRUST = 32
 """How fast look-ahead that nobody wanted lowers that: by half when it comes to 1/32 of what was read, to two when to
-all of it. Simulated, readers of shuffled items of 0.5 to 4 MiB fetch 3.6 to 4 times their bytes with it, and 6.8 times
+all of it. Simulated, readers of shuffled items of 0.5 to 4 MiB fetch 4 to 5 times their bytes with it, and 6.8 times
 with 8 bytes of look-ahead per byte at all times."""
 
 
