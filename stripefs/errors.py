@@ -9,6 +9,7 @@
         +-- NotADirectory         ENOTDIR    exit 3
         +-- IsADirectory          EISDIR     exit 3
         +-- StaleVersion          ESTALE     exit 3    the path no longer holds the version that was asked for
+        +-- Exists                EEXIST     exit 3    there is something at the path already
         +-- Unsupported           EOPNOTSUPP exit 3    the store lacks a capability
         +-- Transient             EIO        exit 3    may succeed when tried again
             +-- HostFailed        EIO        exit 3    one data host failed or stalled; another replica may serve
@@ -25,6 +26,7 @@ import errno as _errno
 __all__ = [
     "Abandoned",
     "ConfigError",
+    "Exists",
     "HostFailed",
     "IsADirectory",
     "MountError",
@@ -86,6 +88,10 @@ class IsADirectory(StoreError):
 
 class StaleVersion(StoreError):
     errno = _errno.ESTALE
+
+
+class Exists(StoreError):
+    errno = _errno.EEXIST
 
 
 class Unsupported(StoreError):

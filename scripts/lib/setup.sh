@@ -29,6 +29,13 @@ need_packages() {
     apt_install "${missing[@]}"
 }
 
+# What the tests need besides: a second opinion on the images that we write.
+need_test_packages() {
+    local missing=()
+    command -v fsck.erofs >/dev/null || missing+=(erofs-utils)
+    apt_install "${missing[@]}"
+}
+
 # What ./scripts/hdfs-cluster needs besides.
 need_cluster_packages() {
     local missing=()

@@ -15,12 +15,13 @@ Credentials come from the environment and the provider's own files, never from t
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from stripefs.errors import (
     ConfigError,
+    Exists,
     IsADirectory,
     NotADirectory,
     NotFound,
@@ -107,7 +108,7 @@ def open_bucket(
 class ArrowStore(Store):
     """What lies below `root`, a path of `filesystem` without a trailing slash."""
 
-    capabilities = Capabilities()
+    capabilities = Capabilities(put=True)
 
     def __init__(self, filesystem: arrow_fs.FileSystem, root: str, url: str, facts: dict[str, str]) -> None:
         self.url = url
@@ -161,6 +162,23 @@ class ArrowStore(Store):
         with self._in_use.reading(), errors(where):
             file = self._filesystem.open_input_file(where)
         return ArrowHandle(file, status, where, lambda: self.stat(path).identity)
+
+    def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False) -> None:
+        where = self._where(path)
+        # All of it first: pyarrow completes an upload whose writer fails, and then half an object would be there.
+        whole = b"".join(data)
+        with self._in_use.reading(), errors(where):
+            if not replace and self._filesystem.get_file_info(where).type != arrow_fs.FileType.NotFound:
+                raise Exists(f"{where} exists already")
+            with self._filesystem.open_output_stream(where) as out:
+                out.write(whole)
+
+    def remove(self, path: bytes) -> None:
+        where = self._where(path)
+        if self.stat(path).kind is Kind.DIRECTORY:
+            raise IsADirectory(f"{where} is a directory")
+        with self._in_use.reading(), errors(where):
+            self._filesystem.delete_file(where)
 
     def describe(self) -> dict[str, str]:
         return dict(self._facts)

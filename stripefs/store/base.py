@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import enum
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -107,7 +107,8 @@ class Capabilities:
     locations: `Handle.locate` names hosts. choose_host: `Handle.read(host=…)` reads from that host and no other.
     file_ids: identities hold an id that a replaced file does not share. pinned: an open handle keeps its version
     readable or fails, without asking again. any_names: names may be any bytes. cancel: a blocked read ends soon after
-    its `Watch` is cancelled. copies: until a read returns, its client holds the bytes a second time.
+    its `Watch` is cancelled. copies: until a read returns, its client holds the bytes a second time. put: `put` and
+    `remove` work. put_if_absent: of several `put` of one path that do not replace, one succeeds.
     """
 
     locations: bool = False
@@ -118,6 +119,8 @@ class Capabilities:
     permissions: bool = False
     cancel: bool = False
     copies: bool = False
+    put: bool = False
+    put_if_absent: bool = False
 
 
 class Watch(Protocol):
@@ -182,6 +185,17 @@ class Store(ABC):
     @abstractmethod
     def open(self, path: bytes, expect: Identity | None = None) -> Handle:
         """Open the file at `path`; StaleVersion when `expect` is given and is not its identity. IsADirectory."""
+
+    def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False) -> None:
+        """Make a file of these pieces, whole or not at all; directories above it are made where they are missing.
+
+        Raises Exists where something is at `path` already, unless it is to be replaced, which is atomic.
+        """
+        raise Unsupported(f"{self.url} cannot be written to")
+
+    def remove(self, path: bytes) -> None:
+        """Remove a file. Raises NotFound, IsADirectory."""
+        raise Unsupported(f"{self.url} cannot be written to")
 
     def readlink(self, path: bytes) -> bytes:
         raise Unsupported(f"{self.url} has no symbolic links")

@@ -11,10 +11,12 @@ granularity (a tick of the kernel, 1 to 10 ms) of the previous one, and a writer
 from __future__ import annotations
 
 import bisect
+import contextlib
 import errno
 import os
 import stat as modes
-from collections.abc import Iterator, Sequence
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from stripefs.errors import (
@@ -48,7 +50,9 @@ _BATCH = 1000
 class LocalStore(Store):
     """The directory `root` (absolute, any bytes). Raises NotFound, NotADirectory or PermissionDenied for the root."""
 
-    capabilities = Capabilities(file_ids=True, pinned=True, any_names=True, permissions=True)
+    capabilities = Capabilities(
+        file_ids=True, pinned=True, any_names=True, permissions=True, put=True, put_if_absent=True
+    )
 
     def __init__(self, root: bytes, url: str = "") -> None:
         self.url = url or f"file://{os.fsdecode(root)}"
@@ -91,6 +95,24 @@ class LocalStore(Store):
                 raise
         return LocalHandle(path, fd, status)
 
+    def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False) -> None:
+        with self._parent(path, make=True) as (folder, name):
+            # Written without a name, so that nothing is left behind by whoever dies on the way.
+            written = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=folder)
+            try:
+                for piece in data:
+                    _write_all(written, memoryview(piece))
+                os.fsync(written)
+                _link(written, folder, name, replace=replace)
+            finally:
+                os.close(written)
+            _sync_directory(folder)
+
+    def remove(self, path: bytes) -> None:
+        with self._parent(path) as (folder, name):
+            os.unlink(name, dir_fd=folder)
+            _sync_directory(folder)
+
     def readlink(self, path: bytes) -> bytes:
         with self._parent(path) as (folder, name):
             if not modes.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
@@ -109,8 +131,11 @@ class LocalStore(Store):
         self._in_use.close()
 
     @contextmanager
-    def _parent(self, path: bytes) -> Iterator[tuple[int, bytes]]:
-        """(descriptor of the folder that holds `path`, its name there); OSErrors inside become StoreErrors."""
+    def _parent(self, path: bytes, *, make: bool = False) -> Iterator[tuple[int, bytes]]:
+        """(descriptor of the folder that holds `path`, its name there); OSErrors inside become StoreErrors.
+
+        With `make` folders that are missing are made.
+        """
         if b"\0" in path:
             raise NotFound(f"{_shown(path)}: no name holds a NUL byte")
         *folders, name = path.removeprefix(b"/").split(b"/")
@@ -118,6 +143,9 @@ class LocalStore(Store):
             folder = self._root
             try:
                 for component in folders:
+                    if make:
+                        with contextlib.suppress(FileExistsError):
+                            os.mkdir(component, 0o755, dir_fd=folder)
                     below = os.open(component, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
                     if folder != self._root:
                         os.close(folder)
@@ -161,6 +189,35 @@ class LocalHandle(Handle):
 
     def close(self) -> None:
         self._in_use.close()
+
+
+def _write_all(descriptor: int, data: memoryview) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+def _link(descriptor: int, folder: int, name: bytes, *, replace: bool) -> None:
+    """Give the nameless file its name. Only rename can replace, so to replace it gets another one first."""
+    source = f"/proc/self/fd/{descriptor}"
+    if not replace:
+        os.link(source, name, dst_dir_fd=folder, follow_symlinks=True)
+        return
+    passing = b".%b.%d.%d.tmp" % (name[:200], os.getpid(), threading.get_ident())
+    os.link(source, passing, dst_dir_fd=folder, follow_symlinks=True)
+    try:
+        os.rename(passing, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except OSError:
+        os.unlink(passing, dir_fd=folder)
+        raise
+
+
+def _sync_directory(folder: int) -> None:
+    """A name is there for good when its directory is on disk. `folder` is open as a path only."""
+    descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _look(folder: int, name: bytes) -> Status | None:

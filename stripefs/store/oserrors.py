@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 
 from stripefs.errors import (
+    Exists,
     IsADirectory,
     NotADirectory,
     NotFound,
@@ -20,6 +21,7 @@ __all__ = ["STORE_ERRORS"]
 STORE_ERRORS: dict[int | None, type[StoreError]] = {
     errno.ENOENT: NotFound,
     errno.ENAMETOOLONG: NotFound,
+    errno.EEXIST: Exists,
     errno.ENOTDIR: NotADirectory,
     errno.EISDIR: IsADirectory,
     errno.EACCES: PermissionDenied,

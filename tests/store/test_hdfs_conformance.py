@@ -11,6 +11,7 @@ from stripefs.store.hdfs import HdfsStore
 from tests.hdfs_instance import HdfsInstance
 from tests.store.conformance import ODD_NAMES, Place, StoreConformance
 from tests.store.hdfs_places import HdfsPopulate, WebHdfs
+from tests.store.put_conformance import PutConformance
 
 pytestmark = pytest.mark.cluster
 
@@ -33,7 +34,7 @@ class HdfsConformance(StoreConformance):
         populate.delete(b"")
 
 
-class TestAuto(HdfsConformance):
+class TestAuto(PutConformance, HdfsConformance):
     transport = "auto"
 
 
@@ -45,7 +46,7 @@ class TestNative(HdfsConformance):
     transport = "native"
 
 
-class TestNativeAlone(HdfsConformance):
+class TestNativeAlone(PutConformance, HdfsConformance):
     """A cluster whose WebHDFS cannot be reached."""
 
     transport = "native"

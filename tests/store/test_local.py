@@ -22,9 +22,10 @@ from stripefs.store.local import LocalStore
 from stripefs.store.url import open_store
 from tests.store.conformance import ODD_NAMES, Place, StoreConformance, content, listing
 from tests.store.places import LocalPopulate
+from tests.store.put_conformance import PutConformance
 
 
-class TestLocal(StoreConformance):
+class TestLocal(PutConformance, StoreConformance):
     odd_names = (*ODD_NAMES, b"new\nline", b"a:b", b"\xff\xfe", b"n" * 255)
     many = 2500
 

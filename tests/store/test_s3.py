@@ -19,6 +19,7 @@ from stripefs.store.base import Kind, Store
 from stripefs.store.url import open_store
 from tests.store.conformance import Place, StoreConformance, content, listing
 from tests.store.places import BucketPopulate
+from tests.store.put_conformance import PutConformance
 
 BUCKET = "bucket"
 
@@ -52,7 +53,7 @@ def server() -> Iterator[Server]:
         running.stop()
 
 
-class TestS3(StoreConformance):
+class TestS3(PutConformance, StoreConformance):
     below_a_file = (NotFound, NotADirectory)  # keys know no directories: nothing is there
 
     @pytest.fixture(scope="class")

@@ -9,15 +9,17 @@ need the same confirmation as any.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
-from hdfs_native import Client, FileReader
+from hdfs_native import Client, FileReader, WriteOptions
 
 from stripefs.errors import (
     Abandoned,
@@ -109,6 +111,31 @@ class NativeClient:
         if self._warming and len(reader):
             self._warm_up(reader, path)
         return _NativeFile(reader, path)
+
+    def put(self, path: str, data: Iterable[Buffer], *, replace: bool) -> None:
+        """See `Store.put`: written under a hidden name beside `path`, then renamed."""
+        folder, _, name = path.rpartition("/")
+        passing = f"{folder}/.{name[:200]}.{uuid.uuid4().hex}.tmp"
+        self._look()
+        try:
+            writer = self._client.create(passing, WriteOptions(create_parent=True))
+            for piece in data:
+                writer.write(bytes(piece))
+            writer.close()
+            self._client.rename(passing, path, overwrite=replace)
+        except BaseException as error:
+            # Whoever dies here leaves a hidden file; whoever fails does not, unless the NameNode is what failed.
+            with contextlib.suppress(OSError, RuntimeError):
+                self._client.delete(passing)
+            if isinstance(error, (OSError, RuntimeError, ValueError)):
+                raise translate(error, path) from error
+            raise
+
+    def remove(self, path: str) -> None:
+        if self.stat(path).kind is Kind.DIRECTORY:
+            raise IsADirectory(f"{path} is a directory")
+        if not self._ask(lambda: self._client.delete(path), path):
+            raise NotFound(f"{path} does not exist")
 
     def _ask(self, call: Callable[[], _T], where: str) -> _T:
         """What a call answers that goes to the NameNode. ServiceDown when that is away or silent."""

@@ -20,7 +20,7 @@ import dataclasses
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from urllib.parse import parse_qs, urlsplit
 
 from stripefs.errors import (
@@ -117,6 +117,8 @@ class HdfsStore(Store):
             permissions=True,
             cancel=self.chooses_host,
             copies=not self.chooses_host,
+            put=self._native is not None,
+            put_if_absent=self._native is not None,
         )
         if self._root_status.kind is not Kind.DIRECTORY:
             self.close()
@@ -145,6 +147,12 @@ class HdfsStore(Store):
             if expect is not None or attempts == 1:
                 raise
         return self._open(path, expect, attempts - 1)
+
+    def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False) -> None:
+        self._need_native().put(self._full(path), data, replace=replace)
+
+    def remove(self, path: bytes) -> None:
+        self._need_native().remove(self._full(path))
 
     def space(self) -> Space | None:
         if not self._web:

@@ -13,6 +13,7 @@ from typing import Any
 from urllib.parse import quote, urlencode
 
 from stripefs.errors import (
+    Exists,
     IsADirectory,
     NotADirectory,
     NotFound,
@@ -139,6 +140,8 @@ def remote_error(exception: str, message: str, where: str) -> StoreError:
         return NotFound(f"{where} does not exist")
     if name in ("ParentNotDirectoryException", "PathIsNotDirectoryException") or "is not a directory)" in reason:
         return NotADirectory(f"{where}: a parent is not a directory")
+    if name == "FileAlreadyExistsException":
+        return Exists(f"{where} exists already")
     if name in _UNAUTHENTICATED:
         return PermissionDenied(f"{where}: the cluster wants to know who we are: {reason}", hint="it may use Kerberos")
     if name in _DENIED:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from stripefs.errors import Abandoned, ConfigError
@@ -58,6 +58,12 @@ class WrappedStore(Store):
 
     def open(self, path: bytes, expect: Identity | None = None) -> Handle:
         return self.inner.open(path, expect)
+
+    def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False) -> None:
+        self.inner.put(path, data, replace=replace)
+
+    def remove(self, path: bytes) -> None:
+        self.inner.remove(path)
 
     def readlink(self, path: bytes) -> bytes:
         return self.inner.readlink(path)

@@ -1,0 +1,1 @@
+"""Blocks of devices: fetched, checked, kept on local disk within bounds."""

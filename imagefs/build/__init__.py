@@ -1,0 +1,1 @@
+"""From layers or a directory to an image in a store."""

@@ -1,0 +1,1 @@
+"""How the tree of an image reaches programs."""

@@ -1,0 +1,82 @@
+"""The block index: round trips, finding by digest, and refusing what contradicts itself."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import struct
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imagefs.errors import FormatError
+from imagefs.format.index import BLOCK, NOWHERE, Index, Pack, Place, write
+
+PACKS = [Pack(hashlib.sha256(b"a").digest(), 1 << 20), Pack(hashlib.sha256(b"b").digest(), 1 << 25)]
+
+
+@st.composite
+def places(draw: st.DrawFn) -> Place:
+    if draw(st.booleans()):
+        return Place(bytes(32), NOWHERE, 0, 0, 0)
+    length = draw(st.integers(1, BLOCK))
+    stored = draw(st.integers(1, length))
+    pack = draw(st.integers(0, 1))
+    offset = draw(st.integers(0, PACKS[pack].length - stored))
+    return Place(draw(st.binary(min_size=32, max_size=32)), pack, offset, stored, length)
+
+
+def document(found: list[Place], short: int = 0) -> bytes:
+    out = io.BytesIO()
+    write(found, PACKS, len(found) * BLOCK - short, out)
+    return out.getvalue()
+
+
+@given(st.lists(places(), max_size=40), st.integers(0, BLOCK - 1))
+@settings(max_examples=100, deadline=None)
+def test_what_is_written_is_found_by_number_and_by_digest(found: list[Place], short: int) -> None:
+    index = Index(document(found, short if found else 0))
+    assert index.packs == PACKS
+    assert [index.place(number) for number in range(index.blocks)] == found
+    for place in found:
+        if place.pack != NOWHERE:
+            known = index.find(place.digest)
+            assert known is not None
+            assert known.digest == place.digest
+    assert index.find(b"\xff" * 32) is None or any(place.digest == b"\xff" * 32 for place in found)
+    assert index.stored == sum(place.pack != NOWHERE for place in found)
+
+
+@given(st.lists(places(), min_size=1, max_size=10), st.data())
+@settings(max_examples=150, deadline=None)
+def test_damage_is_an_error_and_nothing_else(found: list[Place], data: st.DataObject) -> None:
+    damaged = bytearray(document(found))
+    for _ in range(data.draw(st.integers(1, 4))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= data.draw(st.integers(1, 255))
+    del damaged[data.draw(st.integers(0, len(damaged))) :]
+    try:
+        index = Index(bytes(damaged))
+        for number in range(index.blocks):
+            place = index.place(number)
+            assert place.stored <= place.length <= BLOCK
+            assert place.pack == NOWHERE or place.offset + place.stored <= index.packs[place.pack].length
+            index.find(place.digest)
+    except FormatError:
+        pass
+
+
+def test_blocks_and_bytes_must_agree() -> None:
+    with pytest.raises(FormatError, match="1 blocks do not make"):
+        write([Place(bytes(32), NOWHERE, 0, 0, 0)], [], 2 * BLOCK, io.BytesIO())
+    whole = bytearray(document([Place(bytes(32), NOWHERE, 0, 0, 0)]))
+    struct.pack_into("<I", whole, 12, 2)
+    with pytest.raises(FormatError, match="contradicts"):
+        Index(bytes(whole))
+
+
+def test_another_document_is_refused() -> None:
+    with pytest.raises(FormatError, match="no block index"):
+        Index(b"BSINDEX2" + bytes(100))
+    with pytest.raises(FormatError, match="too short"):
+        Index(b"")

@@ -1,0 +1,121 @@
+"""The cold device: no file crosses what it should not, and a change moves little."""
+
+from __future__ import annotations
+
+import io
+import random
+import stat
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imagefs.build.content import Content
+from imagefs.build.layout import Segment, lay_out
+from imagefs.format.erofs import BLOCK, CHUNK
+from imagefs.format.index import BLOCK as DATA_BLOCK
+from imagefs.format.inode import HOLE, Inode, address
+
+
+class Bytes:
+    """A file in memory, with holes where it is told."""
+
+    def __init__(self, data: bytes, ranges: list[tuple[int, int]] | None = None) -> None:
+        self.size = len(data)
+        self._data = data
+        self._ranges = [(0, len(data))] if ranges is None else ranges
+
+    def ranges(self) -> list[tuple[int, int]]:
+        return self._ranges
+
+    def open(self) -> io.BytesIO:
+        return io.BytesIO(self._data)
+
+
+def tree(sizes: dict[str, dict[str, int]]) -> tuple[Inode, dict[Inode, Content], dict[str, Inode]]:
+    """Directories of files of these sizes."""
+    contents: dict[Inode, Content] = {}
+    named: dict[str, Inode] = {}
+    root = Inode(stat.S_IFDIR | 0o755, children={})
+    assert root.children is not None
+    for folder, files in sizes.items():
+        inside = Inode(stat.S_IFDIR | 0o755, children={})
+        assert inside.children is not None
+        root.children[folder.encode()] = inside
+        for name, size in files.items():
+            file = Inode(stat.S_IFREG | 0o644, size=size)
+            inside.children[name.encode()] = named[f"{folder}/{name}"] = file
+            contents[file] = Bytes(bytes(size))  # type: ignore[assignment]  # a list is as good as an iterator
+    return root, contents, named
+
+
+_sizes = st.dictionaries(
+    st.text("abcdef", min_size=1, max_size=3),
+    st.dictionaries(st.text("ghijkl", min_size=1, max_size=4), st.integers(1, 3 * DATA_BLOCK), max_size=12),
+    max_size=5,
+)
+
+
+@given(_sizes)
+@settings(max_examples=150, deadline=None)
+def test_segments_are_apart_and_files_stay_inside_blocks(sizes: dict[str, dict[str, int]]) -> None:
+    root, contents, named = tree(sizes)
+    segments = lay_out(root, contents)
+    end = 0
+    for segment in segments:
+        assert segment.at >= end
+        assert segment.at % BLOCK == 0
+        if segment.length >= CHUNK:
+            assert segment.at % DATA_BLOCK == 0
+        else:
+            assert segment.at // DATA_BLOCK == (segment.at + segment.length - 1) // DATA_BLOCK
+        end = segment.at + segment.length
+    assert sum(segment.length for segment in segments) == sum(file.size for file in named.values())
+
+
+def places(segments: list[Segment], named: dict[str, Inode]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(inode.chunks) for name, inode in named.items()}
+
+
+def test_a_small_file_more_moves_only_its_neighbours_within_their_blocks() -> None:
+    chance = random.Random(3)
+    sizes = {f"d{n:02}": {f"f{m:03}": chance.randrange(3000, 30000) for m in range(60)} for n in range(20)}
+    root, contents, named = tree(sizes)
+    lay_out(root, contents)
+    before = _shared_blocks(named)
+    sizes["d10"]["f030x"] = 5000
+    root, contents, named = tree(sizes)
+    lay_out(root, contents)
+    after = _shared_blocks(named)
+    assert len(before - after) <= 4  # of about 160
+
+
+def _shared_blocks(named: dict[str, Inode]) -> set[frozenset[tuple[str, int]]]:
+    """What lies together in each block, and where in it."""
+    blocks: dict[int, set[tuple[str, int]]] = {}
+    for name, inode in named.items():
+        at = (inode.chunks[0] & 0xFFFFFFFF) * BLOCK
+        blocks.setdefault(at // DATA_BLOCK, set()).add((name, at % DATA_BLOCK))
+    return {frozenset(inside) for inside in blocks.values()}
+
+
+def test_holes_take_no_room() -> None:
+    root, contents, named = tree({"d": {"sparse": 100 * CHUNK}})
+    file = named["d/sparse"]
+    contents[file] = Bytes(bytes(100 * CHUNK), [(0, 100), (50 * CHUNK + 5, CHUNK)])  # type: ignore[assignment]
+    segments = lay_out(root, contents)
+    assert [(segment.offset, segment.length, segment.at) for segment in segments] == [
+        (0, CHUNK, 0),
+        (50 * CHUNK, 2 * CHUNK, DATA_BLOCK),
+    ]
+    per_block = DATA_BLOCK // BLOCK
+    assert list(file.chunks[:2]) == [address(1, 0), HOLE]
+    assert list(file.chunks[50:53]) == [address(1, per_block), address(1, per_block + CHUNK // BLOCK), HOLE]
+
+
+def test_a_hardlinked_file_has_one_place() -> None:
+    root, contents, named = tree({"d": {"a": 10000}, "e": {}})
+    assert root.children is not None
+    other = root.children[b"e"].children
+    assert other is not None
+    other[b"again"] = named["d/a"]
+    assert len(lay_out(root, contents)) == 1
