@@ -23,6 +23,7 @@ from hdfs_native import Client, FileReader, WriteOptions
 
 from stripefs.errors import (
     Abandoned,
+    Exists,
     HostFailed,
     IsADirectory,
     NotADirectory,
@@ -228,6 +229,8 @@ def translate(error: Exception, where: str) -> StoreError:
         return remote_error(match[1], match[2].replace("\\n", "\n").replace('\\"', '"'), where)
     if isinstance(error, FileNotFoundError):
         return IsADirectory(f"{where} is a directory") if "not a file" in text else NotFound(f"{where} does not exist")
+    if isinstance(error, FileExistsError):
+        return Exists(f"{where} exists already")
     if isinstance(error, OSError):
         return ServiceDown(f"{where}: the NameNode cannot be reached: {_first_line(error)}")
     return StoreError(f"{where}: hdfs-native: {_first_line(error)}")
