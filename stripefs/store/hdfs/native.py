@@ -114,23 +114,33 @@ class NativeClient:
         return _NativeFile(reader, path)
 
     def put(self, path: str, data: Iterable[Buffer], *, replace: bool) -> None:
-        """See `Store.put`: written under a hidden name beside `path`, then renamed."""
+        """See `Store.put`: written under a hidden name beside `path`, then renamed. Holds all of `data` in memory."""
+        pieces = [bytes(piece) for piece in data]
         folder, _, name = path.rpartition("/")
-        passing = f"{folder}/.{name[:200]}.{uuid.uuid4().hex}.tmp"
-        self._look()
-        try:
-            writer = self._client.create(passing, WriteOptions(create_parent=True))
-            for piece in data:
-                writer.write(bytes(piece))
-            writer.close()
-            self._client.rename(passing, path, overwrite=replace)
-        except BaseException as error:
-            # Whoever dies here leaves a hidden file; whoever fails does not, unless the NameNode is what failed.
-            with contextlib.suppress(OSError, RuntimeError):
-                self._client.delete(passing)
-            if isinstance(error, (OSError, RuntimeError, ValueError)):
-                raise translate(error, path) from error
-            raise
+        for pause in (0.1, 0.3, 1.0, 3.0, 0.0):
+            passing = f"{folder}/.{name[:200]}.{uuid.uuid4().hex}.tmp"
+            self._look()
+            try:
+                self._write(passing, pieces)
+                self._client.rename(passing, path, overwrite=replace)
+                return
+            except BaseException as error:
+                # Whoever dies here leaves a hidden file; whoever fails does not, unless the NameNode is what failed.
+                with contextlib.suppress(OSError, RuntimeError):
+                    self._client.delete(passing)
+                if isinstance(error, RuntimeError) and pause:
+                    # The library gives a file up when the NameNode has not heard of its last block yet.
+                    time.sleep(pause)
+                    continue
+                if isinstance(error, (OSError, RuntimeError, ValueError)):
+                    raise translate(error, path) from error
+                raise
+
+    def _write(self, path: str, pieces: Sequence[bytes]) -> None:
+        writer = self._client.create(path, WriteOptions(create_parent=True))
+        for piece in pieces:
+            writer.write(piece)
+        writer.close()
 
     def remove(self, path: str) -> None:
         if self.stat(path).kind is Kind.DIRECTORY:
