@@ -15,6 +15,7 @@ from types import FrameType
 
 from bench import peers, read, report, simulate
 from bench.cluster import BenchError
+from bench.image import report as image_report
 from bench.plan import CASES
 from bench.results import Document, load
 from stripefs.errors import StripefsError
@@ -51,10 +52,20 @@ def _parser() -> argparse.ArgumentParser:
     reading.add_argument("--chart", type=Path, metavar="FILE", help="draw sequential reading here (.svg, .png)")
     reading.add_argument("--name", default="bench", help="of the HDFS instance; one that runs already is used")
     reading.add_argument("--keep", action="store_true", help="leave the instance and its files for the next run")
+    starting = commands.add_parser("image", help="starting a container from a remote image, lazily and otherwise")
+    starting.add_argument("--quick", action="store_true", help="an image of numpy alone, two rounds: 5 minutes")
+    starting.add_argument("--large", action="store_true", help="torch as well: 1.3 GB unpacked")
+    starting.add_argument("--rounds", type=int, default=0, metavar="N", help="rounds of each start (3, quick: 2)")
+    starting.add_argument("--json", type=Path, metavar="FILE", help="write the document here, anew after each part")
+    starting.add_argument("--chart", type=Path, metavar="FILE", help="draw the starts here (.svg, .png)")
+    starting.add_argument(
+        "--work", type=Path, metavar="DIR", help="where images are kept (~/.cache/bootseer/bench-image)"
+    )
+    starting.add_argument("--mirror", default="", metavar="URL", help="a Debian archive; apt's own where not given")
     table = commands.add_parser("table", help="print the tables of a document as Markdown")
     table.add_argument("document", type=Path, metavar="FILE.json")
     table.add_argument("--into", type=Path, metavar="FILE.md", help="put them there, between its marks for results")
-    table.add_argument("--chart", type=Path, metavar="FILE", help="draw sequential reading here as well")
+    table.add_argument("--chart", type=Path, metavar="FILE", help="draw the benchmark's chart here as well")
     simulating = commands.add_parser("simulate", help="the reader's policy against simulated hosts, and its settings")
     simulating.add_argument("--size", type=parse_size, default="2GiB", help="of the file")
     simulating.add_argument("--block-size", type=parse_size, default="8MiB")
@@ -83,14 +94,37 @@ def _read(options: argparse.Namespace) -> None:
         report.chart(document, options.chart)
 
 
+def _image(options: argparse.Namespace) -> None:
+    from bench.image import measure, tools
+
+    if os.geteuid() != 0:
+        raise BenchError("containers, mounts and page caches need root: sudo ./scripts/bench image")
+    if options.quick and options.large:
+        raise BenchError("--quick and --large are two images: choose one")
+
+    def store(document: Document) -> None:
+        if options.json:
+            options.json.write_text(document.to_json())
+
+    work = (options.work or tools.WORK).absolute()
+    chosen = measure.Options(options.quick, options.large, options.rounds, work, options.mirror)
+    document = measure.measure(chosen, _say, store)
+    print(image_report.text(document), end="")
+    if options.chart:
+        image_report.chart(document, options.chart)
+
+
 def _table(options: argparse.Namespace) -> None:
     document = load(options.document)
+    name, drawn, draw = "results", report.markdown, report.chart
+    if document.bench == "image":
+        name, drawn, draw = image_report.marks(document), image_report.markdown, image_report.chart
     if options.into:
-        options.into.write_text(report.insert(options.into.read_text(), report.markdown(document)))
+        options.into.write_text(report.insert(options.into.read_text(), drawn(document), name))
     else:
-        print(report.markdown(document), end="")
+        print(drawn(document), end="")
     if options.chart:
-        report.chart(document, options.chart)
+        draw(document, options.chart)
 
 
 def _simulate(options: argparse.Namespace) -> None:
@@ -106,7 +140,7 @@ def _build_rclone(_options: argparse.Namespace) -> None:
     print(peers.build_rclone(_say))
 
 
-_COMMANDS = {"read": _read, "table": _table, "simulate": _simulate, "build-rclone": _build_rclone}
+_COMMANDS = {"read": _read, "image": _image, "table": _table, "simulate": _simulate, "build-rclone": _build_rclone}
 
 
 def _say(line: str) -> None:

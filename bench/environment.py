@@ -17,7 +17,7 @@ from bench.data import GIB, MIB
 from bench.peers import RCLONE_VERSION
 from bench.plan import CAPPED, Scale
 
-__all__ = ["environment", "first_touch", "version"]
+__all__ = ["cpu_model", "environment", "first_touch", "version"]
 
 _PACKAGES = ("hdfs-native", "pyfuse3", "trio", "pyarrow", "numpy", "safetensors")
 
@@ -49,7 +49,7 @@ def environment(cluster: Cluster, scale: Scale, rounds: int, touch: float) -> di
     """
     return {
         "kernel": platform.release(),
-        "cpu": _cpu_model(),
+        "cpu": cpu_model(),
         "cpus": os.cpu_count(),
         "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // MIB,
         "first_touch_s_per_gib": round(touch, 2),
@@ -74,7 +74,8 @@ def _package(name: str) -> str:
         return ""
 
 
-def _cpu_model() -> str:
+def cpu_model() -> str:
+    """As the kernel names the processor."""
     lines = Path("/proc/cpuinfo").read_text().splitlines()
     return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
 

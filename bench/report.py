@@ -8,13 +8,12 @@ from pathlib import Path
 from bench.plan import CASES, ratios
 from bench.results import Document, Ratio, Row
 
-__all__ = ["chart", "insert", "markdown", "text"]
+__all__ = ["chart", "columns", "insert", "markdown", "pipes", "text"]
 
 _BOUNDS = {plan.name: plan for plan in ratios() if plan.bound}
 _MEMORY = "memory_over_budget_mib"
 _MEMORY_BOUND = 150.0
 _METRICS = ("throughput", "time", "cpu_per_gb", "datanode_cpu_per_gb", "peak_pss")
-_BEGIN, _END = "<!-- results -->", "<!-- end of results -->"
 _ROW_HEAD = [
     "case",
     "system",
@@ -40,7 +39,7 @@ _CHARTED = {
 
 def text(document: Document) -> str:
     """Both tables in columns, and the notes."""
-    parts = [_columns(_ratio_cells(document.ratios)), _columns(_row_cells(document))]
+    parts = [columns(_ratio_cells(document.ratios)), columns(_row_cells(document))]
     return "\n\n".join([*parts, *document.notes]) + "\n"
 
 
@@ -56,16 +55,17 @@ def markdown(document: Document) -> str:
         f"load {facts['load_15min']}."
     )
     notes = [f"- {note}" for note in document.notes]
-    tables = [_pipes(_ratio_cells(document.ratios)), _pipes(_row_cells(document))]
+    tables = [pipes(_ratio_cells(document.ratios)), pipes(_row_cells(document))]
     return "\n\n".join([head, *tables, *(["\n".join(notes)] if notes else [])]) + "\n"
 
 
-def insert(page: str, tables: str) -> str:
-    """`page` with `tables` in place of what stands between its two marks. Raises ValueError where they are missing."""
-    before, begin, rest = page.partition(_BEGIN)
-    _, end, after = rest.partition(_END)
+def insert(page: str, tables: str, name: str = "results") -> str:
+    """`page` with `tables` in place of what stands between its marks of this name. Raises ValueError without them."""
+    first, last = f"<!-- {name} -->", f"<!-- end of {name} -->"
+    before, begin, rest = page.partition(first)
+    _, end, after = rest.partition(last)
     if not begin or not end:
-        raise ValueError(f"the page has no lines {_BEGIN} and {_END} to put the tables between")
+        raise ValueError(f"the page has no lines {first} and {last} to put the tables between")
     return f"{before}{begin}\n\n{tables}\n{end}{after}"
 
 
@@ -134,7 +134,8 @@ def _row_cells(document: Document) -> list[list[str]]:
     return cells
 
 
-def _columns(cells: Sequence[Sequence[str]]) -> str:
+def columns(cells: Sequence[Sequence[str]]) -> str:
+    """A table for terminals; the first row is its head."""
     widths = [max(len(row[i]) for row in cells) for i in range(len(cells[0]))]
     names = 1 if cells[0][0] == "ratio" else 2  # columns of words stand left, numbers right
     lines = []
@@ -144,7 +145,8 @@ def _columns(cells: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def _pipes(cells: Sequence[Sequence[str]]) -> str:
+def pipes(cells: Sequence[Sequence[str]]) -> str:
+    """The same as Markdown."""
     lines = ["| " + " | ".join(row) + " |" for row in cells]
     names = 1 if cells[0][0] == "ratio" else 2
     rule = "|" + "".join("---|" if i < names else "--:|" for i in range(len(cells[0])))

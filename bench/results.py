@@ -55,7 +55,15 @@ UNITS = {
     "cpu_per_gb": "s/GB",  # user and system time of all processes of the system, reader included
     "datanode_cpu_per_gb": "s/GB",
     "peak_pss": "MiB",
+    "idle_pss": "MiB",
     "over_budget": "MiB",
+    "inside": "s",  # of a start: from the first line of the program in the container on
+    "moved": "MB",  # over the link, headers included
+    "fetched": "MB",  # the same as plain bytes of the image
+    "stored": "MB",
+    "metadata": "MB",
+    "recall": "share",  # of the bytes a start touched: those fetched ahead
+    "precision": "share",  # of the bytes fetched ahead: those touched
 }
 
 

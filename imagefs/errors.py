@@ -2,17 +2,34 @@
 
 from __future__ import annotations
 
+import errno as _errno
+
 from stripefs.errors import StripefsError
 
-__all__ = ["BuildError", "DamagedObject", "FormatError", "HostileLayer", "NoSuchImage"]
+__all__ = [
+    "BlockUnavailable",
+    "BuildError",
+    "CacheInUse",
+    "CommandNotExecutable",
+    "CommandNotFound",
+    "DamagedObject",
+    "FormatError",
+    "HostileLayer",
+    "NoSuchImage",
+    "RunError",
+]
 
 
 class FormatError(StripefsError):
     """A document or image is not what its format says, or cannot be expressed in it."""
 
+    exit_code = 4
+
 
 class BuildError(StripefsError):
     """An image cannot be built from what was given."""
+
+    exit_code = 4
 
 
 class HostileLayer(BuildError):
@@ -22,6 +39,41 @@ class HostileLayer(BuildError):
 class DamagedObject(StripefsError):
     """An object of a store does not hold what its name promises."""
 
+    exit_code = 5
+
 
 class NoSuchImage(StripefsError):
     """A store has no image of that name."""
+
+    exit_code = 3
+
+
+class BlockUnavailable(StripefsError):
+    """A block of a device is not on this machine, and no store has it, whole and in time. A reader gets EIO."""
+
+    exit_code = 3
+
+
+class CacheInUse(StripefsError):
+    """Another process uses the folder in which blocks are kept."""
+
+    errno = _errno.EBUSY
+    exit_code = 32
+
+
+class RunError(StripefsError):
+    """A container could not be run. The exit codes are those of `docker run`."""
+
+    exit_code = 125
+
+
+class CommandNotExecutable(RunError):
+    """The command is there and cannot be executed."""
+
+    exit_code = 126
+
+
+class CommandNotFound(RunError):
+    """The command is not in the container."""
+
+    exit_code = 127

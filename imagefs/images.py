@@ -3,46 +3,70 @@
     packs/ab/abcdef…      blocks, one behind the other
     indexes/ab/abcdef…    block indexes
     metadata/ab/abcdef…   EROFS images, compressed
+    extents/ab/abcdef…    extents tables
     images/abcdef…        manifests
     tags/NAME             the digest of a manifest
 
-Objects never change, so whoever finds one there need not write it. A manifest is written after all it names, a tag
-after its manifest: an image that is there is whole.
+Objects never change, so whoever finds one there need not write it, unless it may be on its way out: what no manifest
+names is removed once it is older than a day (`imagefs.housekeeping.gc`), so an object that is half that old is written
+again by whoever needs it. A manifest is written after all it names, a tag after its manifest: an image that is there
+is whole.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import re
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import lz4.frame
 
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage
+from imagefs.format.extents import ExtentTable
 from imagefs.format.index import Index, Pack
 from imagefs.format.manifest import Manifest, Metadata
-from stripefs.errors import Exists, NotFound
-from stripefs.store.base import Store
+from imagefs.reference import TAG
+from stripefs.errors import Exists, NotFound, StaleVersion, StoreError, Transient
+from stripefs.store.base import Kind, Status, Store
 
-__all__ = ["Images"]
+__all__ = ["GRACE", "KINDS", "Images", "is_digest", "object_path"]
 
-_TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+KINDS = ("packs", "indexes", "metadata", "extents")
+"""Objects named by their digests that manifests reach."""
+
+GRACE = 24 * 3600.0
+"""Seconds that an object nobody names is kept at least: a build may be about to name it."""
+
+_T = TypeVar("_T")
+_AT_ONCE = 16
 _HEX = re.compile(r"[0-9a-f]{64}")
+_BEGINNING = re.compile(r"[0-9a-f]{12,63}")
 _METADATA_LIMIT = 4 << 30
 
 
 class Images:
-    """The images in `store`."""
+    """The images in `store`. A call that fails and may succeed later is tried again for `patience` seconds."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, patience: float = 0.0) -> None:
         self.store = store
+        self._patience = patience
 
     # -- writing -------------------------------------------------------------------------------------------------
 
-    def put_pack(self, pack: Pack, data: bytes) -> None:
-        self._put(_path("packs", pack.digest.hex()), data)
+    def put_pack(self, pack: Pack, data: bytes) -> bool:
+        """Whether it had to be written: False where it is there already."""
+        return self._put(object_path("packs", pack.digest.hex()), data)
+
+    def has_pack(self, pack: Pack) -> bool:
+        """Whether the pack is there with all its bytes, unread."""
+        try:
+            return self.stat(object_path("packs", pack.digest.hex())).length == pack.length
+        except NotFound:
+            return False
 
     def put_index(self, data: bytes) -> str:
         return self._put_named("indexes", data)
@@ -51,49 +75,118 @@ class Images:
         packed = lz4.frame.compress(data, compression_level=lz4.frame.COMPRESSIONLEVEL_MINHC, store_size=True)
         return Metadata(hashlib.sha256(data).hexdigest(), len(data), self._put_named("metadata", packed))
 
+    def put_extents(self, data: bytes) -> str:
+        return self._put_named("extents", data)
+
     def put(self, manifest: Manifest, tag: str = "") -> str:
         """Store the manifest and let `tag` name it; its digest. Everything it names must be stored already."""
         data = manifest.to_json()
         digest = hashlib.sha256(data).hexdigest()
-        self._put(f"/images/{digest}".encode(), data)
+        if not self._put(_image_path(digest), data):
+            try:
+                self.manifest_bytes(digest)
+            except DamagedObject:
+                self._again(lambda: self.store.put(_image_path(digest), [data], replace=True))
         if tag:
-            self.store.put(_tag_path(tag), [digest.encode()], replace=True)
+            self.tag(tag, digest)
         return digest
+
+    def tag(self, tag: str, digest: str) -> None:
+        """Let `tag` name that image from now on."""
+        self._again(lambda: self.store.put(_tag_path(tag), [digest.encode()], replace=True))
+
+    def untag(self, tag: str) -> None:
+        """Raises NoSuchImage."""
+        try:
+            self.discard(_tag_path(tag))
+        except NotFound as error:
+            raise self._unknown(tag) from error
+
+    def remove(self, digest: str) -> None:
+        """Take the manifest away; what it names stays until `imagefs gc`. Raises NoSuchImage."""
+        try:
+            self.discard(_image_path(digest))
+        except NotFound as error:
+            raise self._unknown(digest) from error
+
+    def discard(self, path: bytes) -> None:
+        """Remove an object. Raises NotFound."""
+        self._again(lambda: self.store.remove(path))
 
     # -- reading -------------------------------------------------------------------------------------------------
 
     def tags(self) -> dict[str, str]:
-        """Digest of the manifest by tag."""
-        return {name: self.resolve(name) for name in self._names(b"/tags") if _TAG.fullmatch(name)}
+        """Digest of the manifest by tag, in the order of the names. Raises Unsupported where nothing can be listed."""
 
-    def digests(self) -> list[str]:
-        """Of all manifests."""
-        return [name for name in self._names(b"/images") if _HEX.fullmatch(name)]
+        def look(name: str) -> tuple[str, str]:
+            try:
+                return name, self.resolve(name)
+            except NoSuchImage:
+                return name, ""  # removed meanwhile
+
+        names = [name for name, _ in self._names(b"/tags") if TAG.fullmatch(name)]
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return {name: digest for name, digest in pool.map(look, names) if digest}
+
+    def images(self) -> dict[str, Status]:
+        """All manifests by digest, and when they were stored. Raises Unsupported where nothing can be listed."""
+        return {name: status for name, status in self._names(b"/images") if _HEX.fullmatch(name)}
+
+    def files(self, folder: bytes) -> Iterator[tuple[bytes, Status]]:
+        """Path and status of every file below a folder of the store. Raises Unsupported where nothing can be listed."""
+        for _, status in self._names(folder):
+            path = folder + b"/" + status.name
+            if status.kind is Kind.DIRECTORY:
+                yield from self.files(path)
+            else:
+                yield path, status
+
+    def has(self, digest: str) -> bool:
+        """Whether there is an image with that digest, unread."""
+        try:
+            self.stat(_image_path(digest))
+        except NotFound:
+            return False
+        return True
 
     def resolve(self, name: str) -> str:
-        """The digest that a tag, or a digest, stands for. Raises NoSuchImage."""
+        """The digest that a tag, a digest, or the beginning of one stands for. Raises NoSuchImage."""
         if _HEX.fullmatch(name):
             return name
         try:
-            digest = self._read(_tag_path(name)).decode("ascii", "replace")
+            digest = self.read(_tag_path(name)).decode("ascii", "replace")
         except NotFound as error:
-            raise NoSuchImage(f"{self.store.url} has no image {name!r}", hint="see `imagefs ls`") from error
+            if _BEGINNING.fullmatch(name) and len(found := self._beginning_with(name)) == 1:
+                return found[0]
+            raise self._unknown(name) from error
         if not _HEX.fullmatch(digest):
             raise DamagedObject(f"the tag {name} in {self.store.url} names no image")
         return digest
 
     def manifest(self, digest: str) -> Manifest:
+        return Manifest.from_json(self.manifest_bytes(digest))
+
+    def manifest_bytes(self, digest: str) -> bytes:
+        """The manifest as it is stored, checked. Raises NoSuchImage, DamagedObject."""
         try:
-            return Manifest.from_json(self._checked(f"/images/{digest}".encode(), digest))
+            return self._checked(_image_path(digest), digest)
         except NotFound as error:
-            raise NoSuchImage(f"{self.store.url} has no image {digest}", hint="see `imagefs ls`") from error
+            raise self._unknown(digest) from error
 
     def index(self, digest: str) -> Index:
-        return Index(self._checked(_path("indexes", digest), digest))
+        return Index(self.index_bytes(digest))
+
+    def index_bytes(self, digest: str) -> bytes:
+        """The block index as it is stored, checked. Raises DamagedObject."""
+        return self._checked(object_path("indexes", digest), digest)
+
+    def extents(self, digest: str) -> ExtentTable:
+        """An extents table. Raises NotFound, DamagedObject, FormatError."""
+        return ExtentTable(self._checked(object_path("extents", digest), digest))
 
     def metadata(self, entry: Metadata) -> bytes:
         """The EROFS image. Raises DamagedObject."""
-        packed = self._checked(_path("metadata", entry.object), entry.object)
+        packed = self._checked(object_path("metadata", entry.object), entry.object)
         if entry.size > _METADATA_LIMIT:
             raise FormatError(f"metadata of {entry.size} bytes is more than this program takes")
         try:
@@ -105,41 +198,95 @@ class Images:
             raise DamagedObject(f"metadata {entry.object} in {self.store.url} holds other bytes than the image says")
         return data
 
+    def read(self, path: bytes) -> bytes:
+        """All of an object, unchecked. Raises StoreErrors."""
+
+        def read() -> bytes:
+            handle = self.store.open(path)
+            try:
+                return bytes(handle.read(0, handle.status.length)) if handle.status.length else b""
+            finally:
+                handle.close()
+
+        return self._again(read)
+
+    def stat(self, path: bytes) -> Status:
+        """Raises StoreErrors."""
+        return self._again(lambda: self.store.stat(path))
+
     def _checked(self, path: bytes, digest: str) -> bytes:
-        data = self._read(path)
+        data = self.read(path)
         if hashlib.sha256(data).hexdigest() != digest:
             raise DamagedObject(f"{path.decode()} in {self.store.url} holds other bytes than its name says")
         return data
 
-    def _read(self, path: bytes) -> bytes:
-        handle = self.store.open(path)
+    def _names(self, folder: bytes) -> Iterator[tuple[str, Status]]:
         try:
-            return bytes(handle.read(0, handle.status.length)) if handle.status.length else b""
-        finally:
-            handle.close()
-
-    def _names(self, folder: bytes) -> Iterator[str]:
-        try:
-            for batch in self.store.scandir(folder):
-                yield from (status.name.decode("utf-8", "replace") for status in batch)
+            found = self._again(lambda: [status for batch in self.store.scandir(folder) for status in batch])
         except NotFound:
             return  # nothing was stored yet
+        yield from ((status.name.decode("utf-8", "replace"), status) for status in found)
+
+    def _beginning_with(self, prefix: str) -> list[str]:
+        try:
+            return [digest for digest in self.images() if digest.startswith(prefix)]
+        except StoreError:
+            return []  # a store that cannot list
+
+    def _unknown(self, name: str) -> NoSuchImage:
+        return NoSuchImage(f"{self.store.url} has no image {name!r}", hint="see `imagefs ls`")
 
     def _put_named(self, kind: str, data: bytes) -> str:
         digest = hashlib.sha256(data).hexdigest()
-        self._put(_path(kind, digest), data)
+        self._put(object_path(kind, digest), data)
         return digest
 
-    def _put(self, path: bytes, data: bytes) -> None:
-        with contextlib.suppress(Exists):  # the same bytes: its name is their digest
-            self.store.put(path, [data])
+    def _put(self, path: bytes, data: bytes) -> bool:
+        """Looks first: some stores learn that an object exists only when they have all of it."""
+        try:
+            found = self.stat(path)
+        except NotFound:
+            pass
+        else:
+            fresh = time.time() - found.mtime_ns / 1e9 < GRACE / 2
+            if found.length == len(data) and fresh:
+                return False
+            # One of another length is damaged, an old one may be on its way out.
+            self._again(lambda: self.store.put(path, [data], replace=True))
+            return True
+        try:
+            self._again(lambda: self.store.put(path, [data]))
+        except Exists:
+            return False  # the same bytes: its name is their digest
+        return True
+
+    def _again(self, call: Callable[[], _T]) -> _T:
+        give_up, pause = time.monotonic() + self._patience, 0.1
+        while True:
+            try:
+                return call()
+            except (Transient, StaleVersion):
+                if time.monotonic() + pause > give_up:
+                    raise
+            time.sleep(pause)
+            pause = min(2 * pause, 5.0)
 
 
-def _path(kind: str, digest: str) -> bytes:
+def is_digest(name: str) -> bool:
+    """Whether this is how objects are named."""
+    return _HEX.fullmatch(name) is not None
+
+
+def object_path(kind: str, digest: str) -> bytes:
+    """Where an object of one of `KINDS` lies."""
     return f"/{kind}/{digest[:2]}/{digest}".encode()
 
 
+def _image_path(digest: str) -> bytes:
+    return f"/images/{digest}".encode()
+
+
 def _tag_path(tag: str) -> bytes:
-    if not _TAG.fullmatch(tag):
+    if not TAG.fullmatch(tag):
         raise NoSuchImage(f"{tag!r} is no tag", hint="letters, digits, '.', '_' and '-', at most 128")
     return f"/tags/{tag}".encode()

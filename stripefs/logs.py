@@ -24,8 +24,8 @@ class _Text(logging.Formatter):
     default_time_format = "%Y-%m-%dT%H:%M:%S"
     default_msec_format = "%s.%03dZ"
 
-    def __init__(self) -> None:
-        super().__init__("%(asctime)s stripefs[%(process)d] %(levelname)s %(name)s: %(message)s")
+    def __init__(self, program: str) -> None:
+        super().__init__(f"%(asctime)s {program}[%(process)d] %(levelname)s %(name)s: %(message)s")
 
 
 class JsonLines(logging.Formatter):
@@ -45,10 +45,11 @@ class JsonLines(logging.Formatter):
         return json.dumps(entry, ensure_ascii=False, default=str)
 
 
-def configure(form: str, level: str, file: str = "") -> None:
+def configure(form: str, level: str, file: str = "", program: str = "stripefs") -> None:
     """Send the records of all loggers to `file`, or to standard error when it is "".
 
-    form is text or json, level debug, info, warning or error. Raises ConfigError when the file cannot be opened.
+    form is text or json, level debug, info, warning or error; text lines name `program`. Raises ConfigError when the
+    file cannot be opened.
     """
     handler: logging.Handler
     try:
@@ -57,7 +58,7 @@ def configure(form: str, level: str, file: str = "") -> None:
         raise ConfigError(
             f"log file {file} cannot be opened: {error.strerror}", hint="choose one by --log-file"
         ) from error
-    handler.setFormatter(JsonLines() if form == "json" else _Text())
+    handler.setFormatter(JsonLines() if form == "json" else _Text(program))
     root = logging.getLogger()
     for old in list(root.handlers):
         root.removeHandler(old)

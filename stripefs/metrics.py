@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["METRICS", "Metric", "render"]
+__all__ = ["METRICS", "Metric", "Status", "at", "render"]
 
 Status = Mapping[str, Any]
 Values = Iterable[tuple[str, float]]
@@ -31,7 +31,7 @@ class Metric:
     label: str = ""
 
 
-def _at(*keys: str, label: str = "") -> Callable[[Status], Values]:
+def at(*keys: str, label: str = "") -> Callable[[Status], Values]:
     """The figure below these keys, if it is there."""
 
     def values(status: Status) -> Values:
@@ -51,42 +51,42 @@ METRICS: tuple[Metric, ...] = (
     Metric("stripefs_build_info", "gauge", "Always 1; the label tells the version.",
            lambda status: [(str(status["version"]), 1)], "version"),
     Metric("stripefs_start_time_seconds", "gauge", "When the mount was made, in seconds since 1970.",
-           _at("started_at")),
+           at("started_at")),
     Metric("stripefs_worker_restarts_total", "counter", "Workers that were replaced under the mount.",
-           _at("restarts")),
+           at("restarts")),
     Metric("stripefs_requests_total", "counter", "Requests of the kernel that were answered.",
-           _at("requests", "answered")),
+           at("requests", "answered")),
     Metric("stripefs_failed_requests_total", "counter", "Requests that failed for a reason worth a log line.",
-           _at("requests", "failed")),
-    Metric("stripefs_served_bytes_total", "counter", "Bytes handed to programs.", _at("requests", "read_bytes")),
-    Metric("stripefs_open_files", "gauge", "Files that programs hold open.", _at("tree", "open_files")),
+           at("requests", "failed")),
+    Metric("stripefs_served_bytes_total", "counter", "Bytes handed to programs.", at("requests", "read_bytes")),
+    Metric("stripefs_open_files", "gauge", "Files that programs hold open.", at("tree", "open_files")),
     Metric("stripefs_nodes", "gauge", "Versions of files and directories that the kernel knows.",
-           _at("tree", "nodes")),
-    Metric("stripefs_reads_total", "counter", "Reads that asked for bytes of a file.", _at("reader", "reads")),
+           at("tree", "nodes")),
+    Metric("stripefs_reads_total", "counter", "Reads that asked for bytes of a file.", at("reader", "reads")),
     Metric("stripefs_read_wait_seconds_total", "counter", "Time that those reads took.",
-           _at("reader", "waited_seconds")),
+           at("reader", "waited_seconds")),
     Metric("stripefs_starved_reads_total", "counter", "Reads that came before their bytes; each may widen a window.",
-           _at("reader", "starved")),
+           at("reader", "starved")),
     Metric("stripefs_read_bytes_total", "counter", "Bytes that came from the store.",
-           _at("reader", "bytes_fetched", label="store"), "source"),
+           at("reader", "bytes_fetched", label="store"), "source"),
     Metric("stripefs_wasted_bytes_total", "counter", "Bytes that came from the store for nobody.",
-           _at("reader", "bytes_wasted")),
+           at("reader", "bytes_wasted")),
     Metric("stripefs_hedges_total", "counter", "Second attempts at another replica while the first went on.",
-           _at("reader", "hedges")),
+           at("reader", "hedges")),
     Metric("stripefs_hedge_wins_total", "counter", "Hedges that answered before the first attempt.",
-           _at("reader", "hedge_wins")),
-    Metric("stripefs_retries_total", "counter", "Attempts after a failed one.", _at("reader", "retries")),
+           at("reader", "hedge_wins")),
+    Metric("stripefs_retries_total", "counter", "Attempts after a failed one.", at("reader", "retries")),
     Metric("stripefs_dropped_ranges_total", "counter", "Read-ahead given up for want of memory.",
-           _at("reader", "dropped")),
+           at("reader", "dropped")),
     Metric("stripefs_store_errors_total", "counter", "Failed attempts by error.",
            lambda status: sorted(status.get("reader", {}).get("errors", {}).items()), "error"),
-    Metric("stripefs_in_flight", "gauge", "Reads under way at the store.", _at("reader", "in_flight")),
+    Metric("stripefs_in_flight", "gauge", "Reads under way at the store.", at("reader", "in_flight")),
     Metric("stripefs_range_size_bytes", "gauge", "Size of one read from the store at present.",
-           _at("reader", "range_size")),
-    Metric("stripefs_memory_budget_bytes", "gauge", "Most memory for data.", _at("reader", "memory", "budget")),
-    Metric("stripefs_memory_used_bytes", "gauge", "Memory for data in use.", _at("reader", "memory", "used")),
+           at("reader", "range_size")),
+    Metric("stripefs_memory_budget_bytes", "gauge", "Most memory for data.", at("reader", "memory", "budget")),
+    Metric("stripefs_memory_used_bytes", "gauge", "Memory for data in use.", at("reader", "memory", "used")),
     Metric("stripefs_memory_peak_bytes", "gauge", "Most memory for data that was in use at once.",
-           _at("reader", "memory", "peak")),
+           at("reader", "memory", "peak")),
     Metric("stripefs_host_read_bytes_total", "counter", "Bytes that came from one data host.",
            _hosts(lambda host: host["bytes"]), "host"),
     Metric("stripefs_host_errors_total", "counter", "Failed attempts at one data host.",
@@ -98,10 +98,10 @@ METRICS: tuple[Metric, ...] = (
 )  # fmt: skip
 
 
-def render(status: Status) -> str:
-    """The page for this status, in the text format 0.0.4."""
+def render(status: Status, metrics: Iterable[Metric] = METRICS) -> str:
+    """The page of these metrics for this status, in the text format 0.0.4."""
     lines = []
-    for metric in METRICS:
+    for metric in metrics:
         values = list(metric.values(status))
         if values:
             lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]

@@ -9,13 +9,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from stripefs.errors import ConfigError
 
-__all__ = ["MountSettings", "ReadSettings", "Settings", "StoreSettings", "default_budget"]
+__all__ = ["MountSettings", "ReadSettings", "Settings", "StoreSettings", "default_budget", "mount_settings"]
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -80,11 +81,14 @@ class Settings:
         """The inverse of `to_json`. Raises ConfigError for anything else."""
         try:
             data: dict[str, Any] = json.loads(text)
-            mount = dict(data["mount"])
-            mount["options"] = tuple(mount["options"])
-            return cls(StoreSettings(**data["store"]), ReadSettings(**data["read"]), MountSettings(**mount))
+            return cls(StoreSettings(**data["store"]), ReadSettings(**data["read"]), mount_settings(data["mount"]))
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"settings are not readable: {error}") from error
+
+
+def mount_settings(data: Mapping[str, Any]) -> MountSettings:
+    """What `dataclasses.asdict` made of a MountSettings, also after a way through JSON. Raises KeyError, TypeError."""
+    return MountSettings(**{**data, "options": tuple(data["options"])})
 
 
 def default_budget() -> int:

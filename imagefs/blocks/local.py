@@ -3,27 +3,37 @@
     header   magic "BSBLOCKS", version, blocks, digest of the device's block index
     rows     for each block the XXH3 of its bytes, when it was last used (seconds since 2020), and whether it is here
 
-The table is mapped, so no object of Python stands for a block. A block is written before its row says that it is here,
-and its hash is checked on every read: what a crash or a bad disk left half-written is found then, forgotten, and
-fetched anew. Forgetting a block punches a hole, so the file takes no more room than what is here. Once all blocks are
-here the file is the device, and the kernel needs nobody to serve it.
+The rows are held in memory, 16 bytes each and no object of Python for any; they are not mapped, because storing into a
+mapped file kills the process when the disk is full. A block is written before its row says that it is here, and its
+hash is checked on every read: what a crash or a bad disk left half-written is found then, and fetched anew. Giving up
+a block clears its row before a hole is punched, so the file takes no more room than what is here.
+
+Once all blocks are here the file is the device, and the kernel needs nobody to serve it; but then nobody checks what
+it reads. So that is said by a third file, which is written after the data was put on disk and read back, names the
+data file as it was then (inode, length, time of its last change), and is taken away, and that put on disk, before any
+block is given up. A data file that was changed in any way since is not believed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
-import mmap
+import fcntl
 import os
+import signal
 import struct
-from collections.abc import Iterator
+import sys
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import xxhash
 
-from imagefs.format.index import BLOCK, NOWHERE, Index
+from imagefs.format.index import BLOCK
+from stripefs.store.ranges import InUse
 
-__all__ = ["LocalDevice"]
+__all__ = ["LocalDevice", "Stamp", "matches", "row", "rows_here"]
 
 _MAGIC = b"BSBLOCKS"
 _HEADER = struct.Struct("<8sII32s16x")
@@ -31,114 +41,319 @@ _ROW = struct.Struct("<QII")
 _VERSION = 1
 _HERE = 1
 _EPOCH = 1577836800  # 2020-01-01, so that 32 bits last until 2156
+_COARSE = 60  # seconds by which times of use may be off: else every read would change the table
 
+_MARK = struct.Struct("<8sII32sQQq")
+_MARK_MAGIC = b"BSWHOLE\0"
+
+_PAGE = 4096
 _PUNCH_HOLE, _KEEP_SIZE = 2, 1
+_F_SETSIG = 10
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
+Stamp = tuple[int, int, int]
+"""A data file at one moment: inode, length, time of the last change in nanoseconds."""
+
 
 class LocalDevice:
-    """One device below `folder`, made where it is not there. One process at a time may use it."""
+    """One device below `folder`. One process at a time may use it.
 
-    def __init__(self, folder: Path, name: str, index: Index) -> None:
-        """`name` is the digest of `index`, in hexadecimal digits. Raises OSError."""
+    The table belongs to one thread; the methods that touch the disk may block, raise OSError, leave the table in memory
+    alone, and may run in any thread.
+    """
+
+    def __init__(self, folder: Path, name: str, blocks: int, size: int) -> None:
+        """Open it, or make it where it is not there. `name` is the digest of its block index, in hexadecimal digits.
+
+        blocks: of the device. size: its bytes. Raises OSError.
+        """
+        self.name = name
+        self.folder = folder
+        self.blocks = blocks
         self.path = folder / f"{name}.data"
-        self._index = index
+        self.closed = False
+        self.cleared = 0
+        """How many blocks were given up or found bad since it was opened."""
         self._table_path = folder / f"{name}.table"
-        self._data = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            os.ftruncate(self._data, index.device_bytes)
-            self._table = self._open_table(bytes.fromhex(name))
-        except BaseException:
-            os.close(self._data)
-            raise
-        self.present = sum(1 for _, _, here in self._rows() if here == _HERE)
+        self._mark_path = folder / f"{name}.complete"
+        self._dirty: set[int] = set()  # pages of the rows that the table file does not have yet
+        self._waits = False  # whether the file system cannot say what is in memory
+        with contextlib.ExitStack() as undo:
+            flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+            self._data = os.open(self.path, flags, 0o600)
+            undo.callback(os.close, self._data)
+            if os.fstat(self._data).st_size != size:
+                os.ftruncate(self._data, size)
+            self._table = os.open(self._table_path, flags, 0o600)
+            undo.callback(os.close, self._table)
+            self._rows = self._load(bytes.fromhex(name))
+            self.marked = self._is_marked()
+            undo.pop_all()
+        self._in_use = InUse(str(self.path), self._release)
+        self.present = sum(1 for _ in rows_here(bytes(self._rows)))
+        """Blocks that are here."""
+
+    @classmethod
+    def found(cls, folder: Path, name: str) -> LocalDevice | None:
+        """The one that is there, as its own table describes it; None where that says nothing. Raises OSError."""
+        with (folder / f"{name}.table").open("rb") as file:
+            header = file.read(_HEADER.size)
+        size = (folder / f"{name}.data").stat().st_size
+        if len(header) != _HEADER.size:
+            return None
+        magic, version, blocks, digest = _HEADER.unpack(header)
+        if (magic, version, digest.hex()) != (_MAGIC, _VERSION, name) or blocks != -(-size // BLOCK):
+            return None
+        return cls(folder, name, blocks, size)
+
+    # -- the table -----------------------------------------------------------------------------------------------
+
+    def checksum(self, block: int) -> int | None:
+        """The XXH3 of the block, None when it is not here."""
+        checksum, _, here = _ROW.unpack_from(self._rows, _ROW.size * block)
+        return checksum if here == _HERE else None
+
+    def touch(self, block: int, now: float) -> None:
+        """The block was used; `now` in seconds since 1970."""
+        checksum, when, here = _ROW.unpack_from(self._rows, _ROW.size * block)
+        if here == _HERE and int(now) - _EPOCH >= when + _COARSE:
+            self._set(block, row(checksum, now))
+
+    def settle(self, block: int, checksum: int, now: float) -> None:
+        """The block was written with its row."""
+        if self.checksum(block) is None:
+            self.present += 1
+        self._set(block, row(checksum, now))
+
+    def clear(self, block: int) -> None:
+        """The block is here no more; it is marked complete no more either."""
+        if self.checksum(block) is not None:
+            self.present -= 1
+            self.cleared += 1
+            self.marked = False
+            self._set(block, bytes(_ROW.size))
+
+    def rows(self) -> bytes:
+        """A copy of all rows, for `rows_here`."""
+        return bytes(self._rows)
+
+    def take_dirty(self) -> list[tuple[int, bytes]]:
+        """What the table file does not have yet, for `write_rows`."""
+        pages, self._dirty = sorted(self._dirty), set()
+        return [(page * _PAGE, bytes(self._rows[page * _PAGE : (page + 1) * _PAGE])) for page in pages]
 
     @property
-    def complete(self) -> bool:
-        """Whether every block that is not zeros is here."""
-        return bool(self.present == self._index.stored)
+    def dirty(self) -> bool:
+        return bool(self._dirty)
 
-    def read(self, block: int, now: float) -> bytes | None:
-        """The block's bytes, None when it is not here. What is not what was written is forgotten. Raises OSError."""
-        place = self._index.place(block)
-        if place.pack == NOWHERE:
-            return bytes(place.length)
-        checksum, _, here = self._row(block)
-        if here != _HERE:
-            return None
-        data = os.pread(self._data, place.length, block * BLOCK)
-        if len(data) != place.length or xxhash.xxh3_64_intdigest(data) != checksum:
-            self.forget(block)
-            return None
-        self._set(block, checksum, now)
-        return data
+    def _set(self, block: int, packed: bytes) -> None:
+        at = _ROW.size * block
+        self._rows[at : at + _ROW.size] = packed
+        self._dirty.add(at // _PAGE)
 
-    def write(self, block: int, data: bytes, now: float) -> None:
-        """Keep the block, whose bytes were checked. Raises OSError, ENOSPC for one, and then it is not here."""
-        at = block * BLOCK
-        view = memoryview(data)
-        while view:
-            count = os.pwrite(self._data, view, at)
-            view, at = view[count:], at + count
-        if self._row(block)[2] != _HERE:
-            self.present += 1
-        self._set(block, xxhash.xxh3_64_intdigest(data), now)
+    # -- the disk ------------------------------------------------------------------------------------------------
 
-    def forget(self, block: int) -> None:
-        """Give the block's room back."""
-        if self._row(block)[2] == _HERE:
-            self.present -= 1
-        _ROW.pack_into(self._table, self._at(block), 0, 0, 0)
-        _punch(self._data, block * BLOCK, BLOCK)
+    def read_now(self, offset: int, buffer: bytearray) -> bool:
+        """Fill `buffer` from `offset` with what the page cache has; False when that is not all. Never blocks."""
+        if self._waits:
+            return False
+        try:
+            return os.preadv(self._data, [buffer], offset, os.RWF_NOWAIT) == len(buffer)
+        except OSError as error:
+            # EAGAIN: not in memory. Anything else `read` will meet again, or the file system has no such reads.
+            self._waits = error.errno == errno.EOPNOTSUPP
+            return False
 
-    def used(self) -> Iterator[tuple[float, int, int]]:
-        """When each block that is here was last used, its number, and the bytes it takes."""
-        for block, (_, when, here) in enumerate(self._rows()):
-            if here == _HERE:
-                yield float(when + _EPOCH), block, self._index.place(block).length
+    def read(self, offset: int, buffer: bytearray) -> None:
+        """Fill `buffer` from `offset`."""
+        with self._in_use.reading():
+            view, at = memoryview(buffer), offset
+            while view:
+                count = os.preadv(self._data, [view], at)
+                if not count:
+                    raise OSError(errno.EIO, "the file was cut short")
+                view, at = view[count:], at + count
 
-    def sync(self) -> None:
-        """Put on disk what was written, the bytes before the table."""
-        os.fdatasync(self._data)
-        self._table.flush()
+    def write(self, block: int, data: bytes, checksum: int, now: float) -> None:
+        """Write a block that was checked, then its row; `settle` must follow."""
+        with self._in_use.reading():
+            _write_at(self._data, data, block * BLOCK)
+            _write_at(self._table, row(checksum, now), _HEADER.size + _ROW.size * block)
+
+    def write_rows(self, pages: Iterable[tuple[int, bytes]]) -> None:
+        with self._in_use.reading():
+            for at, data in pages:
+                _write_at(self._table, data, _HEADER.size + at)
+
+    def punch(self, blocks: Sequence[int]) -> None:
+        """Give the room of blocks back, whose rows were cleared. `blocks` ascend."""
+        with self._in_use.reading():
+            for first, count in _runs(blocks):
+                _punch(self._data, first * BLOCK, count * BLOCK)
+
+    def trim(self) -> None:
+        """Give back the room of what is in the file and in no row: a crash came between the two."""
+        here = {block for block, _ in rows_here(bytes(self._rows))}
+        with self._in_use.reading():
+            at, end = 0, os.fstat(self._data).st_size
+            while at < end:
+                try:
+                    at = os.lseek(self._data, at, os.SEEK_DATA)
+                except OSError as error:
+                    if error.errno == errno.ENXIO:  # only a hole is left
+                        return
+                    raise
+                stop = os.lseek(self._data, at, os.SEEK_HOLE)
+                self.punch([block for block in range(at // BLOCK, -(-stop // BLOCK)) if block not in here])
+                at = stop
+
+    @property
+    def usage(self) -> int:
+        """Bytes on disk."""
+        with self._in_use.reading():
+            return os.fstat(self._data).st_blocks * 512
+
+    def opened_elsewhere(self) -> bool:
+        """Whether anybody else has the data file open, a mount or a loop device for one.
+
+        A write lease is refused by the kernel as long as there are other openings. Where there are no leases (some
+        network file systems) nobody can tell, and the answer is no.
+        """
+        with self._in_use.reading():
+            try:
+                # Who opens the file in this very moment waits for us; by default its signal would end the process.
+                fcntl.fcntl(self._data, _F_SETSIG, signal.SIGURG)
+                fcntl.fcntl(self._data, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+            except OSError as error:
+                return error.errno in (errno.EAGAIN, errno.EBUSY)
+            fcntl.fcntl(self._data, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+            return False
+
+    # -- completeness --------------------------------------------------------------------------------------------
+
+    def sync(self) -> Stamp:
+        """Put the data on disk; what the file was then."""
+        with self._in_use.reading():
+            os.fsync(self._data)
+            return _stamp(self._data)
+
+    def mark(self, stamp: Stamp) -> bool:
+        """Say that the device is complete, for good; False when the data changed since `stamp`."""
+        with self._in_use.reading():
+            os.fsync(self._table)
+            if _stamp(self._data) != stamp:
+                return False
+            passing = self._mark_path.with_suffix(".passing")
+            descriptor = os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            try:
+                _write_at(descriptor, _MARK.pack(_MARK_MAGIC, _VERSION, 0, bytes.fromhex(self.name), *stamp), 0)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            passing.rename(self._mark_path)
+            self._sync_folder()
+            return True
+
+    def unmark(self) -> None:
+        """Take that back, for good. Set `marked` to False first."""
+        try:
+            self._mark_path.unlink()
+        except FileNotFoundError:
+            return
+        self._sync_folder()
+
+    def _is_marked(self) -> bool:
+        try:
+            mark = self._mark_path.read_bytes()
+        except FileNotFoundError:
+            return False
+        digest = bytes.fromhex(self.name)
+        if mark == _MARK.pack(_MARK_MAGIC, _VERSION, 0, digest, *_stamp(self._data)):
+            return True
+        self.unmark()
+        return False
+
+    # -- the end -------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        self._table.close()
+        """After the last read under way. A second call does nothing."""
+        self.closed = True
+        self._in_use.close()
+
+    def remove(self) -> Callable[[], None]:
+        """Close it and take its names away, so that another may be made; what is answered gives its room back."""
+        self.close()
+        self._mark_path.unlink(missing_ok=True)
+        self._table_path.unlink(missing_ok=True)
+        gone = self.path.with_suffix(".gone")
+        self.path.rename(gone)
+        return gone.unlink
+
+    def _release(self) -> None:
+        os.close(self._table)
         os.close(self._data)
 
-    def remove(self) -> None:
-        """Close it and delete its files."""
-        self.close()
-        self._table_path.unlink(missing_ok=True)
-        self.path.unlink(missing_ok=True)
+    def _load(self, digest: bytes) -> bytearray:
+        """The rows of the table file; none where it is new, of another version, or not what it must be."""
+        header = _HEADER.pack(_MAGIC, _VERSION, self.blocks, digest)
+        size = _HEADER.size + _ROW.size * self.blocks
+        if os.fstat(self._table).st_size == size and os.pread(self._table, _HEADER.size, 0) == header:
+            rows = bytearray(os.pread(self._table, size - _HEADER.size, _HEADER.size))
+            if len(rows) == size - _HEADER.size:
+                return rows
+        os.ftruncate(self._table, 0)
+        _write_at(self._table, header, 0)
+        os.ftruncate(self._table, size)
+        return bytearray(size - _HEADER.size)
 
-    def _open_table(self, digest: bytes) -> mmap.mmap:
-        header = _HEADER.pack(_MAGIC, _VERSION, self._index.blocks, digest)
-        size = _HEADER.size + _ROW.size * self._index.blocks
-        with self._table_path.open("a+b") as file:
-            file.seek(0)
-            if file.read(_HEADER.size) != header or os.fstat(file.fileno()).st_size != size:
-                # New, of another version, or cut short: nothing in it can be relied on.
-                file.truncate(0)
-                file.write(header)
-                file.truncate(size)
-                file.flush()
-            return mmap.mmap(file.fileno(), size)
+    def _sync_folder(self) -> None:
+        descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
-    def _rows(self) -> Iterator[tuple[int, int, int]]:
-        return _ROW.iter_unpack(memoryview(self._table)[_HEADER.size :])
 
-    def _row(self, block: int) -> tuple[int, int, int]:
-        row: tuple[int, int, int] = _ROW.unpack_from(self._table, self._at(block))
-        return row
+def row(checksum: int, now: float) -> bytes:
+    """The row of a block that is here."""
+    return _ROW.pack(checksum, min(max(0, int(now) - _EPOCH), 0xFFFFFFFF), _HERE)
 
-    def _set(self, block: int, checksum: int, now: float) -> None:
-        _ROW.pack_into(self._table, self._at(block), checksum, max(0, int(now) - _EPOCH), _HERE)
 
-    def _at(self, block: int) -> int:
-        return _HEADER.size + _ROW.size * block
+def rows_here(rows: bytes) -> Iterator[tuple[int, int]]:
+    """Number and time of use (seconds since 2020) of each block that is here."""
+    words = array("I", rows)
+    if sys.byteorder == "big":
+        words.byteswap()
+    whens, heres = words[2::4], words[3::4]
+    return ((block, whens[block]) for block, here in enumerate(heres) if here == _HERE)
+
+
+def matches(data: bytes | memoryview, checksum: int) -> bool:
+    """Whether these are the bytes that were written."""
+    return xxhash.xxh3_64_intdigest(data) == checksum
+
+
+def _stamp(descriptor: int) -> Stamp:
+    status = os.fstat(descriptor)
+    return status.st_ino, status.st_size, status.st_ctime_ns
+
+
+def _write_at(descriptor: int, data: bytes, at: int) -> None:
+    view = memoryview(data)
+    while view:
+        count = os.pwrite(descriptor, view, at)
+        view, at = view[count:], at + count
+
+
+def _runs(blocks: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """First and count of each row of neighbours."""
+    first = 0
+    for position in range(1, len(blocks) + 1):
+        if position == len(blocks) or blocks[position] != blocks[position - 1] + 1:
+            yield blocks[first], position - first
+            first = position
 
 
 def _punch(descriptor: int, offset: int, length: int) -> None:

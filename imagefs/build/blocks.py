@@ -16,7 +16,7 @@ from imagefs.build.layout import Segment
 from imagefs.errors import BuildError
 from imagefs.format.index import BLOCK, NOWHERE, Pack, Place
 
-__all__ = ["PACK_SIZE", "Known", "Packs", "store_blocks"]
+__all__ = ["PACK_SIZE", "Known", "Packs", "store", "store_blocks"]
 
 PACK_SIZE = 32 << 20
 """Bytes after which a pack is closed: large enough that HDFS and object stores like it, small enough to hold in memory
@@ -41,14 +41,19 @@ class Find(Protocol):
 
 @dataclass(slots=True)
 class Packs:
-    """Fills packs and hands each full one to `put`, which stores it under its digest."""
+    """Fills packs and hands each full one to `put`, which stores it under its digest and says whether it had to.
 
-    put: Callable[[Pack, bytes], None]
+    That happens on another thread, while the next pack fills. stored_bytes: of the packs that were not there.
+    """
+
+    put: Callable[[Pack, bytes], bool]
     all: list[Pack] = field(default_factory=list)
     stored_bytes: int = 0
     _numbers: dict[bytes, int] = field(default_factory=dict)
-    _open: bytearray = field(default_factory=bytearray)
+    _open: list[bytes] = field(default_factory=list)
+    _length: int = 0
     _waiting: list[tuple[int, bytes, int, int, int]] = field(default_factory=list)
+    _putting: Future[None] | None = None
 
     def number(self, pack: Pack) -> int:
         """The number by which the index calls `pack`."""
@@ -57,25 +62,40 @@ class Packs:
             self.all.append(pack)
         return self._numbers[pack.digest]
 
-    def add(self, block: int, digest: bytes, stored: bytes, length: int) -> list[tuple[int, Place]]:
+    def add(
+        self, block: int, digest: bytes, stored: bytes, length: int, putter: ThreadPoolExecutor
+    ) -> list[tuple[int, Place]]:
         """Take a block; the places of those whose pack is full now."""
-        self._waiting.append((block, digest, len(self._open), len(stored), length))
-        self._open += stored
-        self.stored_bytes += len(stored)
-        return self.close() if len(self._open) >= PACK_SIZE else []
+        self._waiting.append((block, digest, self._length, len(stored), length))
+        self._open.append(stored)
+        self._length += len(stored)
+        return self.close(putter) if self._length >= PACK_SIZE else []
 
-    def close(self) -> list[tuple[int, Place]]:
-        """Store what is open; the places of its blocks."""
+    def close(self, putter: ThreadPoolExecutor) -> list[tuple[int, Place]]:
+        """Let `putter` store what is open; the places of its blocks. Raises what storing the pack before raised."""
+        self.wait()
         if not self._waiting:
             return []
-        data, waiting = bytes(self._open), self._waiting
-        self._open, self._waiting = bytearray(), []
-        pack = Pack(hashlib.sha256(data).digest(), len(data))
-        self.put(pack, data)
-        number = self.number(pack)
+        waiting, number = self._waiting, len(self.all)
+        self.all.append(Pack(b"", self._length))  # until it is hashed
+        self._putting = putter.submit(self._put, number, self._open)
+        self._open, self._length, self._waiting = [], 0, []
         return [
             (block, Place(digest, number, offset, stored, length)) for block, digest, offset, stored, length in waiting
         ]
+
+    def wait(self) -> None:
+        """Return when all that was closed is stored, or raise why it is not."""
+        if self._putting is not None:
+            self._putting.result()
+            self._putting = None
+
+    def _put(self, number: int, blocks: list[bytes]) -> None:
+        data = b"".join(blocks)
+        blocks.clear()
+        pack = self.all[number] = Pack(hashlib.sha256(data).digest(), len(data))
+        if self.put(pack, data):
+            self.stored_bytes += len(data)
 
 
 def store_blocks(
@@ -84,12 +104,28 @@ def store_blocks(
     packs: Packs,
     find: Find,
     progress: Callable[[int], None] = lambda _done: None,
+    look: Callable[[int, bytes], None] = lambda _block, _data: None,
 ) -> list[Place]:
-    """Put every block of the device that is not known into `packs`; where each block is, in order.
+    """Put every block of a device with these files into `packs`, as `store` does. Raises BuildError for a file that
+    changed."""
+    count = -(-device_bytes // BLOCK)
+    return store(_blocks(segments, count), count, packs, find, progress, look)
 
-    Memory is bounded by a pack and the blocks being compressed. Raises BuildError for a file that changed.
+
+def store(
+    blocks: Iterator[tuple[int, bytes]],
+    count: int,
+    packs: Packs,
+    find: Find,
+    progress: Callable[[int], None] = lambda _done: None,
+    look: Callable[[int, bytes], None] = lambda _block, _data: None,
+) -> list[Place]:
+    """Put `count` blocks that come with their numbers into `packs`, but those that are known; where each is, in order.
+
+    `look` is called with number and content of every block, from several threads and in no order. Memory is bounded by
+    two packs and the blocks being compressed.
     """
-    places: list[Place | None] = [None] * -(-device_bytes // BLOCK)
+    places: list[Place | None] = [None] * count
     here: dict[bytes, list[int]] = {}  # blocks that wait for the pack of an equal one
 
     def settle(found: list[tuple[int, Place]]) -> None:
@@ -99,8 +135,8 @@ def store_blocks(
             settled[place.digest] = place
 
     settled: dict[bytes, Place] = {}
-    with ThreadPoolExecutor() as pool:
-        for block, data, (digest, stored) in _in_order(pool, _blocks(segments, len(places))):
+    with ThreadPoolExecutor() as pool, ThreadPoolExecutor(1) as putter:
+        for block, data, (digest, stored) in _in_order(pool, blocks, look):
             if digest is None:
                 places[block] = Place(bytes(32), NOWHERE, 0, 0, 0)
             elif digest in settled:
@@ -114,9 +150,10 @@ def store_blocks(
                 )
             else:
                 here[digest] = [block]
-                settle(packs.add(block, digest, stored, len(data)))
+                settle(packs.add(block, digest, stored, len(data), putter))
             progress(len(data))
-    settle(packs.close())
+        settle(packs.close(putter))
+        packs.wait()
     if None in places:
         raise BuildError("a block was lost on the way: please report this")
     return [place for place in places if place is not None]
@@ -124,17 +161,19 @@ def store_blocks(
 
 def _blocks(segments: Sequence[Segment], count: int) -> Iterator[tuple[int, bytes]]:
     """Number and content of each block up to its last byte that a file reaches."""
-    pieces: Iterator[tuple[int, bytes]] = (piece for segment in segments for piece in _pieces(segment))
-    current, data = 0, bytearray()
-    for at, piece in pieces:
+    current, parts, length = 0, list[bytes](), 0
+    for at, piece in (piece for segment in segments for piece in _pieces(segment)):
         block, begin = divmod(at, BLOCK)
         while current < block:
-            yield current, bytes(data)
-            current, data = current + 1, bytearray()
-        data += bytes(begin - len(data)) + piece
+            yield current, b"".join(parts)
+            current, parts, length = current + 1, [], 0
+        if begin > length:
+            parts.append(bytes(begin - length))
+        parts.append(piece)
+        length = begin + len(piece)
     while current < count:
-        yield current, bytes(data)
-        current, data = current + 1, bytearray()
+        yield current, b"".join(parts)
+        current, parts = current + 1, []
 
 
 def _pieces(segment: Segment) -> Iterator[tuple[int, bytes]]:
@@ -151,10 +190,12 @@ def _pieces(segment: Segment) -> Iterator[tuple[int, bytes]]:
 Outcome = tuple[int, bytes, tuple[bytes | None, bytes]]
 
 
-def _in_order(pool: ThreadPoolExecutor, blocks: Iterator[tuple[int, bytes]]) -> Iterator[Outcome]:
+def _in_order(
+    pool: ThreadPoolExecutor, blocks: Iterator[tuple[int, bytes]], look: Callable[[int, bytes], None]
+) -> Iterator[Outcome]:
     waiting: deque[tuple[int, bytes, Future[tuple[bytes | None, bytes]]]] = deque()
     for block, data in blocks:
-        waiting.append((block, data, pool.submit(_encode, data)))
+        waiting.append((block, data, pool.submit(_encode, block, data, look)))
         if len(waiting) > _AHEAD:
             yield _result(*waiting.popleft())
     while waiting:
@@ -165,8 +206,9 @@ def _result(block: int, data: bytes, future: Future[tuple[bytes | None, bytes]])
     return block, data, future.result()
 
 
-def _encode(data: bytes) -> tuple[bytes | None, bytes]:
+def _encode(block: int, data: bytes, look: Callable[[int, bytes], None]) -> tuple[bytes | None, bytes]:
     """SHA-256 and stored form of a block; None for zeros."""
+    look(block, data)
     if data == _ZEROS[: len(data)]:
         return None, b""
     packed = lz4.block.compress(data, store_size=False)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import BinaryIO, Protocol
 
 from imagefs.errors import BuildError
+from imagefs.format.inode import shown
 
 __all__ = ["Content", "FileContent", "data_ranges", "read_exactly"]
 
@@ -34,7 +35,7 @@ class FileContent:
     size: int
 
     def __str__(self) -> str:
-        return self.path.decode("utf-8", "backslashreplace")
+        return shown(self.path)
 
     def ranges(self) -> Iterator[tuple[int, int]]:
         with open(self.path, "rb") as file:

@@ -30,7 +30,7 @@ class _Scan:
     def __init__(self, device: int) -> None:
         self._device = device
         self._contents: dict[Inode, Content] = {}
-        self._linked: dict[int, Inode] = {}  # by inode number, those of more than one name
+        self._linked: dict[tuple[int, int], Inode] = {}  # by device and inode number, those of more than one name
 
     def run(self, path: bytes, top: os.stat_result) -> tuple[Inode, dict[Inode, Content]]:
         root = self._inode(path, top)
@@ -41,7 +41,7 @@ class _Scan:
             with os.scandir(folder) as entries:
                 for entry in entries:
                     found = entry.stat(follow_symlinks=False)
-                    child = self._linked.get(found.st_ino) or self._inode(entry.path, found)
+                    child = self._linked.get((found.st_dev, found.st_ino)) or self._inode(entry.path, found)
                     children[entry.name] = child
                     if child.is_directory and child.children is None:
                         child.children = {}
@@ -72,5 +72,5 @@ class _Scan:
             inode.size = found.st_size
             self._contents[inode] = FileContent(path, found.st_size)
         if found.st_nlink > 1:
-            self._linked[found.st_ino] = inode
+            self._linked[found.st_dev, found.st_ino] = inode
         return inode

@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-from imagefs.build.blocks import Known, Packs, store_blocks
+from imagefs.build.blocks import Packs, store_blocks
 from imagefs.build.content import Content, read_exactly
+from imagefs.build.extents import Extents
+from imagefs.build.known import KnownBlocks
 from imagefs.build.layout import lay_out
-from imagefs.errors import DamagedObject
+from imagefs.errors import BuildError
 from imagefs.format import erofs, index
 from imagefs.format.inode import Inode
 from imagefs.format.manifest import DeviceEntry, Manifest
 from imagefs.images import Images
+from imagefs.progress import Progress
 
-__all__ = ["Report", "build"]
+__all__ = ["Report", "build", "publish"]
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a build made: the manifest's digest, and bytes: of all files' blocks, of those newly stored, of metadata."""
+    """What a build made: the manifest's digest, and bytes.
+
+    device_bytes: of the cold device. stored_bytes: its blocks as they are stored, each once. new_bytes: of the packs
+    that were not in the store yet. metadata_bytes: of the EROFS image. files and blocks are counts.
+    """
 
     digest: str
     device_bytes: int
+    stored_bytes: int
     new_bytes: int
     metadata_bytes: int
+    files: int
+    blocks: int
 
 
 def build(
@@ -37,10 +48,16 @@ def build(
     tag: str = "",
     source: str = "",
     config: Mapping[str, Any] | None = None,
-    progress: Callable[[int], None] = lambda _done: None,
+    like: str = "",
+    progress: Progress | None = None,
 ) -> Report:
-    """Store the tree under `root` as an image. Interrupted it publishes nothing; what it stored serves the next one."""
-    known = _Store(images)
+    """Store the tree under `root` as an image. Interrupted it publishes nothing; what it stored serves the next one.
+
+    like: tag of the image that has most in common with it, where that is not `tag`. Raises BuildError for files that
+    cannot be read, FormatError for what an image cannot hold, and StoreErrors.
+    """
+    progress = progress or Progress()
+    known = KnownBlocks(images, like or tag)
     for inode, content in contents.items():
         if content.size <= erofs.INLINE_LIMIT:
             with content.open() as file:
@@ -49,34 +66,50 @@ def build(
     end = segments[-1].at + segments[-1].length if segments else 0
     size = end + -end % erofs.BLOCK
     packs = Packs(images.put_pack)
-    places = store_blocks(segments, size, packs, known.find, progress)
+    progress.stage("storing", sum(segment.length for segment in segments))
+    table = Extents(segments)
+    places = store_blocks(segments, size, packs, known.find, progress.advance, table.take)
+    progress.stage("publishing")
     document = io.BytesIO()
-    index.write(places, packs.all, size, document)
+    index.write(*_numbered(places, packs.all), size, document)
     device = DeviceEntry("cold", size, images.put_index(document.getvalue()))
     metadata = io.BytesIO()
     erofs.write(root, [erofs.Device(b"cold", size // erofs.BLOCK)], metadata)
     stored = images.put_metadata(metadata.getvalue())
-    digest = images.put(Manifest(source, dict(config or {}), stored, [device]), tag)
-    return Report(digest, size, packs.stored_bytes, stored.size)
+    extents = images.put_extents(table.document())
+    digest = publish(Manifest(source, dict(config or {}), stored, [device], extents=extents), images, known, tag)
+    unique = {place.digest: place.stored for place in places if place.pack != index.NOWHERE}
+    return Report(digest, size, sum(unique.values()), packs.stored_bytes, stored.size, len(contents), len(unique))
 
 
-class _Store:
-    """What the images of the store have already."""
+def publish(manifest: Manifest, images: Images, known: KnownBlocks, tag: str = "") -> str:
+    """Store the manifest, and let `tag` name it once it is sure that everything it names stays; its digest.
 
-    def __init__(self, images: Images) -> None:
-        self._indexes: list[index.Index] = []
-        seen = set()
-        for digest in images.digests():
-            for device in images.manifest(digest).devices:
-                if device.index not in seen:
-                    seen.add(device.index)
-                    self._indexes.append(images.index(device.index))
+    Raises BuildError where an image was removed whose blocks this one shares.
+    """
+    known.check()
+    was_there = images.has(hashlib.sha256(manifest.to_json()).hexdigest())
+    digest = images.put(manifest)
+    try:
+        known.check()
+    except BuildError:
+        if not was_there:
+            images.remove(digest)
+        raise
+    if tag:
+        images.tag(tag, digest)
+    return digest
 
-    def find(self, digest: bytes) -> Known | None:
-        for one in self._indexes:
-            place = one.find(digest)
-            if place is not None:
-                if place.pack >= len(one.packs):
-                    raise DamagedObject("a block index names a pack that it does not have")
-                return Known(one.packs[place.pack], place)
-        return None
+
+def _numbered(
+    places: Sequence[index.Place], packs: Sequence[index.Pack]
+) -> tuple[Sequence[index.Place], Sequence[index.Pack]]:
+    """The packs in the order in which blocks name them, so that a build that finds all blocks makes the same index."""
+    order: dict[int, int] = {}
+    for place in places:
+        if place.pack != index.NOWHERE:
+            order.setdefault(place.pack, len(order))
+    if all(old == new for old, new in order.items()):
+        return places, packs
+    numbered = [replace(place, pack=order[place.pack]) if place.pack in order else place for place in places]
+    return numbered, [packs[number] for number in order]

@@ -13,8 +13,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from imagefs.build.content import Content
+from imagefs.errors import FormatError
 from imagefs.format import erofs, index
-from imagefs.format.inode import HOLE, Inode, address, walk
+from imagefs.format.inode import HOLE, Inode, address, shown, walk
 
 __all__ = ["Segment", "lay_out"]
 
@@ -23,6 +24,7 @@ COLD = 1
 
 _PER_BLOCK = index.BLOCK // erofs.BLOCK
 _CUT = 8
+_MOST = 16 << 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,8 @@ def lay_out(root: Inode, contents: Mapping[Inode, Content]) -> list[Segment]:
     cursor = 0  # in blocks of 4 KiB
     for first, name, inode in _files(root, contents):
         content = contents[inode]
+        if inode.size > _MOST:
+            raise FormatError(f"{shown(name)}: a file of {inode.size} bytes, of which an image can address 16 TiB")
         blocks = -(-inode.size // erofs.BLOCK)
         large = inode.size >= erofs.CHUNK
         left = -cursor % _PER_BLOCK

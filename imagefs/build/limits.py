@@ -9,11 +9,16 @@ __all__ = ["Limits"]
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """entries: names in all layers together. layer_bytes: of one layer, unpacked. ratio: unpacked over packed bytes,
-    once a layer has unpacked to more than 1 GiB (zeros packed by gzip reach 1000, text 10). path_bytes: of one name
-    with its directories, as the kernel has it. header_bytes: of one entry's extended headers."""
+    """layers: of one image. entries: names in all layers together, each of which takes about 1.5 KB of memory.
+    attribute_bytes: of attributes, links' targets and maps of holes in all layers together. tree_bytes: of the files in
+    all layers together, holes among them. layer_bytes: of one layer, unpacked. ratio: unpacked over packed bytes of all
+    layers so far, once they have unpacked to more than 1 GiB (zeros packed by gzip reach 1000, text 10). path_bytes: of
+    one name with its directories, as the kernel has it. header_bytes: of one entry's extended headers."""
 
-    entries: int = 10_000_000
+    layers: int = 1000
+    entries: int = 2_000_000
+    attribute_bytes: int = 256 << 20
+    tree_bytes: int = 1 << 40
     layer_bytes: int = 1 << 40
     ratio: int = 200
     path_bytes: int = 4096

@@ -1,9 +1,10 @@
 """Layers into one tree, by the rules of the OCI image specification (image-spec, layer.md).
 
 A whiteout hides what lower layers have, never what its own layer has, wherever in the layer it stands; so every node
-knows the layer that made it. Directories of several layers are one, with the attributes of the last. A hardlink is
-resolved in the tree as it stands. A parent that is a symbolic link is followed, inside the image, as every runtime does
-when it unpacks; one that leads above the root is refused.
+knows the layer that made it. Directories of several layers are one, with the attributes of the last that describes it;
+what a whiteout hid and its own layer brings back without a word about it is a directory that no layer describes. A
+hardlink is resolved in the tree as it stands. A parent that is a symbolic link is followed, inside the image, as every
+runtime does when it unpacks; one that leads above the root is refused.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from imagefs.build.content import Content
 from imagefs.build.limits import Limits
 from imagefs.build.tar import Entry
 from imagefs.errors import BuildError, HostileLayer
-from imagefs.format.inode import Inode
+from imagefs.format.inode import Inode, shown
 
 __all__ = ["Merged"]
 
@@ -23,16 +24,21 @@ _WHITEOUT = b".wh."
 _OPAQUE = b".wh..wh..opq"
 _RESERVED = b".wh..wh."  # of aufs: says nothing about the tree
 _LINKS = 40  # as many as the kernel follows
+_PIECE = 128  # bytes of memory that a piece of a sparse file takes
+_STEPS = 2048  # components of the longest path that the kernel takes: one way to a file, links followed, has no more
 
 
 class _Node:
-    """A name's inode and the layer that put it there; `below` what is in it, for a directory."""
+    """A name's inode and the layer that put it there.
 
-    __slots__ = ("below", "inode", "layer")
+    For a directory `below` is what is in it, and `own` the layer of which everything below is known to be, if any.
+    """
+
+    __slots__ = ("below", "inode", "layer", "own")
 
     def __init__(self, inode: Inode, layer: int) -> None:
         self.inode = inode
-        self.layer = layer
+        self.layer = self.own = layer
         self.below: dict[bytes, _Node] | None = {} if inode.is_directory else None
 
 
@@ -44,15 +50,18 @@ class Merged:
         self._root = _Node(_directory(), 0)
         self._layer = 0
         self._entries = 0
+        self._bytes = 0
+        self._attributes = 0
         self._contents: dict[Inode, Content] = {}
 
     def add(self, entries: Iterable[Entry]) -> None:
         """Put a layer on top. Raises HostileLayer, and BuildError for a link to nothing."""
         self._layer += 1
+        if self._layer > self._limits.layers:
+            raise HostileLayer(f"more than {self._limits.layers} layers", hint="--max-layers allows more")
         for entry in entries:
-            self._entries += 1
-            if self._entries > self._limits.entries:
-                raise HostileLayer(f"more than {self._limits.entries} entries: see --max-entries")
+            self._count()
+            self._weigh(entry)
             self._apply(entry)
 
     def tree(self) -> tuple[Inode, dict[Inode, Content]]:
@@ -67,6 +76,32 @@ class Merged:
             elif node.inode in self._contents:
                 contents[node.inode] = self._contents[node.inode]
         return self._root.inode, contents
+
+    def _count(self) -> None:
+        self._entries += 1
+        if self._entries > self._limits.entries:
+            raise HostileLayer(f"more than {self._limits.entries} entries", hint="--max-entries allows more")
+
+    def _weigh(self, entry: Entry) -> None:
+        inode, content = entry.inode, entry.content
+        if inode is None:
+            return
+        if inode.xattrs or inode.data:
+            self._attributes += len(inode.data or b"") + sum(len(name) + len(value) for name, value in inode.xattrs)
+        if content is not None:
+            self._bytes += content.size
+            self._attributes += _PIECE * (len(content.pieces) - 1)
+        limits = self._limits
+        if self._bytes > limits.tree_bytes:
+            raise HostileLayer(
+                f"{_shown(entry.parts)}: files of more than {limits.tree_bytes} bytes with this one",
+                hint="--max-size allows more",
+            )
+        if self._attributes > limits.attribute_bytes:
+            raise HostileLayer(
+                f"{_shown(entry.parts)}: attributes of more than {limits.attribute_bytes} bytes with this one",
+                hint="--max-attributes allows more",
+            )
 
     def _apply(self, entry: Entry) -> None:
         if not entry.parts:
@@ -108,21 +143,24 @@ class Merged:
         if hidden in (b"", b".", b".."):
             raise HostileLayer(f"{_shown((*folders, name))}: a whiteout of no name")
         node = parent.below.get(hidden)
-        if node is not None and not self._keep(node):
-            del parent.below[hidden]
-
-    def _keep(self, node: _Node) -> bool:
-        """Take out of a node what lower layers put there; whether anything of this layer is left."""
+        if node is None:
+            return
         if node.below is not None:
             self._hide_below(node)
-        return node.layer == self._layer or bool(node.below)
+        if node.layer != self._layer:
+            if node.below:
+                node.inode, node.layer = _directory(), self._layer
+            else:
+                del parent.below[hidden]
 
     def _hide_below(self, directory: _Node) -> None:
+        """Take out of a directory what lower layers put there: once a layer, however many marks it has."""
         # Without recursion: a layer may nest as deep as its names are long.
         order, stack = [], [directory]
         while stack:
             node = stack.pop()
-            if node.below is not None:
+            if node.below is not None and node.own != self._layer:
+                node.own = self._layer
                 order.append(node)
                 stack += node.below.values()
         for node in reversed(order):
@@ -130,6 +168,9 @@ class Merged:
             node.below = {
                 name: child for name, child in node.below.items() if child.layer == self._layer or child.below
             }
+            for child in node.below.values():
+                if child.layer != self._layer:
+                    child.inode, child.layer = _directory(), self._layer
 
     def _parent(self, folders: tuple[bytes, ...], *, make: bool) -> _Node | None:
         """The directory of that name, made where it is missing; None where it is missing and is not to be made."""
@@ -150,9 +191,12 @@ class Merged:
         """Walk down from the root, following links inside the image."""
         path = [self._root]
         left = list(reversed(parts))
-        followed = 0
+        followed = steps = 0
         while left:
             part = left.pop()
+            steps += 1
+            if steps > _STEPS:
+                raise HostileLayer(f"{_shown(parts)}: a path of more than {_STEPS} components")
             if part == b"..":
                 if len(path) == 1:
                     raise HostileLayer(f"{_shown(parts)}: through a link that leads above the root")
@@ -165,6 +209,7 @@ class Merged:
             if node is None:
                 if not make:
                     return None
+                self._count()
                 node = here.below[part] = _Node(_directory(), self._layer)
             if stat.S_ISLNK(node.inode.mode):
                 followed += 1
@@ -185,4 +230,4 @@ def _directory() -> Inode:
 
 
 def _shown(parts: tuple[bytes, ...]) -> str:
-    return b"/".join(parts).decode("utf-8", "backslashreplace") or "/"
+    return shown(b"/".join(parts)) or "/"

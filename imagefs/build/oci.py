@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
 import re
+import stat
+import threading
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol
 
 import zstandard
 
 from imagefs.build.limits import Limits
+from imagefs.build.platform import Platform
 from imagefs.errors import BuildError, HostileLayer
 
 __all__ = ["Descriptor", "Layout", "Source", "unpack"]
@@ -52,17 +56,15 @@ class Layout:
 
     def __init__(self, path: str) -> None:
         self._path = Path(path)
-        try:
-            version = json.loads((self._path / "oci-layout").read_bytes())["imageLayoutVersion"]
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise BuildError(f"{path} is no OCI image layout: {error}") from error
+        self._packed = self._unpacked = 0  # bytes of the layers so far; several are unpacked at once
+        self._lock = threading.Lock()
+        version = _parse(self._file("oci-layout"), f"{path}/oci-layout").get("imageLayoutVersion")
         if version != "1.0.0":
-            raise BuildError(f"{path}: image layouts of version {version} are not known")
+            raise BuildError(f"{path}: image layouts of version {version!r:.40} are not known")
 
-    def image(self, reference: str = "", architecture: str = "amd64") -> Source:
-        """The image with that name, or the only one there is."""
-        index = self._parse((self._path / "index.json").read_bytes(), "index.json")
-        found = self._choose(index, reference)
+    def image(self, reference: str = "", platform: Platform | None = None) -> Source:
+        """The image with that name or digest, or the only one there is; for that platform where there are several."""
+        found = self._choose(_parse(self._file("index.json"), "index.json"), reference)
         for _ in range(4):  # an index may hold indexes, but not for ever
             document = self._document(found)
             kind = document.get("mediaType", found.media_type)
@@ -70,23 +72,53 @@ class Layout:
                 return self._source(found, document)
             if kind not in _INDEXES:
                 break
-            found = self._platform(document, architecture, found.digest)
-        raise BuildError(f"{found.digest} is neither an image nor an index of images: {found.media_type}")
+            found = self._platform(document, platform or Platform.here(), found.digest)
+        raise BuildError(f"{found.digest} is neither an image nor an index of images: {found.media_type!r:.80}")
 
     def blob(self, descriptor: Descriptor) -> BinaryIO:
-        path = self._path / "blobs" / descriptor.digest.replace(":", "/")
-        try:
-            file = path.open("rb")
-        except OSError as error:
-            raise BuildError(f"{descriptor.digest} is missing in {self._path}: {error.strerror}") from error
+        file = self._open("blobs/" + descriptor.digest.replace(":", "/"), descriptor.digest)
         if os.fstat(file.fileno()).st_size != descriptor.size:
             file.close()
             raise BuildError(f"{descriptor.digest} has another size than its descriptor says")
         return file
 
+    def begin(self, descriptor: Descriptor) -> None:
+        """Take note that this layer is going to be unpacked."""
+        with self._lock:
+            self._packed += descriptor.size
+
+    def count(self, descriptor: Descriptor, size: int, limits: Limits) -> None:
+        """Take note of `size` bytes more that a layer unpacked to. Raises HostileLayer past the limit of all layers."""
+        with self._lock:
+            self._unpacked += size
+        if self._unpacked > _RATIO_FROM and self._unpacked > limits.ratio * self._packed:
+            raise HostileLayer(
+                f"layer {descriptor.digest} of {descriptor.size} bytes unpacks to {limits.ratio} times as much",
+                hint="--max-ratio allows more",
+            )
+
+    def _open(self, name: str, shown: str) -> BinaryIO:
+        flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK  # it may be a pipe that nobody writes to
+        try:
+            descriptor = os.open(self._path / name, flags)
+        except OSError as error:
+            what = "is missing in" if error.errno == errno.ENOENT else "cannot be read in"
+            raise BuildError(f"{shown} {what} {self._path}: {error.strerror}") from error
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise BuildError(f"{shown} in {self._path} is no file")
+        return os.fdopen(descriptor, "rb")
+
+    def _file(self, name: str) -> bytes:
+        with self._open(name, name) as file:
+            data = file.read(_DOCUMENT_LIMIT + 1)
+        if len(data) > _DOCUMENT_LIMIT:
+            raise HostileLayer(f"{name} in {self._path} is longer than {_DOCUMENT_LIMIT} bytes")
+        return data
+
     def _choose(self, index: Any, reference: str) -> Descriptor:
         manifests = _list(index, "manifests", "index.json")
-        names = [str((entry.get("annotations") or {}).get(_REFERENCE, "")) for entry in manifests]
+        names = [str(_inside(entry, "annotations").get(_REFERENCE, "")) for entry in manifests]
         if reference:
             named = zip(manifests, names, strict=True)
             chosen = [entry for entry, name in named if reference in (name, entry.get("digest"))]
@@ -98,20 +130,17 @@ class Layout:
         what = f"no image {reference!r}" if reference else f"{len(manifests)} images, one must be named"
         raise BuildError(f"{self._path} has {what} ({there})")
 
-    def _platform(self, index: Any, architecture: str, digest: str) -> Descriptor:
-        fitting = [
-            entry
-            for entry in _list(index, "manifests", digest)
-            if (entry.get("platform") or {}).get("architecture", architecture) == architecture
-            and (entry.get("platform") or {}).get("os", "linux") == "linux"
-        ]
+    def _platform(self, index: Any, platform: Platform, digest: str) -> Descriptor:
+        entries = _list(index, "manifests", digest)
+        fitting = [entry for entry in entries if platform.fits(_inside(entry, "platform"))]
         if not fitting:
-            raise BuildError(f"{digest} has no image for linux/{architecture}")
+            there = ", ".join("/".join(map(str, _inside(entry, "platform").values())) for entry in entries)
+            raise BuildError(f"{digest} has no image for {platform} ({there:.200})", hint="--platform names another")
         return _descriptor(fitting[0])
 
     def _source(self, found: Descriptor, manifest: Any) -> Source:
         config = self._bytes(_descriptor(manifest.get("config")))
-        rootfs = self._parse(config, "the image's config").get("rootfs") or {}
+        rootfs = _inside(_parse(config, "the image's config"), "rootfs")
         layers = [_descriptor(entry) for entry in _list(manifest, "layers", found.digest)]
         contents = rootfs.get("diff_ids")
         if not isinstance(contents, list) or len(contents) != len(layers):
@@ -119,7 +148,7 @@ class Layout:
         return Source(found.digest, config, list(zip(layers, map(_digest, contents), strict=True)))
 
     def _document(self, descriptor: Descriptor) -> Any:
-        return self._parse(self._bytes(descriptor), descriptor.digest)
+        return _parse(self._bytes(descriptor), descriptor.digest)
 
     def _bytes(self, descriptor: Descriptor) -> bytes:
         if descriptor.size > _DOCUMENT_LIMIT:
@@ -129,15 +158,6 @@ class Layout:
         if "sha256:" + hashlib.sha256(data).hexdigest() != descriptor.digest:
             raise BuildError(f"{descriptor.digest} holds other bytes than its digest says")
         return data
-
-    def _parse(self, data: bytes, where: str) -> Any:
-        try:
-            document = json.loads(data)
-        except ValueError as error:
-            raise BuildError(f"{where} is no JSON: {error}") from error
-        if not isinstance(document, dict):
-            raise BuildError(f"{where} is no JSON object")
-        return document
 
 
 def unpack(
@@ -149,10 +169,12 @@ def unpack(
 ) -> None:
     """Write the layer's archive, uncompressed, to `target`; both of its digests are checked.
 
-    Raises HostileLayer for a wrong digest and for one that unpacks to more than `limits` allow.
+    Raises HostileLayer for a wrong digest and for one that unpacks to more than `limits` allow, BuildError for one that
+    is damaged and for a full disk.
     """
     descriptor, content = layer
     packed, plain, size = hashlib.sha256(), hashlib.sha256(), 0
+    layout.begin(descriptor)
 
     def read() -> Iterator[bytes]:
         with layout.blob(descriptor) as file:
@@ -161,16 +183,24 @@ def unpack(
                 progress(len(data))
                 yield data
 
-    with target.open("wb") as out:
-        for data in _decompress(descriptor.media_type, read()):
-            size += len(data)
-            if size > limits.layer_bytes or (size > _RATIO_FROM and size > limits.ratio * descriptor.size):
-                raise HostileLayer(
-                    f"layer {descriptor.digest} of {descriptor.size} bytes unpacks to more than {size} bytes",
-                    hint="--max-layer-size and --max-ratio allow more",
-                )
-            plain.update(data)
-            out.write(data)
+    try:
+        with target.open("wb") as out:
+            for data in _decompress(descriptor.media_type, read()):
+                size += len(data)
+                if size > limits.layer_bytes:
+                    raise HostileLayer(
+                        f"layer {descriptor.digest} unpacks to more than {limits.layer_bytes} bytes",
+                        hint="--max-layer-size allows more",
+                    )
+                layout.count(descriptor, len(data), limits)
+                plain.update(data)
+                out.write(data)
+    except OSError as error:
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        raise BuildError(
+            f"layer {descriptor.digest} cannot be unpacked to {target}: {error.strerror}",
+            hint="nothing was published; --tmp names a folder with more space" if full else "",
+        ) from error
     if "sha256:" + packed.hexdigest() != descriptor.digest:
         raise HostileLayer(f"layer {descriptor.digest} holds other bytes than its digest says")
     if "sha256:" + plain.hexdigest() != content:
@@ -196,48 +226,61 @@ def _chain(first: bytes, rest: Iterator[bytes]) -> Iterator[bytes]:
     yield from rest
 
 
-def _gunzip(data: Iterator[bytes]) -> Iterator[bytes]:
-    """All members of a gzip file, as pigz and eStargz write several."""
-    engine = zlib.decompressobj(wbits=31)
+class _Engine(Protocol):
+    """A decompressor of one member or frame, as zlib and zstandard have it."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: memoryview | bytes, /) -> bytes: ...
+
+
+def _unpacked(data: Iterator[bytes], new: Callable[[], _Engine], step: int) -> Iterator[bytes]:
+    """All members or frames, one behind the other, fed in steps so small that what one unpacks to fits in memory."""
+    engine = new()
     try:
         for piece in data:
-            while piece:
-                yield engine.decompress(piece, _STEP)
-                piece = engine.unconsumed_tail
-                if engine.eof:
-                    piece = engine.unused_data
-                    engine = zlib.decompressobj(wbits=31)
-        yield engine.flush()
-    except zlib.error as error:
+            view = memoryview(piece)
+            for at in range(0, len(view), step):
+                rest: memoryview | bytes = view[at : at + step]
+                while rest:
+                    if engine.eof:
+                        engine = new()
+                    yield engine.decompress(rest)
+                    rest = engine.unused_data if engine.eof else b""
+    except (zlib.error, zstandard.ZstdError) as error:
         raise BuildError(f"a layer cannot be unpacked: {error}") from error
+    if not engine.eof:
+        raise BuildError("a layer cannot be unpacked: it ends in its middle")
+
+
+def _gunzip(data: Iterator[bytes]) -> Iterator[bytes]:
+    """pigz and eStargz write several members; one of 16 KiB unpacks to 16 MiB at most."""
+    return _unpacked(data, lambda: zlib.decompressobj(wbits=31), 16 << 10)
 
 
 def _unzstd(data: Iterator[bytes]) -> Iterator[bytes]:
-    """All frames of a zstd file."""
-    engine = zstandard.ZstdDecompressor(max_window_size=1 << 27)
+    """4 bytes unpack to 128 KiB at most, so 1 KiB to 32 MiB."""
+    return _unpacked(data, zstandard.ZstdDecompressor(max_window_size=1 << 27).decompressobj, 1 << 10)
+
+
+def _parse(data: bytes, where: str) -> Any:
     try:
-        with engine.stream_reader(_Pull(data), read_across_frames=True) as reader:  # type: ignore[arg-type]  # all it calls is read
-            while piece := reader.read(_STEP):
-                yield piece
-    except zstandard.ZstdError as error:
-        raise BuildError(f"a layer cannot be unpacked: {error}") from error
-
-
-class _Pull:
-    """An iterator's pieces by `read`."""
-
-    def __init__(self, pieces: Iterator[bytes]) -> None:
-        self._pieces = pieces
-
-    def read(self, _size: int = -1) -> bytes:
-        return next(self._pieces, b"")
+        document = json.loads(data)
+        json.dumps(document, ensure_ascii=False, allow_nan=False).encode()  # it will have to be written again
+    except (ValueError, RecursionError) as error:
+        raise BuildError(f"{where} is no JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise BuildError(f"{where} is no JSON object")
+    return document
 
 
 def _descriptor(entry: Any) -> Descriptor:
     try:
         size = entry["size"]
-        if not isinstance(size, int) or size < 0:
-            raise ValueError(f"a size of {size!r}")
+        if not isinstance(size, int) or isinstance(size, bool) or size < 0:
+            raise ValueError(f"a size of {size!r:.80}")
         return Descriptor(str(entry.get("mediaType", "")), _digest(entry["digest"]), size)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise BuildError(f"a descriptor is damaged: {error}") from error
@@ -245,7 +288,7 @@ def _descriptor(entry: Any) -> Descriptor:
 
 def _digest(text: object) -> str:
     if not isinstance(text, str) or not _DIGEST.fullmatch(text):
-        raise BuildError(f"{text!r} is no SHA-256 digest")
+        raise BuildError(f"{text!r:.80} is no SHA-256 digest")
     return text
 
 
@@ -254,3 +297,8 @@ def _list(document: Any, key: str, where: str) -> list[Any]:
     if not isinstance(found, list) or not all(isinstance(entry, dict) for entry in found):
         raise BuildError(f"{where} has no list of {key}")
     return found
+
+
+def _inside(document: Any, key: str) -> dict[str, Any]:
+    found = document.get(key)
+    return found if isinstance(found, dict) else {}

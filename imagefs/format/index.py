@@ -12,8 +12,9 @@ its own SHA-256, and is used where it lies, mapped: no object of Python stands f
 
 from __future__ import annotations
 
+import bisect
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO
 
@@ -30,6 +31,7 @@ _MAGIC = b"BSINDEX1"
 _HEADER = struct.Struct("<8sIIIIQ")
 _PACK = struct.Struct("<32sQ")
 _RECORD = struct.Struct("<32sIIII")
+_TAIL = struct.Struct("<IIII")
 _NUMBER = struct.Struct("<I")
 
 
@@ -50,6 +52,9 @@ class Place:
     offset: int
     stored: int
     length: int
+
+
+_ZEROS = Place(bytes(32), NOWHERE, 0, 0, 0)
 
 
 def write(places: Sequence[Place], packs: Sequence[Pack], device_bytes: int, out: BinaryIO) -> None:
@@ -82,7 +87,8 @@ class Index:
             raise FormatError("the index is shorter or longer than its header says")
         self.stored = rest // _NUMBER.size
         self.packs = [Pack(*found) for found in _PACK.iter_unpack(self._data[_HEADER.size : self._records])]
-        self._check(place for place in map(self.place, range(self.blocks)))
+        self._check_places()
+        self._check_order()
 
     def place(self, block: int) -> Place:
         """Where block number `block` is."""
@@ -90,25 +96,55 @@ class Index:
             raise IndexError(block)
         return Place(*_RECORD.unpack_from(self._data, self._records + _RECORD.size * block))
 
+    def length(self, block: int) -> int:
+        """Bytes of block number `block`, 0 for one of zeros; for those who ask often."""
+        at = self._records + _RECORD.size * block
+        pack, _, _, length = _TAIL.unpack_from(self._data, at + _RECORD.size - _TAIL.size)
+        return 0 if pack == NOWHERE else int(length)
+
+    def digests(self) -> Iterator[bytes]:
+        """Of all blocks in order, 32 zeros for one of zeros."""
+        return (record[0] for record in _RECORD.iter_unpack(self._data[self._records : self._order]))
+
     def find(self, digest: bytes) -> Place | None:
         """Where a block with these bytes is, None when none of this index has them."""
-        low, high = 0, self.stored
-        while low < high:
-            middle = (low + high) // 2
-            (number,) = _NUMBER.unpack_from(self._data, self._order + _NUMBER.size * middle)
-            if number >= self.blocks:
-                raise FormatError("the index points past its own end")
-            place = self.place(number)
-            if place.digest == digest:
-                return place
-            low, high = (middle + 1, high) if place.digest < digest else (low, middle)
-        return None
+        number = next(self.numbers(digest), None)
+        return None if number is None else self.place(number)
 
-    def _check(self, places: Iterable[Place]) -> None:
-        for place in places:
-            if place.length > BLOCK or place.stored > place.length:
-                raise FormatError("the index has a block that is longer than a block")
-            if place.pack != NOWHERE and (
-                place.pack >= len(self.packs) or place.offset + place.stored > self.packs[place.pack].length
-            ):
+    def numbers(self, digest: bytes) -> Iterator[int]:
+        """The blocks with these bytes."""
+        at = bisect.bisect_left(range(self.stored), digest, key=self._digest)
+        while at < self.stored and self._digest(at) == digest:
+            yield self._number(at)
+            at += 1
+
+    def _number(self, rank: int) -> int:
+        number = int(_NUMBER.unpack_from(self._data, self._order + _NUMBER.size * rank)[0])
+        if number >= self.blocks:
+            raise FormatError("the index points past its own end")
+        return number
+
+    def _digest(self, rank: int) -> bytes:
+        at = self._records + _RECORD.size * self._number(rank)
+        return bytes(self._data[at : at + 32])
+
+    def _check_places(self) -> None:
+        for number, place in enumerate(map(self.place, range(self.blocks))):
+            if place.pack == NOWHERE:
+                if place != _ZEROS:
+                    raise FormatError("the index has a block of zeros that is stored")
+            elif not 0 < place.stored <= place.length <= min(BLOCK, self.device_bytes - number * BLOCK):
+                raise FormatError("the index has a block that is empty or longer than a block")
+            elif place.pack >= len(self.packs) or place.offset + place.stored > self.packs[place.pack].length:
                 raise FormatError("the index has a block outside its pack")
+
+    def _check_order(self) -> None:
+        before = (b"", -1)
+        for rank in range(self.stored):
+            number = self._number(rank)
+            this = (self._digest(rank), number)
+            if this <= before or not self.length(number):
+                raise FormatError("the index does not list its blocks in order")
+            before = this
+        if self.stored != sum(1 for number in range(self.blocks) if self.length(number)):
+            raise FormatError("the index does not list all of its blocks")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from imagefs.errors import FormatError
 
-__all__ = ["HOLE", "Inode", "address", "walk"]
+__all__ = ["HOLE", "Inode", "address", "shown", "walk"]
 
 HOLE = 0xFFFF_FFFF
 """The address of a chunk that holds nothing but zeros and is stored nowhere."""
@@ -61,11 +61,18 @@ def walk(root: Inode, *, directories: bool = False) -> Iterator[tuple[bytes, Ino
 
     With `directories` only those.
     """
-    stack: list[tuple[bytes, Inode]] = [(b"", root)]
+    stack: list[tuple[bytes, bytes, Inode]] = [(b"", b"", root)]
     while stack:
-        path, inode = stack.pop()
+        above, name, inode = stack.pop()
+        path = above + name
         yield path, inode
         if inode.children:
-            prefix = path + b"/" if path else b""
+            above = path + b"/" if path else b""  # one for all that is below: whole paths take too much memory
             below = sorted(inode.children.items(), key=lambda entry: entry[0], reverse=True)
-            stack += [(prefix + name, child) for name, child in below if child.is_directory or not directories]
+            stack += [(above, name, child) for name, child in below if child.is_directory or not directories]
+
+
+def shown(name: bytes) -> str:
+    """A name or path as part of a line for people, whatever bytes it has; no more than a line holds."""
+    text = name[:500].decode("utf-8", "backslashreplace")
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

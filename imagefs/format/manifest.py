@@ -7,6 +7,8 @@ Canonical JSON (UTF-8, sorted keys, no spaces), named by its SHA-256:
     config     the OCI image config
     metadata   digest and size of the EROFS image, and the digest of the object that holds it, compressed by LZ4
     devices    one after the other as the metadata names them: tag, bytes, and the digest of the block index
+    base       the manifest this image was optimised from, "" for one that was built
+    extents    the digest of the table of its cold device's extents, "" when it has none
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ __all__ = ["DeviceEntry", "Manifest", "Metadata"]
 
 VERSION = 1
 
+_SIZE_LIMIT = 1 << 44  # 32 bits of blocks of 4 KiB
 _HEX = re.compile(r"[0-9a-f]{64}")
 
 
@@ -46,14 +49,21 @@ class DeviceEntry:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """An image. `config` is the OCI image config, {} for one that was built from a directory."""
+    """An image. `config` is the OCI image config, {} for one that was built from a directory.
+
+    `base` is the digest of the manifest of the same image without a hot device, "" when it is that itself; `extents`
+    that of its extents table (`imagefs.format.extents`).
+    """
 
     source: str
     config: dict[str, Any]
     metadata: Metadata
     devices: Sequence[DeviceEntry]
+    base: str = ""
+    extents: str = ""
 
     def to_json(self) -> bytes:
+        """The document. Raises FormatError for a config that is no JSON."""
         document = {
             "bootseer": "image",
             "version": VERSION,
@@ -61,8 +71,15 @@ class Manifest:
             "config": self.config,
             "metadata": asdict(self.metadata),
             "devices": [asdict(device) for device in self.devices],
+            "base": self.base,
+            "extents": self.extents,
         }
-        return json.dumps(document, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+        try:
+            return json.dumps(
+                document, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False
+            ).encode()
+        except (ValueError, TypeError, RecursionError) as error:
+            raise FormatError(f"the image's config has no place in a manifest: {_short(error)}") from error
 
     @classmethod
     def from_json(cls, data: bytes) -> Manifest:
@@ -74,14 +91,33 @@ class Manifest:
             if document["version"] != VERSION:
                 raise FormatError(f"an image of version {document['version']!r}, which this program does not know")
             manifest = cls(
-                str(document["source"]),
-                dict(document["config"]),
+                document["source"],
+                document["config"],
                 Metadata(**document["metadata"]),
                 [DeviceEntry(**entry) for entry in document["devices"]],
+                document["base"],
+                document["extents"],
             )
-            digests = [manifest.metadata.digest, manifest.metadata.object, *(one.index for one in manifest.devices)]
-            if not all(_HEX.fullmatch(digest) for digest in digests):
-                raise FormatError("the image names an object by no digest")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise FormatError(f"the image's manifest is damaged: {error}") from error
+            _check(manifest)
+            manifest.to_json()  # what cannot be written again cannot be shown either
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise FormatError(f"the image's manifest is damaged: {_short(error)}") from error
         return manifest
+
+
+def _check(manifest: Manifest) -> None:
+    digests = [manifest.metadata.digest, manifest.metadata.object, *(one.index for one in manifest.devices)]
+    digests += [digest for digest in (manifest.base, manifest.extents) if digest != ""]
+    if not all(_HEX.fullmatch(digest) for digest in digests):
+        raise FormatError("the image names an object by no digest")
+    if not isinstance(manifest.source, str) or not isinstance(manifest.config, dict):
+        raise FormatError("the image does not say what it was built from")
+    sizes = [manifest.metadata.size, *(one.size for one in manifest.devices)]
+    if not all(isinstance(size, int) and not isinstance(size, bool) and 0 <= size < _SIZE_LIMIT for size in sizes):
+        raise FormatError("the image has a size that is none")
+    if not all(isinstance(one.tag, str) and len(one.tag.encode()) < 64 for one in manifest.devices):
+        raise FormatError("the image has a device of no name")
+
+
+def _short(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:200]

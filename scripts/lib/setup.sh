@@ -1,4 +1,4 @@
-# Set-up shared by all scripts; source it, then call `need_packages`, `need_cluster_packages` and `need_venv`.
+# Set-up shared by all scripts; source it, then call `need_packages`, the others that are needed, and `need_venv`.
 #
 # Everything is looked for before it is installed, so a second run costs well under a second. What is missing from the
 # system comes from apt as root; a plain user gets one line that names the command. Python packages come from the lock
@@ -29,10 +29,17 @@ need_packages() {
     apt_install "${missing[@]}"
 }
 
-# What the tests need besides: a second opinion on the images that we write.
+# What the tests need besides: a second opinion on the images that we write and on what layers mean, what runs containers
+# of them, and a registry to build them from.
 need_test_packages() {
     local missing=()
     command -v fsck.erofs >/dev/null || missing+=(erofs-utils)
+    command -v runc >/dev/null || missing+=(runc)
+    command -v crun >/dev/null || missing+=(crun)
+    command -v skopeo >/dev/null || missing+=(skopeo)
+    command -v umoci >/dev/null || missing+=(umoci)
+    command -v docker-registry >/dev/null || missing+=(docker-registry)
+    [ -x /bin/busybox ] && ! ldd /bin/busybox >/dev/null 2>&1 || missing+=(busybox-static)
     apt_install "${missing[@]}"
 }
 
@@ -45,6 +52,24 @@ need_cluster_packages() {
     command -v mvn >/dev/null || missing+=(maven)
     command -v cargo >/dev/null || missing+=(cargo) # brings the sources of libhdfs
     apt_install "${missing[@]}"
+}
+
+# What ./scripts/bench image needs besides: it makes an image, serves it, and starts containers from it.
+need_bench_image_packages() {
+    local missing=() services=()
+    command -v debootstrap >/dev/null || missing+=(debootstrap)
+    command -v mkfs.ext4 >/dev/null || missing+=(e2fsprogs)
+    command -v umoci >/dev/null || missing+=(umoci)
+    command -v skopeo >/dev/null || missing+=(skopeo)
+    command -v runc >/dev/null || missing+=(runc)
+    command -v readelf >/dev/null || missing+=(binutils)
+    command -v nginx >/dev/null || services+=(nginx)
+    command -v docker-registry >/dev/null || services+=(docker-registry)
+    apt_install "${missing[@]}" "${services[@]}"
+    # The benchmark starts them itself; what the packages start would only take ports.
+    if [ ${#services[@]} -gt 0 ] && [ -d /run/systemd/system ]; then
+        quietly systemctl disable --now "${services[@]}"
+    fi
 }
 
 HAS_HEADERS='import os, sysconfig as s; raise SystemExit(not os.path.exists(s.get_path("include") + "/Python.h"))'

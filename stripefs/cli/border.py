@@ -3,7 +3,7 @@
     stripefs: WHAT HAPPENED; WHAT TO DO
 
 An error raised on purpose carries both halves and its code. Anything else is a bug of ours: it gets a line too, and
-its traceback at the level debug.
+its traceback at the level debug. `program` is the name in front.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import traceback
 from collections.abc import Callable, Sequence
 
-from stripefs.cli.main import nobody_reads
+from stripefs.cli.program import nobody_reads
 from stripefs.errors import StripefsError
 
 __all__ = ["INTERRUPTED", "guarded", "line", "tell", "wants_debug"]
@@ -21,31 +21,37 @@ __all__ = ["INTERRUPTED", "guarded", "line", "tell", "wants_debug"]
 INTERRUPTED = 130  # what a shell shows for a process that SIGINT ended
 
 
-def line(what: str, hint: str = "") -> str:
+def line(what: str, hint: str = "", *, program: str = "stripefs") -> str:
     """The text of one line for standard error, whatever newlines the parts hold."""
-    return " ".join(f"stripefs: {what}; {hint}".split() if hint else f"stripefs: {what}".split())
+    return " ".join(f"{program}: {what}; {hint}".split() if hint else f"{program}: {what}".split())
 
 
-def tell(what: str, hint: str = "") -> None:
+def tell(what: str, hint: str = "", *, program: str = "stripefs") -> None:
     """Write one line to standard error."""
-    sys.stderr.write(line(what, hint) + "\n")
+    sys.stderr.write(line(what, hint, program=program) + "\n")
 
 
-def wants_debug(arguments: Sequence[str]) -> bool:
+def wants_debug(arguments: Sequence[str], program: str = "stripefs") -> bool:
     """Whether the level debug was asked for, known even where parsing failed."""
     text = " ".join(arguments).replace("_", "-")
     asked = "log-level=debug" in text or "--log-level debug" in text
-    return asked or os.environ.get("STRIPEFS_LOG_LEVEL", "").lower() == "debug"
+    return asked or os.environ.get(f"{program.upper()}_LOG_LEVEL", "").lower() == "debug"
 
 
 def exit_code(error: BaseException) -> int:
-    """What `stripefs` answers for an error: its own code, 130 for an interrupt, 1 for a bug."""
+    """What a command answers for an error: its own code, 130 for an interrupt, 1 for a bug."""
     if isinstance(error, KeyboardInterrupt):
         return INTERRUPTED
     return error.exit_code if isinstance(error, StripefsError) else 1
 
 
-def guarded(body: Callable[[], int], *, debug: bool, code_of: Callable[[BaseException], int] = exit_code) -> int:
+def guarded(
+    body: Callable[[], int],
+    *,
+    debug: bool,
+    code_of: Callable[[BaseException], int] = exit_code,
+    program: str = "stripefs",
+) -> int:
     """The exit code of `body`, or that of the error that ended it (by `code_of`) after telling the user about it."""
     try:
         code = body()
@@ -53,23 +59,23 @@ def guarded(body: Callable[[], int], *, debug: bool, code_of: Callable[[BaseExce
     except BrokenPipeError:
         return nobody_reads()
     except KeyboardInterrupt as error:
-        tell("interrupted")
+        tell("interrupted", program=program)
         return code_of(error)
     except Exception as error:  # noqa: BLE001 the border of the command: a user never sees a traceback unasked
         if debug:
             traceback.print_exception(error)
-        return code_of(_told(error, debug=debug))
+        return code_of(_told(error, program, debug=debug))
     return code
 
 
-def _told(error: Exception, *, debug: bool) -> BaseException:
+def _told(error: Exception, program: str, *, debug: bool) -> BaseException:
     """The error that matters (the only one of a group), after it was told."""
     cause: BaseException = error
     while isinstance(cause, BaseExceptionGroup) and len(cause.exceptions) == 1:
         cause = cause.exceptions[0]
     if isinstance(cause, StripefsError):
-        tell(cause.message, cause.hint)
+        tell(cause.message, cause.hint, program=program)
     else:
-        hint = "" if debug else "run it again with STRIPEFS_LOG_LEVEL=debug and report what it prints"
-        tell(f"internal error: {type(cause).__name__}: {cause}", hint)
+        hint = "" if debug else f"run it again with {program.upper()}_LOG_LEVEL=debug and report what it prints"
+        tell(f"internal error: {type(cause).__name__}: {cause}", hint, program=program)
     return cause

@@ -2,20 +2,36 @@
 
 from __future__ import annotations
 
+import importlib
+
 import click
 from click.shell_completion import get_completion_class
 
 from stripefs.cli.flags import SettingsCommand
+from stripefs.cli.main import PROGRAM
+from stripefs.cli.program import Program
 
-__all__ = ["command"]
+__all__ = ["command", "completion"]
 
 
-@click.command("completion", cls=SettingsCommand, epilog='For bash: eval "$(stripefs completion bash)"')
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
-def command(shell: str) -> None:
-    """Print the completion script for SHELL; a shell that evaluates it completes stripefs commands."""
-    from stripefs.cli.app import app
+def completion(program: Program) -> click.Command:
+    """The command `PROGRAM completion`."""
+    name = program.name
 
-    completion = get_completion_class(shell)
-    assert completion is not None  # click brings all three
-    click.echo(completion(app, {}, "stripefs", "_STRIPEFS_COMPLETE").source())
+    @click.command(
+        "completion",
+        cls=SettingsCommand,
+        help=f"Print the completion script for SHELL; a shell that evaluates it completes {name} commands.",
+        epilog=f'For bash: eval "$({name} completion bash)"',
+    )
+    @click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+    def command(shell: str) -> None:
+        app = importlib.import_module(f"{program.package}.app").app
+        found = get_completion_class(shell)
+        assert found is not None  # click brings all three
+        click.echo(found(app, {}, name, f"_{name.upper()}_COMPLETE").source())
+
+    return command
+
+
+command = completion(PROGRAM)

@@ -1,7 +1,7 @@
-"""Flags made from `stripefs.config.OPTIONS`, and help pages that group them by what they set.
+"""Flags made from the options of a program, and help pages that group them by what they set.
 
-A flag hands its text on untouched; `stripefs.config.resolve` parses it, so a bad value gets the same words wherever it
-was given.
+A flag hands its text on untouched; `stripefs.options` parses it, so a bad value gets the same words wherever it was
+given.
 """
 
 from __future__ import annotations
@@ -12,23 +12,26 @@ from typing import Any, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from stripefs.config import OPTIONS, Option
+from stripefs.config import STRIPEFS
+from stripefs.options import Option, Options
 
 __all__ = ["SettingsCommand", "given", "mountpoints", "settings_flags"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_TITLES = {"store": "The store", "read": "Reading", "mount": "The mount"}
 _GIVEN = "stripefs.given"
 _FOOTNOTE = (
-    "Each of these may also be a STRIPEFS_NAME variable or a key of a TOML file; a flag beats a variable, a variable "
+    "Each of these may also be the variable {}_NAME or a key of a TOML file; a flag beats a variable, a variable "
     "beats a file. Sizes are written 8MiB or 1GB, times 250ms, 90s or 2m."
 )
 
 
 class _Flag(click.Option):
-    """A flag of one `Option`, which keeps it for the grouped help page."""
+    """A flag of one `Option`, which keeps it and the title of its section for the grouped help page.
 
-    def __init__(self, option: Option) -> None:
+    `alone`: the command has it without the rest of its section.
+    """
+
+    def __init__(self, option: Option, title: str, *, alone: bool) -> None:
         switch = option.is_switch
         super().__init__(
             [option.flag],
@@ -41,6 +44,8 @@ class _Flag(click.Option):
             shell_complete=self._words if option.choices else None,
         )
         self.option = option
+        self.title = title
+        self.alone = alone
 
     def _keep(self, ctx: click.Context, _parameter: click.Parameter, value: str | bool | None) -> None:
         if value is not None:
@@ -55,29 +60,37 @@ class SettingsCommand(click.Command):
     """A command whose page lists the flags of each section under a title of their own."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        groups: dict[str, list[tuple[str, str]]] = {}
+        groups: dict[str, list[tuple[str, str]]] = {"Options": []}  # first on the page, the others as they come
+        program = ""
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            if record is not None and not isinstance(parameter, click.Argument):
-                title = _TITLES[parameter.option.section] if isinstance(parameter, _Flag) else "Options"
-                groups.setdefault(title, []).append(record)
-        for title in ["Options", *_TITLES.values()]:
-            if title in groups:
-                with formatter.section(title):
-                    formatter.write_dl(groups[title])
-        if set(groups) & {_TITLES["store"], _TITLES["read"]}:
+            if record is None or isinstance(parameter, click.Argument):
+                continue
+            title = parameter.title if isinstance(parameter, _Flag) else "Options"
+            groups.setdefault(title, []).append(record)
+            if isinstance(parameter, _Flag) and not parameter.alone:
+                program = parameter.option.program
+        for title, records in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(records)
+        if program:
             formatter.write_paragraph()
-            formatter.write_text(_FOOTNOTE)
+            formatter.write_text(_FOOTNOTE.format(program.upper()))
 
 
-def settings_flags(*sections: str, also: Iterable[str] = ()) -> Callable[[_F], _F]:
-    """Add the flags of these sections, and of the single options named in `also`, to a command."""
-    chosen = [o for o in OPTIONS if o.section in sections or o.name in tuple(also)]
+def settings_flags(*sections: str, also: Iterable[str] = (), options: Options = STRIPEFS) -> Callable[[_F], _F]:
+    """Add the flags of these sections of `options`, and of the single ones named in `also`, to a command."""
+    names = tuple(also)
+    flags = [
+        _Flag(option, options.titles[option.section], alone=option.section not in sections)
+        for option in options.all
+        if option.section in sections or option.name in names
+    ]
 
     def add(function: _F) -> _F:
         parameters: list[click.Parameter] = getattr(function, "__click_params__", [])
         # click collects parameters from the bottom up
-        function.__click_params__ = [*(_Flag(option) for option in reversed(chosen)), *parameters]  # type: ignore[attr-defined]  # how click's own decorators attach them
+        function.__click_params__ = [*reversed(flags), *parameters]  # type: ignore[attr-defined]  # how click's own decorators attach them
         return function
 
     return add
@@ -91,5 +104,5 @@ def mountpoints(_ctx: click.Context, _parameter: click.Parameter, incomplete: st
 
 
 def given(ctx: click.Context) -> dict[str, tuple[str, str]]:
-    """What the flags of this invocation said, for `stripefs.config.resolve`."""
+    """What the flags of this invocation said, for `resolve` of the program's configuration."""
     return dict(ctx.meta.get(_GIVEN, {}))

@@ -54,13 +54,15 @@ def start(settings: Settings, *, foreground: bool = False) -> int:
 
 def _serve_behind(settings: Settings) -> int:
     from stripefs.mount import daemon
+    from stripefs.mount.job import stripefs_job
 
-    return daemon.start(settings)
+    return daemon.start(stripefs_job(settings))
 
 
 def _serve_here(settings: Settings) -> int:
     from stripefs import logs
     from stripefs.mount import supervisor
+    from stripefs.mount.job import stripefs_job
     from stripefs.notify import notify
 
     logs.configure(settings.mount.log_format, settings.mount.log_level, settings.mount.log_file)
@@ -68,7 +70,7 @@ def _serve_here(settings: Settings) -> int:
     def ready() -> None:
         notify("READY=1")
 
-    return supervisor.serve(settings, ready=ready)
+    return supervisor.serve(stripefs_job(settings), ready=ready)
 
 
 def absolute(source: str) -> str:

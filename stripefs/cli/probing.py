@@ -88,7 +88,8 @@ def open_at(settings: StoreSettings) -> tuple[Store, bytes]:
     try:
         store = open_store(settings)
         try:
-            if store.stat(b"/").kind is Kind.DIRECTORY:
+            # Where nothing is listed no file can be looked for: what the URL names is the file.
+            if store.capabilities.listing and store.stat(b"/").kind is Kind.DIRECTORY:
                 return store, b"/"
         except BaseException:
             store.close()

@@ -1,9 +1,9 @@
 """What supervisor and worker say to each other: JSON messages on a SEQPACKET socketpair, with descriptors where needed.
 
-supervisor → worker   start   settings, generation, facts, memory descriptors   what to serve
+supervisor → worker   start   command, payload, mount, first, kept, facts, …   what to serve
                       serve   init (hex), the device descriptor                 the file system is mounted: begin
                       facts   facts                                             for `status`
-worker → supervisor   ready                                                     the source answers
+worker → supervisor   ready   source, kept                                     the source answers
                       failed  kind, message, hint                               it does not: nothing to mount
                       serving                                                   INIT is answered
                       stop                                                      someone asked for the end
@@ -47,12 +47,15 @@ def receive(channel: socket.socket) -> tuple[dict[str, Any], list[int]]:
     return json.loads(data), descriptors
 
 
-def describe_error(error: errors.StripefsError) -> dict[str, str]:
-    return {"kind": type(error).__name__, "message": error.message, "hint": error.hint}
+def describe_error(error: errors.StripefsError) -> dict[str, Any]:
+    kind = next(one.__name__ for one in type(error).__mro__ if one.__module__ == errors.__name__)
+    facts = {"kind": kind, "message": error.message, "hint": error.hint}
+    return {**facts, "exit_code": error.exit_code, "errno": error.errno}
 
 
 def rebuild_error(message: dict[str, Any]) -> errors.StripefsError:
-    """The inverse of `describe_error`; an error class that is not public becomes its nearest public one."""
-    kind = getattr(errors, message["kind"], errors.StoreError)
+    """The inverse of `describe_error`; a class that is not public becomes its nearest public one."""
+    kind = getattr(errors, message["kind"])
     error: errors.StripefsError = kind(message["message"], hint=message["hint"])
+    error.exit_code, error.errno = message["exit_code"], message["errno"]
     return error

@@ -1,8 +1,9 @@
 """Finding the mounts of this user and asking them things.
 
-A supervisor keeps two files for its mount in `runtime_directory()`: `NAME.sock`, on which its worker answers (see
-`stripefs.mount.service`), and `NAME.json` with mountpoint, source and the supervisor's pid. NAME is made from the
-mountpoint. Files that a killed supervisor left are removed when they are met.
+A supervisor keeps two files for its mount in a directory, `runtime_directory()` unless its job names another:
+`NAME.sock`, on which its worker answers (see `stripefs.mount.service`), and `NAME.json` with mountpoint, source and the
+supervisor's pid. NAME is made from the mountpoint unless the job says otherwise. Files that a killed supervisor left
+are removed when they are met.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from stripefs.errors import MountError
+from stripefs.mount.channel import rebuild_error
 
-__all__ = ["Mount", "Post", "find_mounts", "log_file", "query", "runtime_directory"]
+__all__ = ["Mount", "Post", "ask", "find_mounts", "log_file", "make_directory", "query", "runtime_directory"]
 
 _TIMEOUT = 10.0
 _ASK_AGAIN = 0.05
@@ -48,9 +50,8 @@ def runtime_directory() -> Path:
     return Path(f"/tmp/bootseer-stripefs-{uid}")  # noqa: S108
 
 
-def make_runtime_directory() -> Path:
+def make_directory(directory: Path) -> Path:
     """The directory, made when it is not there. Raises MountError when it is someone else's or cannot be made."""
-    directory = runtime_directory()
     try:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = os.lstat(directory)
@@ -64,9 +65,8 @@ def make_runtime_directory() -> Path:
 class Post:
     """The two files of one mount, for its supervisor. `listener` is the control socket."""
 
-    def __init__(self, mountpoint: str) -> None:
-        directory = make_runtime_directory()
-        self._socket, self._card = _files(directory, mountpoint)
+    def __init__(self, mountpoint: str, directory: Path | None = None, name: str = "") -> None:
+        self._socket, self._card = _files(make_directory(directory or runtime_directory()), mountpoint, name)
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.unlink(missing_ok=True)
@@ -93,67 +93,84 @@ class Post:
                 self._socket.unlink(missing_ok=True)
 
 
-def log_file(mountpoint: str) -> Path:
+def log_file(mountpoint: str, directory: Path | None = None, name: str = "") -> Path:
     """Where a background mount writes its log unless it was told another file."""
-    return _files(make_runtime_directory(), mountpoint)[0].with_suffix(".log")
+    return _files(make_directory(directory or runtime_directory()), mountpoint, name)[0].with_suffix(".log")
 
 
-def find_mounts() -> list[Mount]:
-    """The mounts of this user that are served now, by mountpoint."""
+def find_mounts(directory: Path | None = None) -> list[Mount]:
+    """The mounts of this user that are served now, by mountpoint; those whose files are in `directory`."""
     found = []
-    directory = runtime_directory()
+    directory = directory or runtime_directory()
     for card in sorted(directory.glob("*.json")) if directory.is_dir() else []:
         try:
             mount = Mount(**json.loads(card.read_text()))
         except (OSError, ValueError, TypeError):
             continue  # removed meanwhile
+        before = _mark_of(card.with_suffix(".sock"))
         if _listens(card.with_suffix(".sock")):
             found.append(mount)
-        else:
+        elif _mark_of(card.with_suffix(".sock")) == before:  # else a new mount has just made its own
             card.unlink(missing_ok=True)
             card.with_suffix(".sock").unlink(missing_ok=True)
     return sorted(found, key=lambda mount: mount.mountpoint)
 
 
-def query(mountpoint: str, operation: str, timeout: float = _TIMEOUT) -> dict[str, Any]:
-    """Ask the mount at `mountpoint` (as `find_mounts` spells it) for `status`, or to `stop`.
+def query(
+    mountpoint: str, operation: str, timeout: float = _TIMEOUT, *, directory: Path | None = None, name: str = ""
+) -> dict[str, Any]:
+    """Ask the mount at `mountpoint` (as `find_mounts` spells it) for `status`, or to `stop`; timeout as for `ask`.
+
+    Raises MountError when nobody serves that mountpoint or no answer comes.
+    """
+    path = _files(directory or runtime_directory(), mountpoint, name)[0]
+    try:
+        return ask(path, {"op": operation}, timeout, what=f"the mount at {mountpoint}")
+    except FileNotFoundError as error:
+        raise MountError(
+            f"{mountpoint} is not served by stripefs for this user", hint="stripefs status lists the mounts"
+        ) from error
+
+
+def ask(path: Path, request: dict[str, Any], timeout: float = _TIMEOUT, *, what: str) -> dict[str, Any]:
+    """Send a request to the socket at `path`; the answer. `what` names who is asked, in messages.
 
     timeout in seconds covers a worker that is being replaced; one that dies over its answer is asked again through the
-    next. Raises MountError when nobody serves that mountpoint or no answer comes.
+    next, so a request must bear being asked twice. Raises FileNotFoundError when nobody listens there, MountError when
+    no answer comes, and what the answer says went wrong.
     """
-    path = _files(runtime_directory(), mountpoint)[0]
     end = time.monotonic() + timeout
     cut_off = False
     while True:
         try:
-            decoded: dict[str, Any] = json.loads(_ask(path, operation, max(0.1, end - time.monotonic())))
+            answer: dict[str, Any] = json.loads(_ask(path, request, max(0.1, end - time.monotonic())))
             break
         except (FileNotFoundError, ConnectionRefusedError) as error:
-            if cut_off and operation == "stop":
+            if cut_off and request["op"] == "stop":
                 return {"v": 1, "stopping": True}  # it stopped before its answer was out
-            raise MountError(
-                f"{mountpoint} is not served by stripefs for this user", hint="stripefs status lists the mounts"
-            ) from error
+            raise FileNotFoundError(str(path)) from error
         except (ConnectionResetError, BrokenPipeError) as error:
             cut_off = True
             if time.monotonic() > end:
-                raise _silent(mountpoint, error) from error
+                raise _silent(what, error) from error
             time.sleep(_ASK_AGAIN)
         except (OSError, ValueError) as error:
-            raise _silent(mountpoint, error) from error
-    if "error" in decoded:
-        raise MountError(f"the mount at {mountpoint} refused: {decoded['error']}")
-    return decoded
+            raise _silent(what, error) from error
+    if "failed" in answer:
+        raise rebuild_error(answer["failed"])
+    if "error" in answer:
+        raise MountError(f"{what} refused: {answer['error']}")
+    return answer
 
 
-def _ask(path: Path, operation: str, timeout: float) -> bytes:
+def _ask(path: Path, request: dict[str, Any], timeout: float) -> bytes:
     """One request and its answer. Raises OSError; ConnectionResetError when the answer ends before it is whole."""
     answer = b""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(timeout)
         with _address(path) as address:
             client.connect(address)
-        client.sendall(json.dumps({"v": 1, "op": operation}).encode() + b"\n")
+        client.sendall(json.dumps({"v": 1, **request}).encode() + b"\n")
         while chunk := client.recv(1 << 16):
             answer += chunk
     if not answer.endswith(b"\n"):
@@ -161,12 +178,12 @@ def _ask(path: Path, operation: str, timeout: float) -> bytes:
     return answer
 
 
-def _silent(mountpoint: str, error: Exception) -> MountError:
-    return MountError(f"the mount at {mountpoint} does not answer: {error}", hint="see its log")
+def _silent(what: str, error: Exception) -> MountError:
+    return MountError(f"{what} does not answer: {error}", hint="see its log")
 
 
-def _files(directory: Path, mountpoint: str) -> tuple[Path, Path]:
-    name = hashlib.blake2b(os.fsencode(mountpoint), digest_size=8).hexdigest()
+def _files(directory: Path, mountpoint: str, name: str = "") -> tuple[Path, Path]:
+    name = name or hashlib.blake2b(os.fsencode(mountpoint), digest_size=8).hexdigest()
     return directory / f"{name}.sock", directory / f"{name}.json"
 
 
@@ -174,6 +191,13 @@ def _mark(path: Path) -> tuple[int, int]:
     """What tells this socket from another one at the same path."""
     found = path.stat()
     return found.st_ino, found.st_ctime_ns
+
+
+def _mark_of(path: Path) -> tuple[int, int] | None:
+    try:
+        return _mark(path)
+    except FileNotFoundError:
+        return None
 
 
 @contextlib.contextmanager

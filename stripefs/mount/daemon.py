@@ -1,34 +1,33 @@
 """Mounting in the background: start the supervisor in a session of its own, and come back when its mount answers.
 
-The child is `python -P -m stripefs.mount.daemon STATUS`. It reads the settings from standard input, writes one line of
+The child is `python -P -m stripefs.mount.daemon STATUS`. It reads the job from standard input, writes one line of
 JSON to the descriptor STATUS when it is ready or has failed, and logs to a file, which also gets its standard error.
 A log that nobody named goes with a mount that ended well, and stays for whoever wants to know why one did not.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any
 
 from stripefs.errors import MountError, StripefsError
-from stripefs.settings import Settings
+from stripefs.mount.job import Job
 
 __all__ = ["start"]
 
 
-def start(settings: Settings) -> int:
+def start(job: Job) -> int:
     """Mount and leave a supervisor behind. 0 when the mount answers; raises what kept it from that."""
     from stripefs.mount.channel import rebuild_error
-    from stripefs.mount.control import log_file
 
-    mount = settings.mount
-    log = mount.log_file or str(log_file(os.path.realpath(mount.mountpoint)))
+    log = job.mount.log_file or str(_usual_log(job))
     known = os.path.exists(log)
-    settings = dataclasses.replace(settings, mount=dataclasses.replace(mount, log_file=os.path.abspath(log)))
     try:
         output = open(log, "ab")  # noqa: SIM115  closed below, with the pipe
     except OSError as error:
@@ -48,7 +47,7 @@ def start(settings: Settings) -> int:
         os.close(theirs)
         assert child.stdin is not None
         with child.stdin:
-            child.stdin.write(settings.to_json().encode())
+            child.stdin.write(job.logging_to(os.path.abspath(log)).to_json().encode())
         try:
             line = answer.readline()
         except KeyboardInterrupt:
@@ -66,37 +65,45 @@ def start(settings: Settings) -> int:
     return 0
 
 
+def _usual_log(job: Job) -> Path:
+    from stripefs.mount.control import log_file
+
+    return log_file(os.path.realpath(job.mount.mountpoint), Path(job.directory) if job.directory else None, job.name)
+
+
 def main() -> None:
     """The child's program."""
     from stripefs import logs
     from stripefs.mount.channel import describe_error
-    from stripefs.mount.control import find_mounts, log_file
+    from stripefs.mount.control import find_mounts
     from stripefs.mount.supervisor import serve
 
     status = int(sys.argv[1])
     os.set_inheritable(status, False)
 
-    def say(message: dict[str, str]) -> None:
+    def say(message: dict[str, Any]) -> None:
         nonlocal status
         if status >= 0:
-            os.write(status, json.dumps(message).encode() + b"\n")
-            os.close(status)
-            status = -1
+            told, status = status, -1
+            try:
+                os.write(told, json.dumps(message).encode() + b"\n")
+            except BrokenPipeError:
+                raise MountError("who asked for this mount has ended") from None
+            finally:
+                os.close(told)
 
     try:
-        settings = Settings.from_json(sys.stdin.read())
-        log, mountpoint = settings.mount.log_file, os.path.realpath(settings.mount.mountpoint)
-        logs.configure(settings.mount.log_format, settings.mount.log_level, log)
-        code = serve(settings, ready=lambda: say({"op": "ready"}))
+        job = Job.from_json(sys.stdin.read())
+        log, mountpoint = job.mount.log_file, os.path.realpath(job.mount.mountpoint)
+        logs.configure(job.mount.log_format, job.mount.log_level, log, job.command)
+        code = serve(job, ready=lambda: say({"op": "ready"}))
         # A newer mount at the same place writes to the same file.
-        if (
-            code == 0
-            and log == str(log_file(mountpoint))
-            and all(one.mountpoint != mountpoint for one in find_mounts())
-        ):
+        others = find_mounts(Path(job.directory) if job.directory else None)
+        if code == 0 and log == str(_usual_log(job)) and all(one.mountpoint != mountpoint for one in others):
             os.unlink(log)
     except StripefsError as error:
-        say({"op": "failed", **describe_error(error)})
+        with contextlib.suppress(MountError):
+            say({"op": "failed", **describe_error(error)})
         code = error.exit_code
     sys.exit(code)
 

@@ -12,7 +12,6 @@ import errno
 import functools
 import logging
 import os
-import stat
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, ParamSpec, TypeVar, cast
 
@@ -22,10 +21,9 @@ from pyfuse3 import EntryAttributes, FileHandleT, FileInfo, FUSEError, InodeT, R
 
 from stripefs.errors import NotFound, StripefsError
 from stripefs.mount.journal import Board
-from stripefs.store.base import Kind
-from stripefs.tree import Attributes, Tree
+from stripefs.mount.served import ServedAttributes, ServedTree
 
-__all__ = ["StripefsOperations"]
+__all__ = ["TreeOperations"]
 
 _log = logging.getLogger(__name__)
 
@@ -33,17 +31,13 @@ _P = ParamSpec("_P")
 _R = TypeVar("_R")
 
 _ORDINARY = frozenset(
-    (errno.ENOENT, errno.EACCES, errno.EPERM, errno.ESTALE, errno.ENODATA, errno.EROFS, errno.ENOTDIR, errno.EISDIR)
+    (
+        *(errno.ENOENT, errno.EACCES, errno.EPERM, errno.ESTALE, errno.ENODATA, errno.EROFS, errno.ENOTDIR),
+        *(errno.EISDIR, errno.ENAMETOOLONG),
+    )
 )
 
 _REPEAT_AFTER = 5.0
-
-_TYPES = {
-    Kind.FILE: stat.S_IFREG,
-    Kind.DIRECTORY: stat.S_IFDIR,
-    Kind.SYMLINK: stat.S_IFLNK,
-    Kind.OTHER: stat.S_IFIFO,  # sockets and devices of a local source: shown, never opened
-}
 
 _BLOCK = 4096
 """st_blksize and the unit of statfs. The kernel derives the inode's block bits from it, so it stays the page size."""
@@ -56,7 +50,7 @@ def _handler(function: Callable[_P, Coroutine[Any, Any, _R]]) -> Callable[_P, Co
 
     @functools.wraps(function)
     async def guarded(*args: _P.args, **kwargs: _P.kwargs) -> _R:
-        self = cast(StripefsOperations, args[0])
+        self = cast(TreeOperations, args[0])
         try:
             answer = await function(*args, **kwargs)
         except FUSEError as error:
@@ -79,14 +73,15 @@ def _handler(function: Callable[_P, Coroutine[Any, Any, _R]]) -> Callable[_P, Co
     return guarded
 
 
-class StripefsOperations(pyfuse3.Operations):
+class TreeOperations(pyfuse3.Operations):
     """Serves `tree`. `on_init` is called when the kernel's INIT arrives, before it is answered."""
 
     supports_dot_lookup = False
     enable_writeback_cache = False
 
-    def __init__(self, tree: Tree, board: Board, on_init: Callable[[], None]) -> None:
+    def __init__(self, tree: ServedTree, board: Board, on_init: Callable[[], None]) -> None:
         super().__init__()
+        self.enable_acl = tree.posix_acl
         self._tree = tree
         self._board = board
         self._on_init = on_init
@@ -169,7 +164,7 @@ class StripefsOperations(pyfuse3.Operations):
 
     @_handler
     async def readdir(self, fh: FileHandleT, start_id: int, token: ReaddirToken) -> None:
-        def show(name: bytes, attributes: Attributes, cookie: int) -> bool:
+        def show(name: bytes, attributes: ServedAttributes, cookie: int) -> bool:
             return pyfuse3.readdir_reply(token, name, _entry(attributes), cookie)
 
         await self._tree.readdir(fh, start_id, show)
@@ -200,7 +195,9 @@ class StripefsOperations(pyfuse3.Operations):
 
     @_handler
     async def listxattr(self, inode: InodeT, ctx: RequestContext) -> Sequence[bytes]:
-        return await self._tree.listxattr(inode)
+        names = await self._tree.listxattr(inode)
+        # Only root may read trusted attributes, and the kernel leaves it to the file system not to name them.
+        return names if ctx.uid == 0 else [name for name in names if not name.startswith(b"trusted.")]
 
 
 async def _read_only(*_args: Any) -> Any:
@@ -211,20 +208,21 @@ for _name in (
     *("setattr", "mknod", "mkdir", "unlink", "rmdir", "symlink", "rename", "link"),
     *("create", "write", "setxattr", "removexattr"),
 ):
-    setattr(StripefsOperations, _name, _read_only)
+    setattr(TreeOperations, _name, _read_only)
 
 
-def _entry(attributes: Attributes) -> EntryAttributes:
+def _entry(attributes: ServedAttributes) -> EntryAttributes:
     entry = EntryAttributes()
     entry.st_ino = InodeT(attributes.id)
     entry.entry_timeout = entry.attr_timeout = attributes.valid
-    entry.st_mode = pyfuse3.ModeT(_TYPES[attributes.kind] | attributes.mode)
+    entry.st_mode = pyfuse3.ModeT(attributes.st_mode)
     entry.st_nlink = attributes.links
+    entry.st_rdev = attributes.rdev
     entry.st_uid = attributes.uid
     entry.st_gid = attributes.gid
     entry.st_size = attributes.size
     entry.st_blksize = _BLOCK
-    entry.st_blocks = -(-attributes.size // 512)
+    entry.st_blocks = attributes.blocks
     entry.st_mtime_ns = entry.st_ctime_ns = attributes.mtime_ns
     entry.st_atime_ns = attributes.atime_ns
     return entry

@@ -22,10 +22,11 @@ class WorkerProcess:
     speaks: it has not closed its end of the channel yet.
     """
 
-    def __init__(self, mountpoint: str) -> None:
+    def __init__(self, program: str, mountpoint: str) -> None:
+        """`program` is the module to run."""
         self.channel, theirs = talk.pair()
         # -P: the directory we run in is no source of code. The worker never uses the mountpoint; ps shows it.
-        command = [sys.executable, "-P", "-m", "stripefs.mount.worker", str(theirs.fileno()), str(os.getpid())]
+        command = [sys.executable, "-P", "-m", program, str(theirs.fileno()), str(os.getpid())]
         with theirs:
             self._process = subprocess.Popen(
                 [*command, mountpoint], pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, cwd="/"

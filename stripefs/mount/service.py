@@ -1,7 +1,8 @@
 """What a worker answers besides the kernel: the control socket and, when asked for, metrics over HTTP.
 
 Control: one connection, one request line of JSON, one answer line of JSON. `{"v": 1, "op": "status"}` → the status;
-`{"v": 1, "op": "stop"}` → `{"v": 1, "stopping": true}`; anything else → `{"v": 1, "error": "…"}`.
+`{"v": 1, "op": "stop"}` → `{"v": 1, "stopping": true}`; a worker may know more. What is not understood answers
+`{"v": 1, "error": "…"}`, what went wrong `{"v": 1, "failed": {"kind", "message", "hint"}}`.
 The listening sockets belong to the supervisor, so a client that comes while a worker is being replaced just waits.
 """
 
@@ -10,12 +11,18 @@ from __future__ import annotations
 import json
 import logging
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 import trio
 
-__all__ = ["Service"]
+from stripefs.errors import StripefsError
+from stripefs.mount.channel import describe_error
+
+__all__ = ["Request", "Service"]
+
+Request = Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]
+"""Answers one kind of request; raises StripefsError for what went wrong."""
 
 _log = logging.getLogger(__name__)
 
@@ -25,22 +32,25 @@ _LONGEST_REQUEST = 1 << 16
 
 
 class Service:
-    """`listeners` are the control socket and perhaps the metrics socket. `status` answers a JSON-able dictionary."""
+    """`listeners` are the control socket and perhaps the metrics socket. `requests` answers each operation by name."""
 
     def __init__(
-        self, listeners: Sequence[socket.socket], status: Callable[[], dict[str, Any]], stop: Callable[[], None]
+        self,
+        listeners: Sequence[socket.socket],
+        requests: Mapping[str, Request],
+        metrics: Callable[[], str],
     ) -> None:
         self._listeners = listeners
-        self._status = status
-        self._stop = stop
+        self._requests = requests
+        self._metrics = metrics
 
     async def run(self) -> None:
         """Until cancelled."""
         async with trio.open_nursery() as nursery:
-            for listener, answer in zip(self._listeners, (self._control, self._metrics), strict=False):
+            for listener, answer in zip(self._listeners, (self._control, self._scrape), strict=False):
                 nursery.start_soon(self._accept, listener, answer)
 
-    async def _accept(self, listener: socket.socket, answer: Callable[[bytes], bytes]) -> None:
+    async def _accept(self, listener: socket.socket, answer: Callable[[bytes], Awaitable[bytes]]) -> None:
         listening = trio.socket.from_stdlib_socket(listener)
         async with trio.open_nursery() as nursery:
             while True:
@@ -52,46 +62,60 @@ class Service:
                     continue
                 nursery.start_soon(self._talk, trio.SocketStream(connection), answer)
 
-    async def _talk(self, stream: trio.SocketStream, answer: Callable[[bytes], bytes]) -> None:
-        with trio.move_on_after(_TIMEOUT):
-            async with stream:
-                try:
-                    request = b""
-                    while b"\n" not in request and len(request) < _LONGEST_REQUEST:
-                        chunk = await stream.receive_some()
-                        if not chunk:
-                            return
-                        request += chunk
-                    await stream.send_all(answer(request))
-                except trio.BrokenResourceError:
-                    _log.debug("a client left before its answer")
-                except Exception:  # noqa: BLE001
-                    # A figure that cannot be shown must never end the mount.
-                    _log.exception("a request of %d bytes could not be answered", len(request))
+    async def _talk(self, stream: trio.SocketStream, answer: Callable[[bytes], Awaitable[bytes]]) -> None:
+        async with stream:
+            try:
+                with trio.fail_after(_TIMEOUT):
+                    request = await _receive(stream)
+                if request:
+                    reply = await answer(request)
+                    with trio.fail_after(_TIMEOUT):
+                        await stream.send_all(reply)
+            except (trio.BrokenResourceError, trio.TooSlowError):
+                _log.debug("a client left before its answer")
 
-    def _control(self, request: bytes) -> bytes:
-        answer: dict[str, Any]
+    async def _control(self, request: bytes) -> bytes:
         try:
-            operation = json.loads(request).get("op")
+            asked = json.loads(request)
+            version, operation = asked.get("v", 1), asked.get("op")
         except (ValueError, AttributeError):
-            operation = None
-        if operation == "status":
-            answer = self._status()
-        elif operation == "stop":
-            self._stop()
-            answer = {"v": 1, "stopping": True}
+            version, operation = 1, None
+        answer: dict[str, Any]
+        if version != 1:
+            answer = {"error": f"version {version!r} is not spoken here, only 1"}
+        elif operation not in self._requests:
+            answer = {"error": f"the request must be a JSON object with op {' or '.join(sorted(self._requests))}"}
         else:
-            answer = {"v": 1, "error": "the request must be a JSON object with op status or stop"}
-        return json.dumps(answer, default=str).encode() + b"\n"
+            try:
+                answer = await self._requests[operation](asked)
+            except StripefsError as error:
+                answer = {"failed": describe_error(error)}
+            except Exception as error:  # noqa: BLE001  a request that cannot be answered must never end the mount
+                _log.exception("the request %s could not be answered", operation)
+                answer = {"error": f"{type(error).__name__}: {error}"}
+        return json.dumps({"v": 1, **answer}, default=str).encode() + b"\n"
 
-    def _metrics(self, request: bytes) -> bytes:
-        from stripefs.metrics import render
-
+    async def _scrape(self, request: bytes) -> bytes:
         if not request.startswith(b"GET "):
             return _http("405 Method Not Allowed", "only GET\n")
         if request.split(b" ")[1].split(b"?")[0] != b"/metrics":
             return _http("404 Not Found", "see /metrics\n")
-        return _http("200 OK", render(self._status()))
+        try:
+            return _http("200 OK", self._metrics())
+        except Exception:  # noqa: BLE001  a figure that cannot be shown must never end the mount
+            _log.exception("metrics could not be shown")
+            return _http("500 Internal Server Error", "see the log\n")
+
+
+async def _receive(stream: trio.SocketStream) -> bytes:
+    """A request up to its line's end; empty when the client left before."""
+    request = b""
+    while b"\n" not in request and len(request) < _LONGEST_REQUEST:
+        chunk = await stream.receive_some()
+        if not chunk:
+            return b""
+        request += chunk
+    return request
 
 
 def _http(status: str, text: str) -> bytes:

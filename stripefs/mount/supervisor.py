@@ -25,15 +25,16 @@ import signal
 import socket
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from stripefs.errors import ConfigError, MountError
 from stripefs.mount import channel as talk
 from stripefs.mount import kernel, mounting
 from stripefs.mount.control import Mount, Post
+from stripefs.mount.job import Job
 from stripefs.mount.journal import Board, MemoryJournal, make_memory
 from stripefs.mount.process import WorkerProcess
-from stripefs.settings import Settings
 
 __all__ = ["serve"]
 
@@ -54,18 +55,18 @@ _ENDS_WITHIN = 1.0
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
-def serve(settings: Settings, *, ready: Callable[[], None]) -> int:
+def serve(job: Job, *, ready: Callable[[], None]) -> int:
     """Mount and serve until unmounted, in the foreground; the exit status.
 
-    `ready` is called once, when the mount answers. Raises a StripefsError, with nothing left mounted, when the source
-    or the mountpoint cannot be used. Call it on the main thread: it handles signals.
+    `ready` is called once, when the mount answers; what it raises undoes the mount. Raises a StripefsError, with
+    nothing left mounted, when the source or the mountpoint cannot be used. Call it on the main thread: it handles
+    signals.
     """
-    mountpoint = mounting.check_mountpoint(settings)
-    settings = dataclasses.replace(settings, mount=dataclasses.replace(settings.mount, mountpoint=mountpoint))
+    job = job.at(mounting.check_mountpoint(job))
     os.chdir("/")
     kernel.set_io_flusher()
     with contextlib.ExitStack() as held:
-        return _Supervisor(settings, ready, held).run()
+        return _Supervisor(job, ready, held).run()
 
 
 class _Ended(Exception):
@@ -77,18 +78,19 @@ class _Ended(Exception):
 
 
 class _Supervisor:
-    def __init__(self, settings: Settings, ready: Callable[[], None], held: contextlib.ExitStack) -> None:
-        self._settings = settings
-        self._path = settings.mount.mountpoint
+    def __init__(self, job: Job, ready: Callable[[], None], held: contextlib.ExitStack) -> None:
+        self._job = job
+        self._path = job.mount.mountpoint
         self._ready = ready
-        self._post = Post(self._path)
+        self._post = Post(self._path, Path(job.directory) if job.directory else None, job.name)
         held.callback(self._post.close)
-        self._listeners = [self._post.listener, *_metrics_listener(settings.mount.metrics, held)]
+        self._listeners = [self._post.listener, *_metrics_listener(job.mount.metrics, held)]
         self._memory = make_memory()
         for descriptor in self._memory:
             held.callback(os.close, descriptor)
         self._board = Board(self._memory[0])
         self._signals = held.enter_context(_signals())
+        self._owner = _pidfd(job.owner, held)
         held.callback(self._close)
         self._device = -1
         self._init = kernel.Init(b"", can_resend=False)
@@ -100,23 +102,23 @@ class _Supervisor:
         self._started_at = time.time()
         self._mounted: kernel.MountPoint | None = None
         self._tuning: dict[str, dict[str, object]] = {}
-        self._source = settings.store.url
-        self._file_ids = False  # whether identities hold them, as the first worker found
+        self._source = job.source
+        self._kept: dict[str, Any] = {}  # what the first worker found that the next ones must find again
 
     def run(self) -> int:
         self._start()
         try:
             ready = self._expect("ready")
-            self._source, self._file_ids = ready["source"], ready["file_ids"]
+            self._source, self._kept = ready["source"], ready["kept"]
             self._mount()
             self._expect("serving")
             self._settle()
+            self._post.announce(Mount(self._path, self._source, os.getpid()))
+            _log.info("%s is mounted at %s", self._source, self._path)
+            self._ready()
         except BaseException:
             self._undo_mount()
             raise
-        self._post.announce(Mount(self._path, self._source, os.getpid()))
-        _log.info("%s is mounted at %s", self._source, self._path)
-        self._ready()
         try:
             while True:
                 for event, value in self._events():
@@ -127,9 +129,11 @@ class _Supervisor:
     # Events
 
     def _events(self) -> Iterator[tuple[str, Any]]:
-        """What happened, waiting for it: signal NUMBER, message DICT, died STATUS, disconnected."""
+        """What happened, waiting for it: signal NUMBER, orphaned, message DICT, died STATUS, disconnected."""
         poll = select.poll()
         poll.register(self._signals, select.POLLIN)
+        if self._owner >= 0 and not self._stopping:
+            poll.register(self._owner, select.POLLIN)
         if self._worker is not None:
             poll.register(self._worker.pidfd, select.POLLIN)
             if self._worker.speaks:
@@ -140,6 +144,8 @@ class _Supervisor:
         if self._signals.fileno() in happened:
             for number in self._signals.recv(64):
                 yield "signal", signal.Signals(number)
+        if self._owner in happened:
+            yield "orphaned", None
         worker = self._worker
         if worker is not None and worker.channel.fileno() in happened and (message := worker.message()) is not None:
             yield "message", message
@@ -159,6 +165,8 @@ class _Supervisor:
                     raise talk.rebuild_error(value)
                 if event == "signal" and value in _STOPPING:
                     raise MountError(f"interrupted by {value.name} before {self._path} was mounted")
+                if event == "orphaned":
+                    raise MountError(f"who wanted {self._path} mounted has ended")
                 if event == "died":
                     raise MountError(f"the worker ended with {_how(value)} before it served", hint="see the log")
                 if event == "disconnected":
@@ -170,6 +178,8 @@ class _Supervisor:
         elif event == "signal" and self._worker is not None:
             _log.info("%s: replacing the worker", value.name)
             self._worker.kill()
+        elif event == "orphaned":
+            self._stop(f"the end of process {self._job.owner}")
         elif event == "disconnected":
             self._finish()
         elif event == "died":
@@ -190,13 +200,15 @@ class _Supervisor:
 
     def _start(self) -> None:
         self._generation += 1
-        self._worker = WorkerProcess(self._path)
+        self._worker = WorkerProcess(self._job.program, self._path)
         self._worker.send(
             {
                 "op": "start",
-                "settings": self._settings.to_json(),
+                "command": self._job.command,
+                "payload": self._job.payload,
+                "mount": dataclasses.asdict(self._job.mount),
                 "first": self._generation == 1,
-                "file_ids": self._file_ids,
+                "kept": self._kept,
                 "facts": self._facts(),
             },
             [*self._memory, *(listener.fileno() for listener in self._listeners)],
@@ -257,12 +269,12 @@ class _Supervisor:
 
     @property
     def _can_resend(self) -> bool:
-        return self._settings.mount.resend and self._init.can_resend
+        return self._job.mount.resend and self._init.can_resend
 
     # The mount
 
     def _mount(self) -> None:
-        self._device = mounting.mount_device(self._settings, self._source)
+        self._device = mounting.mount_device(self._job, self._source)
         self._mounted = kernel.find_mount(self._path)
         self._init = kernel.read_init(self._device)
         self._hand_over()
@@ -281,7 +293,7 @@ class _Supervisor:
     def _settle(self) -> None:
         """After INIT is answered, which resets them, set the kernel's limits; tell the worker for `status`."""
         if self._mounted is not None:
-            limits = self._settings.mount
+            limits = self._job.mount
             self._tuning = kernel.tune(self._mounted, limits.read_ahead_kb, limits.max_background)
             for name, report in self._tuning.items():
                 if report["limit"] and self._generation == 1:
@@ -378,6 +390,18 @@ def _signals() -> Iterator[socket.socket]:
             for number, handler in zip(handled, handlers, strict=True):
                 signal.signal(number, handler)
             signal.set_wakeup_fd(before)
+
+
+def _pidfd(process: int, held: contextlib.ExitStack) -> int:
+    """What becomes readable when this process ends, -1 for none."""
+    if not process:
+        return -1
+    try:
+        descriptor = os.pidfd_open(process)
+    except ProcessLookupError:
+        raise MountError(f"process {process}, which wanted the mount, has ended") from None
+    held.callback(os.close, descriptor)
+    return descriptor
 
 
 def _metrics_listener(address: str, held: contextlib.ExitStack) -> list[socket.socket]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-__all__ = ["tune_allocator", "uninitialised"]
+__all__ = ["bound_allocator", "give_back", "tune_allocator", "uninitialised"]
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8  # malloc.h
 _MIB = 1 << 20
@@ -20,18 +20,30 @@ def tune_allocator() -> bool:
     By default glibc maps a large buffer afresh or trims it from the heap when it is freed, so that every read pays for
     zeroed pages. 32 MiB is the largest mmap threshold that glibc accepts.
     """
-    libc = ctypes.CDLL(None)
-    if not hasattr(libc, "mallopt"):
-        return False
-    return all(
-        libc.mallopt(parameter, value) == 1
-        for parameter, value in (
-            (_M_MMAP_THRESHOLD, 32 * _MIB),
-            (_M_TRIM_THRESHOLD, 128 * _MIB),
-            (_M_TOP_PAD, 16 * _MIB),
-            (_M_ARENA_MAX, 2),
-        )
+    return _set(
+        (_M_MMAP_THRESHOLD, 32 * _MIB), (_M_TRIM_THRESHOLD, 128 * _MIB), (_M_TOP_PAD, 16 * _MIB), (_M_ARENA_MAX, 2)
     )
+
+
+def bound_allocator() -> bool:
+    """Keep little of what was freed, for a process that is to stay small. False where it is not glibc.
+
+    By default every thread may have a heap of its own, and the size from which on buffers are mapped, and so given back
+    at once, grows with the buffers that are freed.
+    """
+    return _set((_M_MMAP_THRESHOLD, _MIB // 4), (_M_TRIM_THRESHOLD, 4 * _MIB), (_M_ARENA_MAX, 2))
+
+
+def give_back() -> None:
+    """Return to the kernel what was freed, wherever in the heap it lies. Does nothing where it is not glibc."""
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):
+        libc.malloc_trim(0)
+
+
+def _set(*parameters: tuple[int, int]) -> bool:
+    libc = ctypes.CDLL(None)
+    return hasattr(libc, "mallopt") and all(libc.mallopt(*parameter) == 1 for parameter in parameters)
 
 
 def uninitialised(size: int) -> bytearray:

@@ -61,6 +61,7 @@ def open_bucket(
     prefix: bytes,
     settings: StoreSettings,
     *,
+    make: bool = False,
     endpoint_override: str = "",
     region: str = "",
     scheme: str = "https",
@@ -68,7 +69,7 @@ def open_bucket(
 ) -> Store:
     """The keys below `prefix` of `bucket` as a store. kind is s3 or gs; the keywords are parameters of the URL.
 
-    Raises ConfigError, NotFound where nothing lies below the prefix, PermissionDenied, ServiceDown.
+    With `make` nothing need lie below the prefix. Raises ConfigError, NotFound, PermissionDenied, ServiceDown.
     """
     if "@" in bucket:
         given = "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY" if kind == "s3" else "GOOGLE_APPLICATION_CREDENTIALS"
@@ -101,7 +102,7 @@ def open_bucket(
         "versions": "told apart by length and a modification time in seconds",
     }
     store = ArrowStore(filesystem, root, settings.url or f"{kind}://{root}", facts)
-    store.check_root()
+    store.check_root(empty=make and bool(prefix.strip(b"/")))
     return store
 
 
@@ -117,9 +118,18 @@ class ArrowStore(Store):
         self._facts = facts
         self._in_use = InUse(url, lambda: None)
 
-    def check_root(self) -> None:
-        """Raise NotFound or NotADirectory unless the root is a directory, and whatever keeps us from knowing."""
-        if self.stat(b"/").kind is not Kind.DIRECTORY:
+    def check_root(self, *, empty: bool = False) -> None:
+        """Raise NotFound or NotADirectory unless the root is a directory, and whatever keeps us from knowing.
+
+        empty: nothing need lie below it.
+        """
+        try:
+            kind = self.stat(b"/").kind
+        except NotFound:
+            if not empty:
+                raise
+            return
+        if kind is not Kind.DIRECTORY:
             raise NotADirectory(f"{self._root} is not a directory")
 
     def stat(self, path: bytes) -> Status:

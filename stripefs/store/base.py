@@ -108,7 +108,8 @@ class Capabilities:
     file_ids: identities hold an id that a replaced file does not share. pinned: an open handle keeps its version
     readable or fails, without asking again. any_names: names may be any bytes. cancel: a blocked read ends soon after
     its `Watch` is cancelled. copies: until a read returns, its client holds the bytes a second time. put: `put` and
-    `remove` work. put_if_absent: of several `put` of one path that do not replace, one succeeds.
+    `remove` work. put_if_absent: of several `put` of one path that do not replace, one succeeds. listing: `scandir`
+    works; a store that cannot list may know of a directory no more than that it is one.
     """
 
     locations: bool = False
@@ -121,6 +122,7 @@ class Capabilities:
     copies: bool = False
     put: bool = False
     put_if_absent: bool = False
+    listing: bool = True
 
 
 class Watch(Protocol):
@@ -179,7 +181,7 @@ class Store(ABC):
         """The entries of a directory in batches, in byte order of their names, those greater than `after` only.
 
         The first batch comes without loading the whole directory where the store can page. Entries that vanish
-        meanwhile may be missing; none comes twice.
+        meanwhile may be missing; none comes twice. Raises Unsupported without the capability `listing`.
         """
 
     @abstractmethod

@@ -15,7 +15,6 @@ import contextlib
 import errno
 import os
 import stat as modes
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -38,6 +37,7 @@ from stripefs.store.base import (
     Store,
     Watch,
 )
+from stripefs.store.newfile import NewFile, sync_directory
 from stripefs.store.oserrors import STORE_ERRORS
 from stripefs.store.ranges import InUse, blocks_by_size, check_range
 
@@ -48,16 +48,22 @@ _BATCH = 1000
 
 
 class LocalStore(Store):
-    """The directory `root` (absolute, any bytes). Raises NotFound, NotADirectory or PermissionDenied for the root."""
+    """The directory `root` (absolute, any bytes), made where it is missing if `make` says so.
+
+    Raises NotFound, NotADirectory or PermissionDenied for the root.
+    """
 
     capabilities = Capabilities(
         file_ids=True, pinned=True, any_names=True, permissions=True, put=True, put_if_absent=True
     )
 
-    def __init__(self, root: bytes, url: str = "") -> None:
+    def __init__(self, root: bytes, url: str = "", *, make: bool = False) -> None:
         self.url = url or f"file://{os.fsdecode(root)}"
         self._root_path = root
         with _errors(root):
+            if make:
+                with contextlib.suppress(FileExistsError):
+                    os.makedirs(root)
             self._root = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
         self._in_use = InUse(self.url, lambda: os.close(self._root))
 
@@ -97,21 +103,18 @@ class LocalStore(Store):
 
     def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False) -> None:
         with self._parent(path, make=True) as (folder, name):
-            # Written without a name, so that nothing is left behind by whoever dies on the way.
-            written = os.open(".", os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o644, dir_fd=folder)
+            new = NewFile(folder, name)
             try:
                 for piece in data:
-                    _write_all(written, memoryview(piece))
-                os.fsync(written)
-                _link(written, folder, name, replace=replace)
+                    new.write(piece)
+                new.publish(replace=replace)
             finally:
-                os.close(written)
-            _sync_directory(folder)
+                new.close()
 
     def remove(self, path: bytes) -> None:
         with self._parent(path) as (folder, name):
             os.unlink(name, dir_fd=folder)
-            _sync_directory(folder)
+            sync_directory(folder)
 
     def readlink(self, path: bytes) -> bytes:
         with self._parent(path) as (folder, name):
@@ -189,35 +192,6 @@ class LocalHandle(Handle):
 
     def close(self) -> None:
         self._in_use.close()
-
-
-def _write_all(descriptor: int, data: memoryview) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
-
-
-def _link(descriptor: int, folder: int, name: bytes, *, replace: bool) -> None:
-    """Give the nameless file its name. Only rename can replace, so to replace it gets another one first."""
-    source = f"/proc/self/fd/{descriptor}"
-    if not replace:
-        os.link(source, name, dst_dir_fd=folder, follow_symlinks=True)
-        return
-    passing = b".%b.%d.%d.tmp" % (name[:200], os.getpid(), threading.get_ident())
-    os.link(source, passing, dst_dir_fd=folder, follow_symlinks=True)
-    try:
-        os.rename(passing, name, src_dir_fd=folder, dst_dir_fd=folder)
-    except OSError:
-        os.unlink(passing, dir_fd=folder)
-        raise
-
-
-def _sync_directory(folder: int) -> None:
-    """A name is there for good when its directory is on disk. `folder` is open as a path only."""
-    descriptor = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=folder)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _look(folder: int, name: bytes) -> Status | None:

@@ -4,6 +4,7 @@
     file:///data/check%20points            the same as a URL: %XX is a byte
     hdfs://namenode:8020/checkpoints       HDFS
     s3://bucket/prefix?region=…            S3 and what speaks its protocol; gs://bucket/prefix likewise
+    https://host/directory                 files of a web server, each by its name
     throttled+file:///data?rate=40MB/s     a wrapper around any of these
     faulty+throttled+file:///data?throttled.seed=1&faulty.seed=2
 
@@ -42,6 +43,8 @@ SCHEMES: dict[str, Mapping[str, Parser]] = {
     "hdfs": {},
     "s3": {"endpoint-override": str, "region": str, "scheme": one_of("http", "https"), "anonymous": switch},
     "gs": {"endpoint-override": str, "scheme": one_of("http", "https"), "anonymous": switch},
+    "http": {},
+    "https": {},
 }
 """The parameters that each scheme knows beside its wrappers'."""
 
@@ -58,12 +61,15 @@ class StoreUrl:
     parameters: Mapping[str, str]
 
 
-def open_store(settings: StoreSettings) -> Store:
-    """The store at `settings.url`, connected. Raises ConfigError for a URL that means nothing, and StoreErrors."""
+def open_store(settings: StoreSettings, *, make: bool = False) -> Store:
+    """The store at `settings.url`, connected. Raises ConfigError for a URL that means nothing, and StoreErrors.
+
+    With `make` its root is made where nothing is there yet.
+    """
     url = parse_url(settings.url)
     known = {name: WRAPPERS[name].PARAMETERS for name in url.wrappers} | {url.scheme: SCHEMES[url.scheme]}
     values = _assign(url.parameters, known)
-    store = _connect(url, dataclasses.replace(settings, url=url.inner), values[url.scheme])
+    store = _connect(url, dataclasses.replace(settings, url=url.inner), values[url.scheme], make)
     try:
         for name in reversed(url.wrappers):
             if "host-timeout" in known[name]:
@@ -149,16 +155,20 @@ def _schemes() -> str:
     return ", ".join(f"{scheme}://" for scheme in SCHEMES)
 
 
-def _connect(url: StoreUrl, settings: StoreSettings, values: dict[str, Any]) -> Store:
+def _connect(url: StoreUrl, settings: StoreSettings, values: dict[str, Any], make: bool) -> Store:
     """The store without its wrappers. Client libraries are imported here, each only for its own scheme."""
     if url.scheme == "file":
         if url.authority not in ("", "localhost") or not url.path:
             raise ConfigError(f"{url.inner!r} names no local directory", hint="write file:///DIRECTORY")
-        return LocalStore(url.path, url.inner)
+        return LocalStore(url.path, url.inner, make=make)
     if url.scheme == "hdfs":
         from stripefs.store.hdfs import HdfsStore
 
-        return HdfsStore(settings)
+        return HdfsStore(settings, make=make)
+    if url.scheme in ("http", "https"):
+        from stripefs.store.http import HttpStore
+
+        return HttpStore(url.scheme, url.authority, url.path, settings)
     from stripefs.store.arrow import open_bucket
 
-    return open_bucket(url.scheme, url.authority, url.path, settings, **values)
+    return open_bucket(url.scheme, url.authority, url.path, settings, make=make, **values)

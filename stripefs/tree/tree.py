@@ -13,6 +13,7 @@ version or the read fails.
 from __future__ import annotations
 
 import logging
+import stat
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -36,6 +37,14 @@ _NO_NOTION = Space(capacity=1 << 50, free=1 << 50, files=0)
 
 _SPACE_TTL = 10.0
 _SPACE_TIMEOUT = 3.0
+
+
+_TYPES = {
+    Kind.FILE: stat.S_IFREG,
+    Kind.DIRECTORY: stat.S_IFDIR,
+    Kind.SYMLINK: stat.S_IFLNK,
+    Kind.OTHER: stat.S_IFIFO,  # sockets and devices of a local source: shown, never opened
+}
 
 
 class UnknownHandle(StoreError):
@@ -72,6 +81,15 @@ class Attributes:
     mtime_ns: int
     atime_ns: int
     valid: float
+    rdev: int = 0
+
+    @property
+    def st_mode(self) -> int:
+        return _TYPES[self.kind] | self.mode
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.size // 512)
 
 
 class Tree:
@@ -79,6 +97,9 @@ class Tree:
 
     attr_timeout and io_timeout in seconds; umask is taken from all modes; uid and gid as in `Owners`.
     """
+
+    posix_acl = False
+    """The lists of a store, if it has any, are the store's own business."""
 
     def __init__(
         self,

@@ -21,6 +21,7 @@ from stripefs.errors import MountError, StripefsError
 from stripefs.mount import kernel, unprivileged
 from stripefs.mount.channel import rebuild_error
 from stripefs.mount.control import query
+from stripefs.mount.job import stripefs_job
 from stripefs.settings import MountSettings, ReadSettings, Settings, StoreSettings
 
 MIB = 1 << 20
@@ -84,7 +85,7 @@ class Mounted:
         os.close(theirs)
         assert self.process.stdin is not None
         with self.process.stdin:
-            self.process.stdin.write(settings.to_json().encode())
+            self.process.stdin.write(stripefs_job(settings).to_json().encode())
 
     def wait_ready(self) -> Mounted:
         """Raises what kept the mount from coming up."""

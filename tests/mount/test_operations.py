@@ -7,6 +7,8 @@ import logging
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
 
 import pyfuse3
@@ -17,7 +19,7 @@ from pyfuse3 import FUSEError
 
 from stripefs.errors import NotFound, PermissionDenied, ServiceDown, StaleVersion, StoreError
 from stripefs.mount.journal import Board, make_memory
-from stripefs.mount.operations import StripefsOperations
+from stripefs.mount.operations import TreeOperations
 from stripefs.store.base import Kind, Space
 from stripefs.tree import Attributes
 
@@ -28,6 +30,7 @@ class FakeTree:
     def __init__(self) -> None:
         self.answer: Any = None
         self.attr_timeout = 0.25
+        self.posix_acl = False
 
     def __getattr__(self, name: str) -> Any:
         async def call(*args: Any) -> Any:
@@ -40,6 +43,10 @@ class FakeTree:
                 raise self.answer
 
         return forget if name == "forget" else call
+
+
+class NameTooLong(StoreError):
+    errno = errno.ENAMETOOLONG
 
 
 class PanicException(BaseException):
@@ -61,7 +68,7 @@ def tree() -> FakeTree:
 
 @pytest.fixture
 def operations(tree: FakeTree, board: Board) -> Any:
-    return StripefsOperations(tree, board, lambda: None)  # type: ignore[arg-type]  # a fake
+    return TreeOperations(tree, board, lambda: None)
 
 
 async def _errno(call: Any) -> int:
@@ -76,6 +83,7 @@ async def _errno(call: Any) -> int:
         (NotFound("x"), errno.ENOENT, None),
         (PermissionDenied("x"), errno.EACCES, None),
         (StaleVersion("x"), errno.ESTALE, None),
+        (NameTooLong("x"), errno.ENAMETOOLONG, None),
         (ServiceDown("the store is away", hint="start it"), errno.EIO, logging.WARNING),
         (StoreError("short"), errno.EIO, logging.WARNING),
         (RuntimeError("a bug"), errno.EIO, logging.ERROR),
@@ -182,6 +190,48 @@ async def test_attributes(operations: Any, tree: FakeTree) -> None:
     assert (entry.st_ino, entry.st_size, entry.st_blocks, entry.st_nlink) == (9, 1025, 3, 2)
     assert (entry.st_uid, entry.st_gid, entry.st_mtime_ns, entry.st_atime_ns) == (3, 4, 10**18 + 7, 5)
     assert (entry.attr_timeout, entry.entry_timeout) == (0.5, 0.5)
+
+
+@dataclass
+class Shown:
+    """The least that a tree must tell of a node."""
+
+    st_mode: int
+    rdev: int = 0
+    size: int = 1025
+    mtime_ns: int = -1
+    id: int = 9
+    links: int = 70_000
+    uid: int = 2**32 - 2
+    gid: int = 2**32 - 2
+    blocks: int = 8
+    atime_ns: int = 5
+    valid: float = 0.5
+
+
+@pytest.mark.parametrize(
+    "kind", [stat.S_IFREG, stat.S_IFDIR, stat.S_IFLNK, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFIFO, stat.S_IFSOCK]
+)
+async def test_any_kind_of_node(operations: Any, tree: FakeTree, kind: int) -> None:
+    tree.answer = Shown(kind | 0o7777, rdev=os.makedev(4095, 2**20 - 1))
+    entry = await operations.lookup(1, b"x", None)
+    assert (entry.st_mode, entry.st_rdev) == (kind | 0o7777, os.makedev(4095, 2**20 - 1))
+    assert (entry.st_nlink, entry.st_uid, entry.st_gid, entry.st_blocks) == (70_000, 2**32 - 2, 2**32 - 2, 8)
+    for when in (-1, -(2**62), 2**63 * 10**9 - 1, 1_700_000_000_123_456_789):
+        tree.answer.mtime_ns = when
+        assert (await operations.getattr(9, None)).st_mtime_ns == when
+
+
+async def test_trusted_attributes_are_named_to_root_only(operations: Any, tree: FakeTree) -> None:
+    tree.answer = [b"user.x", b"trusted.y", b"security.capability"]
+    assert await operations.listxattr(1, SimpleNamespace(uid=0)) == tree.answer
+    assert await operations.listxattr(1, SimpleNamespace(uid=1000)) == [b"user.x", b"security.capability"]
+
+
+def test_the_tree_says_whether_its_lists_are_enforced(tree: FakeTree, board: Board) -> None:
+    for wanted in (False, True):
+        tree.posix_acl = wanted
+        assert TreeOperations(tree, board, lambda: None).enable_acl is wanted
 
 
 async def test_capacity_and_missing_attributes(operations: Any, tree: FakeTree) -> None:

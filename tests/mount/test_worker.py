@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from stripefs.mount import worker
+from stripefs.mount import harness, worker
 from stripefs.settings import Settings
 from stripefs.store.base import Capabilities
 from tests.mount.mounted import Mounts
@@ -32,7 +32,7 @@ async def test_a_vanished_request_ends_nothing() -> None:
         await trio.testing.wait_all_tasks_blocked()
         events.append("served")
 
-    async with worker._open_nursery() as nursery:
+    async with harness._open_nursery() as nursery:
         nursery.start_soon(serving, name="serving")
         nursery.start_soon(vanishing, 7)
     assert events == ["begin 7", "begin 7", "served"]
@@ -41,7 +41,7 @@ async def test_a_vanished_request_ends_nothing() -> None:
         raise OSError(5, "gone")
 
     with pytest.RaisesGroup(OSError):
-        async with worker._open_nursery() as nursery:
+        async with harness._open_nursery() as nursery:
             nursery.start_soon(broken)
 
 
@@ -49,21 +49,21 @@ def test_replies_to_the_dead_are_no_news() -> None:
     def record(text: str) -> logging.LogRecord:
         return logging.LogRecord("pyfuse3", logging.ERROR, "", 0, text, (), None)
 
-    assert not worker._is_news(record("fuse_read(): fuse_reply_* failed with No such file or directory"))
-    assert worker._is_news(record("fuse_read(): fuse_reply_* failed with Bad address"))
+    assert not harness._is_news(record("fuse_read(): fuse_reply_* failed with No such file or directory"))
+    assert harness._is_news(record("fuse_read(): fuse_reply_* failed with Bad address"))
 
 
 @pytest.fixture
-def waiting(monkeypatch: pytest.MonkeyPatch) -> worker._Worker:
+def waiting(monkeypatch: pytest.MonkeyPatch) -> worker.StoreBackend:
     """A worker that has to open its store again, without a supervisor."""
     monkeypatch.setattr(worker, "_RECONNECT_EVERY", 0.01)
-    made = object.__new__(worker._Worker)
+    made = object.__new__(worker.StoreBackend)
     made._settings, made._file_ids = Settings(), True
     return made
 
 
 async def test_a_new_worker_waits_for_the_file_ids_that_its_predecessor_had(
-    waiting: worker._Worker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    waiting: worker.StoreBackend, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     made = [_Connected(ids=False), _Connected(ids=False), _Connected(ids=True)]
     stores = iter(made)
@@ -77,7 +77,7 @@ async def test_a_new_worker_waits_for_the_file_ids_that_its_predecessor_had(
 
 
 async def test_a_store_that_never_had_file_ids_is_not_waited_for(
-    waiting: worker._Worker, monkeypatch: pytest.MonkeyPatch
+    waiting: worker.StoreBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waiting._file_ids = False
     store = _Connected(ids=False)

@@ -1,11 +1,14 @@
 """What every store client must do. Each client's test subclasses `StoreConformance` and provides `place`.
 
-    class TestLocal(StoreConformance):
+    class TestLocal(ListingConformance, StoreConformance):
         @pytest.fixture(scope="class")
         @classmethod
         def place(cls, tmp_path_factory):
             ...
             yield Place(store, populate)
+
+What only some stores can do has suites of its own, mixed in: `listing_conformance` (with the capability `listing`) and
+`put_conformance` (with `put`).
 
 The store may be shared by all tests of the class: each works in a folder of its own. Class attributes say where a
 client may differ; a subclass states them with the reason.
@@ -25,7 +28,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stripefs.errors import Abandoned, IsADirectory, NotADirectory, NotFound, StaleVersion, StoreError
+from stripefs.errors import Abandoned, IsADirectory, NotADirectory, NotFound, StaleVersion, StoreError, Unsupported
 from stripefs.store.base import Handle, Identity, Kind, Status, Store
 
 ODD_NAMES = (
@@ -115,8 +118,6 @@ class StoreConformance:
     gone: ClassVar[tuple[type[StoreError], ...]] = (StaleVersion,)
     """What a read of a version that is gone may raise."""
     odd_names: ClassVar[tuple[bytes, ...]] = ODD_NAMES
-    many: ClassVar[int] = 40
-    """Entries of a large directory: more than one batch or page where that is cheap."""
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -154,7 +155,6 @@ class StoreConformance:
     def test_root(self, store: Store, folder: bytes) -> None:
         root = store.stat(b"/")
         assert (root.name, root.kind) == (b"", Kind.DIRECTORY)
-        assert folder[1:] in [status.name for status in listing(store, b"/")]
 
     def test_status_of_a_file(self, store: Store, populate: Populate, folder: bytes) -> None:
         populate.write(folder + b"/file", content(1234))
@@ -167,17 +167,18 @@ class StoreConformance:
         populate.write(folder + b"/file", content(1234))
         status = store.stat(folder + b"/file")
         handle = store.open(folder + b"/file")
-        [listed] = listing(store, folder)
         handle.close()
-        assert status.identity == listed.identity == handle.status.identity
-        assert (status.kind, status.mode, status.block_size) == (listed.kind, listed.mode, listed.block_size)
-        assert (status.block_size, status.owner) == (handle.status.block_size, listed.owner)
+        assert status.identity == handle.status.identity
+        assert (status.kind, status.mode, status.block_size) == (
+            handle.status.kind,
+            handle.status.mode,
+            handle.status.block_size,
+        )
 
     def test_status_of_a_directory(self, store: Store, populate: Populate, folder: bytes) -> None:
         populate.mkdir(folder + b"/below")
         status = store.stat(folder + b"/below")
         assert (status.name, status.kind) == (b"below", Kind.DIRECTORY)
-        assert listing(store, folder + b"/below") == []
 
     def test_missing(self, store: Store, folder: bytes) -> None:
         for path in (folder + b"/nothing", folder + b"/nothing/below"):
@@ -185,8 +186,6 @@ class StoreConformance:
                 store.stat(path)
             with pytest.raises(NotFound):
                 store.open(path)
-            with pytest.raises(NotFound):
-                listing(store, path)
 
     def test_below_a_file(self, store: Store, populate: Populate, folder: bytes) -> None:
         populate.write(folder + b"/file", b"x")
@@ -194,8 +193,6 @@ class StoreConformance:
             store.stat(folder + b"/file/below")
         with pytest.raises(self.below_a_file):
             store.open(folder + b"/file/below")
-        with pytest.raises(NotADirectory):
-            listing(store, folder + b"/file")
 
     def test_open_of_a_directory(self, store: Store, folder: bytes) -> None:
         with pytest.raises(IsADirectory):
@@ -206,7 +203,6 @@ class StoreConformance:
     def test_odd_names(self, store: Store, populate: Populate, folder: bytes) -> None:
         for name in self.odd_names:
             populate.write(folder + b"/" + name, name)
-        assert [status.name for status in listing(store, folder)] == sorted(self.odd_names)
         for name in self.odd_names:
             assert store.stat(folder + b"/" + name).name == name
             handle = store.open(folder + b"/" + name)
@@ -218,42 +214,16 @@ class StoreConformance:
         if store.capabilities.any_names:
             populate.write(path, b"x")
             assert store.stat(path).name == b"\xff\xfe"
-            assert [status.name for status in listing(store, folder)] == [b"\xff\xfe"]
         else:
             with pytest.raises(NotFound):
                 store.stat(path)
             with pytest.raises(NotFound):
                 store.open(path)
-            with pytest.raises(NotFound):
-                listing(store, path)
 
-    # Directories
-
-    def test_listing_is_in_byte_order_and_whole(self, store: Store, populate: Populate, folder: bytes) -> None:
-        names = [b"%d" % number for number in range(self.many)] + [b"Z", b"a", "é".encode(), b"a.b", b"a-b"]
-        for name in names:
-            populate.write(folder + b"/" + name, b"")
-        folders = [b"0-folder", b"a-folder", b"z"]
-        for name in folders:
-            populate.mkdir(folder + b"/" + name)
-        batches = list(store.scandir(folder))
-        assert [status.name for batch in batches for status in batch] == sorted(names + folders)
-        assert all(batches)
-
-    def test_listing_after_a_name(self, store: Store, populate: Populate, folder: bytes) -> None:
-        names = [b"a", b"ab", b"b", b"b-", b"c", "ü".encode()]
-        for name in names:
-            populate.write(folder + b"/" + name, b"")
-        for after in (*names, b"0", b"aa", b"b.", b"z", b"\xff"):
-            assert [status.name for status in listing(store, folder, after)] == sorted(n for n in names if n > after)
-
-    def test_listing_shows_kinds(self, store: Store, populate: Populate, folder: bytes) -> None:
-        populate.write(folder + b"/below/file", b"xyz")
-        populate.write(folder + b"/file", b"xy")
-        found = {status.name: (status.kind, status.length) for status in listing(store, folder)}
-        assert found[b"file"] == (Kind.FILE, 2)
-        assert found[b"below"][0] is Kind.DIRECTORY
-        assert len(found) == 2
+    def test_a_store_that_cannot_list_says_so(self, store: Store, folder: bytes) -> None:
+        if not store.capabilities.listing:
+            with pytest.raises(Unsupported):
+                listing(store, folder)
 
     # Bytes
 
@@ -329,7 +299,7 @@ class StoreConformance:
             handle = store.open(path, store.stat(path).identity)
             data = bytes(handle.read(0, 1))
             handle.close()
-            return data == b"%d" % (number % 8) and len(listing(store, folder)) == 8
+            return data == b"%d" % (number % 8)
 
         with ThreadPoolExecutor(16) as pool:
             assert all(pool.map(right, range(64)))

@@ -11,12 +11,13 @@ from stripefs.store.hdfs import HdfsStore
 from tests.hdfs_instance import HdfsInstance
 from tests.store.conformance import ODD_NAMES, Place, StoreConformance
 from tests.store.hdfs_places import HdfsPopulate, WebHdfs
+from tests.store.listing_conformance import ListingConformance
 from tests.store.put_conformance import PutConformance
 
 pytestmark = pytest.mark.cluster
 
 
-class HdfsConformance(StoreConformance):
+class HdfsConformance(ListingConformance, StoreConformance):
     transport: ClassVar[str]
     webhdfs_port: ClassVar[int] = 0
     below_a_file = (NotFound, NotADirectory)  # the NameNode says either, by whether the user is its superuser

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import errno
 import os
+import re
 import socket
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -17,15 +19,17 @@ from stripefs.errors import (
     Unsupported,
 )
 from stripefs.settings import StoreSettings
+from stripefs.store import newfile
 from stripefs.store.base import Kind
 from stripefs.store.local import LocalStore
 from stripefs.store.url import open_store
 from tests.store.conformance import ODD_NAMES, Place, StoreConformance, content, listing
+from tests.store.listing_conformance import ListingConformance
 from tests.store.places import LocalPopulate
 from tests.store.put_conformance import PutConformance
 
 
-class TestLocal(PutConformance, StoreConformance):
+class TestLocal(PutConformance, ListingConformance, StoreConformance):
     odd_names = (*ODD_NAMES, b"new\nline", b"a:b", b"\xff\xfe", b"n" * 255)
     many = 2500
 
@@ -36,6 +40,73 @@ class TestLocal(PutConformance, StoreConformance):
         store = open_store(StoreSettings(url=f"file://{root}"))
         yield Place(store, LocalPopulate(root))
         store.close()
+
+
+class OnPoorFileSystem(PutConformance):
+    """Where a file cannot be without a name, as on NFS."""
+
+    @pytest.fixture(autouse=True)
+    @staticmethod
+    def poor(monkeypatch: pytest.MonkeyPatch) -> None:
+        real = os.open
+
+        def named_only(path: str | bytes, flags: int, *args: int, **options: int) -> int:
+            if flags & os.O_TMPFILE == os.O_TMPFILE:
+                raise OSError(errno.EOPNOTSUPP, "Operation not supported")
+            return real(path, flags, *args, **options)
+
+        monkeypatch.setattr(os, "open", named_only)
+
+    @pytest.fixture
+    @staticmethod
+    def folder(tmp_path: Path) -> bytes:
+        (tmp_path / "folder").mkdir()
+        return b"/folder"
+
+
+class TestWithoutNamelessFiles(OnPoorFileSystem):
+    def test_a_link_that_was_made_although_it_is_said_to_have_been_there(
+        self, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        real = os.link
+
+        def told_twice(*args: bytes, **options: int) -> None:
+            real(*args, **options)
+            raise FileExistsError(errno.EEXIST, "File exists")
+
+        monkeypatch.setattr(os, "link", told_twice)
+        store.put(b"/file", [b"x"])
+        assert os.listdir(tmp_path) == ["file"]
+        assert os.stat(tmp_path / "file").st_nlink == 1
+
+    def test_a_file_that_is_being_written_is_hidden(self, store: LocalStore, tmp_path: Path) -> None:
+        def pieces() -> Iterator[bytes]:
+            [name] = os.listdir(tmp_path)
+            assert re.fullmatch(r"\.file\.[0-9a-f]{16}\.tmp", name)
+            yield b"x"
+
+        store.put(b"/file", pieces())
+        assert os.listdir(tmp_path) == ["file"]
+
+
+class TestWithoutLinks(OnPoorFileSystem):
+    @pytest.fixture(autouse=True)
+    @staticmethod
+    def poorer(monkeypatch: pytest.MonkeyPatch) -> None:
+        def refuse(*_: object, **__: object) -> None:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+
+        monkeypatch.setattr(os, "link", refuse)
+
+    def test_where_names_cannot_be_kept_either(
+        self, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(newfile, "_renameat2", None)
+        with pytest.raises(Unsupported, match="rename"):
+            store.put(b"/file", [b"x"])
+        assert os.listdir(tmp_path) == []
+        store.put(b"/file", [b"x"], replace=True)
+        assert os.listdir(tmp_path) == ["file"]
 
 
 @pytest.fixture
@@ -207,3 +278,12 @@ def test_a_closed_store(tmp_path: Path) -> None:
     store.close()
     with pytest.raises(StoreError):
         store.stat(b"/")
+
+
+def test_a_root_that_is_to_be_made(tmp_path: Path) -> None:
+    for _ in range(2):
+        store = LocalStore(os.fsencode(tmp_path / "new/root"), make=True)
+        store.close()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotADirectory):
+        LocalStore(os.fsencode(tmp_path / "file"), make=True)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from typing import Any, NamedTuple
 
-import boto3
 import pytest
-from moto.server import ThreadedMotoServer
 
 from stripefs.errors import ConfigError, NotADirectory, NotFound, PermissionDenied, ServiceDown, StaleVersion
 from stripefs.settings import StoreSettings
@@ -18,42 +14,19 @@ from stripefs.store.arrow import ArrowStore
 from stripefs.store.base import Kind, Store
 from stripefs.store.url import open_store
 from tests.store.conformance import Place, StoreConformance, content, listing
+from tests.store.listing_conformance import ListingConformance
 from tests.store.places import BucketPopulate
 from tests.store.put_conformance import PutConformance
-
-BUCKET = "bucket"
-
-
-class Server(NamedTuple):
-    address: str
-    client: Any
-
-    def url(self, path: str) -> str:
-        return f"s3://{BUCKET}/{path}?endpoint-override={self.address}&scheme=http&region=us-east-1"
+from tests.store.s3_server import BUCKET, Server, s3_server
 
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
-    environment = {
-        "AWS_ACCESS_KEY_ID": "test",
-        "AWS_SECRET_ACCESS_KEY": "test",
-        "AWS_EC2_METADATA_DISABLED": "true",
-        "AWS_CONFIG_FILE": os.devnull,
-    }
-    with pytest.MonkeyPatch.context() as patch:
-        for name, value in environment.items():
-            patch.setenv(name, value)
-        running = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
-        running.start()
-        host, port = running.get_host_and_port()
-        client = boto3.client("s3", endpoint_url=f"http://{host}:{port}", region_name="us-east-1")
-        client.create_bucket(Bucket=BUCKET)
-        yield Server(f"{host}:{port}", client)
-        client.close()
-        running.stop()
+    with s3_server() as running:
+        yield running
 
 
-class TestS3(PutConformance, StoreConformance):
+class TestS3(PutConformance, ListingConformance, StoreConformance):
     below_a_file = (NotFound, NotADirectory)  # keys know no directories: nothing is there
 
     @pytest.fixture(scope="class")
@@ -99,6 +72,15 @@ def test_an_object_that_became_shorter_yields_no_bytes(
         with pytest.raises(StaleVersion):
             handle.read(offset, length)
     handle.close()
+
+
+def test_a_root_that_is_to_be_made_may_be_empty(server: Server) -> None:
+    fresh = open_store(StoreSettings(url=server.url("fresh/prefix")), make=True)
+    fresh.put(b"/a/file", [b"x"])
+    assert [status.name for status in listing(fresh, b"/")] == [b"a"]
+    fresh.close()
+    with pytest.raises(NotADirectory):
+        open_store(StoreSettings(url=server.url("fresh/prefix/a/file")), make=True)
 
 
 def test_a_whole_bucket(server: Server, store: Store, request: pytest.FixtureRequest) -> None:

@@ -110,6 +110,9 @@ def test_urls_that_mean_nothing(url: str, says: str) -> None:
         ("hdfs://nn:8020/a@b?c=d", "hdfs://nn:8020/a@b?c=d"),
         ("hdfs://user@nn:8020/a", "hdfs://user@nn:8020/a"),
         ("s3://key:pass@bucket/x", "s3://key:***@bucket/x"),
+        ("https://me:pass@host:8443/x", "https://me:***@host:8443/x"),
+        ("https://me:123@host/x", "https://me:***@host/x"),
+        ("http://host:8080/a@b", "http://host:8080/a@b"),
         ("s3://key:pa/ss@wo@bucket/x", "s3://key:***@bucket/x"),
         ("s3://b/x?secret-key=abc&region=eu", "s3://b/x?secret-key=***&region=eu"),
         ("s3://b/x?region=eu&Session_TOKEN=abc", "s3://b/x?region=eu&Session_TOKEN=***"),
@@ -134,7 +137,7 @@ def test_a_local_store_loads_no_client_library() -> None:
     program = (
         "import sys; from stripefs.store.url import open_store; from stripefs.settings import StoreSettings;"
         "open_store(StoreSettings(url='counting+file:///'));"
-        "print([name for name in ('pyarrow', 'hdfs_native', 'numpy', 'trio', 'http') if name in sys.modules])"
+        "print([name for name in ('pyarrow', 'hdfs_native', 'numpy', 'trio', 'http', 'httpx') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True, text=True)
     assert done.stdout.strip() == "[]"

@@ -23,6 +23,7 @@ from stripefs.store.wrappers import CountingStore, DelayedStore, FaultyStore, Sh
 from stripefs.store.wrappers.counting import _Covered
 from stripefs.store.wrappers.hosts import Bucket, Hosts, write_control
 from tests.store.conformance import Place, RecordingWatch, StoreConformance, content, listing
+from tests.store.listing_conformance import ListingConformance
 from tests.store.places import LocalPopulate
 
 MIB = 1 << 20
@@ -35,14 +36,14 @@ def wrapped(tmp_path_factory: pytest.TempPathFactory, prefix: str, query: str) -
     store.close()
 
 
-class TestThrottled(StoreConformance):
+class TestThrottled(ListingConformance, StoreConformance):
     @pytest.fixture(scope="class")
     @classmethod
     def place(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield from wrapped(tmp_path_factory, "throttled", "?rate=1GB/s&block-size=64KiB&replication=2&hosts=5")
 
 
-class TestAllAtOnce(StoreConformance):
+class TestAllAtOnce(ListingConformance, StoreConformance):
     @pytest.fixture(scope="class")
     @classmethod
     def place(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:

@@ -17,7 +17,8 @@ def test_a_buffer_has_its_size() -> None:
 
 def test_glibc_takes_the_settings() -> None:
     code = (
-        "import platform; from stripefs.store.allocator import tune_allocator\n"
-        "assert tune_allocator() == (platform.libc_ver()[0] == 'glibc')"
+        "import platform; from stripefs.store.allocator import bound_allocator, give_back, tune_allocator\n"
+        "assert tune_allocator() == bound_allocator() == (platform.libc_ver()[0] == 'glibc')\n"
+        "give_back()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,4 +1,4 @@
-"""docs/cli.md and the example unit say what the code does."""
+"""docs/cli.md and the example unit say what `stripefs` does."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ from stripefs.cli.verdict import Limit
 from stripefs.config import OPTIONS, Option, resolve
 
 DOCS = Path(__file__).parents[2] / "docs"
-TEXT = (DOCS / "cli.md").read_text()
+TEXT = (DOCS / "cli.md").read_text().split("\n# The command imagefs\n")[0]
 
 
 def section(title: str) -> str:

@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from imagefs.metrics import METRICS as IMAGEFS_METRICS
+from imagefs.metrics import render as imagefs_render
 from stripefs.metrics import METRICS, render
 
 DOCUMENT = Path(__file__).parents[2] / "docs/metrics.md"
@@ -91,6 +93,23 @@ def test_names_follow_the_conventions() -> None:
         assert metric.help.endswith(".")
 
 
+def test_the_daemon_of_imagefs_has_a_page_too() -> None:
+    fetched = {"ranges": 1, "blocks": 2, "bytes": 3, "stored": 4}
+    blocks = {
+        "limit": 100, "used": 50, "memory": {"limit": 10, "used": 5}, "reads": 7, "bytes_read": 8,
+        "hits": {"memory": 1, "disk": 2, "peer": 3}, "fetched": {"demand": fetched, "ahead": fetched},
+        "waits": 1, "waited_ms": 1500.0, "in_flight": 0, "retries": 0, "failures": 0,
+        "damaged": {"arrival": 0, "disk": 1}, "evicted": 0, "unkept": 0, "disk_errors": 0,
+    }  # fmt: skip
+    status = {key: STATUS[key] for key in ("version", "started_at", "restarts", "requests")}
+    samples = parsed(imagefs_render({**status, "images": [{}, {}], "blocks": blocks}))
+    assert {name for name, _ in samples} == {metric.name for metric in IMAGEFS_METRICS}
+    assert samples["imagefs_images", ()] == 2
+    assert samples["imagefs_wait_seconds_total", ()] == 1.5
+    assert samples["imagefs_block_hits_total", (("source", "peer"),)] == 3
+    assert samples["imagefs_fetched_bytes_total", (("reason", "ahead"),)] == 4
+
+
 def test_no_path_is_told() -> None:
     assert "/secret" not in render(STATUS)
     assert "/mnt" not in render(STATUS)
@@ -103,4 +122,4 @@ def test_any_label_survives(text: str) -> None:
 
 def test_the_document_holds_the_same_table() -> None:
     rows = re.findall(r"^\| `(\w+)(?:\{(\w+)\})?` \| (\w+) \| (.+) \|$", DOCUMENT.read_text(), re.MULTILINE)
-    assert rows == [(m.name, m.label, m.kind, m.help) for m in METRICS]
+    assert rows == [(m.name, m.label, m.kind, m.help) for m in (*METRICS, *IMAGEFS_METRICS)]

@@ -7,18 +7,17 @@ never loops, whoever made the image.
 from __future__ import annotations
 
 import stat
-from bisect import bisect_right
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from imagefs.errors import FormatError
+from imagefs.format.erofs.directory import DirectoryBlock, Entry
 from imagefs.format.erofs.records import (
     BLOCK,
     CHUNK_INDEX,
     CHUNK_INDEXES,
     DEVICE,
     DEVICE_SLOT,
-    DIRENT,
     EXTENDED,
     FILE_TYPES,
     INODE,
@@ -32,9 +31,7 @@ from imagefs.format.erofs.records import (
 )
 from imagefs.format.inode import HOLE, Inode
 
-__all__ = ["Entry", "Image", "Stat"]
-
-_TYPE_MODES = {number: mode for mode, number in FILE_TYPES.items()}
+__all__ = ["Entry", "Extent", "Image", "Stat"]
 
 
 class Stat(Inode):
@@ -54,12 +51,12 @@ class Stat(Inode):
         self._at = at
 
 
-class Entry(NamedTuple):
-    """One name in a directory: `number` of its inode, `kind` as in the type bits of a mode."""
+class Extent(NamedTuple):
+    """`length` bytes at `offset` of the device with this number, the first being 1; of device 0 they are zeros."""
 
-    name: bytes
-    number: int
-    kind: int
+    device: int
+    offset: int
+    length: int
 
 
 class Image:
@@ -76,6 +73,13 @@ class Image:
             tag, blocks, _, _, _ = DEVICE.unpack(self._slice(at, DEVICE.size))
             self.devices.append(Device(tag.rstrip(b"\0"), blocks))
             at += DEVICE_SLOT
+        if not self.stat(self.root).is_directory:
+            raise FormatError("the root of the image is no directory")
+
+    @property
+    def data(self) -> memoryview:
+        """The bytes of the image."""
+        return self._data
 
     @property
     def root(self) -> int:
@@ -85,7 +89,7 @@ class Image:
         """The inode with this number."""
         at = number * SLOT
         fields = INODE.unpack(self._slice(at, INODE.size))
-        if not fields[0] & EXTENDED or stat.S_IFMT(fields[2]) not in FILE_TYPES:
+        if not fields[0] & EXTENDED or stat.S_IFMT(fields[2]) not in FILE_TYPES or fields[10] >= 10**9:
             raise FormatError(f"there is no inode number {number}")
         return Stat(number, fields, at)
 
@@ -95,18 +99,45 @@ class Image:
 
     def content(self, inode: Stat) -> bytes:
         """What stands in the image itself: a directory's blocks, a link's target, a small file."""
+        return self.read(inode, 0, inode.size)
+
+    def read(self, inode: Stat, offset: int, length: int) -> bytes:
+        """`length` bytes of such content from `offset` on, fewer where it ends."""
         layout, block = inode._format[0] >> 1 & 7, inode._format[1]
         if layout == Layout.CHUNKS or not (inode.is_directory or inode.is_file or stat.S_ISLNK(inode.mode)):
             raise FormatError(f"inode {inode.number} has no content of its own")
-        whole = inode.size // BLOCK * BLOCK if layout == Layout.INLINE else inode.size
         if layout not in (Layout.PLAIN, Layout.INLINE) or inode.size > len(self._data):
             raise FormatError(f"inode {inode.number} is damaged")
-        data = bytes(self._slice(block * BLOCK, whole)) if whole else b""
-        tail = inode._at + INODE.size + inode._xattr_size
-        return data + bytes(self._slice(tail, inode.size - whole))
+        whole = inode.size // BLOCK * BLOCK if layout == Layout.INLINE else inode.size
+        end = min(offset + length, inode.size)
+        data = b""
+        if offset < min(end, whole):
+            data = bytes(self._slice(block * BLOCK + offset, min(end, whole) - offset))
+        if end > whole:
+            first = max(offset, whole)
+            tail = inode._at + INODE.size + inode._xattr_size
+            data += self._slice(tail + first - whole, max(0, end - first))
+        return data
 
     def chunks(self, inode: Stat) -> tuple[int, Iterator[int]] | None:
         """Chunk size in bytes and the chunks' addresses of a file that lies in the devices, None for any other."""
+        table = self.chunk_table(inode)
+        if table is None:
+            return None
+        size, at, count = table
+        indexes = self._slice(at, CHUNK_INDEX.size * count)
+        return size, (self._address(*found) for found in CHUNK_INDEX.iter_unpack(indexes))
+
+    def chunk(self, inode: Stat, number: int) -> int | None:
+        """The address of one chunk, None where the file has none of that number."""
+        table = self.chunk_table(inode)
+        if table is None or not 0 <= number < table[2]:
+            return None
+        indexes = self._slice(table[1] + number * CHUNK_INDEX.size, CHUNK_INDEX.size)
+        return self._address(*CHUNK_INDEX.unpack(indexes))
+
+    def chunk_table(self, inode: Stat) -> tuple[int, int, int] | None:
+        """Chunk size in bytes, where in the image the chunk indexes stand, and how many; None as for `chunks`."""
         layout, union = inode._format[0] >> 1 & 7, inode._format[1]
         if layout != Layout.CHUNKS:
             return None
@@ -114,42 +145,67 @@ class Image:
             raise FormatError(f"inode {inode.number} is damaged")
         size = BLOCK << (union & 0x1F)
         at = inode._at + INODE.size + inode._xattr_size
-        at += -at % CHUNK_INDEX.size
-        indexes = self._slice(at, CHUNK_INDEX.size * -(-inode.size // size))
-        return size, (
-            HOLE if block == HOLE else device << 32 | block for _, device, block in CHUNK_INDEX.iter_unpack(indexes)
-        )
+        return size, at + -at % CHUNK_INDEX.size, -(-inode.size // size)
+
+    def extents(self, inode: Stat, offset: int, length: int) -> Iterator[Extent]:
+        """Where these bytes of a file lie that lies in the devices; they must be inside it. Neighbours come as one."""
+        table = self.chunk_table(inode)
+        if table is None:
+            raise FormatError(f"inode {inode.number} lies in no device")
+        size, start, _ = table
+        first, end = offset // size, offset + length
+        indexes = self._slice(start + first * CHUNK_INDEX.size, (-(-end // size) - first) * CHUNK_INDEX.size)
+        found = Extent(0, 0, 0)
+        for number, index in enumerate(CHUNK_INDEX.iter_unpack(indexes), first):
+            skipped = max(0, offset - number * size)
+            taken = min(end - number * size, size) - skipped
+            address = self._address(*index)
+            device, at = (0, 0) if address == HOLE else (address >> 32, (address & 0xFFFFFFFF) * BLOCK + skipped)
+            if device and at + taken > self.devices[device - 1].size:
+                raise FormatError(f"inode {inode.number} points past the end of device {device}")
+            if device == found.device and (not device or at == found.offset + found.length):
+                found = Extent(device, found.offset, found.length + taken)
+                continue
+            if found.length:
+                yield found
+            found = Extent(device, at, taken)
+        if found.length:
+            yield found
 
     def entries(self, inode: Stat) -> Iterator[Entry]:
         """What is in a directory, "." and ".." too, in byte order."""
-        content = self.content(inode)
-        for start in range(0, len(content), BLOCK):
-            yield from self._entries(content[start : start + BLOCK])
+        return (entry for _, entry in self.entries_from(inode, 0))
+
+    def entries_from(self, inode: Stat, position: int) -> Iterator[tuple[int, Entry]]:
+        """The same from a position on, 0 being the start; each with the position behind it."""
+        first, index = divmod(max(0, position), BLOCK)
+        for number in range(first, self._blocks(inode)):
+            start = index if number == first else 0
+            for after, entry in enumerate(self._block(inode, number).entries(start), start + 1):
+                yield number * BLOCK + after, entry
 
     def lookup(self, directory: Stat, name: bytes) -> int | None:
-        """The number of the inode called `name` there, None where there is none."""
-        content = self.content(directory)
-        firsts = [next(self._entries(content[at : at + BLOCK]))[0] for at in range(0, len(content), BLOCK)]
-        at = (bisect_right(firsts, name) - 1) * BLOCK
-        if at < 0:
-            return None
-        return next((number for found, number, _ in self._entries(content[at : at + BLOCK]) if found == name), None)
+        """The number of the inode called `name` there, None where there is none. Reads what it takes to halve."""
+        low, high = 0, self._blocks(directory)
+        while low < high:  # the first block of which all names come after `name`
+            middle = (low + high) // 2
+            low, high = (low, middle) if self._block(directory, middle).name(0) > name else (middle + 1, high)
+        return self._block(directory, low - 1).find(name) if low else None
 
-    def _entries(self, block: bytes) -> Iterator[Entry]:
-        if len(block) < DIRENT.size:
-            raise FormatError("a directory is damaged")
-        first = DIRENT.unpack_from(block)[1]
-        if first % DIRENT.size or not DIRENT.size <= first <= len(block):
-            raise FormatError("a directory is damaged")
-        records = list(DIRENT.iter_unpack(block[:first]))
-        for index, (number, start, kind) in enumerate(records):
-            end = records[index + 1][1] if index + 1 < len(records) else len(block)
-            name = block[start:end]
-            if index + 1 == len(records):
-                name = name.rstrip(b"\0")
-            if not name or start < first or end > len(block) or kind not in _TYPE_MODES:
-                raise FormatError("a directory is damaged")
-            yield Entry(name, number, _TYPE_MODES[kind])
+    def _blocks(self, directory: Stat) -> int:
+        if not directory.is_directory:
+            raise FormatError(f"inode {directory.number} is no directory")
+        return -(-directory.size // BLOCK)
+
+    def _block(self, directory: Stat, number: int) -> DirectoryBlock:
+        return DirectoryBlock(self.read(directory, number * BLOCK, BLOCK))
+
+    def _address(self, high: int, device: int, block: int) -> int:
+        if block == HOLE:
+            return HOLE
+        if high or not 0 < device <= len(self.devices) or block >= self.devices[device - 1].blocks:
+            raise FormatError("the image names a place that its devices do not have")
+        return device << 32 | block
 
     def _slice(self, at: int, size: int) -> memoryview:
         if at < 0 or at + size > len(self._data):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from imagefs.errors import FormatError
+from imagefs.format.inode import shown
 
 __all__ = [
     "BLOCK",
@@ -106,6 +107,11 @@ class Device:
     tag: bytes
     blocks: int
 
+    @property
+    def size(self) -> int:
+        """Bytes."""
+        return self.blocks * BLOCK
+
 
 @dataclass(frozen=True, slots=True)
 class Super:
@@ -159,9 +165,9 @@ def pack_xattrs(xattrs: Sequence[tuple[bytes, bytes]], path: str) -> bytes:
         prefix, number = next(((p, n) for p, n in _PREFIXES if name.startswith(p)), (b"", 0))
         suffix = name[len(prefix) :]
         if not number or (number in _WHOLE and suffix) or (number not in _WHOLE and not suffix):
-            raise FormatError(f"{path}: the attribute {os_text(name)} has no place in EROFS")
+            raise FormatError(f"{path}: the attribute {shown(name)} has no place in EROFS")
         if len(suffix) > 255 or len(value) > 65535:
-            raise FormatError(f"{path}: the attribute {os_text(name)} is too long")
+            raise FormatError(f"{path}: the attribute {shown(name)} is too long")
         out += _XATTR.pack(len(suffix), number, len(value)) + suffix + value
         out += bytes(-len(out) % 4)
     if len(out) > _XATTR_HEADER.size + 4 * 65534:
@@ -181,6 +187,8 @@ def xattr_bytes(count: int) -> int:
 
 def unpack_xattrs(data: bytes) -> list[tuple[bytes, bytes]]:
     """The inverse of `pack_xattrs`. Raises FormatError."""
+    if len(data) < _XATTR_HEADER.size or _XATTR_HEADER.unpack_from(data)[1]:
+        raise FormatError("an inode has attributes of a kind that imagefs does not write")
     found = []
     position = _XATTR_HEADER.size
     while position + _XATTR.size <= len(data):
@@ -194,19 +202,15 @@ def unpack_xattrs(data: bytes) -> list[tuple[bytes, bytes]]:
     return found
 
 
-def pack_rdev(major: int, minor: int) -> int:
-    """The kernel's 32-bit form of a device number. Raises FormatError where it does not fit."""
+def pack_rdev(major: int, minor: int, path: str = "") -> int:
+    """The kernel's 32-bit form of a device number. Raises FormatError naming `path` where it does not fit."""
     if not (0 <= major < 1 << 12 and 0 <= minor < 1 << 20):
-        raise FormatError(f"device number {major}:{minor} does not fit")
+        raise FormatError(f"{path}: device number {major}:{minor} does not fit")
     return minor & 0xFF | major << 8 | (minor & ~0xFF) << 12
 
 
 def unpack_rdev(packed: int) -> tuple[int, int]:
     return packed >> 8 & 0xFFF, packed & 0xFF | packed >> 12 & 0xFFF00
-
-
-def os_text(name: bytes) -> str:
-    return name.decode(errors="backslashreplace")
 
 
 def _table() -> list[int]:

@@ -33,21 +33,23 @@ from imagefs.format.erofs.records import (
     Super,
     chunk_bits,
     crc32c,
-    os_text,
     pack_rdev,
     pack_xattrs,
     xattr_count,
 )
-from imagefs.format.inode import HOLE, Inode
+from imagefs.format.inode import HOLE, Inode, shown
 
-__all__ = ["INLINE_LIMIT", "write"]
+__all__ = ["INLINE_LIMIT", "write", "write_super"]
 
 INLINE_LIMIT = 2048
 """Files of at most this many bytes are best kept as `data`: their content then comes with the metadata."""
 
 _NAME_MAX = 255
 _LINK_MAX = 4095
+_OWNER_MAX = (1 << 32) - 2  # what is one more stands for nobody
 _NO_BLOCK = 0xFFFFFFFF
+
+_SLOTS = 2  # there is room for two devices in any image, so that one can be added without moving an inode (`patch`)
 
 
 @dataclass(slots=True, eq=False)
@@ -55,7 +57,7 @@ class _Placed:
     """An inode and its place. `whole` bytes of content lie in blocks of their own, the rest behind the inode."""
 
     inode: Inode
-    path: bytes
+    name: bytes
     parent: _Placed | None
     links: int = 0
     xattrs: bytes = b""
@@ -65,6 +67,15 @@ class _Placed:
     offset: int = 0
     block: int = _NO_BLOCK
     names: list[list[bytes]] = field(default_factory=list)
+
+    @property
+    def path(self) -> str:
+        """For people, made when it is asked for: all paths of a deep tree are more than fits in memory."""
+        parts, at = [self.name], self.parent
+        while at is not None and at.parent is not None:
+            parts.append(at.name)
+            at = at.parent
+        return shown(b"/".join(reversed(parts)))
 
     @property
     def number(self) -> int:
@@ -85,7 +96,7 @@ def write(root: Inode, devices: Sequence[Device], out: BinaryIO) -> int:
     start = SUPERBLOCK_AT + SUPERBLOCK.size
     start += -start % DEVICE_SLOT
     device_slot = start // DEVICE_SLOT
-    cursor = start + DEVICE_SLOT * len(devices)
+    cursor = start + DEVICE_SLOT * max(_SLOTS, len(devices))
     for one in placed:
         _choose_layout(one)
         cursor = _place(one, cursor + -cursor % SLOT)
@@ -102,7 +113,7 @@ def write(root: Inode, devices: Sequence[Device], out: BinaryIO) -> int:
     for number, device in enumerate(devices):
         at = (device_slot + number) * DEVICE_SLOT
         DEVICE.pack_into(image, at, device.tag, device.blocks, 0, 0, 0)
-    _write_super(image, Super(placed[0].number, len(placed), blocks, len(devices), device_slot, 0, bytes(16)))
+    write_super(image, Super(placed[0].number, len(placed), blocks, len(devices), device_slot, 0, bytes(16)))
     out.write(image)
     return len(image)
 
@@ -111,25 +122,25 @@ def _collect(root: Inode) -> tuple[list[_Placed], dict[int, _Placed]]:
     """All inodes in the order in which they are placed, and by identity, with their links counted."""
     placed: list[_Placed] = []
     by_inode: dict[int, _Placed] = {}
-    stack: list[tuple[Inode, bytes, _Placed | None]] = [(root, b"", None)]
+    stack = [_Placed(root, b"", None)]
     while stack:
-        directory, path, parent = stack.pop()
-        one = _Placed(directory, path, parent, links=2)
-        if by_inode.setdefault(id(directory), one) is not one:
-            raise FormatError(f"{os_text(path)}: a directory has two names")
+        one = stack.pop()
+        one.links = 2
+        if by_inode.setdefault(id(one.inode), one) is not one:
+            raise FormatError(f"{one.path}: a directory has two names")
         placed.append(one)
         below = []
-        for name, child in sorted((directory.children or {}).items(), key=lambda entry: entry[0]):
-            inside = path + b"/" + name if path else name
+        for name, child in sorted((one.inode.children or {}).items(), key=lambda entry: entry[0]):
+            inside = _Placed(child, name, one)
             if not name or len(name) > _NAME_MAX or b"/" in name or b"\0" in name or name in (b".", b".."):
-                raise FormatError(f"{os_text(inside)}: this is no name for a file")
+                raise FormatError(f"{inside.path}: this is no name for a file")
             if child.children is not None:
                 one.links += 1
-                below.append((child, inside, one))
+                below.append(inside)
                 continue
             known = by_inode.get(id(child))
             if known is None:
-                known = by_inode[id(child)] = _Placed(child, inside, one)
+                known = by_inode[id(child)] = inside
                 placed.append(known)
             known.links += 1
         stack += reversed(below)
@@ -138,21 +149,22 @@ def _collect(root: Inode) -> tuple[list[_Placed], dict[int, _Placed]]:
 
 def _choose_layout(one: _Placed) -> None:
     inode = one.inode
-    one.xattrs = pack_xattrs(inode.xattrs, os_text(one.path))
+    if inode.xattrs:
+        one.xattrs = pack_xattrs(inode.xattrs, one.path)
     kind = stat.S_IFMT(inode.mode)
     if kind not in FILE_TYPES or (kind == stat.S_IFDIR) != (inode.children is not None):
-        raise FormatError(f"{os_text(one.path)}: mode {inode.mode:o} names no kind of file")
+        raise FormatError(f"{one.path}: mode {inode.mode:o} names no kind of file")
     if inode.children is not None:
         one.names, one.size = _directory_blocks(inode.children)
     elif kind == stat.S_IFLNK and not 0 < len(inode.data or b"") <= _LINK_MAX:
-        raise FormatError(f"{os_text(one.path)}: a link's target has 1 to {_LINK_MAX} bytes")
+        raise FormatError(f"{one.path}: a link's target has 1 to {_LINK_MAX} bytes")
     elif inode.data is not None:
         one.size = len(inode.data)
     elif kind == stat.S_IFREG:
         one.size = inode.size
         count = -(-one.size // (BLOCK << chunk_bits(one.size)))
         if len(inode.chunks) != count:
-            raise FormatError(f"{os_text(one.path)}: {len(inode.chunks)} chunks where its size asks for {count}")
+            raise FormatError(f"{one.path}: {len(inode.chunks)} chunks where its size asks for {count}")
         if one.size:
             one.layout = Layout.CHUNKS
             return
@@ -193,8 +205,8 @@ def _directory_blocks(children: dict[bytes, Inode]) -> tuple[list[list[bytes]], 
 
 def _write_inode(image: bytearray, one: _Placed, number: int, by_inode: dict[int, _Placed]) -> None:
     inode, at = one.inode, one.offset
-    if not (0 <= inode.uid < 1 << 32 and 0 <= inode.gid < 1 << 32 and abs(inode.mtime) < 1 << 63):
-        raise FormatError(f"{os_text(one.path)}: owner or time do not fit into 32 and 64 bits")
+    if not (0 <= inode.uid <= _OWNER_MAX and 0 <= inode.gid <= _OWNER_MAX and abs(inode.mtime) < 1 << 63):
+        raise FormatError(f"{one.path}: owner or time do not fit into 32 and 64 bits")
     INODE.pack_into(
         image,
         at,
@@ -222,7 +234,7 @@ def _union(one: _Placed) -> int:
     if one.layout == Layout.CHUNKS:
         return CHUNK_INDEXES | chunk_bits(one.size)
     if kind in (stat.S_IFCHR, stat.S_IFBLK):
-        return pack_rdev(*one.inode.rdev)
+        return pack_rdev(*one.inode.rdev, one.path)
     return one.block
 
 
@@ -242,8 +254,8 @@ def _directory_content(one: _Placed, by_inode: dict[int, _Placed]) -> Iterator[b
         yield bytes(block)
 
 
-def _write_super(image: bytearray, facts: Super) -> None:
-    """The superblock, with a UUID made of all the rest, so that equal images are equal."""
+def write_super(image: bytearray, facts: Super) -> None:
+    """The superblock, with a UUID made of all the rest, so that equal images are equal; that rest stands already."""
     image[SUPERBLOCK_AT : SUPERBLOCK_AT + SUPERBLOCK.size] = facts.pack()
     uuid = bytearray(hashlib.sha256(image).digest()[:16])
     uuid[6], uuid[8] = uuid[6] & 0x0F | 0x80, uuid[8] & 0x3F | 0x80  # version 8: of the maker's own making

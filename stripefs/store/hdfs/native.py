@@ -142,6 +142,10 @@ class NativeClient:
             writer.write(piece)
         writer.close()
 
+    def make_directory(self, path: str) -> None:
+        """With all directories above it; one that is there already is left as it is."""
+        self._ask(lambda: self._client.mkdirs(path, create_parent=True), path)
+
     def remove(self, path: str) -> None:
         if self.stat(path).kind is Kind.DIRECTORY:
             raise IsADirectory(f"{path} is a directory")

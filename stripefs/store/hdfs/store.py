@@ -79,9 +79,12 @@ class _Away:
 
 
 class HdfsStore(Store):
-    """Connects when made: raises ConfigError, or ServiceDown, NotFound or PermissionDenied about the root."""
+    """Connects when made: raises ConfigError, or ServiceDown, NotFound or PermissionDenied about the root.
 
-    def __init__(self, settings: StoreSettings) -> None:
+    With `make` the root is made where it is missing.
+    """
+
+    def __init__(self, settings: StoreSettings, *, make: bool = False) -> None:
         if settings.transport not in _TRANSPORTS:
             raise ConfigError(
                 f"{settings.transport!r} is no HDFS transport", hint=f"known are {', '.join(_TRANSPORTS)}"
@@ -101,6 +104,8 @@ class HdfsStore(Store):
             # comes up between the two would seem to have no WebHDFS, and so no file ids, for as long as we live.
             self._native = self._connect_native()
             self._web = self._probe_web()
+            if make:
+                self._need_native().make_directory(self._full(b"/"))
             self._root_status = self.stat(b"/")
             self._inodes = self._web and self._probe_inodes()
             self._pinning: PinnedClient | None = self._pinning_client()

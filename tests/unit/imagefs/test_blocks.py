@@ -22,9 +22,10 @@ class Stored:
         self.objects: dict[bytes, bytes] = {}
         self.packs = Packs(self._put)
 
-    def _put(self, pack: Pack, data: bytes) -> None:
+    def _put(self, pack: Pack, data: bytes) -> bool:
         assert (hashlib.sha256(data).digest(), len(data)) == (pack.digest, pack.length)
         self.objects[pack.digest] = data
+        return True
 
     def read(self, place: Place) -> bytes:
         if place.pack == NOWHERE:

@@ -18,6 +18,7 @@ from imagefs.format.erofs import Image
 from imagefs.format.index import BLOCK, NOWHERE, Index
 from imagefs.format.inode import HOLE
 from imagefs.images import Images
+from imagefs.progress import Progress
 from stripefs.store.local import LocalStore
 from tests.imagefs import nasty
 
@@ -116,12 +117,13 @@ def test_a_changed_file_costs_little_more_than_itself(source: Path, images: Imag
 
 
 def test_nothing_is_published_by_a_build_that_is_interrupted(source: Path, images: Images) -> None:
-    def interrupt(_done: int) -> None:
-        raise KeyboardInterrupt
+    class Interrupt(Progress):
+        def advance(self, count: int) -> None:
+            raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        build(*scan(str(source)), images, tag="app", progress=interrupt)
-    assert images.digests() == []
+        build(*scan(str(source)), images, tag="app", progress=Interrupt())
+    assert images.images() == {}
     assert images.tags() == {}
 
 

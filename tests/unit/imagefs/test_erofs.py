@@ -15,7 +15,7 @@ from imagefs.format.erofs import BLOCK, CHUNK, Device, Image, write
 from imagefs.format.inode import HOLE, Inode, address
 from tests.unit.imagefs.trees import read_back, seen, trees
 
-DEVICES = (Device(b"cold", 2**32 - 1), Device(b"hot", 7))
+DEVICES = (Device(b"cold", 2**32 - 1), Device(b"hot", 2**32 - 1))
 
 
 def image_of(root: Inode) -> bytes:

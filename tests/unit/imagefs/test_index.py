@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 import struct
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -36,6 +37,9 @@ def document(found: list[Place], short: int = 0) -> bytes:
 @given(st.lists(places(), max_size=40), st.integers(0, BLOCK - 1))
 @settings(max_examples=100, deadline=None)
 def test_what_is_written_is_found_by_number_and_by_digest(found: list[Place], short: int) -> None:
+    if found and found[-1].pack != NOWHERE:
+        length = min(found[-1].length, BLOCK - short)
+        found[-1] = replace(found[-1], length=length, stored=min(found[-1].stored, length))
     index = Index(document(found, short if found else 0))
     assert index.packs == PACKS
     assert [index.place(number) for number in range(index.blocks)] == found

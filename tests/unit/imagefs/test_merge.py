@@ -89,6 +89,18 @@ def test_what_is_hidden_may_come_back(layers: Layers) -> None:
     assert layers.names([file("a", b"1")], [file(".wh.a")], [file("a", b"3")]) == {"a": "3"}
 
 
+@pytest.mark.parametrize("mark", [".wh.d", ".wh..wh..opq"])
+@pytest.mark.parametrize("first", [True, False])
+def test_what_was_hidden_comes_back_without_its_attributes(layers: Layers, mark: str, first: bool) -> None:
+    """umoci keeps the old owner and mode of a directory when the mark stands behind what is in it."""
+    lower = [directory("d", mode=0o700, uid=5), file("d/old", b"1")]
+    own = [file("d/new", b"2")]
+    root, _ = layers.merge(lower, [file(mark), *own] if first else [*own, file(mark)])
+    assert root.children is not None
+    found = root.children[b"d"]
+    assert (found.mode, found.uid, list(found.children or {})) == (stat.S_IFDIR | 0o755, 0, [b"new"])
+
+
 def test_other_marks_of_aufs_say_nothing(layers: Layers) -> None:
     assert layers.names([file("a", b"1")], [file(".wh..wh.plnk"), file(".wh..wh.aufs")]) == {"a": "1"}
 
@@ -149,7 +161,7 @@ def test_the_root_has_attributes_too(layers: Layers) -> None:
         ([], [symlink("a", "b"), symlink("b", "a"), file("a/x")], "in a circle"),
         ([], [file("d/.wh..")], "whiteout of no name"),
         ([], [file("x" * 256)], "255 bytes"),
-        ([], [file("/".join(["d" * 200] * 30))], "no name"),
+        ([], [file("/".join(["d" * 200] * 30))], "a name of 6029 bytes"),
     ],
 )
 def test_hostile_layers_are_refused(layers: Layers, lower: Any, upper: Any, words: str) -> None:

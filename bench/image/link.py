@@ -1,0 +1,252 @@
+"""The link between the machine that starts containers and the store: rate, round trip time, servers, a byte count.
+
+The servers (nginx for a directory store, docker-registry for whole images) run in a network namespace. Its one way out
+is a veth with a token bucket at both ends; in front of the servers stands the delaying proxy, because the kernel may
+have no netem. All that, processes and namespace, goes when the `with` block ends, and what a killed benchmark left
+behind when the next begins.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.cluster import ROOT
+from bench.image.tools import BenchError, output, run
+
+__all__ = ["RTT", "Link", "Measured", "linked"]
+
+RTT = 0.010  # seconds
+_NAMESPACE = "bench-image"
+_OUTSIDE, _INSIDE = "bench-image", "eth0"
+_NETWORK = ("198.19.255.253", "198.19.255.254")  # the last /30 of the networks set aside for benchmarks, RFC 2544
+_MTU = 65535  # so that headers take nothing worth mentioning of the rate
+_HTTP, _REGISTRY = (8080, 80), (5000, 5001)  # as clients see them, and behind the proxy
+_PROBE = ".probe"
+_PROBE_SECONDS = 1.0
+_STARTS_WITHIN = 15.0
+_ENDS_WITHIN = 5.0
+
+_NGINX = """
+daemon off;
+user root;
+worker_processes 2;
+pid {work}/nginx.pid;
+error_log {work}/nginx.log error;
+events {{ worker_connections 512; }}
+http {{
+    access_log off;
+    sendfile on;
+    tcp_nodelay on;
+    keepalive_requests 1000000;
+    client_body_temp_path {work}/nginx-temp;
+    proxy_temp_path {work}/nginx-temp;
+    fastcgi_temp_path {work}/nginx-temp;
+    uwsgi_temp_path {work}/nginx-temp;
+    scgi_temp_path {work}/nginx-temp;
+    server {{ listen 127.0.0.1:{port}; root {stores}; }}
+}}
+"""
+_REGISTRY_CONFIG = """
+version: 0.1
+log: {{level: error, accesslog: {{disabled: true}}}}
+storage: {{filesystem: {{rootdirectory: {work}/registry}}}}
+http: {{addr: "127.0.0.1:{port}"}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What the link does: round trip in seconds, bytes a second over one connection and over eight together."""
+
+    round_trip: float
+    one: float
+    eight: float
+    proxy_cpu: float  # seconds of processor time for each second of the latter
+
+    def __str__(self) -> str:
+        return (
+            f"{self.round_trip * 1000:.1f} ms round trip, {self.one / 1e6:.1f} MB/s over one connection, "
+            f"{self.eight / 1e6:.1f} over eight, the proxy then takes {self.proxy_cpu:.0%} of a core"
+        )
+
+
+class Link:
+    """A link that stands. `folder` is what nginx serves, at `url`; `registry` is HOST:PORT."""
+
+    def __init__(self, folder: Path, proxy: int) -> None:
+        self.folder = folder
+        self.url = f"http://{_NETWORK[1]}:{_HTTP[0]}"
+        self.registry = f"{_NETWORK[1]}:{_REGISTRY[0]}"
+        self._proxy = proxy
+
+    def set_rate(self, rate: float) -> None:
+        """Bytes a second in each direction, 0 for no limit."""
+        for where in (
+            ["-netns", _NAMESPACE, "qdisc", "replace", "dev", _INSIDE],
+            ["qdisc", "replace", "dev", _OUTSIDE],
+        ):
+            # The burst holds four full packets and is 5 ms at 50 MB/s.
+            bucket = ["tbf", "rate", f"{rate * 8:.0f}bit", "burst", "256kb", "latency", "200ms"]
+            run("tc", *where, "root", *(bucket if rate else ["noqueue"]))
+
+    def moved(self) -> int:
+        """Bytes that have come from the servers so far, headers included."""
+        return int(Path(f"/sys/class/net/{_OUTSIDE}/statistics/rx_bytes").read_text())
+
+    def measure(self, rate: float) -> Measured:
+        """Find out what the link does when set to `rate`. Raises BenchError where that is not what was asked for."""
+        self.set_rate(rate)
+        trips = self._round_trips()
+        one = self._throughput(1, rate)
+        begin, cpu = time.monotonic(), _cpu(self._proxy)
+        eight = self._throughput(8, rate)
+        share = (_cpu(self._proxy) - cpu) / (time.monotonic() - begin)
+        found = Measured(statistics.median(trips), one, eight, share)
+        if not RTT <= found.round_trip < 1.3 * RTT or (rate and not 0.9 < eight / rate < 1.1):
+            raise BenchError(f"the link does not do what it should at {rate / 1e6:g} MB/s: {found}")
+        return found
+
+    def _round_trips(self) -> list[float]:
+        connection = http.client.HTTPConnection(*_host_port(self.url), timeout=10)
+        trips = []
+        for _ in range(11):
+            begin = time.monotonic()
+            connection.request("HEAD", f"/{_PROBE}")
+            connection.getresponse().read()
+            trips.append(time.monotonic() - begin)
+        connection.close()
+        return trips[1:]  # the first one had the handshake to wait for
+
+    def _throughput(self, connections: int, rate: float) -> float:
+        """Bytes a second of so many connections that share one file by ranges."""
+        probe = self.folder / _PROBE
+        size = int((rate or 500e6) * _PROBE_SECONDS)
+        with probe.open("wb") as file:
+            file.truncate(size)
+        step = -(-size // connections)
+
+        def fetch(begin: int) -> int:
+            wanted = {"Range": f"bytes={begin}-{min(begin + step, size) - 1}"}
+            request = urllib.request.Request(f"{self.url}/{_PROBE}", headers=wanted)
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return sum(len(piece) for piece in iter(lambda: answer.read(1 << 20), b""))
+
+        begin = time.monotonic()
+        with ThreadPoolExecutor(connections) as pool:
+            read = sum(pool.map(fetch, range(0, size, step)))
+        seconds = time.monotonic() - begin - 2 * RTT  # a handshake and a request
+        if read != size:
+            raise BenchError(f"the link brought {read} of {size} bytes")
+        return read / seconds
+
+
+@contextmanager
+def linked(work: Path, stores: Path) -> Iterator[Link]:
+    """A link without a limit yet, to an nginx that serves `stores` and a registry that keeps its images in `work`."""
+    remove()
+    stores.mkdir(parents=True, exist_ok=True)
+    (work / "nginx-temp").mkdir(exist_ok=True)
+    (work / "nginx.conf").write_text(_NGINX.format(work=work, stores=stores, port=_HTTP[1]))
+    (work / "registry.yml").write_text(_REGISTRY_CONFIG.format(work=work, port=_REGISTRY[1]))
+    pairs = [f"{_NETWORK[1]}:{outer}=127.0.0.1:{inner}" for outer, inner in (_HTTP, _REGISTRY)]
+    with ExitStack() as stack:
+        stack.callback(remove)
+        _make_network()
+        proxy = [sys.executable, "-m", "bench.image.delay", str(RTT), *pairs]
+        servers = [
+            ["nginx", "-p", str(work), "-e", str(work / "nginx.log"), "-c", str(work / "nginx.conf")],
+            ["docker-registry", "serve", str(work / "registry.yml")],
+        ]
+        for server in servers:
+            stack.enter_context(_server(server, work))
+        link = Link(stores, stack.enter_context(_server(proxy, work)))
+        (stores / _PROBE).write_bytes(b"")
+        _await(f"{link.url}/{_PROBE}")
+        _await(f"http://{link.registry}/v2/")
+        yield link
+
+
+def remove() -> None:
+    """End what runs in the namespace and delete it with all its links, whoever left it behind."""
+    if not any(entry.get("name") == _NAMESPACE for entry in json.loads(output("ip", "-json", "netns", "list") or "[]")):
+        return
+    for pid in output("ip", "netns", "pids", _NAMESPACE).split():
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(pid), signal.SIGKILL)
+    if Path(f"/sys/class/net/{_OUTSIDE}").exists():
+        run("ip", "link", "delete", _OUTSIDE)
+    run("ip", "netns", "delete", _NAMESPACE)
+
+
+def _make_network() -> None:
+    run("ip", "netns", "add", _NAMESPACE)
+    inside = ("ip", "-n", _NAMESPACE)
+    run("ip", "link", "add", _OUTSIDE, "type", "veth", "peer", "name", _INSIDE, "netns", _NAMESPACE)
+    run("ip", "link", "set", _OUTSIDE, "mtu", str(_MTU), "up")
+    run("ip", "address", "add", f"{_NETWORK[0]}/30", "dev", _OUTSIDE)
+    run(*inside, "link", "set", "lo", "up")
+    run(*inside, "link", "set", _INSIDE, "mtu", str(_MTU), "up")
+    run(*inside, "address", "add", f"{_NETWORK[1]}/30", "dev", _INSIDE)
+
+
+@contextmanager
+def _server(command: Sequence[str], work: Path) -> Iterator[int]:
+    """Run `command` inside until the block ends; answers its process id."""
+    name = Path(command[0]).name
+    with (work / f"{name}.out").open("wb") as log:
+        process = subprocess.Popen(
+            ["nsenter", f"--net=/run/netns/{_NAMESPACE}", *command],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # a ^C is ours to handle
+        )
+    try:
+        yield process.pid
+    finally:
+        process.terminate()
+        try:
+            process.wait(_ENDS_WITHIN)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def _await(url: str) -> None:
+    """Until it answers. Raises BenchError."""
+    deadline = time.monotonic() + _STARTS_WITHIN
+    while True:
+        try:
+            urllib.request.urlopen(url, timeout=5).close()
+            return
+        except (OSError, http.client.HTTPException) as error:
+            if time.monotonic() > deadline:
+                raise BenchError(f"{url} does not answer: {error}") from error
+        time.sleep(0.05)
+
+
+def _host_port(url: str) -> tuple[str, int]:
+    host, _, port = url.removeprefix("http://").partition(":")
+    return host, int(port)
+
+
+def _cpu(pid: int) -> float:
+    from bench.processes import cpu_seconds
+
+    return cpu_seconds(pid)

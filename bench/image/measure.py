@@ -1,0 +1,336 @@
+"""`bench image`: makes the images, sets up the link, measures in interleaved rounds, draws the document.
+
+Order: images; what needs no link (unpacking against building, bytes touched, the local disk); recording a start and
+making the hot device; then for each rate of the link rounds of all systems, each round beginning one system further on;
+warm starts; the daemon's memory; the second build. A system that fails becomes a note, and the others go on.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench.environment import cpu_model, first_touch, version
+from bench.image import container, lazy, link, local
+from bench.image.changed import lz4_of_new
+from bench.image.lazy import Host, host
+from bench.image.link import Link, linked
+from bench.image.plan import RATES, Sizes, case, derive, ratios, sum_up
+from bench.image.recipe import RECIPES, Recipe
+from bench.image.source import Image, Source
+from bench.image.tools import WORK, BenchError, Say, cold, locked, output, remove_tree, run
+from bench.results import Document, Samples
+from imagefs.settings import DaemonSettings
+from stripefs.errors import StripefsError
+
+__all__ = ["Options", "measure"]
+
+MB, MIB = 1e6, 1 << 20
+_TAG = "bench"
+_UNLIMITED = 200_000_000  # bytes a second: fetches all of an image in the background within seconds
+_SYSTEMS = ("local", "imagefs:lazy", "imagefs", "imagefs:tree", "fetch_all")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`rounds` 0 means 2 when quick, else 3; `mirror` "" is the one that apt uses here."""
+
+    quick: bool = False
+    large: bool = False
+    rounds: int = 0
+    work: Path = WORK
+    mirror: str = ""
+
+    @property
+    def recipe(self) -> Recipe:
+        return RECIPES["large" if self.large else "quick" if self.quick else "standard"]
+
+
+@dataclass(slots=True)
+class _Session:
+    options: Options
+    link: Link
+    first: Image
+    second: Image
+    tree: local.Tree
+    rounds: int
+    say: Say
+    samples: Samples = field(default_factory=Samples)
+    notes: list[str] = field(default_factory=list)
+    failed: set[str] = field(default_factory=set)
+
+    @property
+    def work(self) -> Path:
+        return self.options.work
+
+    def store(self, name: str) -> Path:
+        """A directory store behind the link: `lazy` without a trace, `traced` with it, `second` with the next build."""
+        return self.link.folder / name
+
+    def url(self, name: str) -> str:
+        return f"{self.link.url}/{name}#{_TAG}"
+
+    def copy(self, name: str, new: str) -> None:
+        """Make the store `new` of all that `name` has; objects never change, so they may share their bytes."""
+        run("cp", "--archive", "--link", self.store(name), self.store(new))
+
+    def attempt(self, what: str, function: Callable[..., None], *arguments: object) -> bool:
+        """Call it unless that failed before; whether it went well. A failure becomes a note."""
+        if what in self.failed:
+            return False
+        try:
+            function(self, *arguments)
+        except (BenchError, StripefsError, OSError) as error:
+            if _interrupted(error):
+                raise KeyboardInterrupt from error
+            self.failed.add(what)
+            self.notes.append(f"{what}: {error}")
+            self.say(f"{what} failed: {error}")
+        return what not in self.failed
+
+
+def measure(options: Options, say: Say, store: Callable[[Document], None]) -> Document:
+    """Measure. Hands what there is to `store` after each part, and answers the whole.
+
+    Raises BenchError where nothing can be measured.
+    """
+    with locked(options.work), ExitStack() as stack:
+        _tidy(options.work)
+        stack.callback(_tidy, options.work)
+        source = Source(options.work, say, options.mirror)
+        first, second = (source.image(options.recipe, build) for build in (1, 2))
+        tree = stack.enter_context(local.on_ext4(options.work, first))
+        wire = stack.enter_context(linked(options.work, options.work / "stores"))
+        say("pushing the image to the registry")
+        pushed = f"docker://{wire.registry}/bench:{first.reference}"
+        run("skopeo", "copy", "--dest-tls-verify=false", first.name, pushed)
+        rounds = options.rounds or (2 if options.quick else 3)
+        session = _Session(options, wire, first, second, tree, rounds, say)
+        document = Document("image", version(), _environment(session), notes=session.notes)
+
+        def keep() -> None:
+            document.rows = session.samples.rows()
+            document.ratios = sum_up(session.samples, ratios())
+            document.environment["load_15min"] = round(os.getloadavg()[2], 2)
+            store(document)
+
+        for part in _PARTS:
+            part(session)
+            keep()
+    return document
+
+
+def _interrupted(error: BaseException) -> bool:
+    """Whether it only came up while an interrupt was on its way out."""
+    context: BaseException | None = error
+    while context is not None and not isinstance(context, KeyboardInterrupt):
+        context = context.__context__
+    return context is not None
+
+
+def _builds(session: _Session) -> None:
+    """Building against unpacking. The last store built is the one without a trace."""
+    for number in range(session.rounds):
+        session.say(f"build and unpack, round {number + 1} of {session.rounds}")
+        for what, function in [("umoci", _unpack), ("imagefs build", _build)][:: 1 - 2 * (number % 2)]:
+            session.attempt(what, function, number)
+
+
+def _unpack(session: _Session, number: int) -> None:
+    session.samples.add("build", "umoci", number, {"time": local.unpack_seconds(session.work, session.first)})
+
+
+def _build(session: _Session, number: int) -> None:
+    remove_tree(session.store("lazy"))
+    cold()
+    report = lazy.build(session.first.name, session.store("lazy"), _TAG)
+    session.samples.add("build", "imagefs", number, _stored(report))
+
+
+def _stored(report: lazy.Built) -> dict[str, float]:
+    return {"time": report.seconds, "stored": report.blocks / MB, "metadata": report.metadata / MB}
+
+
+def _touched(session: _Session) -> None:
+    session.say("counting the pages that a start touches")
+    session.attempt("touched", _count_touched)
+
+
+def _count_touched(session: _Session) -> None:
+    session.samples.add("touched", "local", 0, {"fetched": local.touched(session.work, session.first) / MB})
+
+
+def _recorded(session: _Session) -> None:
+    session.say("recording a start")
+    session.attempt("record", _record)
+
+
+def _record(session: _Session) -> None:
+    """Record one start on a copy of the store and make its hot device."""
+    session.copy("lazy", "traced")
+    lazy.record(session.work, session.store("traced"), _TAG)
+
+
+def _starts(session: _Session) -> None:
+    ahead = 0 if "record" in session.failed else lazy.published(session.store("traced"), _TAG).ahead
+    sizes = Sizes(session.first.compressed, ahead)
+    for rate in RATES:
+        session.link.set_rate(rate)
+        for number in range(session.rounds):
+            session.say(f"{case(rate)}, round {number + 1} of {session.rounds}")
+            turn = number % len(_SYSTEMS)
+            for system in _SYSTEMS[turn:] + _SYSTEMS[:turn]:
+                session.attempt(system, _start, rate, system, number)
+            derive(session.samples, rate, number, sizes)
+
+
+def _start(session: _Session, rate: float, system: str, number: int) -> None:
+    if system == "local":
+        cold()
+        with container.runc(session.tree.bundle, "local") as start:
+            values = {"time": start.seconds, "inside": start.inside}
+    elif system == "fetch_all":
+        fetched = local.fetch_all(session.work, session.first, session.link)
+        values = {"time": fetched.total, "moved": fetched.moved / MB}
+    else:
+        store = "lazy" if system == "imagefs:lazy" else "traced"
+        with host(session.work) as machine:
+            values = _cold_start(session, machine, session.url(store), _plane(system))
+    session.samples.add(case(rate), system, number, values)
+
+
+def _cold_start(session: _Session, machine: Host, image: str, options: list[str]) -> dict[str, float]:
+    before = session.link.moved()
+    with machine.start(image, *options) as start:
+        moved, fetched = session.link.moved() - before, machine.fetched()
+    return {"time": start.seconds, "inside": start.inside, "moved": moved / MB, "fetched": fetched / MB}
+
+
+def _plane(system: str) -> list[str]:
+    return ["--plane", "tree"] if system == "imagefs:tree" else []
+
+
+def _warm(session: _Session) -> None:
+    session.link.set_rate(0)
+    for number in range(session.rounds):
+        session.say(f"warm starts, round {number + 1} of {session.rounds}")
+        session.attempt("warm local", _warm_local, number)
+        for system in ("imagefs", "imagefs:tree"):
+            session.attempt(f"warm {system}", _warm_imagefs, system, number)
+
+
+def _warm_local(session: _Session, number: int) -> None:
+    """The second start in a row."""
+    for _ in range(2):
+        with container.runc(session.tree.bundle, "warm") as start:
+            session.samples.add("warm", "local", number, {"time": start.seconds, "inside": start.inside})
+
+
+def _warm_imagefs(session: _Session, system: str, number: int) -> None:
+    """The second start in a row once everything is local."""
+    with host(session.work) as machine:
+        machine.environment["IMAGEFS_BACKGROUND_RATE"] = str(_UNLIMITED)
+        with machine.start(session.url("traced"), *_plane(system)):
+            machine.ready()
+            machine.await_local()
+        for _ in range(2):
+            with machine.start(session.url("traced"), *_plane(system)) as start:
+                values = {"time": start.seconds, "inside": start.inside}
+    session.samples.add("warm", system, number, values)
+
+
+def _memory(session: _Session) -> None:
+    session.link.set_rate(RATES[0])
+    session.say("measuring the daemon's memory")
+    session.attempt("memory", _watch_memory)
+
+
+def _watch_memory(session: _Session) -> None:
+    """Of supervisor and worker: the peak from an empty cache until the image is local, and afterwards at rest."""
+    with host(session.work) as machine:
+        machine.start_daemon()
+        with machine.peak_memory() as memory, machine.start(session.url("traced")):
+            machine.ready()
+            machine.await_local()
+        over = memory.peak - DaemonSettings().memory
+        values = {"peak_pss": memory.peak / MIB, "over_budget": over / MIB, "idle_pss": machine.memory() / MIB}
+    session.samples.add("daemon", "imagefs", 0, values)
+
+
+def _second_build(session: _Session) -> None:
+    session.link.set_rate(RATES[0])
+    session.say("building and starting the second build")
+    if session.attempt("rebuild", _rebuild):
+        session.attempt("second start", _second_start)
+
+
+def _rebuild(session: _Session) -> None:
+    """What the upgrade stores anew, against its changed files alone."""
+    session.copy("traced", "second")
+    report = lazy.build(session.second.name, session.store("second"), _TAG)
+    session.samples.add("second_build", "imagefs", 0, _stored(report))
+    session.samples.add("second_build", "hot_device", 0, {"stored": report.hot / MB})
+    tree = local.unpacked(session.work, session.second)
+    new = lz4_of_new(session.tree.bundle / "rootfs", tree / "rootfs")
+    session.samples.add("second_build", "changed_files", 0, {"stored": new / MB})
+
+
+def _second_start(session: _Session) -> None:
+    """How much of its start the first build's taught: the new build took over its trace, and nothing else is known."""
+    with host(session.work) as machine, machine.start(session.url("second")) as start:
+        judged = machine.ready()["start"]
+        values = {"time": start.seconds, "recall": judged["recall"], "precision": judged["precision"]}
+    session.samples.add("second_build", "imagefs:first_start", 0, values)
+
+
+_PARTS = (_builds, _touched, _recorded, _starts, _warm, _memory, _second_build)
+
+
+def _environment(session: _Session) -> dict[str, Any]:
+    """Facts as JSON values; the link's as it was measured just now."""
+    found: dict[str, str] = {}
+    for rate in RATES:
+        found[f"{rate / MB:g}"] = str(session.link.measure(rate))
+        session.say(f"the link at {rate / MB:g} MB/s: {found[f'{rate / MB:g}']}")
+    first, tree = session.first, session.tree
+    return {
+        "kernel": platform.release(),
+        "cpu": cpu_model(),
+        "cpus": os.cpu_count(),
+        "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // MIB,
+        "first_touch_s_per_gib": round(first_touch(), 2),
+        "load_15min": round(os.getloadavg()[2], 2),
+        "python": platform.python_version(),
+        "tools": {name: _tool(name) for name in ("skopeo", "umoci", "runc")},
+        "image": {
+            "name": session.options.recipe.name,
+            "layers": first.layers,
+            "compressed_mb": round(first.compressed / MB, 1),
+            "size_mb": round(tree.size / MB, 1),
+            "files": tree.files,
+        },
+        "local": {"device": tree.device, "read_ahead_kib": tree.read_ahead_kib},
+        "link": found,
+        "rounds": session.rounds,
+        "quick": session.options.quick,
+    }
+
+
+def _tool(name: str) -> str:
+    """Its version, as the last word of the first line that it prints about it."""
+    return output(name, "--version").splitlines()[0].split()[-1]
+
+
+def _tidy(work: Path) -> None:
+    """Take away what a benchmark leaves when it is killed, or fails in the wrong place."""
+    Host(work / "host").stop()
+    container.remove_containers()
+    local.remove_mounts(work)
+    link.remove()
+    for name in ("host", "stores", "registry"):
+        remove_tree(work / name)

@@ -1,0 +1,131 @@
+"""Which figures `bench image` has, as tables: systems and cases, ratios with their targets. Pure.
+
+A case is a rate of the link (`start_50`: 50 MB/s), or something that has none. Derived series stand beside measured
+ones: `bound` is the time that no start can beat, `transfer` what the bytes of the whole image take on the link.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bench.results import Key, Ratio, Samples, quotients, spread
+
+__all__ = ["CASES", "RATES", "SYSTEMS", "RatioPlan", "Sizes", "case", "derive", "ratios", "sum_up"]
+
+RATES = (50e6, 20e6)
+CASES = ("start_50", "start_20", "warm", "touched", "build", "second_build", "daemon")
+
+SYSTEMS = {
+    "bound": "least possible",
+    "local": "local ext4, cold",
+    "imagefs": "imagefs, with trace",
+    "imagefs:tree": "imagefs, with trace, tree plane",
+    "imagefs:lazy": "imagefs, no trace",
+    "transfer": "transfer of the image alone",
+    "fetch_all": "fetch all, unpack, run",
+}
+"""Those of the cases with a rate, with words for people, fastest expected first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Bytes: `whole` is the compressed image, `ahead` the compressed hot device with metadata and indexes."""
+
+    whole: int
+    ahead: int
+
+
+@dataclass(frozen=True, slots=True)
+class RatioPlan:
+    """`upper / lower`, or without a `lower` the figure itself. `bound` 0 means that it is only reported."""
+
+    name: str
+    upper: Key
+    lower: Key | None
+    bound: float = 0.0
+    at_least: bool = False
+
+
+def case(rate: float) -> str:
+    """The name of a start over a link of so many bytes a second."""
+    return f"start_{rate / 1e6:g}"
+
+
+def ratios() -> list[RatioPlan]:
+    """Every ratio, targets first."""
+    made = [_start("prefetch_vs_bound_50", 50e6, "bound", 1.6), _start("prefetch_vs_bound_20", 20e6, "bound", 1.4)]
+    made += [
+        _start("prefetch_vs_transfer_50", 50e6, "transfer", 0.4),
+        _start("prefetch_vs_lazy_50", 50e6, "imagefs:lazy", 0.4),
+        RatioPlan("warm_vs_local_warm", _time("warm", "imagefs"), _time("warm", "local"), 1.05),
+        RatioPlan(
+            "bytes_prefetch_vs_touched", Key("start_50", "imagefs", "fetched"), Key("touched", "local", "fetched"), 2.2
+        ),
+        RatioPlan(
+            "recall_second_build", Key("second_build", "imagefs:first_start", "recall"), None, 0.9, at_least=True
+        ),
+        RatioPlan(
+            "rebuild_stored_vs_changed",
+            Key("second_build", "imagefs", "stored"),
+            Key("second_build", "changed_files", "stored"),
+            1.5,
+        ),
+        RatioPlan("build_vs_unpack", _time("build", "imagefs"), _time("build", "umoci"), 2.0),
+        RatioPlan("daemon_idle_mib", Key("daemon", "imagefs", "idle_pss"), None, 80.0),
+        RatioPlan("daemon_serving_over_budget_mib", Key("daemon", "imagefs", "over_budget"), None, 150.0),
+        _start("prefetch_vs_lazy_20", 20e6, "imagefs:lazy"),
+        RatioPlan("warm_inside_vs_local_warm", Key("warm", "imagefs", "inside"), Key("warm", "local", "inside")),
+        RatioPlan("warm_vs_local_warm_tree", _time("warm", "imagefs:tree"), _time("warm", "local")),
+        RatioPlan(
+            "moved_prefetch_vs_whole", Key("start_50", "imagefs", "moved"), Key("start_50", "fetch_all", "moved")
+        ),
+    ]
+    for rate in RATES:
+        end = f"{rate / 1e6:g}"
+        made += [
+            _start(f"prefetch_vs_fetch_all_{end}", rate, "fetch_all"),
+            _start(f"prefetch_vs_local_{end}", rate, "local"),
+            RatioPlan(f"lazy_vs_fetch_all_{end}", _time(case(rate), "imagefs:lazy"), _time(case(rate), "fetch_all")),
+            RatioPlan(f"prefetch_vs_bound_{end}_tree", _time(case(rate), "imagefs:tree"), _time(case(rate), "bound")),
+        ]
+    return made
+
+
+def derive(samples: Samples, rate: float, number: int, sizes: Sizes) -> None:
+    """Add what follows from the sizes and from this round's start on the local disk."""
+    local = samples.get(_time(case(rate), "local")).get(number)
+    samples.add(case(rate), "transfer", number, {"time": sizes.whole / rate})
+    if local is not None and sizes.ahead:
+        samples.add(case(rate), "bound", number, {"time": max(local, sizes.ahead / rate)})
+
+
+def sum_up(samples: Samples, plans: Sequence[RatioPlan]) -> list[Ratio]:
+    """The ratios that the samples allow.
+
+    Where one side was measured once (a size, say) its median stands in every round of the other.
+    """
+    found = []
+    for plan in plans:
+        upper = samples.get(plan.upper)
+        values = list(upper.values()) if plan.lower is None else quotients(*_matched(upper, samples.get(plan.lower)))
+        if values:
+            found.append(Ratio(plan.name, *spread(values)))
+    return found
+
+
+def _matched(upper: Mapping[int, float], lower: Mapping[int, float]) -> tuple[Mapping[int, float], Mapping[int, float]]:
+    if len(lower) == 1 < len(upper):
+        lower = dict.fromkeys(upper, statistics.median(lower.values()))
+    if len(upper) == 1 < len(lower):
+        upper = dict.fromkeys(lower, statistics.median(upper.values()))
+    return upper, lower
+
+
+def _time(name: str, system: str) -> Key:
+    return Key(name, system, "time")
+
+
+def _start(name: str, rate: float, against: str, bound: float = 0.0) -> RatioPlan:
+    return RatioPlan(name, _time(case(rate), "imagefs"), _time(case(rate), against), bound)

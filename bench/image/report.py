@@ -1,0 +1,121 @@
+"""Tables and the chart of `bench image`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.image.plan import CASES, SYSTEMS, case, ratios
+from bench.report import columns, pipes
+from bench.results import Document, Ratio, Row
+
+__all__ = ["chart", "markdown", "marks", "text"]
+
+_TARGETS = {plan.name: plan for plan in ratios() if plan.bound}
+_COLUMNS = {
+    "time": ("s", 2),
+    "inside": ("s inside", 2),
+    "moved": ("MB moved", 1),
+    "fetched": ("MB fetched", 1),
+    "stored": ("MB stored", 1),
+    "metadata": ("MB metadata", 1),
+    "recall": ("recall", 3),
+    "precision": ("precision", 3),
+    "idle_pss": ("idle MiB", 0),
+    "peak_pss": ("peak MiB", 0),
+    "over_budget": ("over budget MiB", 0),
+}
+
+
+def text(document: Document) -> str:
+    """Both tables in columns, and the notes."""
+    return "\n\n".join([columns(_ratio_cells(document.ratios)), columns(_row_cells(document)), *document.notes]) + "\n"
+
+
+def markdown(document: Document) -> str:
+    """The same as Markdown, headed by the facts of image, link and machine."""
+    facts = document.environment
+    image, local = facts["image"], facts["local"]
+    links = "; ".join(f"{rate} MB/s set: {said}" for rate, said in facts["link"].items())
+    head = (
+        f"Version {document.version}; image {image['name']}: {image['compressed_mb']:g} MB compressed in "
+        f"{image['layers']} layers, {image['size_mb']:g} MB in {image['files']} files; {facts['rounds']} rounds. "
+        f"Link: {links}. Local: {local['device']}, read_ahead_kb {local['read_ahead_kib']}. "
+        f"{facts['cpus']} CPUs ({facts['cpu']}), kernel {facts['kernel']}, Python {facts['python']}, "
+        f"{', '.join(f'{name} {number}' for name, number in facts['tools'].items())}; "
+        f"first touch of memory {facts['first_touch_s_per_gib']:g} s/GiB; load {facts['load_15min']}."
+    )
+    notes = ["\n".join(f"- {note}" for note in document.notes)] if document.notes else []
+    return "\n\n".join([head, pipes(_ratio_cells(document.ratios)), pipes(_row_cells(document)), *notes]) + "\n"
+
+
+def marks(document: Document) -> str:
+    """Between which marks of the docs the tables belong."""
+    return f"results of image {document.environment['image']['name']}"
+
+
+def chart(document: Document, file: Path) -> None:
+    """Draw the seconds until the container is ready; the ending of `file` says as what (svg, png). Needs matplotlib."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    shown = [
+        (f"{label}, {rate / 1e6:g} MB/s", name, row)
+        for rate in (50e6, 20e6)
+        for name, label in SYSTEMS.items()
+        if name != "bound" and (row := document.row(case(rate), name, "time"))
+    ]
+    if not shown:
+        raise ValueError("this document holds no starts to draw")
+    shown.reverse()  # barh draws from the bottom up
+    rows = [row for _, _, row in shown]
+    medians = [row.median for row in rows]
+    errors = [[row.median - row.min for row in rows], [row.max - row.median for row in rows]]
+    colours = ["#d95f02" if name.startswith("imagefs") else "#9aa5b1" for _, name, _ in shown]
+    figure, axes = plt.subplots(figsize=(7.5, 0.4 * len(shown) + 1.2))
+    bars = axes.barh([label for label, _, _ in shown], medians, xerr=errors, color=colours, ecolor="#444444")
+    axes.bar_label(bars, fmt="%.1f", padding=6)
+    axes.set_xlabel("seconds until the container has imported its modules, median with lowest and highest round")
+    image = document.environment["image"]
+    axes.set_title(
+        f"Starting a container of {image['compressed_mb']:g} MB compressed, {image['size_mb']:g} MB unpacked",
+        fontsize=10,
+    )
+    axes.set_xlim(0, max(row.max for row in rows) * 1.12)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)  # same numbers, same file
+    plt.close(figure)
+
+
+def _ratio_cells(found: Sequence[Ratio]) -> list[list[str]]:
+    head = ["ratio", "value", "low", "high", "target", ""]
+    return [head] + [[r.name, f"{r.value:.3g}", f"{r.low:.3g}", f"{r.high:.3g}", *_verdict(r)] for r in found]
+
+
+def _verdict(ratio: Ratio) -> list[str]:
+    if ratio.name not in _TARGETS:
+        return ["", ""]
+    plan = _TARGETS[ratio.name]
+    met = ratio.value >= plan.bound if plan.at_least else ratio.value <= plan.bound
+    return [f"{'≥' if plan.at_least else '≤'} {plan.bound:g}", "met" if met else "missed"]
+
+
+def _row_cells(document: Document) -> list[list[str]]:
+    used = [metric for metric in _COLUMNS if any(row.metric == metric for row in document.rows)]
+    cells = [["case", "system", *(_COLUMNS[metric][0] for metric in used), "lowest s", "highest s", "rounds"]]
+    cases, systems = list(CASES), list(SYSTEMS)
+    pairs = dict.fromkeys((row.case, row.system) for row in document.rows)
+    for name, system in sorted(pairs, key=lambda pair: (_place(pair[0], cases), _place(pair[1], systems), pair)):
+        found: dict[str, Row] = {metric: row for metric in used if (row := document.row(name, system, metric))}
+        values = [f"{found[m].median:.{_COLUMNS[m][1]}f}" if m in found else "" for m in used]
+        time = found.get("time")
+        extremes = [f"{time.min:.2f}", f"{time.max:.2f}"] if time else ["", ""]
+        cells.append([name, system, *values, *extremes, str(max(row.n for row in found.values()))])
+    return cells
+
+
+def _place(name: str, order: Sequence[str]) -> int:
+    return order.index(name) if name in order else len(order)

@@ -1,0 +1,75 @@
+"""Running programs, page caches, sizes, and the folder that the image benchmark keeps its data in."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.cluster import BenchError, drop_caches
+
+__all__ = ["WORK", "BenchError", "Say", "chroot", "cold", "locked", "output", "remove_tree", "run", "timed"]
+
+WORK = Path("~/.cache/bootseer/bench-image").expanduser()
+
+Say = Callable[[str], None]
+
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy")
+
+
+def output(*command: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> str:
+    """What `command` prints. Raises BenchError with its last line where it fails."""
+    done = subprocess.run(
+        list(command), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", env=env, cwd=cwd
+    )
+    if done.returncode:
+        words = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["it said nothing"]
+        raise BenchError(f"{' '.join(map(str, command[:3]))} … failed: {words[-1]}")
+    return done.stdout
+
+
+def run(*command: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> None:
+    """The same for what it does."""
+    output(*command, env=env, cwd=cwd)
+
+
+def timed(*command: str | Path) -> float:
+    """Seconds that `command` took. Raises BenchError where it fails."""
+    begin = time.monotonic()
+    run(*command)
+    return time.monotonic() - begin
+
+
+def chroot(root: Path, *command: str) -> None:
+    """Run `command` in the tree below `root`, with a bare environment."""
+    bare = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
+    bare |= {name: os.environ[name] for name in _PROXIES if name in os.environ}
+    run("chroot", root, *command, env=bare)
+
+
+def cold() -> None:
+    """Write back what is dirty, then empty the page cache and the caches of names and inodes."""
+    os.sync()
+    drop_caches()
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder that may hold a root file system, in this file system only: nothing that is mounted below it."""
+    if folder.exists():
+        run("rm", "-rf", "--one-file-system", "--", folder)
+
+
+@contextmanager
+def locked(work: Path) -> Iterator[None]:
+    """Hold the work folder. Raises BenchError where another benchmark has it."""
+    work.mkdir(parents=True, exist_ok=True)
+    with (work / "lock").open("w") as holder:
+        try:
+            fcntl.flock(holder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise BenchError(f"another image benchmark is running with {work}: wait for it, or give --work") from error
+        yield

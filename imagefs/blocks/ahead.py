@@ -1,0 +1,134 @@
+"""Fetches blocks before anybody asks for them, in a given order, giving way to those who do.
+
+Ranges of neighbours, several at once. A range begins only when no reader's own fetch is under way, when the way to the
+store has room (`imagefs.blocks.link`), when the disk has kept up with what came before, and when the rate allows it.
+What a reader wants is fetched for it at once, or waited for where it is under way already; when its turn comes here it
+is skipped. Blocks are fetched ahead to be kept: when the disk has no room left but that of blocks in use, or does not
+work, this ends early rather than drive out what was needed more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import trio
+
+from imagefs.blocks.flights import Flight, Line
+from imagefs.blocks.link import BURST, Pace
+from imagefs.blocks.order import Order, Run
+from imagefs.format.index import BLOCK, Index, Place
+from stripefs.errors import Abandoned
+
+__all__ = ["FetchReport", "Target", "fetch_ahead"]
+
+
+@dataclass(slots=True)
+class FetchReport:
+    """What a fetch ahead did.
+
+    blocks, bytes, stored: those that came from the store, their bytes, and the bytes that travelled. copied: blocks
+    found elsewhere on this machine. skipped: blocks that were here already. failed: blocks that could not be had. full:
+    whether it ended early because the disk took no more.
+    """
+
+    blocks: int = 0
+    bytes: int = 0
+    stored: int = 0
+    copied: int = 0
+    skipped: int = 0
+    failed: int = 0
+    full: bool = False
+    seconds: float = 0.0
+
+
+class Target(Protocol):
+    """What blocks are fetched for: a device."""
+
+    index: Index
+    line: Line
+
+    @property
+    def running(self) -> bool:
+        """Whether anything can be fetched."""
+
+    @property
+    def changed(self) -> trio.lowlevel.ParkingLot:
+        """Woken when any of the following, or of `line`, may answer differently."""
+
+    @property
+    def behind(self) -> bool:
+        """Whether the disk has to catch up first."""
+
+    def has_room(self, size: int) -> bool:
+        """Whether the disk takes so much more without giving up what is in use."""
+
+    def lacks(self, block: int, place: Place) -> bool:
+        """Whether the block is neither here nor on its way."""
+
+    def begin(self, run: Run) -> Sequence[tuple[int, Flight[Any]]]:
+        """Fetch these, but for those that memory has."""
+
+
+async def fetch_ahead(target: Target, blocks: Iterable[int], at_once: int, rate: float) -> FetchReport:
+    """Fetch `blocks` in this order, `at_once` ranges under way, `rate` stored bytes a second, 0 for any.
+
+    When cancelled, what is under way still arrives. Raises Abandoned when nothing can be fetched any more.
+    """
+    report = FetchReport()
+    order = Order(blocks, target.index)
+    begun = trio.current_time()
+    pace = Pace(rate, begun)
+    most = int(rate * BURST) if rate else 1 << 62
+    slots = trio.Semaphore(at_once)
+
+    async def arrive(flights: Sequence[tuple[int, Flight[Any]]]) -> None:
+        for _, flight in flights:
+            await flight.landed.wait()
+            if flight.data is None:
+                report.failed += 1
+            elif flight.copied:
+                report.copied += 1
+            else:
+                report.blocks += 1
+                report.bytes += len(flight.data)
+                report.stored += flight.place.stored
+        slots.release()
+
+    async with trio.open_nursery() as nursery:
+        while True:
+            await slots.acquire()
+            size = max(BLOCK, min(most, target.line.link.window // at_once))
+            if not await _turn(target, pace, size):
+                break
+            run = order.take(size, target.lacks)
+            if run and not target.has_room(sum(place.length for _, place in run)):
+                report.full = True
+                break
+            if run:
+                pace.spend(sum(place.stored for _, place in run), trio.current_time())
+                nursery.start_soon(arrive, target.begin(run))
+            elif order.ended:
+                break
+            else:
+                slots.release()
+                await trio.lowlevel.checkpoint()
+    if not target.running:
+        raise Abandoned("the block store is not running")
+    report.skipped = order.skipped
+    report.seconds = trio.current_time() - begun
+    return report
+
+
+async def _turn(target: Target, pace: Pace, size: int) -> bool:
+    """Wait until a range of `size` stored bytes may begin; False when none will any more."""
+    while target.running:
+        delay = pace.delay(trio.current_time())
+        if delay:
+            await trio.sleep(delay)
+        elif target.line.demand or target.behind or not target.line.link.has_room(size):
+            await target.changed.park()
+        else:
+            return True
+    return False

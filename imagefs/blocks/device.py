@@ -1,0 +1,341 @@
+"""One device of an image, as those hold it who read from it or fetch ahead for it."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import trio
+import xxhash
+
+from imagefs.blocks.ahead import FetchReport, fetch_ahead
+from imagefs.blocks.flights import Arrived, Flight, Line
+from imagefs.blocks.local import LocalDevice, matches
+from imagefs.blocks.order import Run
+from imagefs.blocks.room import Kept
+from imagefs.errors import BlockUnavailable
+from imagefs.format.index import BLOCK, Index, Place
+from stripefs.errors import StoreError
+from stripefs.store.base import Buffer
+
+if TYPE_CHECKING:
+    from imagefs.blocks.fetch import Blocks
+
+__all__ = ["Device"]
+
+_ZEROS = memoryview(bytes(BLOCK))
+
+_Found = tuple[int, int, int]  # a block on disk: its number, length, XXH3
+
+
+class Device:
+    """`digest` names its block index, `size` is in bytes. Made by `Blocks.open`."""
+
+    def __init__(self, blocks: Blocks, digest: str, index: Index) -> None:
+        self.digest = digest
+        self.index = index
+        self.size = index.device_bytes
+        self.path = blocks.folder / f"{digest}.data"
+        """The local file: the device itself for whoever pinned it."""
+        self.users = 0
+        self.line: Line
+        self._blocks = blocks
+        self._kept: Kept | None = None
+
+    # -- what is here --------------------------------------------------------------------------------------------
+
+    @property
+    def local(self) -> LocalDevice | None:
+        """What is on disk, None where nothing can be."""
+        return self._kept.local if self._kept is not None and not self._kept.local.closed else None
+
+    @property
+    def present(self) -> int:
+        """Stored blocks that are on disk."""
+        local = self.local
+        return local.present if local is not None else 0
+
+    @property
+    def complete(self) -> bool:
+        """Whether the local file was found to be the whole device, for good: it may be used once it is pinned."""
+        local = self.local
+        return local is not None and local.marked
+
+    def pin(self) -> bool:
+        """Keep the local file as it is, whatever room is needed, until `unpin`; False when it is not complete.
+
+        What has the file open keeps it as it is, too. Pins end with the process.
+        """
+        if self._kept is None or not self.complete:
+            return False
+        self._kept.pins += 1
+        return True
+
+    def unpin(self) -> None:
+        if self._kept is not None:
+            self._kept.pins -= 1
+
+    def opened(self, index: Index, line: Line) -> None:
+        """Somebody uses it, from now on through `line`."""
+        self.index, self.line = index, line
+        self.users += 1
+        self.lent()
+
+    def lent(self) -> None:
+        """Look for what is here of it, if that was not done or is gone."""
+        if self.local is None:
+            self._kept = self._blocks.room.open(self.digest, self.index)
+        if self._kept is not None:
+            self._kept.users = self.users
+            self._blocks.keeper.tidy(self._kept)
+
+    def close(self) -> None:
+        """One user fewer. What is kept stays, as long as there is room."""
+        self.users -= 1
+        if self._kept is not None:
+            self._kept.users = self.users
+
+    def snapshot(self) -> dict[str, Any]:
+        kept = self._kept
+        return {
+            "index": self.digest,
+            "size": self.size,
+            "stored": self.index.stored,
+            "present": self.present,
+            "complete": self.complete,
+            "used": kept.usage if kept is not None else 0,
+            "pins": kept.pins if kept is not None else 0,
+        }
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    async def read(self, offset: int, length: int) -> Buffer:
+        """The bytes from `offset`, `length` of them or up to the end of the device, all of them right.
+
+        Raises BlockUnavailable, whose errno is EIO, when they cannot be had within the time-out, or only damaged.
+        """
+        if offset < 0 or length < 0:
+            raise ValueError(f"{length} bytes at {offset}")
+        end = min(offset + length, self.size)
+        if offset >= end:
+            return b""
+        figures = self._blocks.figures
+        figures.reads += 1
+        figures.bytes_read += end - offset
+        blocks = range(offset // BLOCK, (end - 1) // BLOCK + 1)
+        found = self._on_disk(blocks)
+        if found is not None:
+            if not found:
+                return bytes(end - offset)
+            buffer = await self._read_disk(blocks, found)
+            if buffer is not None:
+                begin = blocks.start * BLOCK
+                return memoryview(buffer)[offset - begin : end - begin]
+        return _cut(await self._gather(blocks), offset, end)
+
+    def _on_disk(self, blocks: range) -> list[_Found] | None:
+        """Those of these blocks that are not zeros, None when any of them is not on disk."""
+        local = self.local
+        found: list[_Found] = []
+        for block in blocks:
+            length = self.index.length(block)
+            if length:
+                checksum = local.checksum(block) if local is not None else None
+                if checksum is None:
+                    return None
+                found.append((block, length, checksum))
+        return found
+
+    async def _read_disk(self, blocks: range, found: Sequence[_Found]) -> bytearray | None:
+        """All bytes of `blocks`, of which `found` are not zeros; None when any of it is not what was written."""
+        local = self.local
+        if local is None:
+            return None
+        begin = blocks.start * BLOCK
+        buffer = bytearray(min(blocks.stop * BLOCK, self.size) - begin)
+        try:
+            if local.read_now(begin, buffer):
+                bad = _check(buffer, blocks, found)
+            else:
+                bad = await trio.to_thread.run_sync(
+                    _read_checked, local, buffer, blocks, found, limiter=self._blocks.disk_reads
+                )
+        except OSError as error:
+            self._blocks.figures.disk_errors += 1
+            self._blocks.warn("read", "%s cannot be read: %s", self.path, error.strerror)
+            bad = list(found)
+        except StoreError:  # closed meanwhile: nobody needs it any more, or there is no room for it
+            return None
+        if bad:
+            self._spoilt(local, bad)
+            return None
+        now = time.time()
+        for block, _, _ in found:
+            local.touch(block, now)
+        self._blocks.figures.hits_disk += len(found)
+        return buffer
+
+    def _spoilt(self, local: LocalDevice, bad: Sequence[_Found]) -> None:
+        """Forget blocks that were read wrong, unless that was because they were given up meanwhile."""
+        for block, _, checksum in bad:
+            if local.checksum(block) == checksum and not local.closed:
+                local.clear(block)
+                self._blocks.figures.damaged_disk += 1
+                self._blocks.warn("spoilt", "block %d in %s is damaged; fetching it anew", block, self.path)
+                if self._kept is not None:
+                    self._blocks.keeper.tidy(self._kept)
+
+    async def _gather(self, blocks: range) -> dict[int, Buffer]:
+        """The bytes of each of these blocks that is not zeros, from wherever they can be had."""
+        pieces: dict[int, Buffer] = {}
+        lacking: Run = []
+        kept: list[int] = []
+        for block in blocks:
+            if not self.index.length(block):
+                continue
+            place = self.index.place(block)
+            data = self._blocks.memory.get(place.digest)
+            if data is not None:
+                self._blocks.figures.hits_memory += 1
+                pieces[block] = data
+            elif self.local is not None and self.local.checksum(block) is not None:
+                kept.append(block)
+            else:
+                lacking.append((block, place))
+        flights = self._want(lacking)
+        for group in _neighbours(kept):
+            if not await self._read_pieces(group, pieces):
+                for block in group:
+                    if not await self._read_pieces(range(block, block + 1), pieces):
+                        flights += self._want([(block, self.index.place(block))])
+        if flights:
+            await self._wait(flights, pieces)
+        return pieces
+
+    async def _read_pieces(self, blocks: range, pieces: dict[int, Buffer]) -> bool:
+        """Add what is on disk of `blocks` to `pieces`; False, and nothing is added, unless that is all of it."""
+        found = self._on_disk(blocks)
+        buffer = await self._read_disk(blocks, found) if found else None
+        if buffer is None:
+            return False
+        view = memoryview(buffer)
+        for block in blocks:
+            pieces[block] = view[(block - blocks.start) * BLOCK :][:BLOCK]
+        return True
+
+    def _want(self, run: Run) -> list[tuple[int, Flight[Device]]]:
+        return self._blocks.flights.want(self, self.line, self.index.packs, run, demand=True)
+
+    async def _wait(self, flights: Sequence[tuple[int, Flight[Device]]], pieces: dict[int, Buffer]) -> None:
+        begun = trio.current_time()
+        try:
+            for block, flight in flights:
+                await flight.landed.wait()
+                if flight.data is None:
+                    place = self.index.place(block)
+                    pack = self.index.packs[place.pack].digest.hex()
+                    raise BlockUnavailable(
+                        f"block {block} of device {self.digest[:12]} (pack {pack} at {place.offset}): {flight.error}"
+                    ) from flight.error
+                pieces[block] = flight.data
+        finally:
+            self._blocks.figures.waits += 1
+            self._blocks.figures.waited += trio.current_time() - begun
+
+    def keep(self, block: int, digest: bytes, arrived: Arrived, ahead: bool) -> None:
+        """The block has come; keep it on disk, if that can be."""
+        if self._kept is None and not self._blocks.disk.failing:
+            self.lent()  # the disk may take it by now
+        if self._kept is not None and block * BLOCK + len(arrived[0]) <= self.size:
+            self._blocks.keeper.put(self._kept, block, digest, arrived, ahead=ahead)
+
+    # -- fetching ahead ------------------------------------------------------------------------------------------
+
+    async def fetch(self, blocks: Iterable[int], *, at_once: int = 8, rate: float = 0.0) -> FetchReport:
+        """Fetch these blocks in this order, before anybody asks for them; see `imagefs.blocks.ahead`.
+
+        at_once: ranges under way. rate: stored bytes a second, 0 for any. Blocks that cannot be had are counted; no
+        store's error is raised. What is under way when this is cancelled still arrives.
+        """
+        return await fetch_ahead(self, blocks, at_once, rate)
+
+    @property
+    def running(self) -> bool:
+        return self._blocks.flights.nursery is not None
+
+    @property
+    def changed(self) -> trio.lowlevel.ParkingLot:
+        return self._blocks.changed
+
+    @property
+    def behind(self) -> bool:
+        return self._blocks.keeper.behind
+
+    def has_room(self, size: int) -> bool:
+        if self._kept is None and not self._blocks.disk.failing:
+            self.lent()
+        return self.local is not None and self._blocks.keeper.has_room(size)
+
+    def lacks(self, block: int, place: Place) -> bool:
+        local, kept = self.local, self._kept
+        if local is None or kept is None or local.checksum(block) is not None:
+            return local is None
+        if self._blocks.keeper.writing(kept, block):
+            return False
+        flight = self._blocks.flights.under_way(self.line, place.digest)
+        return flight is None or (self, block) not in flight.targets
+
+    def begin(self, run: Run) -> Sequence[tuple[int, Flight[Device]]]:
+        rest: Run = []
+        for block, place in run:
+            data = self._blocks.memory.get(place.digest)
+            if data is not None:
+                self.keep(block, place.digest, (data, xxhash.xxh3_64_intdigest(data)), True)
+            else:
+                rest.append((block, place))
+        return self._blocks.flights.want(self, self.line, self.index.packs, rest, demand=False)
+
+
+def _neighbours(blocks: Sequence[int]) -> Iterator[range]:
+    """`blocks`, which ascend, as ranges."""
+    for _, group in itertools.groupby(enumerate(blocks), key=lambda each: each[1] - each[0]):
+        same = [block for _, block in group]
+        yield range(same[0], same[-1] + 1)
+
+
+def _cut(pieces: dict[int, Buffer], offset: int, end: int) -> Buffer:
+    """The bytes from `offset` to `end` of a device that has these blocks, and zeros elsewhere."""
+    if len(pieces) == 1:
+        ((block, data),) = pieces.items()
+        if block * BLOCK <= offset and end <= block * BLOCK + len(data):
+            return memoryview(data)[offset - block * BLOCK : end - block * BLOCK]
+    out = bytearray(end - offset)
+    for block, data in pieces.items():
+        at = block * BLOCK - offset
+        part = memoryview(data)[max(0, -at) : end - block * BLOCK]
+        at = max(0, at)
+        out[at : at + len(part)] = part
+    return out
+
+
+def _read_checked(local: LocalDevice, buffer: bytearray, blocks: range, found: Sequence[_Found]) -> list[_Found]:
+    local.read(blocks.start * BLOCK, buffer)
+    return _check(buffer, blocks, found)
+
+
+def _check(buffer: bytearray, blocks: range, found: Sequence[_Found]) -> list[_Found]:
+    """Those of `found` that are wrong. Where nothing is stored `buffer` gets zeros, whatever the file has there."""
+    view = memoryview(buffer)
+    bad = []
+    lengths = dict.fromkeys(blocks, 0)
+    for block, length, checksum in found:
+        lengths[block] = length
+        if not matches(view[(block - blocks.start) * BLOCK :][:length], checksum):
+            bad.append((block, length, checksum))
+    for block, length in lengths.items():
+        if length < BLOCK:
+            rest = view[(block - blocks.start) * BLOCK + length :][: BLOCK - length]
+            rest[:] = _ZEROS[: len(rest)]
+    return bad

@@ -1,0 +1,65 @@
+"""The local disk as something that may be full or fail: then it is left alone for a while, which costs speed only."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TypeVar, TypeVarTuple
+
+import trio
+
+from imagefs.blocks.figures import Figures, Seldom
+
+__all__ = ["Disk"]
+
+_log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+_Args = TypeVarTuple("_Args")
+
+FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
+"""Seconds for which a disk that failed is left alone; the pause doubles as long as it fails."""
+
+THREADS = 4
+
+
+class Disk:
+    """What is below `folder` and its troubles. `lock` is held by whoever changes files."""
+
+    def __init__(self, folder: Path, figures: Figures) -> None:
+        self.folder = folder
+        self.lock = trio.Lock()
+        self.warn = Seldom(_log)
+        self._figures = figures
+        self._threads = trio.CapacityLimiter(THREADS)
+        self._failing_until = float("-inf")
+        self._pause = FIRST_PAUSE
+
+    async def thread(self, function: Callable[[*_Args], _T], *arguments: *_Args) -> _T:
+        """`function(*arguments)` in a thread, waited for even by who is cancelled: it may use descriptors of files."""
+        return await trio.to_thread.run_sync(function, *arguments, limiter=self._threads)
+
+    @property
+    def failing(self) -> bool:
+        """Whether it is left alone now."""
+        return trio.current_time() < self._failing_until
+
+    def failed(self, what: str, error: OSError) -> None:
+        self._figures.disk_errors += 1
+        self._failing_until = trio.current_time() + self._pause
+        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        self.warn("disk", "%s in %s: %s; until it can, what is read is fetched", what, self.folder, error.strerror)
+
+    def worked(self) -> None:
+        """It took something."""
+        self._pause = FIRST_PAUSE
+
+    @contextlib.contextmanager
+    def tolerant(self, what: str) -> Iterator[None]:
+        """An OSError inside ends this, and is a failure of the disk in `what`."""
+        try:
+            yield
+        except OSError as error:
+            self.failed(what, error)

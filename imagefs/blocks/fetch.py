@@ -1,0 +1,258 @@
+"""The block store of a host: devices whose blocks come from memory, from local disk, from a store, and are right.
+
+A read looks for each of its blocks in the device's local file and in memory; then in the files of all devices that
+were opened, by its SHA-256; then in the store, where it is fetched once for all that wait, checked, handed on, and kept
+(`imagefs.blocks.flights`, `imagefs.blocks.keeper`). What is on disk is checked by its XXH3, what arrived by its
+SHA-256, and what a check refuses is fetched anew. So a read answers the bytes that were built, or an error; a full or
+failing disk costs speed only.
+
+All state is touched on trio's thread only. Stores, hashing what arrived, and disks that have to be waited for are for
+threads; what the page cache has is read and checked at once, since that takes less time (0.1 ms for 1 MiB) than asking
+a thread to (0.3 ms). `Device`, what users hold, is in `imagefs.blocks.device`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from imagefs.blocks.device import Device
+from imagefs.blocks.disk import Disk
+from imagefs.blocks.figures import Figures, Seldom
+from imagefs.blocks.flights import Copy, Flights, Line
+from imagefs.blocks.keeper import Keeper
+from imagefs.blocks.local import LocalDevice
+from imagefs.blocks.memory import Memory
+from imagefs.blocks.room import Kept, Room
+from imagefs.blocks.seal import seal
+from imagefs.blocks.source import Source
+from imagefs.errors import CacheInUse
+from imagefs.format.index import BLOCK, Index
+from stripefs.errors import Abandoned, ConfigError, StoreError
+from stripefs.store.allocator import give_back
+
+__all__ = ["Blocks", "Device"]
+
+_log = logging.getLogger(__name__)
+
+DRAIN = 5.0
+"""Seconds at the end for what waits to be written."""
+
+IDLE = 5.0
+"""Seconds without a read or a fetch after which memory is given back."""
+
+CHECKS = 3
+"""Times that a device is checked as a whole in vain: a disk that spoils what it keeps would never end it."""
+
+DISK_READS = 16
+"""At once: as many as a disk of several queues answers together."""
+
+
+class Blocks:
+    """The blocks below `folder`, which one process at a time may use. Devices may be opened before `run` starts.
+
+    limit: bytes on disk. memory: bytes held and under way. io_timeout: seconds that a read waits for a store that is
+    away. lock: a descriptor that holds the folder's lock already. Raises CacheInUse, ConfigError.
+    """
+
+    def __init__(self, folder: Path, *, limit: int, memory: int, io_timeout: float, lock: int | None = None) -> None:
+        self.folder = folder
+        self.changed = trio.lowlevel.ParkingLot()
+        self.figures = Figures()
+        self.memory = Memory(memory)
+        self.warn = Seldom(_log)
+        self.disk_reads = trio.CapacityLimiter(DISK_READS)
+        self.disk = Disk(folder, self.figures)
+        with contextlib.ExitStack() as undo:
+            try:
+                folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+                self._lock = os.dup(lock) if lock is not None else _locked(folder)
+                undo.callback(os.close, self._lock)
+                self.room = Room(self.disk, limit, self.figures)
+            except OSError as error:
+                raise ConfigError(f"blocks cannot be kept in {folder}: {error.strerror}") from error
+            undo.pop_all()
+        self.keeper = Keeper(self.disk, self.room, self.memory, self.figures, self._filled, self.changed)
+        self.flights: Flights[Device] = Flights(
+            self.memory, self.figures, io_timeout, self._find, Device.keep, self.changed
+        )
+        self._devices: dict[str, Device] = {}
+        self._lines: dict[Source, Line] = {}
+        self._sealing: set[Kept] = set()
+        self._closed = False
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Fetch, keep and give up blocks; until cancelled. Then everything is closed."""
+        try:
+            async with trio.open_nursery() as nursery:
+                self.flights.nursery = nursery
+                nursery.start_soon(self.keeper.run)
+                nursery.start_soon(self._shrink_when_idle)
+                task_status.started()
+        finally:
+            self.flights.nursery = None
+            self.changed.unpark_all()
+            with trio.move_on_after(DRAIN, shield=True):
+                await self.keeper.drain()
+            self.close()
+
+    async def _shrink_when_idle(self) -> None:
+        """What nobody read for a while is in the kernel's cache, if it is worth memory at all."""
+        reads, shrunk = -1, False
+        while True:
+            await trio.sleep(IDLE)
+            idle, reads = self.figures.reads == reads and not len(self.flights), self.figures.reads
+            if idle and not shrunk:
+                self.memory.clear()
+                give_back()
+            shrunk = idle
+
+    def open(self, digest: str, index: Index, source: Source) -> Device:
+        """The device whose index has this digest, the same for all; each must `close` it. The last source counts.
+
+        Short of opening two files nothing is waited for, and no error is raised: what cannot be kept is read through.
+        """
+        for idle in [one for one in self._devices.values() if not one.users and one.local is None]:
+            del self._devices[idle.digest]  # given up meanwhile
+        device = self._devices.get(digest)
+        if device is None:
+            device = self._devices[digest] = Device(self, digest, index)
+        device.opened(index, self._line(source))
+        return device
+
+    def offer(self, digest: str, index: Index) -> None:
+        """Let what is kept of this device, opened or not, serve others that have the same blocks."""
+        if digest not in self._devices and self.room.has(digest):
+            device = self._devices[digest] = Device(self, digest, index)
+            device.lent()
+
+    @property
+    def waited_ms(self) -> float:
+        """Milliseconds that reads waited for blocks that were not here, all added up."""
+        return self.figures.waited * 1000
+
+    def snapshot(self) -> dict[str, Any]:
+        """Figures for status and metrics: sizes in bytes, counts since the start."""
+        figures = self.figures
+        return {
+            "folder": str(self.folder),
+            "limit": self.room.limit,
+            "used": self.room.used,
+            "memory": {
+                "limit": self.memory.limit,
+                "used": self.memory.used,
+                "unwritten": self.memory.held,
+                "in_flight": self.memory.in_flight,
+            },
+            "reads": figures.reads,
+            "bytes_read": figures.bytes_read,
+            "hits": {"memory": figures.hits_memory, "disk": figures.hits_disk, "peer": figures.hits_peer},
+            "fetched": {
+                kind: {"ranges": one.ranges, "blocks": one.blocks, "bytes": one.bytes, "stored": one.stored}
+                for kind, one in (("demand", figures.demand), ("ahead", figures.ahead))
+            },
+            "waits": figures.waits,
+            "waited_ms": round(self.waited_ms, 1),
+            "in_flight": len(self.flights),
+            "retries": figures.retries,
+            "failures": figures.failures,
+            "damaged": {"arrival": figures.damaged_arrival, "disk": figures.damaged_disk},
+            "evicted": figures.evicted,
+            "unkept": figures.unkept,
+            "disk_errors": figures.disk_errors,
+            "devices": [device.snapshot() for device in self._devices.values() if device.users],
+        }
+
+    def close(self) -> None:
+        """Let go of everything. `run` does it when it ends. A second call does nothing."""
+        if not self._closed:
+            self._closed = True
+            self.room.close()
+            os.close(self._lock)
+
+    def _line(self, source: Source) -> Line:
+        if source not in self._lines:
+            self._lines[source] = Line(source, self.memory.limit // 8)
+        return self._lines[source]
+
+    def _find(self, digest: bytes) -> Copy | None:
+        """How to read a block with these bytes from a file here. Raises nothing."""
+        for device in self._devices.values():
+            local = device.local
+            if local is None or not local.present:
+                continue
+            for block in device.index.numbers(digest):
+                checksum = local.checksum(block)
+                if checksum is not None:
+                    return _Copy(local, block * BLOCK, device.index.length(block))
+        return None
+
+    def _filled(self, kept: Kept) -> None:
+        """All blocks of the device seem to be here."""
+        device = self._devices.get(kept.local.name)
+        if device is not None and self.flights.nursery is not None and kept not in self._sealing:
+            self._sealing.add(kept)
+            self.flights.nursery.start_soon(self._seal, device, kept)
+
+    async def _seal(self, device: Device, kept: Kept) -> None:
+        bad: list[int] = []
+        try:
+            while kept.checks < CHECKS and not kept.local.marked and kept.local.present >= device.index.stored:
+                kept.checks += 1
+                bad = await seal(kept, device.index, self.disk)
+        except OSError as error:
+            self.figures.disk_errors += 1
+            self.warn("seal", "device %s cannot be checked: %s", device.digest[:12], error.strerror)
+        except StoreError:
+            return  # closed meanwhile
+        finally:
+            self._sealing.remove(kept)
+        if kept.local.marked:
+            kept.checks = 0
+            _log.info("device %s is complete", device.digest[:12])
+        elif bad:
+            self.figures.damaged_disk += len(bad)
+            self.warn("bad", "%d blocks of device %s on disk were damaged", len(bad), device.digest[:12])
+            if device.users:
+                with contextlib.suppress(Abandoned):  # the end
+                    await device.fetch(bad)
+
+
+class _Copy:
+    """Reads a block from a local file; whether it is right the caller sees."""
+
+    def __init__(self, local: LocalDevice, offset: int, length: int) -> None:
+        self._local = local
+        self._offset = offset
+        self._length = length
+
+    def __call__(self) -> bytes:
+        buffer = bytearray(self._length)
+        self._local.read(self._offset, buffer)
+        return bytes(buffer)
+
+
+def _locked(folder: Path) -> int:
+    """A descriptor that holds the folder's lock. Raises CacheInUse, OSError."""
+    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.pread(descriptor, 20, 0).decode("ascii", "replace").strip()
+        os.close(descriptor)
+        raise CacheInUse(
+            f"{folder} is in use by process {holder or '?'}", hint="stop the other daemon, or use another folder"
+        ) from None
+    except BaseException:
+        os.close(descriptor)
+        raise
+    with contextlib.suppress(OSError):  # a full disk; the number is for messages only
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+    return descriptor

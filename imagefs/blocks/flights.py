@@ -1,0 +1,371 @@
+"""Blocks on their way: each is fetched once at a time, whoever wants it, in ranges of neighbours, until it is right.
+
+A *flight* is one block's content under way from one store, known by its digest; everyone who wants it waits for the
+same one. A *ride* is one range of a pack, read in a thread, that carries several. What arrives is unpacked and checked
+there too. A block that is not what it must be is fetched again, alone, `TRIES` times in all; so is what fails in a way
+that another try may not mend. Errors that say they pass are tried again with growing pauses until the time of those who
+wait is up.
+
+A ride that a reader's read began goes at once. One that fetches ahead waits, before it is tried again, until no
+reader's ride is under way; its beginning is held back in the same way by whoever begins it (`imagefs.blocks.ahead`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+import lz4.block
+import trio
+import xxhash
+
+from imagefs.blocks.figures import Figures, Seldom
+from imagefs.blocks.link import Link
+from imagefs.blocks.memory import Memory
+from imagefs.blocks.order import Run
+from imagefs.blocks.source import Source
+from imagefs.errors import DamagedObject
+from imagefs.format.index import Pack, Place
+from stripefs.errors import Abandoned, ServiceDown, StoreError, StripefsError, Transient
+
+__all__ = ["Arrived", "Copy", "Flight", "Flights", "Line"]
+
+_log = logging.getLogger(__name__)
+
+TRIES = 3
+
+READERS = 24
+"""Ranges that readers wait for, read at once from one store: three times what fetching ahead has under way."""
+
+AHEAD = 64
+"""Threads for fetching ahead from one store; how many ranges really are under way, others decide."""
+
+COPIES = 4
+"""Threads that look on this machine."""
+
+RANGE = 1 << 20
+"""Stored bytes that one ride for readers carries: the largest read of the kernel. Those ahead are as long as asked."""
+
+_FIRST_DELAY = 0.1
+_LONGEST_DELAY = 2.0
+
+_T = TypeVar("_T")
+
+Arrived = tuple[bytes, int]
+"""A block's bytes, checked, and their XXH3."""
+
+Copy = Callable[[], bytes]
+"""Reads a block from where it is on this machine already. Blocks; raises OSError, StoreError."""
+
+
+class Line:
+    """The way to one source. `most` bytes may be in flight ahead of readers. `demand` counts rides readers began."""
+
+    def __init__(self, source: Source, most: int) -> None:
+        self.source = source
+        self.link = Link(most)
+        self.demand = 0
+        self.readers = trio.CapacityLimiter(READERS)
+        self.ahead = trio.CapacityLimiter(AHEAD)
+
+
+@dataclass(eq=False, slots=True)
+class Flight(Generic[_T]):
+    """One block under way. `targets`: on whose behalf, and as which block of that device it is to be kept."""
+
+    line: Line
+    place: Place
+    demand: bool
+    deadline: float
+    targets: list[tuple[_T, int]] = field(default_factory=list)
+    landed: trio.Event = field(default_factory=trio.Event)
+    data: bytes | None = None
+    error: Exception | None = None
+    copied: bool = False
+    tries: int = 0
+    ride: _Ride[_T] | None = None
+
+    def join(self, *, demand: bool, deadline: float) -> None:
+        """Somebody else waits for it too, until `deadline`."""
+        self.demand |= demand
+        self.deadline = max(self.deadline, deadline)
+        if self.ride is not None:
+            self.ride.scope.deadline = max(self.ride.scope.deadline, deadline)
+
+
+@dataclass(eq=False, slots=True)
+class _Ride(Generic[_T]):
+    """A range under way. `pending`: those of its flights that are not settled, in the order of the pack."""
+
+    line: Line
+    pack: Pack
+    pending: list[Flight[_T]]
+    demand: bool
+    scope: trio.CancelScope
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a reader waits for any of it, be it that the ride began ahead."""
+        return self.demand or any(flight.demand for flight in self.pending)
+
+
+class Flights(Generic[_T]):
+    """All blocks under way of a block store.
+
+    find: how a block can be had without a store, None when it cannot. keep: called for each target with the block
+    that has arrived, before those who wait are woken. changed: woken when a range ends. nursery: where rides run; None
+    while nothing can be fetched.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        figures: Figures,
+        io_timeout: float,
+        find: Callable[[bytes], Copy | None],
+        keep: Callable[[_T, int, bytes, Arrived, bool], None],
+        changed: trio.lowlevel.ParkingLot,
+    ) -> None:
+        self.nursery: trio.Nursery | None = None
+        self._changed = changed
+        self._memory = memory
+        self._figures = figures
+        self._io_timeout = io_timeout
+        self._find = find
+        self._keep = keep
+        self._under_way: dict[tuple[Line, bytes], Flight[_T]] = {}
+        self._copying = trio.CapacityLimiter(COPIES)
+        self._warn = Seldom(_log)
+
+    def __len__(self) -> int:
+        return len(self._under_way)
+
+    def under_way(self, line: Line, digest: bytes) -> Flight[_T] | None:
+        return self._under_way.get((line, digest))
+
+    def want(
+        self, who: _T, line: Line, packs: Sequence[Pack], blocks: Run, *, demand: bool
+    ) -> list[tuple[int, Flight[_T]]]:
+        """The flights of these blocks, those that were not under way begun. `packs`: what their places mean.
+
+        demand: a reader waits. Returns at once; a flight has `data` or `error` when it has `landed`.
+        """
+        deadline = trio.current_time() + self._io_timeout
+        flights, new = [], []
+        for block, place in blocks:
+            flight = self._under_way.get((line, place.digest))
+            if flight is None:
+                flight = self._under_way[line, place.digest] = Flight(line, place, demand, deadline)
+                new.append(flight)
+            else:
+                flight.join(demand=demand, deadline=deadline)
+            if (who, block) not in flight.targets:
+                flight.targets.append((who, block))
+            flights.append((block, flight))
+        if new:
+            self._begin(packs, new)
+        elif demand:
+            self._changed.unpark_all()  # a ride that had to wait for readers may be one of theirs now
+        return flights
+
+    def _begin(self, packs: Sequence[Pack], flights: list[Flight[_T]]) -> None:
+        if self.nursery is None:
+            self._fail(flights, Abandoned("the block store is not running"))
+            return
+        copies = [(flight, copy) for flight in flights if (copy := self._find(flight.place.digest))]
+        if copies:
+            self.nursery.start_soon(self._copy, packs, copies)
+            found = {flight.place.digest for flight, _ in copies}
+            flights = [flight for flight in flights if flight.place.digest not in found]
+        self._board(self.nursery, packs, flights)
+
+    def _board(self, nursery: trio.Nursery, packs: Sequence[Pack], flights: Iterable[Flight[_T]]) -> None:
+        for demand in (True, False):
+            for group in _neighbours((one for one in flights if one.demand == demand), RANGE if demand else 0):
+                scope = trio.CancelScope(deadline=max(flight.deadline for flight in group))
+                ride = _Ride(group[0].line, packs[group[0].place.pack], group, demand, scope)
+                for flight in group:
+                    flight.ride = ride
+                ride.line.demand += demand
+                nursery.start_soon(self._fly, ride)
+
+    # -- from this machine ---------------------------------------------------------------------------------------
+
+    async def _copy(self, packs: Sequence[Pack], copies: Sequence[tuple[Flight[_T], Copy]]) -> None:
+        left = [flight for flight, _ in copies]
+        try:
+            found = await trio.to_thread.run_sync(
+                _copied, [(flight.place.digest, copy) for flight, copy in copies], limiter=self._copying
+            )
+            for flight, arrived in zip(list(left), found, strict=True):
+                if arrived is not None:
+                    left.remove(flight)
+                    flight.copied = True
+                    self._figures.hits_peer += 1
+                    self._land(flight, arrived, ahead=not flight.demand)
+            if self.nursery is not None:
+                self._board(self.nursery, packs, left)
+                left = []
+        finally:
+            self._fail(left, Abandoned("the block store is being shut down"))
+
+    # -- from the store ------------------------------------------------------------------------------------------
+
+    async def _fly(self, ride: _Ride[_T]) -> None:
+        try:
+            with ride.scope:
+                await self._carry(ride)
+            if ride.scope.cancelled_caught:
+                self._fail(ride.pending, ServiceDown(f"no answer within {self._io_timeout:g} s"))
+        finally:
+            ride.line.demand -= ride.demand
+            self._fail(ride.pending, Abandoned("the block store is being shut down"))
+            self._changed.unpark_all()
+
+    async def _carry(self, ride: _Ride[_T]) -> None:
+        delay = _FIRST_DELAY
+        while ride.pending:
+            run = next(_neighbours(ride.pending, 0))
+            try:
+                arrived = await self._read(ride, run)
+            except Transient as error:
+                if trio.current_time() + delay >= ride.scope.deadline:
+                    self._fail(ride.pending, error)
+                    return
+                _log.info("pack %s, next try in %.1f s: %s", ride.pack.digest.hex()[:12], delay, error)
+            except StripefsError as error:
+                self._tried(ride, run, error)
+            else:
+                self._settle(ride, run, arrived)
+                continue
+            self._figures.retries += 1
+            await trio.sleep(delay)
+            delay = min(2 * delay, _LONGEST_DELAY)
+            while ride.line.demand and not ride.wanted:
+                await self._changed.park()
+
+    def _settle(self, ride: _Ride[_T], run: Sequence[Flight[_T]], arrived: Sequence[Arrived | None]) -> None:
+        fetched = self._figures.demand if ride.demand else self._figures.ahead
+        fetched.ranges += 1
+        bad = []
+        for flight, one in zip(run, arrived, strict=True):
+            if one is None:
+                bad.append(flight)
+                continue
+            fetched.blocks += 1
+            fetched.bytes += len(one[0])
+            fetched.stored += flight.place.stored
+            ride.pending.remove(flight)
+            self._land(flight, one, ahead=not (ride.demand or flight.demand))
+        if bad:
+            self._figures.damaged_arrival += len(bad)
+            self._figures.retries += 1
+            where = f"pack {ride.pack.digest.hex()} at {bad[0].place.offset}"
+            self._warn("damaged", "%s: %d blocks did not arrive as they must be; fetching them again", where, len(bad))
+            self._tried(ride, bad, DamagedObject(f"{where} holds other bytes than the image says"))
+
+    def _tried(self, ride: _Ride[_T], run: Iterable[Flight[_T]], error: StripefsError) -> None:
+        for flight in list(run):
+            flight.tries += 1
+            if flight.tries >= TRIES:
+                ride.pending.remove(flight)
+                self._fail([flight], error)
+
+    async def _read(self, ride: _Ride[_T], run: Sequence[Flight[_T]]) -> list[Arrived | None]:
+        offset = run[0].place.offset
+        size = run[-1].place.offset + run[-1].place.stored - offset
+        room = size + sum(flight.place.length for flight in run)
+        link = ride.line.link
+        transfer = link.begin(size, trio.current_time())
+        self._memory.fly(room)
+        arrived = False
+        try:
+            loaded = await trio.to_thread.run_sync(
+                _load, ride.line.source, ride.pack, offset, size, [flight.place for flight in run],
+                abandon_on_cancel=True, limiter=ride.line.readers if ride.demand else ride.line.ahead,
+            )  # fmt: skip
+            arrived = True
+            return loaded
+        finally:
+            self._memory.fly(-room)
+            link.end(transfer, trio.current_time(), arrived=arrived)
+            self._changed.unpark_all()
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def _land(self, flight: Flight[_T], arrived: Arrived, *, ahead: bool) -> None:
+        flight.data = arrived[0]
+        del self._under_way[flight.line, flight.place.digest]
+        for who, block in flight.targets:
+            self._keep(who, block, flight.place.digest, arrived, ahead)
+        self._memory.add(flight.place.digest, arrived[0])
+        flight.landed.set()
+
+    def _fail(self, flights: Iterable[Flight[_T]], error: Exception) -> None:
+        for flight in flights:
+            if not flight.landed.is_set():
+                self._figures.failures += 1
+                flight.error = error
+                del self._under_way[flight.line, flight.place.digest]
+                flight.landed.set()
+
+
+def _neighbours(flights: Iterable[Flight[_T]], most: int) -> Iterator[list[Flight[_T]]]:
+    """Cut into groups that one range of a pack covers, of at most `most` stored bytes, 0 for any."""
+    group: list[Flight[_T]] = []
+    stored = 0
+    for flight in sorted(flights, key=lambda flight: (flight.place.pack, flight.place.offset)):
+        place = flight.place
+        if group:
+            last = group[-1].place
+            follows = (place.pack, place.offset) == (last.pack, last.offset + last.stored)
+            if not follows or (most and stored + place.stored > most):
+                yield group
+                group, stored = [], 0
+        group.append(flight)
+        stored += place.stored
+    if group:
+        yield group
+
+
+def _load(source: Source, pack: Pack, offset: int, length: int, places: Sequence[Place]) -> list[Arrived | None]:
+    """Read the range and unpack its blocks; None for each that is not what it must be. Raises StripefsError."""
+    try:
+        data = source.read(pack, offset, length)
+    except StripefsError:
+        raise
+    except BaseException as error:  # a panic of a client written in Rust is no Exception
+        raise StoreError(f"the client failed unexpectedly: {error!r}") from error
+    if len(data) != length:
+        return [None] * len(places)
+    view = memoryview(data)
+    return [_unpack(view[place.offset - offset :][: place.stored], place) for place in places]
+
+
+def _unpack(stored: memoryview, place: Place) -> Arrived | None:
+    if place.stored == place.length:
+        data = bytes(stored)  # a copy, so that one block does not keep its whole range in memory
+    else:
+        try:
+            data = lz4.block.decompress(stored, uncompressed_size=place.length)
+        except lz4.block.LZ4BlockError:
+            return None
+    if len(data) != place.length or hashlib.sha256(data).digest() != place.digest:
+        return None
+    return data, xxhash.xxh3_64_intdigest(data)
+
+
+def _copied(copies: Sequence[tuple[bytes, Copy]]) -> list[Arrived | None]:
+    found: list[Arrived | None] = []
+    for digest, copy in copies:
+        try:
+            data = copy()
+        except (OSError, StoreError):
+            found.append(None)
+            continue
+        right = hashlib.sha256(data).digest() == digest
+        found.append((data, xxhash.xxh3_64_intdigest(data)) if right else None)
+    return found

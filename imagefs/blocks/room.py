@@ -1,0 +1,215 @@
+"""The devices on disk, how much they take, and making room: what was used least lately is given up.
+
+Blocks of devices that nobody has open go first, then, for a block that a reader wanted, those of any. Never those of a
+device that is pinned, or whose file anybody else has open: somebody may read it who would take a hole for zeros.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from imagefs.blocks.disk import Disk
+from imagefs.blocks.figures import Figures
+from imagefs.blocks.local import LocalDevice, rows_here
+from imagefs.format.index import BLOCK, Index
+
+__all__ = ["Kept", "Room", "oldest"]
+
+SLACK = 256 << 20
+"""Bytes given up beyond what is needed, at most, so that room is not made anew for every batch."""
+
+_NAME = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(eq=False, slots=True)
+class Kept:
+    """A device on disk. index: None until somebody opened it. usage: bytes on disk."""
+
+    local: LocalDevice
+    index: Index | None = None
+    users: int = 0
+    pins: int = 0
+    usage: int = 0
+    checks: int = 0
+    """How often it was checked as a whole without being found complete."""
+
+    @property
+    def full(self) -> bool:
+        """Whether all its blocks seem to be here."""
+        return not self.local.closed and self.index is not None and self.local.present >= self.index.stored
+
+
+class Room:
+    """`limit` bytes on `disk`. Raises OSError."""
+
+    def __init__(self, disk: Disk, limit: int, figures: Figures) -> None:
+        self.limit = limit
+        self.kept: dict[str, Kept] = {}
+        self._disk = disk
+        self._figures = figures
+        self._strays = _strays(disk.folder)  # bytes on disk of devices that were not opened yet
+
+    @property
+    def used(self) -> int:
+        """Bytes on disk of all devices."""
+        return sum(kept.usage for kept in self.kept.values()) + sum(self._strays.values())
+
+    @property
+    def over(self) -> bool:
+        """Whether that is more than the limit."""
+        return self.used > self.limit
+
+    @property
+    def idle(self) -> bool:
+        """Whether there is anything that nobody has open."""
+        return bool(self._strays) or any(True for _ in self._closed())
+
+    def has(self, name: str) -> bool:
+        """Whether anything of the device is on disk."""
+        return name in self.kept or name in self._strays
+
+    def open(self, name: str, index: Index) -> Kept | None:
+        """The device on disk, made where it is not there; None where the disk does not do it."""
+        kept = self.kept.get(name)
+        if kept is None:
+            try:
+                local = LocalDevice(self._disk.folder, name, index.blocks, index.device_bytes)
+                kept = Kept(local, usage=local.usage)
+            except OSError as error:
+                self._disk.failed(f"device {name[:12]} cannot be kept", error)
+                return None
+            self._strays.pop(name, None)
+            self.kept[name] = kept
+        if kept.local.present < index.stored:
+            kept.local.marked = False
+        kept.index = index
+        return kept
+
+    async def measure(self, several: Iterable[Kept]) -> None:
+        """See what they take now."""
+        with self._disk.tolerant("a device cannot be measured"):
+            for kept in several:
+                if not kept.local.closed:
+                    kept.usage = await self._disk.thread(_usage, kept.local)
+
+    async def make(self, need: int, *, demand: bool) -> bool:
+        """Give blocks up until `need` bytes fit; whether they do. demand: also blocks that somebody may use."""
+        if self.used + need <= self.limit:
+            return True
+        goal = self.limit - need - min(SLACK, self.limit // 16)
+        with self._disk.tolerant("room cannot be made"):
+            await self._adopt_strays()
+            for tier in (self._closed, self._open) if demand else (self._closed,):
+                while self.used > goal and await self._give_up(list(tier()), self.used - goal) > 0:
+                    pass
+        return self.used + need <= self.limit
+
+    def close(self) -> None:
+        for kept in self.kept.values():
+            kept.local.close()
+
+    def _closed(self) -> Iterator[Kept]:
+        return (kept for kept in self.kept.values() if not kept.users and not kept.pins and kept.usage)
+
+    def _open(self) -> Iterator[Kept]:
+        return (kept for kept in self.kept.values() if kept.users and not kept.pins and kept.usage)
+
+    async def _adopt_strays(self) -> None:
+        """Open what earlier processes left, to see which of it is old."""
+        while self._strays:
+            name = next(iter(self._strays))
+            try:
+                local = await self._disk.thread(LocalDevice.found, self._disk.folder, name)
+            except OSError:
+                local = None
+            usage = self._strays.pop(name, 0)
+            if name in self.kept:  # opened meanwhile
+                if local is not None:
+                    local.close()
+            elif local is None:
+                _delete(self._disk.folder, name)
+            else:
+                self.kept[name] = Kept(local, usage=usage)
+
+    async def _give_up(self, several: Sequence[Kept], size: int) -> int:
+        """Give up about `size` bytes of what was used least lately; how many it were. Raises OSError."""
+        free = await self._disk.thread(lambda: [kept for kept in several if not kept.local.opened_elsewhere()])
+        tables = [(kept, kept.local.rows()) for kept in free]
+        victims = await self._disk.thread(oldest, tables, -(-size // BLOCK))
+        freed = 0
+        for kept, blocks in victims:
+            if kept.pins:
+                continue
+            # From here on nobody is told any more that the file is complete; only then may it get holes.
+            kept.local.marked = False
+            before = kept.usage
+            await self._disk.thread(kept.local.unmark)
+            for block in blocks:
+                kept.local.clear(block)
+            with self._disk.tolerant("blocks cannot be given up"):
+                await self._disk.thread(_punch, kept.local, kept.local.take_dirty(), blocks)
+            await self.measure([kept])
+            self._figures.evicted += len(blocks)
+            if not kept.users and (not kept.local.present or kept.usage >= before):
+                # Empty, or the file system gives room back by whole files only.
+                del self.kept[kept.local.name]
+                await self._disk.thread(kept.local.remove())
+                kept.usage = 0
+            freed += before - kept.usage
+        return freed
+
+
+def oldest(tables: Sequence[tuple[Kept, bytes]], count: int) -> list[tuple[Kept, list[int]]]:
+    """The `count` blocks of all these tables that were used least lately, by device, ascending."""
+    times: Counter[int] = Counter()
+    for _, rows in tables:
+        times.update(when for _, when in rows_here(rows))
+    wanted = dict.fromkeys(times, 0)
+    for when in sorted(times):
+        wanted[when] = min(count, times[when])
+        count -= wanted[when]
+    victims: list[tuple[Kept, list[int]]] = []
+    for kept, rows in tables:
+        blocks = []
+        for block, when in rows_here(rows):
+            if wanted[when]:
+                wanted[when] -= 1
+                blocks.append(block)
+        if blocks:
+            victims.append((kept, blocks))
+    return victims
+
+
+def _strays(folder: Path) -> dict[str, int]:
+    """Bytes on disk of each device below `folder`; what is no whole device is removed. Raises OSError."""
+    found: dict[str, int] = {}
+    tables = {path.stem for path in folder.glob("*.table")}
+    for path in folder.iterdir():
+        if not _NAME.fullmatch(path.stem):
+            continue
+        if path.suffix in (".passing", ".gone") or (path.suffix in (".data", ".complete") and path.stem not in tables):
+            path.unlink()
+        elif path.suffix == ".data":
+            found[path.stem] = path.stat().st_blocks * 512
+    return found
+
+
+def _delete(folder: Path, name: str) -> None:
+    for suffix in ("complete", "table", "data"):
+        (folder / f"{name}.{suffix}").unlink(missing_ok=True)
+
+
+def _usage(local: LocalDevice) -> int:
+    return local.usage
+
+
+def _punch(local: LocalDevice, pages: Sequence[tuple[int, bytes]], blocks: Sequence[int]) -> None:
+    """The table first: a block that it still has while its bytes are gone would look damaged."""
+    try:
+        local.write_rows(pages)
+    finally:
+        local.punch(blocks)

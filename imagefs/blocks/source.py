@@ -1,0 +1,181 @@
+"""Where blocks come from when they are not on this machine: packs of a store, read by ranges.
+
+The store is connected when something is first read, and anew when reads keep failing, so that a device whose blocks are
+all here needs no store to be reachable. Packs that were read stay open, the latest used.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Protocol
+
+from imagefs.format.index import Pack
+from imagefs.images import Images, object_path
+from stripefs.errors import StoreError
+from stripefs.settings import StoreSettings
+from stripefs.store.base import Buffer, Handle, Store
+from stripefs.store.url import open_store, redact
+
+__all__ = ["PackSource", "Source"]
+
+PACKS = 64
+"""Open at once: 2 GiB of them. Each may be a descriptor or a connection."""
+
+FAILURES = 3
+"""Reads that fail in a row before the store is connected anew."""
+
+PAUSE = 5.0
+"""Seconds between two connections."""
+
+
+class Source(Protocol):
+    """Called from many threads at once; a call may block."""
+
+    def read(self, pack: Pack, offset: int, length: int) -> Buffer:
+        """`length` bytes of the pack, unchecked. Raises StoreErrors; Transient ones are worth another try."""
+
+
+class PackSource:
+    """The packs, and the images, of the store that `settings` describe. Nothing is asked before the first call."""
+
+    def __init__(self, settings: StoreSettings, *, connect: Callable[[StoreSettings], Store] = open_store) -> None:
+        self.url = redact(settings.url)
+        self._settings = settings
+        self._connect = connect
+        self._lock = threading.Lock()
+        self._store: Future[Store] | None = None
+        self._connected = 0.0
+        self._last: Store | None = None  # the one before, which calls under way may use
+        self._open: OrderedDict[bytes, _Opened] = OrderedDict()
+        self._failures = 0
+        self._closed = False
+
+    def images(self) -> Images:
+        """The images of the store, connected. Raises ConfigError and StoreErrors."""
+        return Images(self._connection())
+
+    def read(self, pack: Pack, offset: int, length: int) -> Buffer:
+        """`length` bytes of the pack, unchecked. Raises StoreErrors."""
+        opened, new = self._enter(pack.digest)
+        try:
+            if new:
+                opened.open(self._connection, object_path("packs", pack.digest.hex()))
+            data = opened.handle.result().read(offset, length)
+        except StoreError:
+            # A handle that failed may stay broken, so the next read opens the pack anew.
+            self._failed(pack.digest, opened)
+            raise
+        finally:
+            opened.leave()
+        self._failures = 0
+        return data
+
+    def close(self) -> None:
+        """Let go of everything. Reads under way may fail."""
+        with self._lock:
+            self._closed = True
+            opened, self._open = list(self._open.values()), OrderedDict()
+            store, self._store = self._store, None
+            last, self._last = self._last, None
+        for one in opened:
+            one.leave()
+        if last is not None:
+            last.close()
+        if store is not None and store.done() and store.exception() is None:
+            store.result().close()
+
+    def _connection(self) -> Store:
+        """One thread connects; those that come meanwhile share what becomes of it."""
+        with self._lock:
+            if self._closed:
+                raise StoreError(f"{self.url} is not used any more")
+            future = self._store
+            mine = future is None
+            if future is None:
+                future = self._store = Future()
+        if not mine:
+            return future.result()
+        try:
+            store = self._connect(self._settings)
+        except BaseException as error:
+            with self._lock:
+                self._store = None
+            future.set_exception(error)
+            raise
+        with self._lock:
+            self._connected, self._failures = time.monotonic(), 0
+            forgotten = self._store is not future  # closed meanwhile
+        future.set_result(store)
+        if forgotten:
+            store.close()
+        return store
+
+    def _enter(self, digest: bytes) -> tuple[_Opened, bool]:
+        """The pack, and whether the caller must open it."""
+        surplus = None
+        with self._lock:
+            opened = self._open.get(digest)
+            new = opened is None
+            if opened is None:
+                opened = self._open[digest] = _Opened()
+                if len(self._open) > PACKS:
+                    surplus = self._open.popitem(last=False)[1]
+            self._open.move_to_end(digest)
+            opened.enter()
+        if surplus is not None:
+            surplus.leave()
+        return opened, new
+
+    def _failed(self, digest: bytes, opened: _Opened) -> None:
+        retired = None
+        surplus: list[_Opened] = []
+        with self._lock:
+            self._failures += 1
+            if self._open.get(digest) is opened:
+                surplus.append(self._open.pop(digest))
+            store = self._store
+            if (
+                self._failures >= FAILURES
+                and store is not None
+                and store.done()
+                and time.monotonic() - self._connected >= PAUSE
+            ):
+                # Whoever still uses the one before has had the time between two connections to end.
+                retired, self._last, self._store = self._last, store.result(), None
+                surplus += self._open.values()
+                self._open.clear()
+        for one in surplus:
+            one.leave()
+        if retired is not None:
+            retired.close()
+
+
+class _Opened:
+    """A pack that is open or being opened. Closed when the source and every read have left it."""
+
+    def __init__(self) -> None:
+        self.handle: Future[Handle] = Future()
+        self._users = 1
+        self._lock = threading.Lock()
+
+    def open(self, connection: Callable[[], Store], path: bytes) -> None:
+        """Open it for all that wait; what fails reaches them as well."""
+        try:
+            self.handle.set_result(connection().open(path))
+        except BaseException as error:  # noqa: BLE001  raised by every `handle.result()`, the caller's own first
+            self.handle.set_exception(error)
+
+    def enter(self) -> None:
+        with self._lock:
+            self._users += 1
+
+    def leave(self) -> None:
+        with self._lock:
+            self._users -= 1
+            unused = self._users == 0
+        if unused and self.handle.done() and self.handle.exception() is None:
+            self.handle.result().close()

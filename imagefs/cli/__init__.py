@@ -1,0 +1,1 @@
+"""The command `imagefs`: flags, words for people, exit codes."""

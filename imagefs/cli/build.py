@@ -1,0 +1,101 @@
+"""`imagefs build SRC STORE`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from imagefs.cli.common import ended_by_sigterm, flags, json_flag, opened, print_json, quiet_flag, settings_for
+from imagefs.cli.progress import shown
+from imagefs.reference import Reference, parse_store
+from stripefs.cli.flags import SettingsCommand
+from stripefs.cli.show import table
+from stripefs.errors import ConfigError
+from stripefs.units import format_size
+
+__all__ = ["command"]
+
+
+@click.command("build", cls=SettingsCommand)
+@click.argument("source", metavar="SRC")
+@click.argument("store")
+@click.option("-t", "--tag", default="", metavar="TAG", help="Name the image so, whatever had that name before.")
+@click.option(
+    "--trace",
+    "traces",
+    multiple=True,
+    metavar="TRACE",
+    help="What starts touched: a file, or STORE#TAG[/WORKLOAD[/NAME]]; may be repeated.  [those of the image that TAG "
+    "names so far]",
+)
+@click.option("--no-trace", is_flag=True, help="Make no hot device.")
+@click.option("--platform", default="", metavar="OS/ARCH", help="Which image of several.  [this host's]")
+@click.option("--authfile", default="", metavar="FILE", help="Credentials for the registry.  [skopeo's own]")
+@click.option("--src-tls-verify/--no-src-tls-verify", default=True, help="Insist on https and its certificates.")
+@json_flag
+@quiet_flag
+@flags("build", "store")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    source: str,
+    store: str,
+    tag: str,
+    traces: tuple[str, ...],
+    no_trace: bool,
+    platform: str,
+    authfile: str,
+    src_tls_verify: bool,
+    as_json: bool,
+    quiet: bool,
+    config: str,
+) -> None:
+    """Make an image of SRC in STORE.
+
+    SRC is oci:LAYOUT[:REF], dir:PATH or docker://REFERENCE. STORE is a URL or a directory, which may be new. What the
+    store has already is not stored again. A build that is interrupted publishes nothing, and the next one goes on from
+    what it stored. Where there are traces, what they say is touched first is copied into a hot device.
+    """
+    from imagefs.build.docker import Registry
+    from imagefs.build.job import make_image
+    from imagefs.build.platform import Platform
+    from imagefs.build.source import How
+    from imagefs.cli.traces import gather, words
+
+    if traces and no_trace:
+        raise ConfigError("--trace and --no-trace contradict each other")
+    place = Reference(parse_store(store), tag)
+    settings = settings_for(ctx, config, place.store)
+    how = How(
+        Path(settings.tmp),
+        settings.limits,
+        Platform.parse(platform) if platform else Platform.here(),
+        Registry(authfile, src_tls_verify),
+    )
+    began = time.monotonic()
+    with ended_by_sigterm(), opened(settings, make=True) as images, shown(quiet=quiet) as progress:
+        found = [] if no_trace else gather(traces, settings) if traces else None
+        made = make_image(source, images, how, tag=tag, traces=found, progress=progress)
+    took = time.monotonic() - began
+    if as_json:
+        document = {"store": str(Reference(place.store)), "tag": tag, **asdict(made), "seconds": round(took, 3)}
+        print_json(document)
+    elif quiet:
+        sys.stdout.write(made.digest + "\n")
+    else:
+        built, hot = made.built, made.hot
+        stored = f"{format_size(built.stored_bytes)} in {built.blocks} blocks, {format_size(built.new_bytes)} new"
+        rows = [
+            ("image", str(Reference(place.store, tag or made.digest))),
+            ("digest", made.digest),
+            ("files", str(built.files)),
+            ("stored", stored),
+            ("metadata", format_size((hot or built).metadata_bytes)),
+            ("hot device", words(hot) if hot else ""),
+            ("time", f"{took:.1f} s"),
+        ]
+        sys.stdout.write(table(rows) + "\n")

@@ -1,0 +1,72 @@
+"""What the commands on stores share: flags, settings, and the store itself."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar
+
+import click
+
+from imagefs.config import IMAGEFS, Settings, resolve
+from imagefs.images import Images
+from stripefs.cli.flags import given, settings_flags
+from stripefs.store.url import open_store
+
+__all__ = ["ended_by_sigterm", "flags", "images_of", "json_flag", "opened", "print_json", "quiet_flag", "settings_for"]
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_PATIENCE = 60.0  # seconds in which a store may come back
+
+json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+quiet_flag = click.option("-q", "--quiet", is_flag=True, help="Show no progress, and of the result only what names it.")
+
+
+def flags(*sections: str) -> Callable[[_F], _F]:
+    """--config, and the flags of these sections of the options; --log-level in any case."""
+
+    def add(function: _F) -> _F:
+        config = click.option(
+            "--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones."
+        )
+        return settings_flags(*sections, also=["log-level"], options=IMAGEFS)(config(function))
+
+    return add
+
+
+def settings_for(ctx: click.Context, config: str, store: str = "") -> Settings:
+    """What this invocation, the environment and the files say. Raises ConfigError."""
+    return resolve(given(ctx), url=store, config=config)
+
+
+@contextmanager
+def opened(settings: Settings, *, make: bool = False) -> Iterator[Images]:
+    """The images in the store of `settings`, connected while this lasts; with `make` it may be new."""
+    store = open_store(settings.store, make=make)
+    try:
+        yield Images(store, _PATIENCE)
+    finally:
+        store.close()
+
+
+@contextmanager
+def ended_by_sigterm() -> Iterator[None]:
+    """SIGTERM ends what happens inside as Ctrl-C does, so that it takes away what it has put somewhere."""
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def images_of(ctx: click.Context, config: str, store: str) -> AbstractContextManager[Images]:
+    """The images in a store that exists. Raises ConfigError and StoreErrors."""
+    return opened(settings_for(ctx, config, store))
+
+
+def print_json(document: object) -> None:
+    sys.stdout.write(json.dumps(document, indent=2) + "\n")

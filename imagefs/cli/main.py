@@ -1,0 +1,56 @@
+"""Where `imagefs` starts: its commands and its page (see `stripefs.cli.program`)."""
+
+from __future__ import annotations
+
+from stripefs.cli.program import Program
+
+__all__ = ["COMMANDS", "PROGRAM", "page", "run"]
+
+COMMANDS = {
+    "build": "Make an image from an OCI image or a directory.",
+    "ls": "The images in a store.",
+    "inspect": "What an image is made of, and what it shares.",
+    "verify": "Read everything and check every byte.",
+    "rm": "Take an image out of a store.",
+    "gc": "Remove what no image needs any more.",
+    "optimize": "Put what starts touch first into a hot device.",
+    "trace": "Show, merge and compare what starts touched.",
+    "completion": "Print the completion script for bash, zsh or fish.",
+    "mount": "Show the tree of an image below a directory.",
+    "umount": "Take a mounted image away.",
+    "status": "What is mounted, fetched and kept on this host.",
+    "ready": "Say that a job has started: its trace is complete.",
+    "run": "Run a container from an image.",
+    "daemon": "The service behind the mounts, in the foreground.",
+}
+"""Name and one line of each command; `imagefs.cli.NAME` holds its click command as `command`."""
+
+_PAGE = """\
+Usage: imagefs COMMAND [OPTIONS] [ARGUMENTS]
+
+  Container images that are there at once: their bytes come when they are
+  touched, and what a start touched comes first the next time.
+
+Commands:
+{commands}
+
+Options:
+  --version   Print the version.
+  -h, --help  Print this page; `imagefs COMMAND --help` prints that command's.
+
+Example:
+  imagefs build docker://python:3.12 /srv/images --tag python
+  imagefs run /srv/images#python -- python -c 'print("hello")'
+"""
+
+PROGRAM = Program("imagefs", "imagefs.cli", COMMANDS, _PAGE)
+
+
+def page() -> str:
+    """The text of `imagefs --help`."""
+    return PROGRAM.page()
+
+
+def run() -> int:
+    """The console script: handle sys.argv and answer the exit code."""
+    return PROGRAM.run()

@@ -1,0 +1,47 @@
+"""What the daemon tells, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from stripefs.cli.show import table
+from stripefs.units import format_size
+
+__all__ = ["describe", "judged"]
+
+
+def judged(figures: Mapping[str, Any]) -> str:
+    """What a start's replay was worth."""
+    start = figures.get("start") or {}
+    if not start:
+        return "the start is not over"
+    rows = [("start", f"{start['seconds']:g} s, ended by {start['ended_by']}")]
+    if "precision" in start:
+        rows.append(("fetched ahead", f"precision {start['precision']:.2f}, recall {start['recall']:.2f}"))
+    rows.append(("readers waited", f"{start['waited_ms']:.0f} ms for the store"))
+    return table(rows)
+
+
+def describe(status: Mapping[str, Any]) -> str:
+    """The daemon and its images."""
+    blocks = status["blocks"]
+    rows = [
+        ("daemon", f"pid {status['supervisor_pid']}, worker {status['worker_pid']}, {status['restarts']} restarts"),
+        ("cache", f"{format_size(blocks['used'])} of {format_size(blocks['limit'])} in {status['cache']}"),
+    ]
+    parts = [table(rows)]
+    for image in status["images"]:
+        present = sum(device.get("present", 0) for device in image["devices"])
+        total = sum(device.get("blocks", 0) for device in image["devices"])
+        share = f"{present} of {total} blocks" if present < total else f"all {total} blocks"
+        shown = [
+            ("image", image["name"]),
+            ("digest", image["image"][:12]),
+            ("mounted at", image["mountpoint"] or f"process {image['owner']}"),
+            ("plane", image["plane"]),
+            ("local", share),
+            ("recording", "yes" if image.get("recording") else image["unrecorded"] or "over"),
+        ]
+        parts.append(table(shown) + ("\n" + judged(image) if image.get("start") else ""))
+    return "\n\n".join(parts)

@@ -1,0 +1,102 @@
+"""Every option of imagefs, declared once, and how the settings come from what was given.
+
+`IMAGEFS` is the one declaration, made of the parts in `stripefs.options`: flags, `IMAGEFS_*` variables, TOML keys,
+`--help` and the table in docs/cli.md all come from it. `resolve` turns what was given into `Settings`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from imagefs.build.limits import Limits
+from imagefs.settings import DaemonSettings
+from stripefs.config import LOG, STORE
+from stripefs.options import Given, Option, Options, count, duration, kib, loopback, rate, size, some_folder
+from stripefs.settings import StoreSettings
+
+__all__ = ["IMAGEFS", "Settings", "config_files", "nearest", "resolve"]
+
+_MIB = 1 << 20
+_LOG_FILE = "standard error with -f, else imagefs.log in the runtime folder"
+
+IMAGEFS = Options("imagefs", {"store": "The store", "daemon": "The service", "build": "Building"}, (
+    *STORE,
+    Option("daemon", "cache", some_folder, "", "Folder for what was fetched.", "DIR",
+           shown="/var/cache/bootseer/imagefs for root, ~/.cache/bootseer/imagefs for others"),
+    Option("daemon", "runtime", some_folder, "", "Folder of the socket and of the devices.", "DIR",
+           shown="/run/bootseer for root, $XDG_RUNTIME_DIR/bootseer for others"),
+    Option("daemon", "cache-size", size(64 * _MIB, 1 << 60, auto=0), "auto", "Most bytes of blocks on disk.", "SIZE",
+           shown="half of what is free there"),
+    Option("daemon", "memory", size(16 * _MIB, 1 << 50), "64MiB", "Most memory for blocks on their way.", "SIZE"),
+    Option("daemon", "io-timeout", duration(1, 86400), "90s", "A read that took this long answers EIO.", "TIME"),
+    Option("daemon", "fetches", count(1, 1024), "8", "Ranges under way at once when prefetching.", "N"),
+    Option("daemon", "background-rate", rate(1 << 50), "20MB/s",
+           "Speed at which the rest of an image comes when its job is ready; 0 for not at all.", "RATE"),
+    Option("daemon", "record-seconds", duration(0, 86400), "120s", "How long a start is recorded at most.", "TIME"),
+    Option("daemon", "read-ahead", kib, "1MiB", "The kernel's own read-ahead.", "SIZE", "read_ahead_kb"),
+    Option("daemon", "max-background", count(1, 65535), "64", "Requests the kernel may have under way.", "N"),
+    Option("daemon", "metrics", loopback, "", "Serve Prometheus metrics here; loopback only.", "HOST:PORT",
+           shown="none"),
+    *(dataclasses.replace(option, section="daemon", shown=_LOG_FILE if option.name == "log-file" else "")
+      for option in LOG),
+    Option("build", "tmp", some_folder, "", "Folder for unpacked layers while an image is built.", "DIR",
+           shown="build in the cache folder"),
+    Option("build", "max-layers", count(1, 1 << 20), "1000", "Most layers of an image.", "N", "layers"),
+    Option("build", "max-entries", count(1, 1 << 40), "2000000", "Most names in all layers together.", "N",
+           "entries"),
+    Option("build", "max-attributes", size(1, 1 << 40), "256MiB",
+           "Most bytes of attributes, links and maps of holes in all layers together.", "SIZE", "attribute_bytes"),
+    Option("build", "max-size", size(1, 1 << 60), "1TiB", "Most bytes of files in all layers together.", "SIZE",
+           "tree_bytes"),
+    Option("build", "max-layer-size", size(1, 1 << 60), "1TiB", "Most bytes of one layer, unpacked.", "SIZE",
+           "layer_bytes"),
+    Option("build", "max-ratio", count(1, 1 << 40), "200",
+           "Most unpacked bytes for one packed byte, of layers beyond 1 GiB.", "N", "ratio"),
+    Option("build", "max-path", size(1, 4096), "4096", "Most bytes of a name with its directories.", "SIZE",
+           "path_bytes"),
+    Option("build", "max-headers", size(512, 1 << 40), "1MiB", "Most bytes of extended headers of one entry.", "SIZE",
+           "header_bytes"),
+))  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """All that can be set. tmp: folder for unpacked layers, absolute. limits: what a layer may ask for."""
+
+    store: StoreSettings = field(default_factory=StoreSettings)
+    daemon: DaemonSettings = field(default_factory=DaemonSettings)
+    limits: Limits = field(default_factory=Limits)
+    tmp: str = ""
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The hint for an unknown word."""
+    return IMAGEFS.nearest(word, known)
+
+
+def config_files(environ: Mapping[str, str]) -> list[Path]:
+    """Where files are looked for when none is named, the weakest first. They need not exist."""
+    return IMAGEFS.files(environ)
+
+
+def resolve(given: Given, *, url: str = "", config: str = "", environ: Mapping[str, str] | None = None) -> Settings:
+    """Settings from what the command line gave, the environment, the files and the defaults, in that order.
+
+    given: by option name, from flags. url: the store. config: the one file to read instead of the usual ones ("" for
+    those; IMAGEFS_CONFIG also names it). environ: the process's own unless given. Raises ConfigError, which names the
+    place a bad value came from.
+    """
+    environ = os.environ if environ is None else environ
+    values = IMAGEFS.values(given, environ, config_files(environ), config)
+    for name in ("cache", "runtime"):
+        if not values["daemon"].get(name):
+            values["daemon"].pop(name, None)  # the default depends on who asks
+    daemon = DaemonSettings(**values["daemon"])
+    tmp = values["build"].pop("tmp", "") or os.path.join(daemon.cache, "build")
+    return Settings(
+        StoreSettings(url=url, **values["store"]), daemon, dataclasses.replace(Limits(), **values["build"]), tmp
+    )

@@ -1,0 +1,103 @@
+"""Running a container from an image of a store: attach it, run it, let it go."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from imagefs import mounts
+from imagefs.daemon import leftovers
+from imagefs.daemon.client import Attached, Client, Recording, new_identifier
+from imagefs.run import container
+from imagefs.run.options import Bind, RunOptions
+from imagefs.settings import DaemonSettings
+from stripefs.errors import MountError, StripefsError
+from stripefs.mount import kernel
+from stripefs.settings import StoreSettings
+
+__all__ = ["run"]
+
+_log = logging.getLogger(__name__)
+
+_MS_BIND = 4096
+
+_INSIDE = "/run/imagefs"
+"""Where a container finds the folder in which it says that its job has started."""
+
+
+def run(
+    client: Client, store: StoreSettings, image: str, options: RunOptions, tree: mounts.Options, recording: Recording
+) -> int:
+    """Run a container from the image of this tag or digest and wait for it; the exit status of its command.
+
+    As `imagefs.run.container.run` otherwise.
+    """
+    settings = client.settings
+    folder = Path(settings.runtime, "imagefs")
+    identifier = new_identifier()
+    signals = leftovers.ready_folder(settings.runtime, identifier)
+    if not recording.ready_file and not recording.off:
+        recording = dataclasses.replace(recording, ready_file=str(signals / "ready"))
+        options = dataclasses.replace(
+            options,
+            binds=[*options.binds, Bind(str(signals), _INSIDE)],
+            env=[f"IMAGEFS_READY={_INSIDE}/ready", *options.env],
+        )
+    attached = client.attach(store, image, recording, owner=os.getpid(), identifier=identifier)
+    try:
+        _make_shared(signals)
+        scratch = os.path.join(settings.cache, "upper")
+        with _mounter(attached, tree, settings, image) as mount_root:
+            return container.run(options, attached.config, mount_root, str(folder), scratch)
+    finally:
+        shutil.rmtree(signals, ignore_errors=True)
+        _let_go(client, attached)
+
+
+@contextlib.contextmanager
+def _mounter(
+    attached: Attached, tree: mounts.Options, settings: DaemonSettings, image: str
+) -> Iterator[Callable[[str], None]]:
+    """What mounts the image at a directory in the container's namespace.
+
+    The kernel's EROFS is mounted there and ends with it. The tree plane has processes, which must not be the
+    container's: it is mounted outside, for as long as this process lives, and bound.
+    """
+    if tree.plane != "tree":
+
+        def mount_here(target: str) -> None:
+            mounts.place(attached, target, tree, settings, name=image)
+
+        yield mount_here
+        return
+    lower = leftovers.lower_folder(settings.runtime, attached.id)
+    try:
+        lower.mkdir(parents=True)
+    except OSError as error:
+        raise MountError(f"{lower} cannot be made: {error.strerror}") from error
+    try:
+        mounts.show_tree(attached, str(lower), settings, image, owner=os.getpid())
+        yield lambda target: kernel.mount(str(lower), target, "", _MS_BIND, "")
+    finally:
+        leftovers.take_off(str(lower))
+        leftovers.remove_lower(lower)
+
+
+def _make_shared(folder: Path) -> None:
+    """A folder in which the job, which may be anybody, can make files."""
+    try:
+        folder.mkdir(parents=True)
+        folder.chmod(0o777)
+    except OSError as error:
+        raise MountError(f"{folder} cannot be made: {error.strerror}") from error
+
+
+def _let_go(client: Client, attached: Attached) -> None:
+    """A daemon that died meanwhile is no reason to hide how the command ended."""
+    with contextlib.suppress(StripefsError):
+        client.detach(attached.id)

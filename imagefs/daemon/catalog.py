@@ -1,0 +1,138 @@
+"""The documents of images on this machine: fetched once, checked each time, found again when the store is away.
+
+    manifests/DIGEST        manifests
+    indexes/DIGEST          block indexes, used where they lie, mapped
+    metadata/DIGEST.erofs   EROFS images, as the kernel mounts them
+    names/HASH              which digest a tag of a store stood for when it was last asked
+
+All calls block. A file appears under its name when it is whole and on disk; one that cannot be read, or does not hold
+what its name says, counts as missing. One process at a time may use the folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import mmap
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from imagefs.errors import DamagedObject
+from imagefs.format.index import Index
+from imagefs.format.manifest import Manifest, Metadata
+from imagefs.images import Images, is_digest
+
+__all__ = ["Catalog"]
+
+_KINDS = ("manifests", "indexes", "metadata", "names")
+
+
+class Catalog:
+    """The documents below `folder`, which is made where it is missing. Raises OSError for a disk that fails."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        for name in _KINDS:
+            (folder / name).mkdir(parents=True, exist_ok=True)
+
+    def tidy(self) -> None:
+        """Remove what a process that was killed had half written."""
+        for kind in _KINDS:
+            for draft in (self.folder / kind).glob(".*"):
+                draft.unlink(missing_ok=True)
+
+    def remembered(self, url: str, name: str) -> str:
+        """The digest that `name` stood for in the store at `url` when it was last asked, "" when it never was."""
+        try:
+            digest = str(json.loads(self._name(url, name).read_text())["digest"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return ""
+        return digest if is_digest(digest) else ""
+
+    def remember(self, url: str, name: str, digest: str) -> None:
+        with self._appears(self._name(url, name)) as file:
+            file.write_text(json.dumps({"store": url, "name": name, "digest": digest}))
+
+    def manifest(self, digest: str, images: Callable[[], Images]) -> Manifest:
+        """`images` is asked for the store only when the manifest is not here. Raises what reading it raises."""
+        path = self.folder / "manifests" / digest
+        data = _checked(path, digest)
+        if data is None:
+            data = images().manifest_bytes(digest)
+            with self._appears(path) as file:
+                file.write_bytes(data)
+        return Manifest.from_json(data)
+
+    def index(self, digest: str, images: Callable[[], Images]) -> Index:
+        path = self.folder / "indexes" / digest
+        for _ in range(2):
+            if (data := _mapped(path, digest)) is not None:
+                return Index(data)
+            with self._appears(path) as file:
+                file.write_bytes(images().index_bytes(digest))
+        raise DamagedObject(f"{path} does not keep what is written to it", hint="see whether its disk is healthy")
+
+    def indexes(self) -> list[str]:
+        """The digests of the block indexes that are here, those that came last first."""
+        found = [entry for entry in os.scandir(self.folder / "indexes") if len(entry.name) == 64]
+        return [entry.name for entry in sorted(found, key=lambda entry: entry.stat().st_mtime_ns, reverse=True)]
+
+    def kept_index(self, digest: str) -> Index | None:
+        """The block index if it is here and whole."""
+        data = _mapped(self.folder / "indexes" / digest, digest)
+        return Index(data) if data is not None else None
+
+    def metadata(self, entry: Metadata, images: Callable[[], Images]) -> Path:
+        """Where the EROFS image lies."""
+        path = self.folder / "metadata" / f"{entry.digest}.erofs"
+        if not _holds(path, entry.digest):
+            with self._appears(path) as file:
+                file.write_bytes(images().metadata(entry))
+        return path
+
+    def _name(self, url: str, name: str) -> Path:
+        return self.folder / "names" / hashlib.sha256(f"{url}#{name}".encode()).hexdigest()
+
+    @contextlib.contextmanager
+    def _appears(self, path: Path) -> Iterator[Path]:
+        """A file to write, which takes the place of `path` once it is on disk."""
+        descriptor, name = tempfile.mkstemp(prefix=".", dir=path.parent)
+        os.close(descriptor)
+        draft = Path(name)
+        try:
+            yield draft
+            with draft.open("rb") as file:
+                os.fsync(file.fileno())
+            draft.replace(path)
+        except BaseException:
+            draft.unlink(missing_ok=True)
+            raise
+
+
+def _checked(path: Path, digest: str) -> bytes | None:
+    """What the file holds when that is what its digest says."""
+    try:
+        data = path.read_bytes()
+    except OSError:
+        return None
+    return data if hashlib.sha256(data).hexdigest() == digest else None
+
+
+def _mapped(path: Path, digest: str) -> memoryview | None:
+    try:
+        with path.open("rb") as file:
+            data = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+    except (OSError, ValueError):  # an empty file cannot be mapped
+        return None
+    return data if hashlib.sha256(data).hexdigest() == digest else None
+
+
+def _holds(path: Path, digest: str) -> bool:
+    try:
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest() == digest
+    except OSError:
+        return False

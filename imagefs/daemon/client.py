@@ -1,0 +1,154 @@
+"""Asking the daemon: one JSON object there, one back (`stripefs.mount.service`), version 1.
+
+attach    id, store, image, …   the image's documents are here and its devices served; where they are
+mounted   id, plane             it is, and lasts from now on until it is unmounted
+ready     id or mountpoint      the start is over: record and replay are judged
+detach    id                    nobody uses this attachment any more
+status, stop                    as every supervisor's worker answers
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from imagefs.daemon import processes
+from imagefs.daemon.starting import ensure
+from imagefs.settings import DaemonSettings
+from stripefs.errors import MountError
+from stripefs.mount.control import ask
+from stripefs.settings import StoreSettings
+
+__all__ = ["Attached", "AttachedDevice", "Client", "NoDaemon", "Recording", "new_identifier"]
+
+_PATIENCE = 30.0
+"""Seconds for an answer that needs no store: a worker that is being replaced is up again in two."""
+
+_STARTS = 3
+"""Daemons to start when one after the other ends before it answers: somebody stops it while we come."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """How the start of an attachment is recorded. seconds 0: as long as the daemon's settings say."""
+
+    workload: str = "default"
+    seconds: float = 0.0
+    ready_file: str = ""
+    off: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AttachedDevice:
+    """A device of an attached image: its tag, and the file that holds it."""
+
+    tag: str
+    path: str
+    local: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Attached:
+    """An image that the daemon serves.
+
+    metadata: the EROFS image on local disk. config: the OCI image config. offline: the store could not be asked. upper:
+    a folder of the cache for what is written to it, to be made by whoever needs it.
+    """
+
+    id: str
+    image: str
+    metadata: str
+    devices: tuple[AttachedDevice, ...]
+    config: dict[str, Any]
+    offline: bool
+    upper: str
+
+
+class NoDaemon(MountError):
+    """Nobody listens."""
+
+
+class Client:
+    """The daemon of `settings.runtime`. Raises MountError where it does not answer, and what it says went wrong."""
+
+    def __init__(self, settings: DaemonSettings) -> None:
+        self.settings = settings
+
+    def attach(
+        self,
+        store: StoreSettings,
+        image: str,
+        recording: Recording,
+        *,
+        owner: int = 0,
+        mountpoint: str = "",
+        identifier: str = "",
+    ) -> Attached:
+        """Have the image of this tag or digest served; the daemon is started where none runs.
+
+        owner: the process with whose end the attachment ends, unless it is mounted by then; 0 for one that lasts until
+        `detach`. mountpoint: where it will be mounted, absolute, links resolved; "" for where only the owner sees it.
+        identifier: of the attachment, `new_identifier()` unless given.
+        """
+        request = {
+            "id": identifier or new_identifier(),
+            "store": dataclasses.asdict(store),
+            "image": image,
+            "owner": owner,
+            "owner_began": processes.began(owner) if owner else 0,
+            "mountpoint": mountpoint,
+            "namespace": processes.namespace(),
+            "timeout": self.settings.io_timeout,
+            "recording": dataclasses.asdict(recording),
+        }
+        for last in range(1 - _STARTS, 1):
+            ensure(self.settings)
+            try:
+                answer = self._ask("attach", self.settings.io_timeout + _PATIENCE, **request)
+                break
+            except NoDaemon:
+                if not last:
+                    raise
+        return Attached(
+            answer["id"],
+            answer["image"],
+            answer["metadata"],
+            tuple(AttachedDevice(**one) for one in answer["devices"]),
+            answer["config"],
+            answer["offline"],
+            answer["upper"],
+        )
+
+    def mounted(self, attached: Attached, plane: str) -> None:
+        """It is mounted where the attachment said, and lasts until it is unmounted."""
+        self._ask("mounted", _PATIENCE, id=attached.id, plane=plane)
+
+    def detach(self, identifier: str) -> None:
+        self._ask("detach", _PATIENCE, id=identifier)
+
+    def ready(self, which: str) -> dict[str, Any]:
+        """Tell that the start of an attachment (its id, or its mountpoint) is over; what its replay was worth."""
+        return self._ask("ready", _PATIENCE, which=which)
+
+    def status(self) -> dict[str, Any]:
+        return self._ask("status", _PATIENCE)
+
+    def stop(self) -> None:
+        self._ask("stop", _PATIENCE)
+
+    def _ask(self, operation: str, timeout: float, /, **values: Any) -> dict[str, Any]:
+        try:
+            return ask(Path(self.settings.socket), {"op": operation, **values}, timeout, what="the imagefs daemon")
+        except FileNotFoundError as error:
+            user = "" if os.geteuid() == 0 else " for this user"
+            raise NoDaemon(
+                f"no imagefs daemon runs{user} ({self.settings.socket})", hint="imagefs mount starts one"
+            ) from error
+
+
+def new_identifier() -> str:
+    return uuid.uuid4().hex

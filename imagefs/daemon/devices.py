@@ -1,0 +1,174 @@
+"""The tree that the daemon's FUSE mount shows: one directory, in it a file for each device that is served.
+
+A file is named by the digest of its device's block index, and its node id is made of that name, so a worker that takes
+over knows every node without having been told. What the kernel holds of a device, handles and pages, the source keeps.
+Only the user who runs the daemon may open the files; programs in an image read them through EROFS.
+"""
+
+from __future__ import annotations
+
+import stat
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from stripefs.errors import IsADirectory, NotADirectory, NotFound, StaleVersion
+from stripefs.mount.served import ROOT, ServedAttributes, Show
+from stripefs.store.base import Buffer, Space
+
+__all__ = ["DeviceTree", "Source"]
+
+_LONG = 3600.0
+"""Seconds for which the kernel may believe attributes: a device never changes."""
+
+_SOON = 0.0
+"""Seconds for which the kernel may believe that there is no device of a name: any moment there may be."""
+
+
+class Source(Protocol):
+    """Where the devices come from, by the digest of their index; `imagefs.daemon.host` is it."""
+
+    def served(self) -> Collection[str]: ...
+    def remembered(self) -> Collection[str]:
+        """Devices that the kernel knows, served or not."""
+
+    def size(self, index: str) -> int | None:
+        """Bytes of a device, None for one that is not served."""
+
+    def looked_up(self, index: str) -> None:
+        """The kernel is being told of the device."""
+
+    def forgotten(self, index: str, count: int) -> None:
+        """The kernel takes so many of those back; with the last one it holds no handle and no page any more."""
+
+    def opened(self, index: str) -> int:
+        """The handle of a new opening."""
+
+    def held(self, handle: int) -> str | None:
+        """The device that a handle is on."""
+
+    def released(self, handle: int) -> None: ...
+    async def read(self, index: str, offset: int, length: int) -> Buffer: ...
+
+
+@dataclass(slots=True)
+class _Attributes:
+    id: int
+    st_mode: int
+    size: int
+    links: int = 1
+    uid: int = 0
+    gid: int = 0
+    mtime_ns: int = 0
+    atime_ns: int = 0
+    rdev: int = 0
+    valid: float = _LONG
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.size // 512)
+
+
+class DeviceTree:
+    """The tree over `source`, owned by `uid` and `gid`."""
+
+    attr_timeout = _SOON
+    posix_acl = False
+
+    def __init__(self, source: Source, uid: int, gid: int) -> None:
+        self._source = source
+        self._uid = uid
+        self._gid = gid
+        self._names: dict[int, str] = {}
+
+    async def lookup(self, parent: int, name: bytes) -> ServedAttributes:
+        if parent != ROOT:
+            raise NotADirectory("a device is no directory")
+        index = name.decode("ascii", "replace")
+        size = self._source.size(index)
+        if size is None:
+            raise NotFound(f"no device {index} is served")
+        self._source.looked_up(index)
+        return self._file(index, size)
+
+    def forget(self, pairs: Iterable[tuple[int, int]]) -> None:
+        for node, count in pairs:
+            if (index := self._index(node)) is not None:
+                self._source.forgotten(index, count)
+
+    async def getattr(self, node_id: int) -> ServedAttributes:
+        if node_id == ROOT:
+            return _Attributes(ROOT, stat.S_IFDIR | 0o500, 0, 2, self._uid, self._gid, valid=_SOON)
+        return self._file(*self._known(node_id))
+
+    async def readlink(self, node_id: int) -> bytes:
+        raise NotFound("there are no links here")
+
+    async def open(self, node_id: int) -> int:
+        if node_id == ROOT:
+            raise IsADirectory("this is the directory of the devices")
+        return self._source.opened(self._known(node_id)[0])
+
+    async def read(self, handle: int, offset: int, size: int) -> Buffer:
+        index = self._source.held(handle)
+        end = self._source.size(index) if index is not None else None
+        if index is None or end is None:
+            raise _stale()
+        length = min(size, end - offset)
+        return await self._source.read(index, offset, length) if length > 0 else b""
+
+    async def release(self, handle: int) -> None:
+        self._source.released(handle)
+
+    async def opendir(self, node_id: int) -> int:
+        if node_id != ROOT:
+            raise NotADirectory("a device is no directory")
+        return ROOT
+
+    async def readdir(self, handle: int, start: int, show: Show) -> None:
+        for cookie, index in enumerate(sorted(self._source.served()), 1):
+            size = self._source.size(index)
+            if cookie > start and size is not None:
+                if not show(index.encode(), self._file(index, size), cookie):
+                    return
+                self._source.looked_up(index)  # what a listing shows counts as looked up
+
+    async def releasedir(self, handle: int) -> None:
+        pass
+
+    async def statfs(self) -> Space:
+        sizes = [self._source.size(index) or 0 for index in self._source.served()]
+        return Space(sum(sizes), 0, len(sizes))
+
+    async def listxattr(self, node_id: int) -> Sequence[bytes]:
+        return ()
+
+    async def getxattr(self, node_id: int, name: bytes) -> bytes | None:
+        return None
+
+    def _file(self, index: str, size: int) -> _Attributes:
+        return _Attributes(_node(index), stat.S_IFREG | 0o400, size, uid=self._uid, gid=self._gid)
+
+    def _known(self, node: int) -> tuple[str, int]:
+        """The device of a node, and its bytes."""
+        index = self._index(node)
+        size = self._source.size(index) if index is not None else None
+        if index is None or size is None:
+            raise _stale()
+        return index, size
+
+    def _index(self, node: int) -> str | None:
+        """The device of a node, also of one that is not served any more."""
+        if node not in self._names:
+            known = {*self._source.served(), *self._source.remembered()}
+            self._names |= {_node(one): one for one in known}
+        return self._names.get(node)
+
+
+def _stale() -> StaleVersion:
+    return StaleVersion("this device is not served any more", hint="mount its image again")
+
+
+def _node(index: str) -> int:
+    """63 bits of the digest, and none of the numbers that mean something to FUSE."""
+    return int(index[:16], 16) & (1 << 63) - 1 | 1 << 32

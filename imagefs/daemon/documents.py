@@ -1,0 +1,133 @@
+"""Bringing an image's documents to this machine: in threads, each once at a time, tried again while the store is away.
+
+A document that is here and whole is taken as it is, so an image that was used before needs no store. Whatever goes
+wrong is an error of ours: of the store, of a document, or of the cache's disk.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import TypeVar
+from weakref import WeakKeyDictionary
+
+import trio
+
+from imagefs.blocks.source import PackSource
+from imagefs.daemon.catalog import Catalog
+from imagefs.format.index import Index
+from imagefs.format.manifest import Manifest, Metadata
+from imagefs.format.plan import Plan
+from imagefs.images import is_digest
+from imagefs.traces import load_plan
+from stripefs.errors import Abandoned, StoreError, StripefsError
+from stripefs.tree.calls import Calls
+
+__all__ = ["Documents"]
+
+_log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+_RESOLVE_WITHIN = 5.0
+"""Seconds for a store to say what a tag stands for, when it told us before and may be out of reach now."""
+
+
+class Documents:
+    """Those in `catalog`, and in stores. A store that does not answer within `timeout` seconds is away."""
+
+    def __init__(self, catalog: Catalog, timeout: float) -> None:
+        self._catalog = catalog
+        self._timeout = timeout
+        self._under_way = Calls(timeout)
+        # Each store has threads of its own: those of one that hangs never come back.
+        self._calls: WeakKeyDictionary[PackSource, Calls] = WeakKeyDictionary()
+
+    async def resolve(self, source: PackSource, name: str) -> tuple[str, bool]:
+        """The digest of an image, and whether the store could not be asked and this is what it said last time."""
+        if is_digest(name):
+            return name, False
+        remembered = await trio.to_thread.run_sync(self._catalog.remembered, source.url, name)
+        calls = Calls(min(_RESOLVE_WITHIN, self._timeout)) if remembered else self._calls_to(source)
+        try:
+            digest = await calls.thread(
+                f"asking {source.url} for {name}", _careful, lambda: source.images().resolve(name)
+            )
+        except StoreError as error:
+            if not remembered:
+                raise
+            _log.warning("%s; taking %s for what it was: %s", error, name, remembered[:12])
+            return remembered, True
+        if digest != remembered:
+            try:
+                await trio.to_thread.run_sync(self._catalog.remember, source.url, name, digest)
+            except OSError as error:
+                _log.warning("what %s stands for is not remembered: %s", name, error.strerror)
+        return digest, False
+
+    async def manifest(self, digest: str, source: PackSource) -> Manifest:
+        return await self._bring(f"image {digest[:12]}", source, lambda: self._catalog.manifest(digest, source.images))
+
+    async def metadata(self, entry: Metadata, source: PackSource) -> Path:
+        """Where the EROFS image lies."""
+        return await self.once(
+            entry,
+            lambda: self._bring("an image's metadata", source, lambda: self._catalog.metadata(entry, source.images)),
+        )
+
+    async def index(self, digest: str, source: PackSource) -> Index:
+        return await self.once(
+            digest, lambda: self._bring("a block index", source, lambda: self._catalog.index(digest, source.images))
+        )
+
+    async def plan(self, image: str, workload: str, folder: Path, source: PackSource) -> Plan | None:
+        """What earlier starts of the image taught; `folder` is where it is kept while stores cannot be written."""
+        return await self._bring("a plan", source, lambda: load_plan(source.images(), image, workload, folder))
+
+    async def kept_index(self, digest: str) -> Index | None:
+        """The block index if it is here; no store is asked."""
+        try:
+            return await trio.to_thread.run_sync(self._catalog.kept_index, digest)
+        except (OSError, StripefsError) as error:
+            _log.warning("the block index %s cannot be used: %s", digest[:12], error)
+            return None
+
+    async def indexes(self) -> list[str]:
+        """The digests of the block indexes that are here, those that came last first."""
+        try:
+            return await trio.to_thread.run_sync(self._catalog.indexes)
+        except OSError as error:
+            _log.warning("what is kept of other images is not used: %s", error)
+            return []
+
+    async def once(self, key: object, call: Callable[[], Awaitable[_T]]) -> _T:
+        """`await call()`, or what becomes of the one under way for an equal `key`."""
+        while True:
+            with contextlib.suppress(Abandoned):  # by the one who asked first; now it is our turn
+                return await self._under_way.shared(key, call)
+            await trio.lowlevel.checkpoint()
+
+    def _calls_to(self, source: PackSource) -> Calls:
+        return self._calls.setdefault(source, Calls(self._timeout))
+
+    async def _bring(self, what: str, source: PackSource, call: Callable[[], _T]) -> _T:
+        try:
+            return await self._calls_to(source).thread(what, _careful, call)
+        except OSError as error:
+            raise StoreError(
+                f"{what} cannot be kept in {self._catalog.folder}: {error.strerror}",
+                hint="the cache needs room and a disk that works",
+            ) from error
+
+
+def _careful(call: Callable[[], _T]) -> _T:
+    """`call()`, whose errors are ours, or the operating system's: a client of a store may raise anything."""
+    try:
+        return call()
+    except (StripefsError, OSError):
+        raise
+    except BaseException as error:  # a panic of a client written in Rust is no Exception
+        _log.exception("a store's client failed unexpectedly")
+        raise StoreError(f"the store's client failed unexpectedly: {error!r}") from error

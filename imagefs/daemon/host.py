@@ -1,0 +1,442 @@
+"""The images that this host uses: attached, served, recorded, prefetched, let go.
+
+An *attachment* is one use of an image, by a mount or a container. It keeps the devices of its image open; so do the
+handles that the kernel holds on them, which outlive an attachment whose client forgot to unmount. What a worker's
+successor must know is in the journal before it is acted on (`imagefs.daemon.state`); what it need not know, such as a
+recording under way, ends with the worker and says so.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from imagefs.blocks.fetch import Blocks, Device
+from imagefs.blocks.source import PackSource
+from imagefs.daemon import leftovers, processes
+from imagefs.daemon.catalog import Catalog
+from imagefs.daemon.documents import Documents
+from imagefs.daemon.starts import Starts
+from imagefs.daemon.state import Attachment, DeviceUse, State
+from imagefs.daemon.watch import Watch
+from imagefs.format.manifest import Manifest
+from imagefs.images import is_digest
+from imagefs.settings import DaemonSettings
+from stripefs.errors import ConfigError, MountError, ServiceDown, StaleVersion, StripefsError
+from stripefs.mount.journal import MemoryJournal
+from stripefs.settings import StoreSettings
+from stripefs.store.base import Buffer
+from stripefs.store.url import redact
+
+__all__ = ["Host"]
+
+_log = logging.getLogger(__name__)
+
+
+class Host:
+    """One daemon's images. Everything runs on trio's thread but the calls that block."""
+
+    def __init__(self, settings: DaemonSettings, journal: MemoryJournal) -> None:
+        self._settings = settings
+        self._journal = journal
+        self.state = State.replayed(journal.load())
+        cache = Path(settings.cache)
+        catalog = Catalog(cache)
+        self.blocks = Blocks(
+            cache / "blocks",
+            limit=settings.cache_size or _half_of_what_is_free(cache),
+            memory=settings.memory,
+            io_timeout=settings.io_timeout,
+        )
+        catalog.tidy()  # nobody else uses the cache now
+        self._documents = Documents(catalog, settings.io_timeout)
+        self._sources: dict[StoreSettings, PackSource] = {}
+        self._devices: dict[str, Device] = {}  # by the digest of their index
+        self._starts = Starts(settings, self.blocks, self._documents)
+        self._watch = Watch(settings, self)
+        self._nursery: trio.Nursery
+        self._wanted: Counter[object] = Counter()  # devices and stores of images that are being attached
+        self._pinned: dict[str, list[Device]] = {}  # by attachment: those whose local files its mount uses
+        self._left: set[str] = set()  # attachments of which something is still to be removed
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Start when what an earlier worker served is served again; until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            await nursery.start(self.blocks.run)
+            await nursery.start(self._starts.run)
+            for index, facts in self.state.known.items():
+                kept = await self._documents.kept_index(index)
+                if kept is not None:
+                    source = self._source(StoreSettings(**facts["store"]))
+                    self._devices[index] = self.blocks.open(index, kept, source)
+            await nursery.start(self._watch.run)
+            for attachment in self.state.attachments.values():
+                if not attachment.ready and not attachment.unrecorded:
+                    self._record({"change": {"id": attachment.id, "unrecorded": "its worker was replaced"}})
+                self._pinned[attachment.id] = []
+                self._watch.begin(attachment)
+                if all(use.index in self._devices for use in attachment.devices):
+                    self._resume(attachment)
+                else:
+                    nursery.start_soon(self._resume_later, attachment)
+            self._left = await self._remains() - set(self.state.attachments)
+            task_status.started()
+            nursery.start_soon(self._clear_up)
+            nursery.start_soon(self._starts.tidy)
+            await self._offer_what_is_kept()
+
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    async def attach(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Bring the image's documents here, serve its devices, and begin what its last starts taught."""
+        identifier = str(request["id"])
+        known = self.state.attachments.get(identifier)
+        if known is None:
+            return await self._documents.once(("attach", identifier), lambda: self._attach(request))
+        source = self._source(StoreSettings(**known.store))
+        return self._described(known, await self._documents.manifest(known.image, source))
+
+    async def _attach(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        store, name = StoreSettings(**request["store"]), str(request["image"])
+        timeout = float(request["timeout"]) or self._settings.io_timeout
+        owner, began = int(request["owner"]), int(request["owner_began"])
+        if owner and processes.began(owner) != began:
+            raise MountError(
+                f"process {owner} is not to be seen by the daemon",
+                hint="both must be in one PID namespace: start the daemon in this one, with a --runtime of its own",
+            )
+        with self._wanting(store):
+            with trio.move_on_after(timeout):
+                source = self._source(store)
+                digest, offline = await self._documents.resolve(source, name)
+                manifest = await self._documents.manifest(digest, source)
+                with self._wanting(*(one.index for one in manifest.devices)):
+                    metadata = await self._bring(manifest, source)
+                    attachment = self._use(request, digest, manifest, metadata)
+                    if not offline and not is_digest(name):
+                        self._prefer(attachment)
+                    return {**self._described(attachment, manifest), "offline": offline}
+            raise ServiceDown(
+                f"{redact(store.url)}: no answer within {timeout:g} s",
+                hint="see whether the store is up and reachable; --io-timeout sets how long to wait",
+            )
+
+    def _use(self, request: Mapping[str, Any], digest: str, manifest: Manifest, metadata: Path) -> Attachment:
+        recording, url = request["recording"], redact(str(request["store"]["url"]))
+        attachment = Attachment(
+            id=str(request["id"]),
+            name=f"{url}#{request['image']}",
+            store=dict(request["store"]),
+            image=digest,
+            base=manifest.base or digest,
+            metadata=str(metadata),
+            devices=tuple(DeviceUse(one.tag, one.size, one.index) for one in manifest.devices),
+            since=time.time(),
+            begun=time.monotonic(),
+            workload=str(recording["workload"]),
+            owner=int(request["owner"]),
+            owner_began=int(request["owner_began"]),
+            mountpoint=str(request["mountpoint"]),
+            namespace=int(request["namespace"]),
+            ready_file=str(recording["ready_file"]),
+            record_seconds=float(recording["seconds"]) or self._settings.record_seconds,
+        )
+        for other in list(self.state.attachments.values()):
+            # Its client saw nothing mounted there, so what was is gone, and nobody noticed yet.
+            same = (other.mountpoint, other.namespace) == (attachment.mountpoint, attachment.namespace)
+            if other.mountpoint and same:
+                self.let_go(other)
+        devices = self._devices_of(attachment)
+        if recording["off"]:
+            attachment.unrecorded = "it was asked not to be"
+        else:
+            attachment.unrecorded = self._starts.why_not(attachment, devices, self.state)
+        self._record({"attach": attachment.to_json()})
+        attachment = self.state.attachments[attachment.id]
+        self._pinned[attachment.id] = [device for device in devices if device.pin()]
+        self._watch.begin(attachment)
+        self._starts.begin(attachment, devices, self._source(StoreSettings(**attachment.store)))
+        _log.info("%s is attached (%s)", attachment.name, digest[:12])
+        return attachment
+
+    def _prefer(self, attachment: Attachment) -> None:
+        """Its store has just answered: have devices that are served already come from there too."""
+        source = self._source(StoreSettings(**attachment.store))
+        facts = {use.index: {"store": attachment.store, "size": use.size} for use in attachment.devices}
+        self._record({"known": facts})
+        for device in self._devices_of(attachment):
+            self.blocks.open(device.digest, device.index, source).close()
+
+    async def mounted(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        attachment = self.state.attachments.get(str(request["id"]))
+        if attachment is None:
+            raise MountError("the daemon does not know this mount any more", hint="mount the image again")
+        self.settle(attachment, str(request["plane"]))
+        return {}
+
+    async def ready(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The start is over."""
+        which = str(request["which"])
+        for attachment in reversed(self.state.attachments.values()):
+            if which and which in (attachment.id, attachment.mountpoint):
+                self.finish(attachment, "ready")
+                return self._starts.figures(attachment)
+        raise ConfigError(f"no image is mounted at {which}", hint="imagefs status lists them")
+
+    async def detach(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Nobody uses it any more, or never did."""
+        attachment = self.state.attachments.get(str(request["id"]))
+        if attachment is not None:  # else an answer that was lost is asked for again
+            self.let_go(attachment)
+        return {}
+
+    # -- what the kernel asks --------------------------------------------------------------------------------------
+
+    def served(self) -> Collection[str]:
+        return self.state.known
+
+    def remembered(self) -> Collection[str]:
+        return self.state.lookups
+
+    def size(self, index: str) -> int | None:
+        facts = self.state.known.get(index)
+        return int(facts["size"]) if facts is not None else None
+
+    def looked_up(self, index: str) -> None:
+        self._record({"lookup": index})
+
+    def forgotten(self, index: str, count: int) -> None:
+        self._record({"forget": [index, count]})
+        self._close_unused()
+
+    def opened(self, index: str) -> int:
+        handle = self.state.next_handle
+        self._record({"open": [handle, index]})
+        return handle
+
+    def held(self, handle: int) -> str | None:
+        return self.state.handles.get(handle)
+
+    def released(self, handle: int) -> None:
+        self._record({"release": handle})
+        self._close_unused()
+
+    async def read(self, index: str, offset: int, length: int) -> Buffer:
+        device = self._devices.get(index) or await self._open_again(index)
+        if index not in self.state.pages:
+            self._record({"pages": index})
+        self._starts.touch(index, offset, length)
+        return await device.read(offset, length)
+
+    # -- what is noticed (`imagefs.daemon.watch`) ------------------------------------------------------------------
+
+    def attachments(self) -> Mapping[str, Attachment]:
+        return self.state.attachments
+
+    def finish(self, attachment: Attachment, how: str) -> None:
+        """Its start is over, if it was not before."""
+        if not attachment.ready and attachment.id in self.state.attachments:
+            self._record({"change": {"id": attachment.id, "ready": True}})
+            self._starts.finish(attachment, how)
+
+    def settle(self, attachment: Attachment, plane: str) -> None:
+        """It is mounted, and does not depend on the process that did it any more."""
+        self._record({"change": {"id": attachment.id, "plane": plane, "owner": 0}})
+
+    def let_go(self, attachment: Attachment) -> None:
+        """Nobody uses it any more."""
+        self.finish(attachment, "unmount")
+        self._starts.drop(attachment)
+        self._watch.end(attachment)
+        for device in self._pinned.pop(attachment.id):
+            device.unpin()
+        self._record({"detach": attachment.id})
+        self._close_unused()
+        self._left.add(attachment.id)
+        self._nursery.start_soon(self._clear_up)
+        _log.info("%s is let go", attachment.name)
+
+    # -- status --------------------------------------------------------------------------------------------------
+
+    def snapshot(self) -> dict[str, Any]:
+        return {
+            "cache": self._settings.cache,
+            "images": [
+                {
+                    **{key: value for key, value in one.to_json().items() if key not in ("store", "devices")},
+                    "store": redact(str(one.store["url"])),
+                    "devices": [self._figures(use) for use in one.devices],
+                    **self._starts.figures(one),
+                }
+                for one in self.state.attachments.values()
+            ],
+            "blocks": self.blocks.snapshot(),
+        }
+
+    def _figures(self, use: DeviceUse) -> dict[str, Any]:
+        device = self._devices.get(use.index)
+        found = {"tag": use.tag, "size": use.size, "index": use.index, "handles": self.state.holders(use.index)}
+        if device is None:
+            return found
+        return {**found, "blocks": device.index.stored, "present": device.present, "complete": device.complete}
+
+    def _described(self, attachment: Attachment, manifest: Manifest) -> dict[str, Any]:
+        devices, pinned = [], {device.digest: device for device in self._pinned[attachment.id]}
+        for use in attachment.devices:
+            local = use.index in pinned
+            path = str(pinned[use.index].path) if local else f"{self._settings.devices}/{use.index}"
+            devices.append({"tag": use.tag, "path": path, "local": local})
+        return {
+            "id": attachment.id,
+            "image": attachment.image,
+            "metadata": attachment.metadata,
+            "devices": devices,
+            "config": manifest.config,
+            "offline": False,
+            "upper": str(leftovers.upper_folder(self._settings.cache, attachment.id)),
+        }
+
+    # -- devices -------------------------------------------------------------------------------------------------
+
+    async def _bring(self, manifest: Manifest, source: PackSource) -> Path:
+        """Bring the metadata and all indexes here at once, and serve the devices; where the metadata lies."""
+        found: list[Path] = []
+
+        async def metadata() -> None:
+            found.append(await self._documents.metadata(manifest.metadata, source))
+
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(metadata)
+                for device in manifest.devices:
+                    nursery.start_soon(self._open, device.index, source)
+        except BaseExceptionGroup as group:
+            raise _first(group) from None
+        return found[0]
+
+    async def _open(self, digest: str, source: PackSource) -> None:
+        """Serve the device with this block index. Several may ask at once."""
+        if digest not in self._devices:
+            index = await self._documents.index(digest, source)
+            if digest not in self._devices:
+                self._devices[digest] = self.blocks.open(digest, index, source)
+
+    async def _open_again(self, digest: str) -> Device:
+        """A device in use whose index was not here any more when this worker began."""
+        facts = self.state.known.get(digest)
+        if facts is not None:
+            await self._open(digest, self._source(StoreSettings(**facts["store"])))
+        if (device := self._devices.get(digest)) is None:
+            raise StaleVersion(f"device {digest[:12]} is not served any more", hint="mount the image again")
+        return device
+
+    def _resume(self, attachment: Attachment) -> None:
+        devices = self._devices_of(attachment)
+        self._pinned[attachment.id] = [device for device in devices if device.pin()]
+        self._starts.resume(attachment, devices, self._source(StoreSettings(**attachment.store)))
+
+    async def _resume_later(self, attachment: Attachment) -> None:
+        try:
+            for use in attachment.devices:
+                await self._open_again(use.index)
+        except StripefsError as error:
+            _log.warning("%s is only served as it is read: %s", attachment.name, error)
+        else:
+            if attachment.id in self.state.attachments:
+                self._resume(attachment)
+
+    @contextmanager
+    def _wanting(self, *what: object) -> Iterator[None]:
+        """Nothing of these is closed meanwhile."""
+        self._wanted.update(what)
+        try:
+            yield
+        finally:
+            self._wanted.subtract(what)
+            self._wanted = +self._wanted
+            self._close_unused()
+
+    def _close_unused(self) -> None:
+        for digest in [one for one in self._devices if not self.state.in_use(one) and not self._wanted[one]]:
+            self._devices.pop(digest).close()
+        in_use = [one.store for one in self.state.attachments.values()]
+        in_use += [facts["store"] for facts in self.state.known.values()]
+        stores = {StoreSettings(**one) for one in in_use}
+        for store in [one for one in self._sources if one not in stores and not self._wanted[one]]:
+            self._sources.pop(store).close()
+
+    def _devices_of(self, attachment: Attachment) -> list[Device]:
+        return [self._devices[use.index] for use in attachment.devices]
+
+    def _source(self, store: StoreSettings) -> PackSource:
+        if store not in self._sources:
+            self._sources[store] = PackSource(store)
+        return self._sources[store]
+
+    def _record(self, record: dict[str, Any]) -> None:
+        self._journal.append(json.dumps(record).encode())
+        self.state.apply(record)
+        if self._journal.full():
+            self._journal.replace(json.dumps(one).encode() for one in self.state.records())
+
+    # -- the cache -----------------------------------------------------------------------------------------------
+
+    async def _offer_what_is_kept(self) -> None:
+        """Let blocks of images that nobody uses now serve others that have the same ones."""
+        for digest in await self._documents.indexes():
+            index = await self._documents.kept_index(digest)
+            if index is not None:
+                self.blocks.offer(digest, index)
+
+    async def _clear_up(self) -> None:
+        """Remove what uses left whose processes were killed, if they did."""
+        remains = await self._remains()
+        ids, self._left = sorted(self._left & remains), set()
+        if not ids:
+            return
+        facts = {"cache": self._settings.cache, "runtime": self._settings.runtime, "ids": ids}
+        try:
+            done = await trio.run_process(
+                [sys.executable, "-P", "-m", "imagefs.daemon.leftovers"],
+                stdin=json.dumps(facts).encode(),
+                capture_stdout=True,
+                capture_stderr=True,
+                check=False,
+            )
+        except OSError as error:
+            _log.warning("what is left of uses stays: %s", error)
+        else:
+            for line in done.stderr.decode("utf-8", "replace").splitlines():
+                _log.warning("%s", line)
+        self._left |= set(ids)  # what could not go yet is tried again when the next use ends
+
+    async def _remains(self) -> set[str]:
+        """The attachments of which something is there besides their mounts."""
+        try:
+            return await trio.to_thread.run_sync(leftovers.find, self._settings.cache, self._settings.runtime)
+        except OSError as error:
+            _log.warning("what is left of uses stays: %s", error)
+            return set()
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error
+
+
+def _half_of_what_is_free(folder: Path) -> int:
+    space = os.statvfs(folder)
+    return space.f_bavail * space.f_frsize // 2

@@ -1,0 +1,109 @@
+"""`python -m imagefs.daemon.leftovers`: what uses of images have on a host besides their mounts, and its removal.
+
+    CACHE/upper/ID                   what is written to a mount
+    RUNTIME/imagefs/mounts/ID/lower  the tree below an overlay, until that stands and holds it
+    RUNTIME/imagefs/ready/ID         where a container's job says that it has started
+
+ID is the attachment's. Whoever ends a use removes them; where that was killed the daemon has this program do it,
+because an unmount may wait for the daemon itself. On standard input it takes a JSON object: `cache`, `runtime`, `ids`.
+What an overlay somewhere still stands on is left.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import sys
+from collections.abc import Collection
+from pathlib import Path
+
+from stripefs.errors import MountError
+from stripefs.mount import kernel
+
+__all__ = ["clear", "find", "lower_folder", "ready_folder", "remove_lower", "take_off", "upper_folder"]
+
+_ID = re.compile(r"[0-9a-f]{32}")
+
+
+def upper_folder(cache: str, identifier: str) -> Path:
+    """The folder for what is written; also the source of the overlay, by which it is found again."""
+    return Path(os.path.abspath(cache), "upper", identifier)
+
+
+def lower_folder(runtime: str, identifier: str) -> Path:
+    """Where the tree is shown that something else stands on. As the kernel spells it."""
+    return Path(os.path.realpath(runtime), "imagefs/mounts", identifier, "lower")
+
+
+def ready_folder(runtime: str, identifier: str) -> Path:
+    return Path(runtime, "imagefs/ready", identifier)
+
+
+def find(cache: str, runtime: str) -> set[str]:
+    """All attachments of which there is something. Raises OSError."""
+    found = set()
+    places = upper_folder(cache, "ID"), lower_folder(runtime, "ID").parent, ready_folder(runtime, "ID")
+    for folder in (place.parent for place in places):
+        with contextlib.suppress(FileNotFoundError):
+            found |= {name for name in os.listdir(folder) if _ID.fullmatch(name)}
+    return found
+
+
+def clear(cache: str, runtime: str, identifier: str, in_use: Collection[str] = ()) -> None:
+    """Remove what there is of an attachment. in_use: sources of overlays that stand. Raises OSError, MountError."""
+    lower, upper = lower_folder(runtime, identifier), upper_folder(cache, identifier)
+    take_off(str(lower))
+    remove_lower(lower)
+    if str(upper) not in in_use:
+        take_off(os.path.realpath(upper))
+        _remove(upper)
+    _remove(ready_folder(runtime, identifier))
+
+
+def take_off(path: str) -> None:
+    """Unmount whatever is mounted there, whoever uses it. Raises OSError, MountError."""
+    while (here := kernel.find_mount(path)) is not None:
+        if here.fstype.startswith("fuse.") and os.geteuid() != 0:
+            from stripefs.mount import unprivileged
+
+            unprivileged.unmount(path, lazy=True)
+        else:
+            kernel.unmount(path, kernel.MNT_DETACH)
+
+
+def remove_lower(lower: Path) -> None:
+    """Remove the folder, in which nothing is mounted. Raises OSError."""
+    for folder in (lower, lower.parent):
+        with contextlib.suppress(FileNotFoundError):
+            folder.rmdir()
+
+
+def _remove(folder: Path) -> None:
+    with contextlib.suppress(FileNotFoundError):  # somebody else removes it too
+        shutil.rmtree(folder)
+
+
+def main() -> int:
+    """The program; its exit code."""
+    from imagefs.daemon import processes
+    from stripefs.mount.control import find_mounts
+
+    given = json.loads(sys.stdin.read())
+    cache, runtime = given["cache"], given["runtime"]
+    in_use = {mount.source for table in processes.tables().values() for mount in table if mount.fstype == "overlay"}
+    code = 0
+    for identifier in given["ids"]:
+        try:
+            clear(cache, runtime, identifier, in_use)
+        except (OSError, MountError) as error:
+            sys.stderr.write(f"what {identifier} left stays: {error}\n")
+            code = 1
+    find_mounts(Path(runtime, "imagefs/trees"))  # which removes what killed supervisors left there
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

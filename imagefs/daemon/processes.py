@@ -1,0 +1,56 @@
+"""Processes that use images: told from later ones of the same number, and the mounts that they see.
+
+Facts come from /proc; nothing here touches a mount.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Collection
+
+from stripefs.mount import kernel
+
+__all__ = ["began", "namespace", "tables"]
+
+_STATE, _STARTED = 0, 19
+"""Places of `state` and `starttime` behind the name, in the stat of proc(5)."""
+
+
+def began(process: int) -> int:
+    """When the process was started, in ticks since the machine was; 0 when there is none, or it has ended."""
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return 0
+    return int(fields[_STARTED]) if fields[_STATE] not in (b"Z", b"X") else 0
+
+
+def namespace() -> int:
+    """The mount namespace of this process."""
+    return os.stat("/proc/self/ns/mnt").st_ino
+
+
+def tables(namespaces: Collection[int] | None = None) -> dict[int, list[kernel.MountPoint]]:
+    """What is mounted in each of these mount namespaces, None for all; nothing in one in which there is no process.
+
+    Of processes that we may look at. Raises OSError.
+    """
+    own = namespace()
+    found: dict[int, list[kernel.MountPoint]] = {one: [] for one in namespaces or ()}
+    if namespaces is None or own in namespaces:
+        found[own] = kernel.mounts()
+    if namespaces is not None and set(namespaces) <= {own}:
+        return found
+    seen = set()
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            with contextlib.suppress(OSError):  # it ended, or is another user's
+                there = os.stat(f"/proc/{name}/ns/mnt").st_ino
+                view = there, os.readlink(f"/proc/{name}/root")  # each sees what is below its own root
+                if there != own and view not in seen and (namespaces is None or there in namespaces):
+                    with open(f"/proc/{name}/mountinfo", "rb") as file:
+                        found[there] = found.get(there, []) + kernel.parse_mountinfo(file.read())
+                    seen.add(view)
+    return found

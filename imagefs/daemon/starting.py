@@ -1,0 +1,120 @@
+"""Starting the daemon: what its supervisor is told, and that there is one of it.
+
+One daemon serves a runtime folder. Whoever starts one holds the lock there until it answers, so of two that start at
+once the second finds the first. What a killed daemon left mounted is taken away before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from imagefs.settings import DaemonSettings
+from stripefs.errors import MountError
+from stripefs.mount import kernel, mounting
+from stripefs.mount.control import Mount, find_mounts, make_directory
+from stripefs.mount.job import Job
+from stripefs.settings import MountSettings
+
+__all__ = ["daemon_job", "devices_mount", "ensure", "running", "serve"]
+
+_NAME = "imagefs"
+
+
+def daemon_job(settings: DaemonSettings) -> Job:
+    """The daemon as a job for a supervisor."""
+    return Job(
+        program="imagefs.daemon.worker",
+        payload=settings.to_json(),
+        source="imagefs",
+        mount=MountSettings(
+            mountpoint=settings.devices,
+            # Whoever runs in an image reads its devices through EROFS; the files themselves are the owner's alone.
+            allow_other=os.geteuid() == 0,
+            read_ahead_kb=settings.read_ahead_kb,
+            max_background=settings.max_background,
+            metrics=settings.metrics,
+            log_format=settings.log_format,
+            log_level=settings.log_level,
+            log_file=settings.log_file,
+        ),
+        command="imagefs",
+        directory=settings.runtime,
+        name=_NAME,
+    )
+
+
+def running(settings: DaemonSettings) -> Mount | None:
+    """The daemon of this runtime folder, if one answers."""
+    here = devices_mount(settings)
+    return next((one for one in find_mounts(Path(settings.runtime)) if one.mountpoint == here), None)
+
+
+def devices_mount(settings: DaemonSettings) -> str:
+    """`settings.devices` as the kernel spells it. The mount itself is not asked: its worker may not answer."""
+    parent, name = os.path.split(settings.devices)
+    return os.path.join(os.path.realpath(parent), name)
+
+
+def ensure(settings: DaemonSettings) -> bool:
+    """Start the daemon in the background unless it runs; whether it was started. Raises what kept it from that."""
+    if running(settings) is not None:
+        return False
+    with _alone(settings):
+        if running(settings) is not None:
+            return False
+        from stripefs.mount import daemon
+
+        daemon.start(daemon_job(settings))
+    return True
+
+
+def serve(settings: DaemonSettings, *, ready: Callable[[], None]) -> int:
+    """Be the daemon, in the foreground, until it is stopped; the exit status.
+
+    Raises MountError when one runs already.
+    """
+    from stripefs.mount import supervisor
+
+    with contextlib.ExitStack() as starting:
+        starting.enter_context(_alone(settings))
+        if (other := running(settings)) is not None:
+            raise MountError(
+                f"an imagefs daemon serves {settings.runtime} already (pid {other.supervisor_pid})",
+                hint="imagefs status shows it; another one needs --runtime and --cache of its own",
+            )
+
+        def answers() -> None:
+            starting.close()
+            ready()
+
+        return supervisor.serve(daemon_job(settings), ready=answers)
+
+
+@contextlib.contextmanager
+def _alone(settings: DaemonSettings) -> Iterator[None]:
+    """Nobody else starts a daemon meanwhile, and its mountpoint is there and free."""
+    folder = make_directory(Path(settings.runtime))
+    lock = os.open(folder / "imagefs.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        _clear(settings)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _clear(settings: DaemonSettings) -> None:
+    """Take away the mount of a daemon that is gone; images that are mounted through it stay dead until remounted."""
+    if running(settings) is not None:
+        return
+    here = devices_mount(settings)
+    try:
+        while (found := kernel.find_mount(here)) is not None and found.fstype == "fuse.imagefs":
+            mounting.detach(here)
+        os.makedirs(here, mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise MountError(f"{here} cannot be used: {error.strerror}") from error

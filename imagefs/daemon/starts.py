@@ -1,0 +1,283 @@
+"""How starts go: each is recorded, what earlier ones taught is fetched ahead, and in the end both are judged.
+
+A *start* begins when an image is attached and ends when the job says so, or is taken to be ready. While it lasts its
+first touches are recorded and the image's plan is replayed: the hot device from its first block to its last, then
+whatever else the plan names. Afterwards the rest of the image is fetched at a bounded rate, so that in the end it is
+local. What was recorded becomes a trace in a process of its own (`imagefs.trace.finish`), so that neither its time nor
+its memory is the daemon's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import platform
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from imagefs.blocks.fetch import Blocks, Device
+from imagefs.blocks.source import PackSource
+from imagefs.daemon.documents import Documents
+from imagefs.daemon.state import Attachment, State
+from imagefs.format.index import BLOCK
+from imagefs.format.plan import Plan
+from imagefs.settings import DaemonSettings
+from imagefs.trace.record import Recorder
+from imagefs.trace.score import score
+from stripefs.errors import StripefsError
+
+__all__ = ["Starts"]
+
+_log = logging.getLogger(__name__)
+
+HOT = "hot"
+"""The tag of the device that holds what a start touches first, in that order."""
+
+_BACKGROUND = 2
+"""Ranges at once in the background: enough for the bounded rate, and little in the way of a reader."""
+
+_TURN, _TURN_WITHIN = 1.0, 30.0
+"""Seconds of the background's rate that one image gets before it is the next one's turn; and what that may take."""
+
+_OLD = 3600.0
+"""Seconds after which nobody makes a trace of a record any more."""
+
+_AGAIN = 30.0
+"""Seconds before a background that met an error goes on."""
+
+_ROOM_AGAIN = 60.0
+"""Seconds until a cache that was full is looked at again."""
+
+
+@dataclass(slots=True)
+class _Start:
+    """A start under way, or over. `recorder` is None once it is over, or where it is not recorded.
+
+    planned: the blocks that are fetched ahead, by device. waited_before: how long readers of this daemon had waited for
+    the store before, in milliseconds.
+    """
+
+    devices: Sequence[Device]
+    begun: float
+    recorder: Recorder | None = None
+    fetching: trio.CancelScope = field(default_factory=trio.CancelScope)
+    over: trio.Event = field(default_factory=trio.Event)
+    planned: dict[str, set[int]] = field(default_factory=dict)
+    waited_before: float = 0.0
+    judged: dict[str, Any] = field(default_factory=dict)
+
+
+class Starts:
+    """The starts of all attachments of a daemon."""
+
+    def __init__(self, settings: DaemonSettings, blocks: Blocks, documents: Documents) -> None:
+        self._settings = settings
+        self._blocks = blocks
+        self._documents = documents
+        self._folder = Path(settings.cache) / "traces"
+        self._starts: dict[str, _Start] = {}  # by attachment
+        self._nursery: trio.Nursery
+        self._background = trio.Lock()
+
+    async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            await trio.sleep_forever()
+
+    async def tidy(self) -> None:
+        """Remove records of which no trace was made, because a daemon was killed meanwhile."""
+        try:
+            await trio.to_thread.run_sync(_remove_old, self._folder)
+        except OSError as error:
+            _log.warning("old records stay in %s: %s", self._folder, error)
+
+    # -- recording -----------------------------------------------------------------------------------------------
+
+    def why_not(self, attachment: Attachment, devices: Sequence[Device], state: State) -> str:
+        """Why a recording of this start could not be complete, "" when it can. The attachment is not in `state` yet."""
+        if any(device.complete for device in devices):
+            return "the image is here already, so the kernel reads it without asking"
+        if any(device.index in state.pages or state.in_use(device.index) for device in attachment.devices):
+            return "the image was used before, and the kernel may have some of it in memory"
+        return ""
+
+    def touch(self, index: str, offset: int, length: int) -> None:
+        """A read that reached us."""
+        now = trio.current_time()
+        for start in self._starts.values():
+            if start.recorder is not None:
+                for number, device in enumerate(start.devices):
+                    if device.digest == index:
+                        start.recorder.touch(number + 1, offset, length, now - start.begun)
+
+    # -- the course of a start -----------------------------------------------------------------------------------
+
+    def begin(self, attachment: Attachment, devices: Sequence[Device], source: PackSource) -> None:
+        """Record it, unless the attachment says why not, and fetch ahead."""
+        start = self._add(attachment, devices)
+        if not attachment.unrecorded:
+            start.recorder = Recorder([device.size for device in devices])
+        self._nursery.start_soon(self._fetch, attachment, start, source)
+
+    def resume(self, attachment: Attachment, devices: Sequence[Device], source: PackSource) -> None:
+        """Go on where a worker ended; what it had recorded is gone."""
+        start = self._add(attachment, devices)
+        if attachment.ready:
+            start.over.set()
+        self._nursery.start_soon(self._fetch, attachment, start, source)
+
+    def finish(self, attachment: Attachment, how: str) -> None:
+        """The start is over: judge what was fetched ahead, turn what was recorded into a trace."""
+        start = self._starts.get(attachment.id)
+        if start is None:
+            return  # its devices could not be served yet
+        start.over.set()
+        start.judged = {"seconds": round(trio.current_time() - start.begun, 3), "ended_by": how}
+        start.judged["waited_ms"] = round(self._blocks.waited_ms - start.waited_before, 1)
+        if start.recorder is None:
+            return
+        touched = {device.digest: start.recorder.touched_blocks(n) for n, device in enumerate(start.devices, 1)}
+        by_digest = {device.digest: device.index for device in start.devices}
+        start.judged |= score(start.planned, touched, lambda digest, block: by_digest[digest].place(block).length)
+        raw, start.recorder = start.recorder.to_bytes(), None
+        self._nursery.start_soon(self._make_trace, attachment, raw, how, start.judged["seconds"])
+        _log.info("the start of %s is over (%s): %s", attachment.name, how, start.judged)
+
+    def drop(self, attachment: Attachment) -> None:
+        """Nobody needs its blocks any more."""
+        if (start := self._starts.pop(attachment.id, None)) is not None:
+            start.fetching.cancel()
+
+    def figures(self, attachment: Attachment) -> dict[str, Any]:
+        start = self._starts.get(attachment.id)
+        if start is None:
+            return {}
+        return {
+            "recording": start.recorder is not None,
+            "planned_blocks": sum(map(len, start.planned.values())),
+            "start": start.judged,
+        }
+
+    def _add(self, attachment: Attachment, devices: Sequence[Device]) -> _Start:
+        start = _Start(devices, trio.current_time(), waited_before=self._blocks.waited_ms)
+        self._starts[attachment.id] = start
+        return start
+
+    async def _fetch(self, attachment: Attachment, start: _Start, source: PackSource) -> None:
+        """What the start will touch, then, when it is over, everything else."""
+        with start.fetching:
+            try:
+                for use, device in zip(attachment.devices, start.devices, strict=True):
+                    if use.tag == HOT:
+                        await self._ahead(start, device, range(device.index.blocks))
+                if (plan := await self._plan(attachment, source)) is not None:
+                    for number, device in enumerate(start.devices, 1):
+                        await self._ahead(start, device, _planned(plan, number, device))
+                await start.over.wait()
+                while self._settings.background_rate and not await self._rest(start):
+                    await trio.sleep(_AGAIN)
+            except StripefsError as error:
+                _log.warning("nothing more is fetched ahead of %s: %s", attachment.name, error)
+            except Exception:  # noqa: BLE001  what comes early is never worth the mounts of all
+                _log.exception("nothing more is fetched ahead of %s; please report this", attachment.name)
+
+    async def _ahead(self, start: _Start, device: Device, blocks: Iterable[int]) -> None:
+        wanted = list(blocks)
+        if not wanted:
+            return
+        start.planned.setdefault(device.digest, set()).update(wanted)
+        report = await device.fetch(wanted, at_once=self._settings.fetches)
+        _log.info("fetched ahead of %s: %s", device.digest[:12], report)
+
+    async def _rest(self, start: _Start) -> bool:
+        """Bring the whole image here, in turns with others, since the rate is that of all; False when some lacks."""
+        rate = self._settings.background_rate
+        size = max(2 * _BACKGROUND, int(rate * _TURN) // BLOCK)
+        for device in start.devices:
+            for first in range(0, device.index.blocks, size):
+                blocks = range(first, min(first + size, device.index.blocks))
+                async with self._background:
+                    with trio.move_on_after(_TURN_WITHIN):
+                        report = await device.fetch(blocks, at_once=_BACKGROUND, rate=rate)
+                        if report.full:
+                            return True  # there is no room for more
+                        if not report.failed:
+                            continue
+                return False
+        return True
+
+    async def _plan(self, attachment: Attachment, source: PackSource) -> Plan | None:
+        """The plan of this image and workload; None when there is none, or it cannot be had."""
+        try:
+            return await self._documents.plan(attachment.image, attachment.workload, self._folder, source)
+        except StripefsError as error:
+            _log.warning("the plan of %s cannot be had, it starts without: %s", attachment.name, error)
+            return None
+
+    async def _make_trace(self, attachment: Attachment, raw: bytes, how: str, seconds: float) -> None:
+        """Hand what was recorded to the program that makes a trace of it."""
+        path = self._folder / f"{attachment.id}.raw"
+        facts = {
+            "raw": str(path),
+            "folder": str(self._folder),
+            "store": attachment.store,
+            "image": attachment.image,
+            "metadata": attachment.metadata,
+            "workload": attachment.workload,
+            "node": platform.node(),
+            "started": attachment.since,
+            "seconds": seconds,
+            "ended_by": how,
+        }
+        try:
+            await trio.to_thread.run_sync(_keep, path, raw)
+            done = await trio.run_process(
+                [sys.executable, "-P", "-m", "imagefs.trace.finish"],
+                stdin=json.dumps(facts).encode(),
+                capture_stdout=True,
+                capture_stderr=True,
+                check=False,
+            )
+        except OSError as error:
+            _log.error("the start of %s leaves no trace: %s", attachment.name, error)
+            return
+        if done.returncode:
+            _log.error("the start of %s leaves no trace: %s", attachment.name, _text(done.stderr))
+            await trio.to_thread.run_sync(_remove, path)
+        else:
+            _log.info("%s: %s", attachment.name, _text(done.stdout))
+
+
+def _planned(plan: Plan, number: int, device: Device) -> Iterable[int]:
+    """The blocks of the device with this number, in order; a plan may name others, for any reason."""
+    for run in plan.runs:
+        if run.device == number:
+            yield from range(run.first, min(run.first + run.blocks, device.index.blocks))
+
+
+def _remove_old(folder: Path) -> None:
+    for path in folder.glob("*.raw"):
+        if time.time() - path.stat().st_mtime > _OLD:
+            path.unlink(missing_ok=True)
+
+
+def _text(output: bytes) -> str:
+    return output.decode("utf-8", "replace").strip()
+
+
+def _remove(path: Path) -> None:
+    with contextlib.suppress(OSError):  # the disk may be what failed; it is swept later
+        path.unlink(missing_ok=True)
+
+
+def _keep(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)

@@ -1,0 +1,157 @@
+"""What the daemon must still know when its worker was replaced: who uses which image, and what the kernel holds.
+
+Pure values. Each change is a record, which the worker appends to the journal that its supervisor keeps before it acts
+on it; `State.apply` of all records makes the state again. Records are JSON objects with one key, the kind of change.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = ["Attachment", "DeviceUse", "State"]
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """A device of an image: its tag, its length in bytes, and the digest of its block index."""
+
+    tag: str
+    size: int
+    index: str
+
+
+@dataclass(slots=True)
+class Attachment:
+    """One use of an image, by a mount or a container.
+
+    id: chosen by the client, so that an attach that is asked twice is one. name: STORE#TAG as the user wrote it,
+    without secrets. store: the fields of `StoreSettings`. image: digest of the manifest; base: of the one it was
+    optimised from, else the same. since: in seconds since 1970; begun: the same moment on the clock that never jumps.
+    owner: the process whose end ends the use, 0 once it is mounted; owner_began: when that was started. mountpoint:
+    where it is or will be mounted, "" for a container's; namespace: the mount namespace in which that is. plane: ""
+    until it is mounted. workload: under which name its start is recorded. unrecorded: why it is not ("" while it is,
+    or was to the end). ready: when the job said so, or was taken to be.
+    """
+
+    id: str
+    name: str
+    store: dict[str, Any]
+    image: str
+    base: str
+    metadata: str
+    devices: tuple[DeviceUse, ...]
+    since: float
+    begun: float = 0.0
+    workload: str = "default"
+    owner: int = 0
+    owner_began: int = 0
+    mountpoint: str = ""
+    namespace: int = 0
+    plane: str = ""
+    ready_file: str = ""
+    record_seconds: float = 0.0
+    unrecorded: str = ""
+    ready: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Attachment:
+        return cls(**{**data, "devices": tuple(DeviceUse(**one) for one in data["devices"])})
+
+
+@dataclass(slots=True)
+class State:
+    """All attachments by id; and what the kernel holds, devices being named by the digest of their index.
+
+    lookups: how often the kernel was told of each device, less what it forgot. handles: the device that each open
+    handle is on. pages: the devices of which the kernel may have pages. known: size and store of every device in use,
+    also of one that the kernel holds although nobody is attached to it any more.
+
+    A handle's number is never used again. So when a call is asked again because the worker that had answered it died
+    before the kernel heard, too much is held at most, and until the kernel forgets the device.
+    """
+
+    attachments: dict[str, Attachment] = field(default_factory=dict)
+    lookups: dict[str, int] = field(default_factory=dict)
+    handles: dict[int, str] = field(default_factory=dict)
+    next_handle: int = 1
+    pages: set[str] = field(default_factory=set)
+    known: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def in_use(self, index: str) -> bool:
+        """Whether anybody may read this device."""
+        return index in self.known
+
+    def holders(self, index: str) -> int:
+        """How many handles the kernel holds on this device."""
+        return sum(1 for held in self.handles.values() if held == index)
+
+    def apply(self, record: Mapping[str, Any]) -> None:
+        """Make the change that `record` tells."""
+        ((kind, value),) = record.items()
+        match kind:
+            case "attach":
+                attachment = Attachment.from_json(value)
+                self.attachments[attachment.id] = attachment
+                for device in attachment.devices:
+                    self.known.setdefault(device.index, {"store": attachment.store, "size": device.size})
+            case "change":
+                one = self.attachments.get(value["id"])
+                for name, new in value.items() if one is not None else ():
+                    setattr(one, name, new)
+            case "detach":
+                self.attachments.pop(value, None)
+            case "lookup":
+                self.lookups[value] = self.lookups.get(value, 0) + 1
+            case "forget":
+                self._forget(*value)
+            case "open":
+                handle, index = value
+                self.handles[handle] = index
+                self.next_handle = max(self.next_handle, handle + 1)
+            case "release":
+                self.handles.pop(value, None)
+            case "pages":
+                self.pages.add(value)
+            case "kernel":
+                self.lookups |= value["lookups"]
+                self.handles |= dict(value["handles"])
+                self.next_handle = max(self.next_handle, value["next"])
+                self.pages |= set(value["pages"])
+            case "known":
+                self.known |= value
+            case _:
+                raise ValueError(f"a record of kind {kind!r}")
+        used = {device.index for one in self.attachments.values() for device in one.devices}
+        used.update(self.handles.values())
+        self.known = {index: facts for index, facts in self.known.items() if index in used}
+
+    def _forget(self, index: str, count: int) -> None:
+        left = self.lookups.pop(index, 0) - count
+        if left > 0:
+            self.lookups[index] = left
+            return
+        self.pages.discard(index)
+        self.handles = {handle: held for handle, held in self.handles.items() if held != index}
+
+    def records(self) -> Iterator[dict[str, Any]]:
+        """What makes this state from an empty one."""
+        handles = list(self.handles.items())
+        held = {"lookups": self.lookups, "handles": handles, "next": self.next_handle, "pages": sorted(self.pages)}
+        yield {"kernel": held}
+        for attachment in self.attachments.values():
+            yield {"attach": attachment.to_json()}
+        yield {"known": self.known}
+
+    @classmethod
+    def replayed(cls, payloads: Iterable[bytes]) -> State:
+        state = cls()
+        for payload in payloads:
+            state.apply(json.loads(payload))
+        return state

@@ -1,0 +1,160 @@
+"""Noticing what nobody tells: that a process ended, that a mount is gone, that a start is over.
+
+An attachment belongs to the process that asked for it until it is mounted. When that process ends before, it is let go,
+unless the mount is there already, and was only not reported. A mount counts as gone when it was missing several times:
+its mountpoint in its mount namespace, or, where it is writable, the overlay with its upper directory anywhere there.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+import trio
+
+from imagefs.daemon import processes
+from imagefs.daemon.leftovers import upper_folder
+from imagefs.daemon.state import Attachment
+from imagefs.settings import DaemonSettings
+from stripefs.mount.kernel import MountPoint
+
+__all__ = ["FSTYPES", "Uses", "Watch"]
+
+_log = logging.getLogger(__name__)
+
+FSTYPES = {"erofs": "erofs", "fuse.imagefs": "tree", "overlay": ""}
+"""What can be mounted for an attachment, and the plane that shows it; an overlay has it below."""
+
+_LOOK_EVERY = 0.5
+_UNMOUNTED_AFTER = 4
+
+_THREADS = 8
+"""For looking at files that jobs make: the disk they are on may hang."""
+
+
+class Uses(Protocol):
+    """Whose attachments these are; `imagefs.daemon.host` is it."""
+
+    def attachments(self) -> Mapping[str, Attachment]: ...
+    def finish(self, attachment: Attachment, how: str) -> Any:
+        """Its start is over."""
+
+    def settle(self, attachment: Attachment, plane: str) -> None:
+        """It is mounted, and lasts as long as that."""
+
+    def let_go(self, attachment: Attachment) -> None:
+        """Nobody uses it any more."""
+
+
+class Watch:
+    """Watches the attachments of `uses`, each from `begin` to `end`."""
+
+    def __init__(self, settings: DaemonSettings, uses: Uses) -> None:
+        self._settings = settings
+        self._uses = uses
+        self._scopes: dict[str, trio.CancelScope] = {}
+        self._files = trio.CapacityLimiter(_THREADS)
+        self._nursery: trio.Nursery
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            task_status.started()
+            await self._look_at_mounts()
+
+    def begin(self, attachment: Attachment) -> None:
+        scope = self._scopes[attachment.id] = trio.CancelScope()
+        self._nursery.start_soon(self._watch, attachment, scope)
+
+    def end(self, attachment: Attachment) -> None:
+        if (scope := self._scopes.pop(attachment.id, None)) is not None:
+            scope.cancel()
+
+    async def _watch(self, attachment: Attachment, scope: trio.CancelScope) -> None:
+        with scope:
+            async with trio.open_nursery() as nursery:
+                if attachment.owner:
+                    nursery.start_soon(self._until_owner_ends, attachment)
+                if not attachment.ready:
+                    nursery.start_soon(self._until_ready, attachment)
+
+    async def _until_owner_ends(self, attachment: Attachment) -> None:
+        owner = attachment.owner
+        await _ended(owner, attachment.owner_began)
+        if not attachment.owner:
+            return  # it is mounted, and its client went its way
+        found = await self._look([attachment])
+        if attachment.id in found and attachment.owner:
+            self._uses.settle(attachment, found[attachment.id])
+        elif attachment.owner:
+            _log.warning("process %d ended without letting %s go", owner, attachment.name)
+            self._uses.let_go(attachment)
+
+    async def _until_ready(self, attachment: Attachment) -> None:
+        left = attachment.begun + attachment.record_seconds - time.monotonic()
+        with trio.move_on_after(max(0.0, left)):
+            while not attachment.ready:
+                await trio.sleep(_LOOK_EVERY)
+                if attachment.ready_file and await self._exists(attachment.ready_file):
+                    self._uses.finish(attachment, "marker")
+            return
+        self._uses.finish(attachment, "time")
+
+    async def _exists(self, path: str) -> bool:
+        look = partial(os.path.exists, path)
+        return await trio.to_thread.run_sync(look, abandon_on_cancel=True, limiter=self._files)
+
+    async def _look_at_mounts(self) -> None:
+        missing: dict[str, int] = {}
+        while True:
+            await trio.sleep(_LOOK_EVERY)
+            looked_for = [one for one in self._uses.attachments().values() if one.mountpoint and not one.owner]
+            found = await self._look(looked_for) if looked_for else {}
+            missing = {one.id: missing.get(one.id, 0) + 1 for one in looked_for if one.id not in found}
+            for attachment in looked_for:
+                if missing.get(attachment.id, 0) >= _UNMOUNTED_AFTER and attachment.id in self._uses.attachments():
+                    self._uses.let_go(attachment)
+
+    async def _look(self, attachments: Iterable[Attachment]) -> dict[str, str]:
+        """Those that are mounted, by id; the plane that shows them as far as that is to be seen."""
+        wanted = list(attachments)
+        try:
+            tables = await trio.to_thread.run_sync(
+                processes.tables, {one.namespace for one in wanted}, abandon_on_cancel=True
+            )
+        except OSError as error:
+            _log.warning("the mounts cannot be looked at: %s", error)
+            return {one.id: one.plane for one in wanted}
+        found: dict[str, str] = {}
+        for namespace in tables:
+            at: dict[str, MountPoint] = {mount.path: mount for mount in tables[namespace]}
+            overlays = {mount.source for mount in tables[namespace] if mount.fstype == "overlay"}
+            for one in wanted:
+                here = at.get(one.mountpoint) if one.namespace == namespace else None
+                if here is not None and here.fstype in FSTYPES:
+                    found[one.id] = FSTYPES[here.fstype]
+                elif one.namespace == namespace and str(upper_folder(self._settings.cache, one.id)) in overlays:
+                    found[one.id] = ""
+        return found
+
+
+async def _ended(process: int, since: int) -> None:
+    """Wait until the process that began `since` has ended."""
+    try:
+        descriptor = os.pidfd_open(process)
+    except ProcessLookupError:
+        return
+    except OSError:  # no descriptor is left: look now and then
+        while processes.began(process) == since:
+            await trio.sleep(_LOOK_EVERY)
+        return
+    try:
+        if processes.began(process) == since:
+            await trio.lowlevel.wait_readable(descriptor)
+    finally:
+        os.close(descriptor)

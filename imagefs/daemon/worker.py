@@ -1,0 +1,73 @@
+"""The worker of the daemon: the host's images, served by `stripefs.mount.harness`."""
+
+from __future__ import annotations
+
+import os
+import resource
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from imagefs.daemon.devices import DeviceTree
+from imagefs.daemon.host import Host
+from imagefs.settings import DaemonSettings
+from stripefs.errors import ConfigError
+from stripefs.mount import harness
+from stripefs.mount.served import ServedTree
+from stripefs.mount.service import Request
+from stripefs.store.allocator import bound_allocator
+
+__all__ = ["DaemonBackend"]
+
+
+class DaemonBackend:
+    """All images that are attached to the daemon of one runtime folder."""
+
+    source = "imagefs"
+    kept: Mapping[str, Any] = {}
+
+    def __init__(self, start: harness.Start) -> None:
+        self._settings = DaemonSettings.from_json(start.payload)
+        self._start = start
+        self._host: Host
+
+    @property
+    def requests(self) -> Mapping[str, Request]:
+        host = self._host
+        return {"attach": host.attach, "mounted": host.mounted, "ready": host.ready, "detach": host.detach}
+
+    async def open(self) -> None:
+        # Two descriptors for each device that was ever fetched, one for each pack that is read: 1024 are few.
+        hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        bound_allocator()
+        cache = Path(self._settings.cache)
+        try:
+            cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._host = Host(self._settings, self._start.journal)
+        except OSError as error:
+            raise ConfigError(
+                f"the cache {cache} cannot be used: {error.strerror}", hint="name another folder by --cache"
+            ) from error
+
+    async def run(self, *, task_status: trio.TaskStatus[ServedTree]) -> None:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._host.run)
+            task_status.started(DeviceTree(self._host, os.geteuid(), os.getegid()))
+
+    def status(self) -> dict[str, Any]:
+        return self._host.snapshot()
+
+    def metrics(self, status: Mapping[str, Any]) -> str:
+        from imagefs.metrics import render
+
+        return render(status)
+
+    def close(self) -> None:
+        pass
+
+
+if __name__ == "__main__":
+    harness.main(DaemonBackend)

@@ -1,0 +1,196 @@
+"""The trace: what the start of a workload touched of an image, in order.
+
+Canonical JSON (ASCII, sorted keys, no spaces):
+
+    bootseer   "trace", and `version` 1
+    image      digest of the manifest, that of the base for an optimised image
+    workload   key under which traces are merged
+    node       the host it was recorded on
+    started    when the image was mounted, seconds since 1970
+    seconds    for how long it was recorded
+    ended_by   "ready", "marker", "time" or "unmount"
+    complete   whether all touches of that time are in it; else `reason` says why not
+    touches    a list for each extent, in order of first touch: milliseconds since the mount, path, offset in the file,
+               length, and the first 16 bytes of the SHA-256 of its content
+
+A path has no slash in front. In it a byte that is not part of UTF-8, and "%", stand as % and two hexadecimal digits.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+from urllib.parse import unquote_to_bytes
+
+from imagefs.errors import FormatError
+from imagefs.format.erofs import CHUNK
+from imagefs.format.extents import DIGEST
+
+__all__ = [
+    "DEFAULT_WORKLOAD",
+    "ENDS",
+    "SIZE_LIMIT",
+    "TOUCH_LIMIT",
+    "Touch",
+    "Trace",
+    "check_workload",
+    "path_from_text",
+    "path_to_text",
+]
+
+VERSION = 1
+
+DEFAULT_WORKLOAD = "default"
+
+ENDS = ("ready", "marker", "time", "unmount")
+
+SIZE_LIMIT = 256 << 20
+"""Bytes of a document. A start that touches 10,000 extents makes about 1 MiB."""
+
+TOUCH_LIMIT = 1 << 20
+"""Touches in a document: 64 GiB of extents."""
+
+_PATH_LIMIT = 64 << 10
+_TEXT_LIMIT = 1024
+_FACTS = ("image", "workload", "node", "started", "seconds", "ended_by", "complete", "reason")
+
+_HEX = re.compile(r"[0-9a-f]{64}")
+_WORKLOAD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
+_ESCAPED = re.compile("[\udc80-\udcff]")
+
+
+class Touch(NamedTuple):
+    """An extent that was touched: bytes [offset, offset + length) of the file at `path`, first after `ms`."""
+
+    ms: int
+    path: bytes
+    offset: int
+    length: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """A recorded start. `started` is wall-clock time in seconds since 1970, `seconds` how long it was recorded."""
+
+    image: str
+    workload: str
+    node: str
+    started: float
+    seconds: float
+    ended_by: str
+    complete: bool
+    reason: str
+    touches: Sequence[Touch]
+
+    @property
+    def touched_bytes(self) -> int:
+        """Of all extents together."""
+        return sum(touch.length for touch in self.touches)
+
+    def to_json(self) -> bytes:
+        """The document. Raises FormatError where `from_json` would refuse it."""
+        _check(self)
+        document = {
+            "bootseer": "trace",
+            "version": VERSION,
+            "image": self.image,
+            "workload": self.workload,
+            "node": self.node,
+            "started": round(self.started, 3),
+            "seconds": round(self.seconds, 3),
+            "ended_by": self.ended_by,
+            "complete": self.complete,
+            "reason": self.reason,
+            "touches": [[t.ms, path_to_text(t.path), t.offset, t.length, t.digest.hex()] for t in self.touches],
+        }
+        return json.dumps(document, sort_keys=True, separators=(",", ":")).encode()
+
+    @classmethod
+    def from_json(cls, data: bytes) -> Trace:
+        """The inverse of `to_json`. Raises FormatError."""
+        if len(data) > SIZE_LIMIT:
+            raise FormatError(f"a trace of {len(data)} bytes is more than this program takes")
+        try:
+            document = json.loads(data)
+            if document["bootseer"] != "trace":
+                raise FormatError("this document is no trace")
+            if document["version"] != VERSION:
+                raise FormatError(f"a trace of version {document['version']!r}, which this program does not know")
+            if not isinstance(document["touches"], list):
+                raise FormatError("the trace has no list of touches")
+            if len(document["touches"]) > TOUCH_LIMIT:
+                raise FormatError(f"a trace of {len(document['touches'])} touches is more than this program takes")
+            trace = cls(**{key: document[key] for key in _FACTS}, touches=[_touch(*row) for row in document["touches"]])
+            _check(trace)
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+            raise FormatError(f"the trace is damaged: {_short(error)}") from error
+        return trace
+
+
+def check_workload(workload: str) -> str:
+    """The key itself. Raises FormatError for one that cannot be the name of an object."""
+    if not isinstance(workload, str) or not _WORKLOAD.fullmatch(workload):
+        raise FormatError(
+            f"{str(workload)[:200]!r} is no key of a workload", hint="letters, digits, '.', '_' and '-', at most 128"
+        )
+    return workload
+
+
+def path_to_text(path: bytes) -> str:
+    """A path as documents have it."""
+    text = path.replace(b"%", b"%25").decode("utf-8", "surrogateescape")
+    return _ESCAPED.sub(lambda found: f"%{ord(found[0]) - 0xDC00:02X}", text)
+
+
+def path_from_text(text: str) -> bytes:
+    """The inverse of `path_to_text`. Raises ValueError for what is no text."""
+    return unquote_to_bytes(text)
+
+
+def _touch(ms: Any, path: Any, offset: Any, length: Any, digest: Any) -> Touch:
+    if not isinstance(path, str):
+        raise FormatError("the trace has a path that is no text")
+    return Touch(ms, path_from_text(path), offset, length, bytes.fromhex(digest))
+
+
+def _check(trace: Trace) -> None:
+    texts = (trace.image, trace.workload, trace.node, trace.ended_by, trace.reason)
+    if not all(isinstance(text, str) and len(text) <= _TEXT_LIMIT for text in texts):
+        raise FormatError("the trace has a text that is none, or too long a one")
+    if not _HEX.fullmatch(trace.image):
+        raise FormatError("the trace names its image by no digest")
+    check_workload(trace.workload)
+    if trace.ended_by not in ENDS or not isinstance(trace.complete, bool) or trace.complete == bool(trace.reason):
+        raise FormatError("the trace does not say how it ended")
+    for number in (trace.started, trace.seconds):
+        if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < 1e12:
+            raise FormatError("the trace has a time that is none")
+    if not (math.isfinite(trace.started) and math.isfinite(trace.seconds)):
+        raise FormatError("the trace has a time that is none")
+    if len(trace.touches) > TOUCH_LIMIT:
+        raise FormatError(f"{len(trace.touches)} touches are more than a trace holds")
+    last = 0
+    for touch in trace.touches:
+        _check_touch(touch)
+        if touch.ms < last:
+            raise FormatError("the trace's touches are not in order of time")
+        last = touch.ms
+
+
+def _check_touch(touch: Touch) -> None:
+    for number in (touch.ms, touch.offset, touch.length):
+        if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < 1 << 62:
+            raise FormatError("the trace has a touch that is none")
+    if touch.offset % CHUNK or not 0 < touch.length <= CHUNK or len(touch.digest) != DIGEST:
+        raise FormatError("the trace has a touch that is no extent")
+    if not 0 < len(touch.path) <= _PATH_LIMIT or b"\0" in touch.path or touch.path.startswith(b"/"):
+        raise FormatError("the trace has a path that is none")
+
+
+def _short(error: BaseException) -> str:
+    return (str(error) or type(error).__name__).splitlines()[0][:200]

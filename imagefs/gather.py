@@ -1,0 +1,112 @@
+"""Traces from wherever users have them, and handing them on from one build of an image to the next.
+
+FILE                                a trace as a document, compressed or not
+STORE#TAG[/WORKLOAD[/NAME]]         those of an image in a store: all, those of a workload, or one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import zstandard
+
+from imagefs.errors import FormatError, NoSuchImage
+from imagefs.format.trace import SIZE_LIMIT, Trace, check_workload
+from imagefs.images import Images
+from imagefs.reference import Reference, parse_reference
+from imagefs.traces import Traces, unpack
+from stripefs.errors import ConfigError
+
+__all__ = ["TraceReference", "adopt", "complete", "load_file", "parse_traces", "stored_traces", "traces_of_tag"]
+
+_ZSTD = b"\x28\xb5\x2f\xfd"
+
+
+@dataclass(frozen=True, slots=True)
+class TraceReference:
+    """Traces of an image in a store: all, of one workload, or one by name."""
+
+    image: Reference
+    workload: str = ""
+    name: str = ""
+
+
+def parse_traces(text: str) -> Path | TraceReference:
+    """A file that is there, else a reference. Raises ConfigError."""
+    path = Path(text).expanduser()
+    if path.is_file():
+        return path
+    store, hash_sign, rest = text.rpartition("#")
+    if not hash_sign:
+        raise ConfigError(
+            f"{text!r} is no file that is there", hint="give a trace's file, or STORE#TAG[/WORKLOAD[/NAME]]"
+        )
+    tag, *parts = rest.split("/")
+    if len(parts) > 2:
+        raise ConfigError(f"{text!r} names no trace", hint="write STORE#TAG/WORKLOAD/NAME")
+    workload, name = [*parts, "", ""][:2]
+    try:
+        return TraceReference(parse_reference(f"{store}#{tag}"), check_workload(workload) if workload else "", name)
+    except FormatError as error:
+        raise ConfigError(error.message, hint=error.hint) from error
+
+
+def load_file(path: Path) -> Trace:
+    """The trace in a file. Raises FormatError, and ConfigError for a file that cannot be read."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(SIZE_LIMIT + 1)
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        return Trace.from_json(unpack(data) if data.startswith(_ZSTD) else data)
+    except zstandard.ZstdError as error:
+        raise FormatError(f"{path} cannot be unpacked: {error}") from error
+    except FormatError as error:
+        raise FormatError(f"{path}: {error.message}", hint=error.hint) from error
+
+
+def stored_traces(images: Images, image: str, workload: str = "", name: str = "") -> list[Trace]:
+    """The newest traces of an image (a tag or digest), of each workload or of one, or the one with that name.
+
+    Those of an optimised image are those of the image it was made from. What is damaged is left out, and logged.
+    Raises NoSuchImage, NotFound, StoreErrors, and DamagedObject and FormatError for the one that was named.
+    """
+    digest = images.resolve(image)
+    base = images.manifest(digest).base or digest
+    traces = Traces(images.store)
+    if name:
+        return [traces.load(base, workload, name)]
+    workloads = [workload] if workload else traces.workloads(base)
+    return [trace for one in sorted(workloads) for trace in traces.newest(base, one)]
+
+
+def traces_of_tag(images: Images, tag: str) -> list[Trace]:
+    """Those that can be merged of the image that a tag names, none where it names none yet. Raises as above."""
+    try:
+        return complete(stored_traces(images, tag))
+    except NoSuchImage:
+        return []
+
+
+def complete(traces: Iterable[Trace]) -> list[Trace]:
+    """Those that can be merged."""
+    return [trace for trace in traces if trace.complete and trace.touches]
+
+
+def adopt(images: Images, image: str, traces: Sequence[Trace]) -> int:
+    """Store traces of other builds as traces of the image with the manifest `image`; how many that were.
+
+    Their extents are found there by content or by place, whatever build they are of. So the next build, which looks for
+    traces of this one, has them even when no start of this one was recorded. Raises StoreErrors.
+    """
+    base = images.manifest(image).base or image
+    store = Traces(images.store)
+    others = [trace for trace in traces if trace.image != base]
+    for trace in others:
+        store.put(replace(trace, image=base))
+    for workload in {trace.workload for trace in others}:
+        store.prune(base, workload)
+    return len(others)

@@ -1,0 +1,174 @@
+"""Removing what no image needs any more, beside builds that go on.
+
+An object goes when no manifest reaches it and it is older than a day; so does a trace or plan whose image is gone, and
+what a writer that died has left. Right before each removal the manifests are listed once more and the object's age is
+looked at again. Why no build can lose what it needs, as long as it takes less than half a day:
+
+- What a build stores is young. What it finds stored already and no image that it knows of holds, it stores again when
+  it is older than half a day (`Images`), so that is young as well.
+- What it shares with an image is kept by that image. When that is removed meanwhile, either the new manifest is there
+  before `gc` lists manifests, and keeps what it names, or the build finds the image gone after it stored its manifest,
+  takes that away again and fails (`imagefs.build.known`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from imagefs.errors import DamagedObject, FormatError, NoSuchImage
+from imagefs.housekeeping.listing import must_list
+from imagefs.images import GRACE, KINDS, Images, is_digest, object_path
+from imagefs.progress import Progress
+from stripefs.errors import NotFound, Unsupported
+
+__all__ = ["Collected", "collect"]
+
+_LISTED = 2.0
+"""Seconds for which a listing of manifests counts as that of right now, in a row of removals."""
+
+
+@dataclass(slots=True)
+class Collected:
+    """What went, or with `dry_run` would go: paths and bytes; and what stayed only because it is young."""
+
+    removed: list[str] = field(default_factory=list)
+    bytes: int = 0
+    young: int = 0
+    young_bytes: int = 0
+
+
+def collect(
+    images: Images,
+    *,
+    older_than: float = GRACE,
+    untagged: bool = False,
+    dry_run: bool = False,
+    progress: Progress | None = None,
+) -> Collected:
+    """Remove what is not needed and older than so many seconds. With `untagged` images without a tag are not needed.
+
+    Less than a day is safe only while nothing is built. Raises Unsupported where a store cannot be listed or written
+    to, DamagedObject where a document is damaged, as nobody knows then what it needs, and StoreErrors.
+    """
+    must_list(images)
+    if not images.store.capabilities.put:
+        raise Unsupported(f"{images.store.url} cannot be written to")
+    return _Collection(images, older_than, untagged, dry_run, progress or Progress()).run()
+
+
+class _Collection:
+    def __init__(self, images: Images, older_than: float, untagged: bool, dry_run: bool, progress: Progress) -> None:
+        self._images = images
+        self._older_than = older_than
+        self._untagged = untagged
+        self._dry_run = dry_run
+        self._progress = progress
+        self._found = Collected()
+        self._reach: dict[str, set[bytes]] = {}  # paths that an image needs
+        self._bases: dict[str, str] = {}  # the image that another was optimised from
+        self._kept: set[str] = set()  # images
+        self._needed: set[bytes] = set()
+        self._listed = float("-inf")
+
+    def run(self) -> Collected:
+        self._progress.stage("looking")
+        self._refresh()
+        if self._untagged:
+            self._unnamed()
+        for kind in KINDS:
+            for path, size, mtime in self._below(f"/{kind}"):
+                name = path.rpartition(b"/")[2].decode("utf-8", "replace")
+                is_object = is_digest(name) and path == object_path(kind, name)
+                if (is_object and path not in self._needed) or _is_left_over(path):
+                    self._remove(path, size, mtime)
+        for kind in ("traces", "plans"):
+            for path, size, mtime in self._below(f"/{kind}"):
+                if path.split(b"/")[2].decode("utf-8", "replace") not in self._kept or _is_left_over(path):
+                    self._remove(path, size, mtime)
+        for kind in ("images", "tags"):
+            for path, size, mtime in self._below(f"/{kind}"):
+                if _is_left_over(path):
+                    self._remove(path, size, mtime)
+        return self._found
+
+    def _below(self, folder: str) -> Iterator[tuple[bytes, int, int]]:
+        return ((path, status.length, status.mtime_ns) for path, status in self._images.files(folder.encode()))
+
+    def _unnamed(self) -> None:
+        """Remove the images that no tag names and that are the base of none that stays."""
+        stored = self._images.images()
+        named, listed = set(self._images.tags().values()), time.monotonic()
+        kept = {digest for digest in stored if digest in named or not self._is_old(stored[digest].mtime_ns)}
+        kept |= {self._bases[digest] for digest in kept if digest in self._bases}
+        gone = set()
+        for digest in sorted(stored.keys() - kept):
+            if time.monotonic() - listed > _LISTED:
+                named, listed = set(self._images.tags().values()), time.monotonic()
+            if digest in named:
+                continue
+            if not self._dry_run:
+                self._images.remove(digest)
+            self._note(f"images/{digest}", stored[digest].length)
+            gone.add(digest)
+        self._refresh(removed=gone)
+
+    def _refresh(self, removed: set[str] | None = None) -> None:
+        """List the manifests, and read those that are new. `removed`: those that count as gone, as in a dry run."""
+        self._listed = time.monotonic()
+        self._kept = self._images.images().keys() - (removed or set())
+        for digest in self._kept - self._reach.keys():
+            try:
+                self._reach[digest] = self._needs(digest)
+            except NoSuchImage:
+                self._reach[digest] = set()  # removed since it was listed
+        self._needed = set().union(*(self._reach[digest] for digest in self._kept))
+
+    def _needs(self, digest: str) -> set[bytes]:
+        try:
+            manifest = self._images.manifest(digest)
+            if manifest.base:
+                self._bases[digest] = manifest.base
+            found = {object_path("metadata", manifest.metadata.object)}
+            if manifest.extents:
+                found.add(object_path("extents", manifest.extents))
+            for device in manifest.devices:
+                found.add(object_path("indexes", device.index))
+                found |= {object_path("packs", pack.digest.hex()) for pack in self._images.index(device.index).packs}
+        except (DamagedObject, FormatError, NotFound) as error:
+            raise DamagedObject(
+                f"nothing can be removed, as nobody knows what the image {digest} needs: {error.message}",
+                hint="see `imagefs verify`; `imagefs rm` takes a damaged image away",
+            ) from error
+        return found
+
+    def _is_old(self, mtime_ns: int) -> bool:
+        return time.time() - mtime_ns / 1e9 >= self._older_than
+
+    def _remove(self, path: bytes, size: int, mtime_ns: int) -> None:
+        if not self._is_old(mtime_ns):
+            self._found.young += 1
+            self._found.young_bytes += size
+            return
+        if not self._dry_run:
+            if time.monotonic() - self._listed > _LISTED:
+                self._refresh()
+            try:
+                if path in self._needed or not self._is_old(self._images.stat(path).mtime_ns):
+                    return
+                self._images.discard(path)
+            except NotFound:
+                return  # another gc
+        self._note(path.decode("utf-8", "backslashreplace").removeprefix("/"), size)
+
+    def _note(self, path: str, size: int) -> None:
+        self._found.removed.append(path)
+        self._found.bytes += size
+        self._progress.advance(size)
+
+
+def _is_left_over(path: bytes) -> bool:
+    """Whether a writer that died has left it: clients of stores write under such a name first."""
+    name = path.rpartition(b"/")[2]
+    return name.startswith(b".") and name.endswith(b".tmp")

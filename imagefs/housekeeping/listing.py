@@ -1,0 +1,106 @@
+"""What images a store has, and taking one away."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+from imagefs.errors import DamagedObject, FormatError, NoSuchImage
+from imagefs.format.manifest import Manifest
+from imagefs.images import Images
+from stripefs.errors import Unsupported
+
+__all__ = ["Row", "list_images", "must_list", "remove_image"]
+
+_AT_ONCE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """An image: its tags, when its manifest was stored (seconds since 1970), and what that says.
+
+    size is in bytes: its devices and its metadata. base is the image that it was optimised from, "" for none. error
+    says why a manifest cannot be read; then the rest says nothing.
+    """
+
+    digest: str
+    tags: tuple[str, ...]
+    stored_at: float
+    size: int = 0
+    platform: str = ""
+    source: str = ""
+    base: str = ""
+    error: str = ""
+
+
+def must_list(images: Images) -> None:
+    """Raise Unsupported where a store cannot say what is in it."""
+    if not images.store.capabilities.listing:
+        raise Unsupported(
+            f"{images.store.url} cannot be listed",
+            hint="name an image as STORE#TAG, or ask where the store lies, e.g. its directory or bucket",
+        )
+
+
+def list_images(images: Images) -> list[Row]:
+    """All images, those with tags first, by name; then the newest first. Raises StoreErrors."""
+    must_list(images)
+    found = images.images()
+    tags: dict[str, list[str]] = {}
+    for tag, digest in images.tags().items():
+        tags.setdefault(digest, []).append(tag)
+
+    def look(digest: str) -> Row | None:
+        names, stored = tuple(tags.get(digest, ())), found[digest].mtime_ns / 1e9
+        try:
+            return _row(digest, names, stored, images.manifest(digest))
+        except NoSuchImage:
+            return None  # removed since it was listed
+        except (DamagedObject, FormatError) as error:
+            return Row(digest, names, stored, error=error.message)
+
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        rows = [row for row in pool.map(look, found) if row is not None]
+    return sorted(rows, key=lambda row: (not row.tags, row.tags, -row.stored_at, row.digest))
+
+
+def remove_image(images: Images, name: str) -> tuple[list[str], list[str]]:
+    """Take a tag away, or with a digest all tags of an image; and the image, when no tag is left that names it.
+
+    So goes the image it was optimised from, when it has no tag either. Answers the tags and the digests that went.
+    What they were made of stays in the store until `gc`. Raises NoSuchImage, StoreErrors.
+    """
+    try:
+        digest = images.resolve(name)
+    except DamagedObject:  # a tag that names nothing
+        images.untag(name)
+        return [name], []
+    tags = images.tags()
+    is_tag = name in tags
+    gone = [tag for tag, named in tags.items() if (tag == name if is_tag else named == digest)]
+    for tag in gone:
+        images.untag(tag)
+    kept = {named for tag, named in tags.items() if tag not in gone}
+    if digest in kept or (is_tag and not images.has(digest)):
+        return gone, []
+    bases = {row.digest: row.base for row in list_images(images) if row.base}
+    base = bases.pop(digest, "")
+    images.remove(digest)
+    if not base or base in kept or base in bases.values() or not images.has(base):
+        return gone, [digest]
+    images.remove(base)
+    return gone, [digest, base]
+
+
+def _row(digest: str, tags: tuple[str, ...], stored_at: float, manifest: Manifest) -> Row:
+    config = manifest.config
+    parts = (config.get("os"), config.get("architecture"), config.get("variant"))
+    return Row(
+        digest,
+        tags,
+        stored_at,
+        manifest.metadata.size + sum(device.size for device in manifest.devices),
+        "/".join(str(part) for part in parts if part),
+        manifest.source,
+        manifest.base,
+    )

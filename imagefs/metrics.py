@@ -1,0 +1,52 @@
+"""Prometheus metrics of the daemon: the table of all of them (see `stripefs.metrics`).
+
+No label holds a path, a store or an image's name: the number of series does not grow with what is mounted.
+"""
+
+from __future__ import annotations
+
+from stripefs.metrics import Metric, Status, at
+from stripefs.metrics import render as render_page
+
+__all__ = ["METRICS", "render"]
+
+METRICS: tuple[Metric, ...] = (
+    Metric("imagefs_build_info", "gauge", "Always 1; the label tells the version.",
+           lambda status: [(str(status["version"]), 1)], "version"),
+    Metric("imagefs_start_time_seconds", "gauge", "When the daemon was started, in seconds since 1970.",
+           at("started_at")),
+    Metric("imagefs_worker_restarts_total", "counter", "Workers that were replaced under the mounts.", at("restarts")),
+    Metric("imagefs_requests_total", "counter", "Requests of the kernel that were answered.",
+           at("requests", "answered")),
+    Metric("imagefs_failed_requests_total", "counter", "Requests that failed for a reason worth a log line.",
+           at("requests", "failed")),
+    Metric("imagefs_images", "gauge", "Uses of images by mounts and containers.",
+           lambda status: [("", len(status["images"]))]),
+    Metric("imagefs_cache_limit_bytes", "gauge", "Most bytes of blocks on disk.", at("blocks", "limit")),
+    Metric("imagefs_cache_used_bytes", "gauge", "Bytes of blocks on disk.", at("blocks", "used")),
+    Metric("imagefs_memory_limit_bytes", "gauge", "Most memory for blocks.", at("blocks", "memory", "limit")),
+    Metric("imagefs_memory_used_bytes", "gauge", "Memory for blocks in use.", at("blocks", "memory", "used")),
+    Metric("imagefs_reads_total", "counter", "Reads of devices.", at("blocks", "reads")),
+    Metric("imagefs_read_bytes_total", "counter", "Bytes of devices that were read.", at("blocks", "bytes_read")),
+    Metric("imagefs_block_hits_total", "counter", "Blocks that were here already, by where.",
+           lambda status: sorted(status["blocks"]["hits"].items()), "source"),
+    Metric("imagefs_fetched_bytes_total", "counter", "Bytes that came from stores, as they are stored, by why.",
+           lambda status: [(kind, one["stored"]) for kind, one in sorted(status["blocks"]["fetched"].items())],
+           "reason"),
+    Metric("imagefs_waits_total", "counter", "Reads that waited for a store.", at("blocks", "waits")),
+    Metric("imagefs_wait_seconds_total", "counter", "How long they waited.",
+           lambda status: [("", status["blocks"]["waited_ms"] / 1000)]),
+    Metric("imagefs_in_flight", "gauge", "Blocks on their way from a store.", at("blocks", "in_flight")),
+    Metric("imagefs_retries_total", "counter", "Fetches that were tried again.", at("blocks", "retries")),
+    Metric("imagefs_failures_total", "counter", "Blocks that could not be had.", at("blocks", "failures")),
+    Metric("imagefs_damaged_blocks_total", "counter", "Blocks that were not what they must be, by where.",
+           lambda status: sorted(status["blocks"]["damaged"].items()), "source"),
+    Metric("imagefs_evicted_blocks_total", "counter", "Blocks given up for want of room.", at("blocks", "evicted")),
+    Metric("imagefs_unkept_blocks_total", "counter", "Blocks that found no place on disk.", at("blocks", "unkept")),
+    Metric("imagefs_disk_errors_total", "counter", "Failures of the cache's disk.", at("blocks", "disk_errors")),
+)  # fmt: skip
+
+
+def render(status: Status) -> str:
+    """The page for this status, in the text format 0.0.4."""
+    return render_page(status, METRICS)

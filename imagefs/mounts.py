@@ -1,0 +1,229 @@
+"""Mounting images on this host: the kernel's EROFS or the tree plane, one overlay on top where it is to be writable.
+
+The client does this, not the daemon: a daemon that waited for its own devices could never be replaced. A client that is
+killed on the way leaves what `imagefs.daemon.leftovers` names, and the daemon removes it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from imagefs.daemon import leftovers
+from imagefs.daemon.client import Attached, Client, Recording
+from imagefs.daemon.starting import devices_mount
+from imagefs.plane import erofs, overlay
+from imagefs.plane.unmount import unmount
+from imagefs.settings import DaemonSettings
+from stripefs.errors import ConfigError, MountError, StripefsError
+from stripefs.mount import kernel
+from stripefs.settings import MountSettings, StoreSettings
+
+__all__ = ["Options", "mount", "place", "show_tree", "take_away", "umount"]
+
+_UPPER = re.compile(r"/upper/[0-9a-f]{32}$")
+_METADATA = re.compile(r"/metadata/[0-9a-f]{64}\.erofs( \(deleted\))?$")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How an image becomes a tree. rw: an overlay on top."""
+
+    rw: bool = False
+    plane: Literal["auto", "erofs", "tree"] = "auto"
+    backing: Literal["auto", "file", "loop"] = "auto"
+
+
+def mount(
+    client: Client, store: StoreSettings, image: str, target: str, options: Options, recording: Recording
+) -> tuple[Attached, str]:
+    """Mount the image of this tag or digest at `target`; the plane that shows it. Nothing is left behind on failure."""
+    with _reserved(target) as path:
+        attached = client.attach(store, image, recording, owner=os.getpid(), mountpoint=path)
+        try:
+            plane = place(attached, path, options, client.settings, name=image)
+            try:
+                client.mounted(attached, plane)
+            except BaseException:
+                take_away(path, lazy=True)
+                shutil.rmtree(attached.upper, ignore_errors=True)
+                raise
+        except BaseException:
+            with contextlib.suppress(StripefsError):  # that error is the one to tell; the daemon notices by itself
+                client.detach(attached.id)
+            raise
+    return attached, plane
+
+
+def place(attached: Attached, target: str, options: Options, settings: DaemonSettings, *, name: str) -> str:
+    """Show an attached image at `target`, an empty directory; the plane. Raises MountError with nothing mounted."""
+    if not options.rw:
+        return _show(attached, target, options, settings, name)
+    try:
+        return _place_writable(attached, target, options, settings, name)
+    except OSError as error:
+        raise MountError(f"{target} cannot be mounted: {error.filename}: {error.strerror}") from error
+
+
+def _place_writable(attached: Attached, target: str, options: Options, settings: DaemonSettings, name: str) -> str:
+    """Raises MountError, OSError."""
+    lower = leftovers.lower_folder(settings.runtime, attached.id)
+    try:
+        lower.mkdir(parents=True)
+        plane = _show(attached, str(lower), options, settings, name)
+        # What is written goes with the mount, so nothing needs to be synced.
+        overlay.mount([str(lower)], attached.upper, target, without_disk="memory", volatile=True)
+        return plane
+    except BaseException:
+        shutil.rmtree(attached.upper, ignore_errors=True)
+        raise
+    finally:
+        leftovers.take_off(str(lower))  # the overlay alone holds it from here on, and takes it along
+        leftovers.remove_lower(lower)
+
+
+def umount(client: Client, target: str, *, lazy: bool = False) -> None:
+    """Take away what `mount` put at `target`. Raises MountError, EBUSY's for one that is in use unless `lazy`."""
+    target = _resolved(target)
+    try:
+        images = client.status()["images"]
+    except MountError:
+        images = []  # a daemon that is gone keeps nobody from unmounting
+    found = next((one for one in reversed(images) if one["mountpoint"] == target), None)
+    here = kernel.find_mount(target)
+    ours = here is not None and _is_ours(here)
+    if target == devices_mount(client.settings):
+        raise MountError(f"{target} is the daemon's own", hint="imagefs daemon --stop ends it")
+    if found is None and not ours:
+        raise MountError(f"no image is mounted at {target}", hint="imagefs status lists them")
+    if ours:
+        take_away(target, lazy=lazy)
+    if here is not None and ours and here.fstype == "overlay":
+        shutil.rmtree(here.source, ignore_errors=True)
+    if found is not None:
+        client.detach(found["id"])
+
+
+def _is_ours(here: kernel.MountPoint) -> bool:
+    if here.fstype == "overlay":
+        return _UPPER.search(here.source) is not None
+    if here.fstype == "erofs":
+        metadata = next((one.metadata for one in reversed(erofs.mounted()) if one.path == here.path), "")
+        return _METADATA.search(metadata) is not None
+    return here.fstype == "fuse.imagefs"
+
+
+def _show(attached: Attached, target: str, options: Options, settings: DaemonSettings, name: str) -> str:
+    plane = options.plane
+    if plane == "auto":
+        plane = "erofs" if os.geteuid() == 0 else "tree"
+    if plane == "erofs":
+        if not all(device.local for device in attached.devices) and kernel.find_mount(devices_mount(settings)) is None:
+            raise MountError(
+                f"the daemon's devices are not to be seen at {settings.devices}",
+                hint="it runs in another mount namespace: start one in this one, with a --runtime of its own",
+            )
+        erofs.mount(attached.metadata, [device.path for device in attached.devices], target, backing=options.backing)
+    else:
+        show_tree(attached, target, settings, name)
+    return plane
+
+
+def show_tree(attached: Attached, target: str, settings: DaemonSettings, name: str, *, owner: int = 0) -> None:
+    """The tree plane: a mount with a supervisor and workers of its own, which end with the process `owner`, if any."""
+    from stripefs.mount import daemon
+    from stripefs.mount.control import make_directory
+    from stripefs.mount.job import Job
+
+    payload = {
+        "source": name,
+        "metadata": attached.metadata,
+        "devices": [device.path for device in attached.devices],
+        "io_timeout": settings.io_timeout,
+    }
+    daemon.start(
+        Job(
+            program="imagefs.plane.worker",
+            payload=json.dumps(payload),
+            source=name,
+            mount=MountSettings(
+                mountpoint=target,
+                allow_other=os.geteuid() == 0,
+                read_ahead_kb=settings.read_ahead_kb,
+                max_background=settings.max_background,
+                log_format=settings.log_format,
+                log_level=settings.log_level,
+                # What the image says of device nodes and setuid holds in a container, as it does with EROFS.
+                options=("dev", "suid") if os.geteuid() == 0 else (),
+            ),
+            command="imagefs",
+            directory=str(make_directory(Path(settings.runtime, "imagefs/trees"))),
+            owner=owner,
+        )
+    )
+
+
+def take_away(target: str, *, lazy: bool = False) -> None:
+    """Unmount whatever is topmost at `target`, if anything is. Raises MountError."""
+    here = kernel.find_mount(target)
+    if here is None:
+        return
+    if here.fstype.startswith("fuse.") and os.geteuid() != 0:
+        from stripefs.mount import unprivileged
+
+        unprivileged.unmount(target, lazy=lazy)
+    else:
+        unmount(target, lazy=lazy)
+
+
+@contextlib.contextmanager
+def _reserved(target: str) -> Iterator[str]:
+    """The mountpoint, as the kernel spells it, while nobody else of us mounts there. Raises MountError."""
+    path = _resolved(target)
+    if kernel.find_mount(path) is not None:
+        raise _taken(path)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except OSError as error:
+        raise MountError(f"{path} cannot be a mountpoint: {error.strerror}", hint=f"mkdir -p {path}") from error
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise MountError(f"an image is being mounted at {path} already", hint="choose another mountpoint") from None
+        except OSError as error:
+            if error.errno not in (errno.EBADF, errno.ENOLCK, errno.EOPNOTSUPP):  # a file system without such locks
+                raise
+        if kernel.find_mount(path) is not None:
+            raise _taken(path)
+        if os.listdir(descriptor):
+            raise MountError(f"{path} is not empty", hint="the mount would hide its files")
+        yield path
+    finally:
+        os.close(descriptor)
+
+
+def _taken(path: str) -> MountError:
+    return MountError(f"{path} is a mountpoint already", hint=f"imagefs umount {path}, or choose another")
+
+
+def _resolved(target: str) -> str:
+    """Links resolved, without asking a mount that may answer nobody."""
+    if not target:
+        raise ConfigError("the mountpoint is empty", hint="name a directory")
+    parent, name = os.path.split(os.path.abspath(target))
+    path = os.path.join(os.path.realpath(parent), name)
+    try:
+        os.readlink(path)
+    except OSError:
+        return path
+    return os.path.realpath(path)

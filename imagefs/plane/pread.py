@@ -1,0 +1,136 @@
+"""Reading the devices of an image from local files: those of the daemon's FUSE mount, or complete ones.
+
+A daemon that ends takes its mount along, and open files with it; the next one serves the same paths. So a read that
+finds its file gone opens the path anew and tries again, until `io_timeout` has passed. An answer of the daemon's own
+(EIO, once it has tried for as long) is final.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from stripefs.errors import ServiceDown, StoreError
+from stripefs.tree.calls import Calls
+
+__all__ = ["FileDevices"]
+
+_GONE = frozenset((errno.ENOTCONN, errno.ECONNABORTED, errno.ESTALE, errno.ENOENT, errno.ENODEV))
+"""What a file or path answers whose daemon ended, is starting, or does not serve it yet."""
+
+
+class FileDevices:
+    """The files at `paths`, the first of which is device 1. They are opened when they are first read.
+
+    `io_timeout` in seconds. All methods but the reads themselves run on trio's thread.
+    """
+
+    def __init__(self, paths: Sequence[str], io_timeout: float) -> None:
+        self._paths = list(paths)
+        self._calls = Calls(io_timeout)
+        self._lock = threading.Lock()
+        self._files: dict[int, _File] = {}
+        self._reopened = 0
+
+    async def read(self, device: int, offset: int, length: int) -> bytes:
+        """Exactly these bytes. Raises StoreError, its subclass ServiceDown when there was no daemon for too long."""
+        return await self._calls.thread(
+            f"reading device {device} at {offset}", self._read_blocking, device, offset, length
+        )
+
+    def snapshot(self) -> dict[str, int]:
+        """Figures for `status`."""
+        return {
+            "reads_under_way": self._calls.busy,
+            "read_retries": self._calls.retries,
+            "devices_reopened": self._reopened,
+        }
+
+    def close(self) -> None:
+        """Close each file, now or when the last read of it has ended."""
+        with self._lock:
+            files = list(self._files.values())
+            self._files.clear()
+            for file in files:
+                file.dropped = True
+            unused = [file for file in files if not file.users]
+        for file in unused:
+            os.close(file.descriptor)
+
+    def _read_blocking(self, device: int, offset: int, length: int) -> bytes:
+        path = self._paths[device - 1]
+        try:
+            file = self._hold(device, path)
+            try:
+                return _read(file.descriptor, path, offset, length)
+            except OSError as error:
+                if error.errno in _GONE:
+                    self._drop(device, file)
+                raise
+            finally:
+                self._let_go(file)
+        except OSError as error:
+            if error.errno in _GONE:
+                raise ServiceDown(
+                    f"device {path} is not served: {error.strerror}", hint="imagefs status says whether the daemon runs"
+                ) from error
+            hint = "the daemon's log says why" if error.errno == errno.EIO else ""
+            raise StoreError(
+                f"device {path}: {length} bytes at {offset} cannot be read: {error.strerror}", hint=hint
+            ) from error
+
+    def _hold(self, device: int, path: str) -> _File:
+        """The open file of a device, with one more user. Raises OSError."""
+        with self._lock:
+            file = self._files.get(device)
+            if file is not None:
+                file.users += 1
+                return file
+        opened = _File(os.open(path, os.O_RDONLY | os.O_CLOEXEC))  # may wait for the daemon
+        with self._lock:
+            file = self._files.setdefault(device, opened)
+            file.users += 1
+        if file is not opened:
+            os.close(opened.descriptor)
+        return file
+
+    def _let_go(self, file: _File) -> None:
+        with self._lock:
+            file.users -= 1
+            last = file.dropped and not file.users
+        if last:
+            os.close(file.descriptor)
+
+    def _drop(self, device: int, file: _File) -> None:
+        """Have the next read open the path anew."""
+        with self._lock:
+            if self._files.get(device) is file:
+                del self._files[device]
+                file.dropped = True
+                self._reopened += 1
+
+
+@dataclass(slots=True, eq=False)
+class _File:
+    """A descriptor that many threads read from; who is the last to let go of a dropped one closes it."""
+
+    descriptor: int
+    users: int = 0
+    dropped: bool = False
+
+
+def _read(descriptor: int, path: str, offset: int, length: int) -> bytes:
+    """Raises OSError, and StoreError where the file ends too early."""
+    data = os.pread(descriptor, length, offset)
+    while len(data) < length:  # a signal may cut a long read short, and so may an error that the next call tells
+        more = os.pread(descriptor, length - len(data), offset + len(data))
+        if not more:
+            raise StoreError(
+                f"device {path} ends at {offset + len(data)}, before {offset + length}",
+                hint="it is not the device of this image, or was cut short",
+            )
+        data += more
+    return data

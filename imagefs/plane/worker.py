@@ -1,0 +1,90 @@
+"""The worker of a tree-plane mount: an image's tree over the files of its devices, served by `stripefs.mount.harness`.
+
+Its payload is JSON: `source` (what the mount table shows), `metadata` (path of the EROFS image), `devices` (paths, one
+after the other as the metadata names them), `io_timeout` (seconds).
+"""
+
+from __future__ import annotations
+
+import json
+import mmap
+from collections.abc import Mapping
+from typing import Any
+
+import trio
+
+from imagefs.errors import FormatError
+from imagefs.format.erofs import Image
+from imagefs.plane.pread import FileDevices
+from imagefs.plane.tree import ImageTree
+from stripefs.errors import ConfigError, StaleVersion
+from stripefs.mount import harness
+from stripefs.mount.served import ServedTree
+from stripefs.mount.service import Request
+
+__all__ = ["TreeBackend"]
+
+
+class TreeBackend:
+    """One image at one mountpoint."""
+
+    requests: Mapping[str, Request] = {}
+
+    def __init__(self, start: harness.Start) -> None:
+        payload = json.loads(start.payload)
+        self.source: str = payload["source"]
+        self._metadata: str = payload["metadata"]
+        self._paths: list[str] = payload["devices"]
+        self._timeout: float = payload["io_timeout"]
+        self._expected = start.kept.get("image")
+        self._image: Image
+        self._devices: FileDevices
+
+    @property
+    def kept(self) -> Mapping[str, Any]:
+        return {"image": self._image.super.uuid.hex()}
+
+    async def open(self) -> None:
+        self._image = Image(_map(self._metadata))
+        if len(self._paths) != len(self._image.devices):
+            raise FormatError(
+                f"{self._metadata} is an image of {len(self._image.devices)} devices, not {len(self._paths)}"
+            )
+        # The UUID is made of all the rest, and node ids mean something in this image only.
+        if self._expected not in (None, self.kept["image"]):
+            raise StaleVersion(f"{self._metadata} was replaced", hint="unmount it and mount the image again")
+
+    async def run(self, *, task_status: trio.TaskStatus[ServedTree]) -> None:
+        self._devices = FileDevices(self._paths, self._timeout)
+        task_status.started(ImageTree(self._image, self._devices.read))
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "image": self.kept["image"],
+            "metadata": self._metadata,
+            "devices": self._paths,
+            **self._devices.snapshot(),
+        }
+
+    def metrics(self, status: Mapping[str, Any]) -> str:
+        from stripefs.metrics import render
+
+        return render(status)
+
+    def close(self) -> None:
+        self._devices.close()
+
+
+def _map(path: str) -> memoryview:
+    """The file's bytes, as they lie in the page cache: all mounts of an image share them."""
+    try:
+        with open(path, "rb") as file:
+            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+    except OSError as error:
+        raise ConfigError(f"the image's metadata {path} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise FormatError(f"the image's metadata {path} is empty") from error
+
+
+if __name__ == "__main__":
+    harness.main(TreeBackend)

@@ -1,0 +1,15 @@
+"""How long work tells how far it is: stages, one after the other, each of so many bytes."""
+
+from __future__ import annotations
+
+__all__ = ["Progress"]
+
+
+class Progress:
+    """Tells nobody; what shows it overrides both. May be called from any thread."""
+
+    def stage(self, name: str, total: int = 0) -> None:
+        """A new stage begins, of `total` bytes, 0 where that is not known."""
+
+    def advance(self, count: int) -> None:
+        """`count` more bytes of the stage are done."""

@@ -1,0 +1,1 @@
+"""Containers of images, by runc or crun."""

@@ -1,0 +1,346 @@
+"""Running one container: prepared in a child with namespaces of its own, which becomes the runtime.
+
+    imagefs run --fork--> child: namespaces, mounts, config.json --exec--> runc or crun ---> the command
+        | forwards signals, waits, cleans up
+
+The child mounts the image where nobody else sees it and becomes the runtime, process 1 of its PID namespace. When
+`imagefs run` ends, in whatever way, the kernel kills the runtime, with it the container, and the mounts end with them
+(`imagefs.run.namespace`). What then remains are a folder and an empty cgroup, which the next run sweeps away.
+
+Standard input, output and error are passed through; with a terminal the runtime copies between ours and the
+container's. A signal that comes while the image is mounted ends the run; while the runtime starts the command it is
+held until that runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import resource
+import select
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from imagefs.errors import RunError
+from imagefs.plane import overlay
+from imagefs.run import devices, namespace, runtime
+from imagefs.run.folder import RunFolder, sweep
+from imagefs.run.image_config import ImageConfig, parse_signal
+from imagefs.run.init import SI_KERNEL, stay_behind
+from imagefs.run.options import Bind, RunOptions
+from imagefs.run.rootfs import RootTree
+from imagefs.run.spec import Outside, arguments, build
+from stripefs.errors import StripefsError
+
+__all__ = ["run", "sweep"]
+
+_log = logging.getLogger(__name__)
+
+_FORWARDED = (
+    signal.SIGHUP,
+    signal.SIGINT,
+    signal.SIGQUIT,
+    signal.SIGUSR1,
+    signal.SIGUSR2,
+    signal.SIGALRM,
+    signal.SIGTERM,
+    signal.SIGXCPU,
+    signal.SIGPWR,
+)
+"""What users, batch systems and service managers send, but for those that the caller ignores."""
+
+_PAUSE, _PATIENCE = 0.01, 2.0
+"""Seconds between looks whether the command runs, when a signal waits for that; and until it is not waited for."""
+
+_FAILED = 125
+_FILES = ("/etc/resolv.conf", "/etc/hosts")
+_NOT_FOR_THE_RUNTIME = ("NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PID")
+
+
+def run(
+    options: RunOptions,
+    config: Mapping[str, Any],
+    mount_root: Callable[[str], None],
+    runtime_dir: str,
+    scratch_dir: str | None = None,
+) -> int:
+    """Run a container and wait for it. Answers the exit status of its command, 128 + N where signal N ended it.
+
+    config: the image's OCI image config, {} for none. mount_root: mounts the image at the directory it is given; called
+    in a forked child, in its own mount namespace, so it must not rely on other threads. runtime_dir: what is kept while
+    the container runs lies below it; on a local file system, for root alone. scratch_dir: with a writable root, what is
+    written lies below it until the container ends; `runtime_dir` where it is None, memory where it lies on an overlay.
+
+    Forwards signals, and so must be called on the main thread. Raises RunError, whose exit code is that of `docker
+    run`.
+    """
+    if os.geteuid() != 0:
+        raise RunError("running a container needs root", hint="sudo")
+    image = ImageConfig.parse(config)
+    command = arguments(options, image)[0]
+    stop = parse_signal(image.stop_signal) if image.stop_signal else signal.SIGTERM
+    program = runtime.find(options.runtime)
+    outside = Outside(
+        environ=os.environ,
+        hostname=os.uname().nodename,
+        devices=devices.find(options.devices),
+        files=[path for path in _FILES if os.path.isfile(path)],
+        open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
+        terminal=_wants_terminal(options.terminal),
+    )
+    options = replace(options, binds=[_looked_at(bind) for bind in options.binds])
+    try:
+        scratch = (scratch_dir or os.path.join(runtime_dir, "scratch")) if options.writable else ""
+        with (
+            _terminal_kept(outside.terminal),
+            RunFolder(runtime_dir, scratch, options.cgroup_parent) as folder,
+            _signals_held() as forwarded,
+            _child(lambda told: _become_runtime(options, image, outside, program, folder, mount_root, told)) as (
+                child,
+                report,
+            ),
+            _swept(runtime_dir),
+        ):
+            status, ended_by = _wait(child, report, folder, forwarded, stop, terminal=outside.terminal)
+            if ended_by:
+                return 128 + ended_by
+            if not folder.started():
+                raise _failure(os.read(report, 1 << 16), program, folder, command)
+            return status if status >= 0 else 128 - status
+    except OSError as error:
+        raise RunError(f"{error.filename or runtime_dir}: {error.strerror}") from error
+
+
+# The parent
+
+
+def _wants_terminal(wanted: bool | None) -> bool:
+    here = os.isatty(0)
+    if wanted and not here:
+        raise RunError("the container cannot have a terminal: standard input is none")
+    return here and os.isatty(1) if wanted is None else wanted
+
+
+def _looked_at(bind: Bind) -> Bind:
+    source = os.path.abspath(bind.source)
+    if not os.path.exists(source):
+        raise RunError(f"--bind {bind.source}:{bind.target}: {source} does not exist")
+    return replace(bind, source=source, directory=os.path.isdir(source))
+
+
+@contextlib.contextmanager
+def _terminal_kept(used: bool) -> Iterator[None]:
+    """Give the terminal back as it was: a runtime that is killed leaves it raw."""
+    if not used:
+        yield
+        return
+    import termios
+
+    before = termios.tcgetattr(0)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)
+
+
+@contextlib.contextmanager
+def _signals_held() -> Iterator[frozenset[signal.Signals]]:
+    """Inside the block signals wait until they are asked for; those to forward."""
+    forwarded = frozenset(number for number in _FORWARDED if signal.getsignal(number) is not signal.SIG_IGN)
+    handler = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD, *forwarded})
+    try:
+        yield forwarded
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL if handler is None else handler)
+
+
+@contextlib.contextmanager
+def _child(become: Callable[[int], NoReturn]) -> Iterator[tuple[int, int]]:
+    """A child that is process 1 of its own PID namespace; a pipe that says what kept it from becoming the runtime.
+
+    After the block it is gone.
+    """
+    report, told = os.pipe()
+    parent = os.pidfd_open(os.getpid())
+    sys.stdout.flush()
+    try:
+        with namespace.children_in_new_pid_namespace():
+            pid = os.fork()
+            if pid == 0:
+                _in_child(become, parent, told)
+    except OSError:
+        os.close(report)
+        raise
+    finally:
+        os.close(parent)
+        os.close(told)
+    try:
+        yield pid, report
+    finally:
+        os.close(report)
+        with contextlib.suppress(ChildProcessError):  # it was waited for already
+            if not os.waitpid(pid, os.WNOHANG)[0]:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+
+@contextlib.contextmanager
+def _swept(runtime_dir: str) -> Iterator[None]:
+    """Sweep while the container starts: what crashed runs wrote may be much."""
+    thread = threading.Thread(target=_sweep, args=(runtime_dir,))
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+
+
+def _sweep(runtime_dir: str) -> None:
+    try:
+        swept = sweep(runtime_dir)
+    except OSError as error:
+        _log.warning("what crashed runs left in %s stays: %s", runtime_dir, error)
+        return
+    if swept:
+        _log.info("removed what crashed runs left: %s", ", ".join(swept))
+
+
+def _wait(
+    child: int, report: int, folder: RunFolder, forwarded: frozenset[signal.Signals], stop: int, *, terminal: bool
+) -> tuple[int, int]:
+    """The runtime's exit status, negative for a signal; and the signal of ours that ended it before its command ran."""
+    wanted = {signal.SIGCHLD, *forwarded}
+    held: list[int] = []  # until the runtime can pass them on
+    ended_by, patience = 0, _PATIENCE
+    while True:
+        received = signal.sigtimedwait(wanted, _PAUSE) if held else signal.sigwaitinfo(wanted)
+        if received is None:
+            patience -= _PAUSE
+        elif received.si_signo == signal.SIGCHLD:
+            pid, status = os.waitpid(child, os.WNOHANG)
+            if pid:
+                return os.waitstatus_to_exitcode(status), ended_by
+        elif not (terminal and received.si_code == SI_KERNEL and folder.started()):  # then the runtime got it too
+            held.append(received.si_signo)
+        if held and folder.started():
+            for number in held:
+                os.kill(child, stop if number == signal.SIGTERM else number)
+            held.clear()
+        elif held and (patience < 0 or not _is_runtime(report)):
+            ended_by = held[0]
+            os.kill(child, signal.SIGKILL)
+            held.clear()
+
+
+def _is_runtime(report: int) -> bool:
+    """Whether the child became the runtime, or ended: either closes its end of the pipe."""
+    poll = select.poll()
+    poll.register(report, 0)
+    return any(event & select.POLLHUP for _, event in poll.poll(0))
+
+
+def _failure(report: bytes, program: runtime.Runtime, folder: RunFolder, command: str) -> RunError:
+    if not report:
+        return program.failure(folder.path, command)
+    message, hint = json.loads(report)
+    return RunError(message, hint=hint)
+
+
+# The child
+
+
+def _in_child(become: Callable[[int], NoReturn], parent: int, told: int) -> NoReturn:
+    try:
+        namespace.end_with(parent)
+        _take_no_signals()
+        become(told)
+    except StripefsError as error:
+        _tell(told, error.message, error.hint)
+    except OSError as error:
+        _tell(told, f"the container cannot be prepared: {error}", "")
+    except BaseException as error:  # noqa: BLE001 the border of this process: its parent's frames must not run twice
+        sys.excepthook(type(error), error, error.__traceback__)
+        _tell(told, f"the container cannot be prepared: {error!r}", "")
+    finally:
+        os._exit(_FAILED)
+
+
+def _take_no_signals() -> None:
+    """Our parent minds them. Process 1 is not hurt by those that it has no handler for; what it starts may use them."""
+    for number in _FORWARDED:
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+
+
+def _tell(told: int, message: str, hint: str) -> None:
+    os.write(told, json.dumps([message, hint]).encode())
+
+
+def _become_runtime(
+    options: RunOptions,
+    image: ImageConfig,
+    outside: Outside,
+    program: runtime.Runtime,
+    folder: RunFolder,
+    mount_root: Callable[[str], None],
+    told: int,
+) -> NoReturn:
+    """Raises StripefsError and OSError."""
+    root = folder.rootfs
+    namespace.private_mounts()
+    os.mkdir(root, 0o700)
+    mount_root(root)
+    if options.writable and overlay.mount([root], folder.scratch, root, without_disk="memory", volatile=True) != "disk":
+        _log.warning("%s lies on an overlay: what the container writes is kept in memory", folder.scratch)
+    with RootTree(root) as tree:
+        spec = build(options, image, tree, outside, root=root, name=folder.name, cgroup=folder.cgroup)
+        missing = [tree.real(path) for path in spec.missing]
+    if missing:
+        _add_directories(root, os.path.join(folder.path, "directories"), missing)
+    with open(os.path.join(folder.path, "config.json"), "w", encoding="utf-8") as file:
+        json.dump(spec.document, file)
+    if program.name == "crun":
+        runtime.hide_unified_cgroups()
+    if not outside.terminal:
+        os.setpgid(0, 0)  # what is sent to our group comes once, by our parent
+    if namespace.is_alone():
+        namespace.keep_only([folder.path, program.path, *outside.files, *(bind.source for bind in options.binds)])
+    else:  # mount_root started what serves the tree, which may need any mount that there is
+        stay_behind(told, terminal=outside.terminal)
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and that would be inherited
+        signal.signal(number, signal.SIG_DFL)
+    os.set_inheritable(folder.lock, True)
+    environment = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_THE_RUNTIME}
+    os.execve(program.path, program.command(folder.path, folder.name), environment)  # noqa: S606
+
+
+def _add_directories(root: str, folder: str, missing: Sequence[str]) -> None:
+    """Let a read-only tree have the directories `missing`, by an overlay of `folder`, which holds nothing else."""
+    os.mkdir(folder, 0o755)
+    _like(root, folder)
+    for path in missing:
+        there, made = root, folder
+        for name in path.strip("/").split("/"):
+            there, made = f"{there}/{name}", f"{made}/{name}"
+            if not os.path.isdir(made):
+                os.mkdir(made, 0o755)
+                _like(there, made)
+    overlay.mount_read_only([folder, root], root)
+
+
+def _like(there: str, made: str) -> None:
+    """Owner, mode and time of the directory that `made` will stand before, where there is one."""
+    with contextlib.suppress(FileNotFoundError):
+        status = os.stat(there, follow_symlinks=False)
+        os.chown(made, status.st_uid, status.st_gid)
+        os.chmod(made, status.st_mode & 0o7777)
+        os.utime(made, ns=(status.st_atime_ns, status.st_mtime_ns))

@@ -1,0 +1,175 @@
+"""The folder of one run, and the removal of what crashed runs left.
+
+    RUNTIME/runs/.lock       held while a run's folder is made, and while one is found to be left over
+    RUNTIME/runs/ID/lock     held by the run and the runtime as long as they live
+                    scratch  a path: what the container may write to, removed with the rest
+                    cgroup   a path: the container's cgroup, in every hierarchy
+                    config.json, rootfs/, state/, log, pid    for the runtime
+
+The mounts of a run are in its own namespace and end with it, so nothing is mounted here that anybody could see.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import logging
+import os
+import time
+from collections.abc import Iterator
+from types import TracebackType
+
+from stripefs.mount import kernel
+
+__all__ = ["RunFolder", "sweep"]
+
+_log = logging.getLogger(__name__)
+
+_DYING = 2.0
+"""Seconds that the last processes of a killed container may need to leave its cgroup."""
+
+
+class RunFolder:
+    """A new folder for a run. path: the folder. name: the container's. lock: the descriptor that says it is alive."""
+
+    def __init__(self, runtime_dir: str, scratch_dir: str = "", cgroup_parent: str = "/") -> None:
+        """`scratch` is a new place below `scratch_dir`, "" without, and `cgroup` one below `cgroup_parent`.
+
+        Who needs them makes them. Raises OSError.
+        """
+        self.name = f"imagefs-{os.urandom(6).hex()}"
+        runs = os.path.join(os.path.abspath(runtime_dir), "runs")
+        os.makedirs(runs, 0o700, exist_ok=True)
+        self.path = os.path.join(runs, self.name)
+        self.scratch = os.path.join(os.path.abspath(scratch_dir), self.name) if scratch_dir else ""
+        self.cgroup = os.path.join("/", cgroup_parent, self.name)
+        with _registry(runs):
+            os.mkdir(self.path, 0o700)
+            self.lock = os.open(os.path.join(self.path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            fcntl.flock(self.lock, fcntl.LOCK_EX)
+        self._record("scratch", self.scratch)
+        self._record("cgroup", self.cgroup)
+
+    @property
+    def rootfs(self) -> str:
+        return os.path.join(self.path, "rootfs")
+
+    def started(self) -> bool:
+        """Whether the runtime started the container's command."""
+        return os.path.exists(os.path.join(self.path, "pid"))
+
+    def __enter__(self) -> RunFolder:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _remove(self.path, self.scratch, self.cgroup)
+        os.close(self.lock)
+
+    def _record(self, name: str, text: str) -> None:
+        with open(os.path.join(self.path, name), "wb") as file:
+            file.write(os.fsencode(text))
+
+
+def sweep(runtime_dir: str) -> list[str]:
+    """Remove what runs left that were killed: their folders, what they wrote, and their cgroups. Answers their names.
+
+    What cannot be removed now is logged and left for the next time. Raises OSError where `runtime_dir` cannot be used.
+    """
+    runs = os.path.join(os.path.abspath(runtime_dir), "runs")
+    if not os.path.isdir(runs):
+        return []
+    dead = {}
+    with _registry(runs):
+        for name in os.listdir(runs):
+            if not name.startswith("."):
+                lock = _lock_of_the_dead(os.path.join(runs, name))
+                if lock is not None:
+                    dead[name] = lock
+    removed = []
+    for name, lock in sorted(dead.items()):
+        path = os.path.join(runs, name)
+        if _remove(path, _recorded(path, "scratch"), _recorded(path, "cgroup")):
+            removed.append(name)
+        os.close(lock)
+    return removed
+
+
+@contextlib.contextmanager
+def _registry(runs: str) -> Iterator[None]:
+    descriptor = os.open(os.path.join(runs, ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _lock_of_the_dead(path: str) -> int | None:
+    """The lock of a run that is over, taken; None where it lives."""
+    descriptor = os.open(os.path.join(path, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    return descriptor
+
+
+def _remove(path: str, scratch: str, cgroup: str) -> bool:
+    """Whether all could be removed. The folder goes last: while it is there, the next sweep knows what else to do."""
+    try:
+        _remove_cgroup(cgroup)
+        _remove_tree(scratch)
+        if os.path.isdir(path):
+            with _registry(os.path.dirname(path)):
+                with contextlib.suppress(FileNotFoundError):
+                    os.rmdir(os.path.join(path, "rootfs"))  # fails where something is mounted there; then all stays
+                _remove_tree(path)
+    except OSError as error:
+        _log.warning("%s was not removed: %s", path, error)
+        return False
+    return True
+
+
+def _recorded(path: str, name: str) -> str:
+    """ "" where nothing was recorded, or the run was killed before all of it was written."""
+    try:
+        with open(os.path.join(path, name), "rb") as file:
+            found = os.fsdecode(file.read())
+    except FileNotFoundError:
+        return ""
+    return found if os.path.basename(found) == os.path.basename(path) else ""
+
+
+def _remove_tree(path: str) -> None:
+    import shutil  # not needed before a container starts
+
+    if os.path.lexists(path):
+        shutil.rmtree(path)
+
+
+def _remove_cgroup(path: str) -> None:
+    """Remove the cgroup from every hierarchy, with those that the container made in it. Raises OSError."""
+    deadline = time.monotonic() + _DYING
+    for mount in kernel.mounts():
+        if path and mount.fstype in ("cgroup", "cgroup2"):
+            top = os.path.join(mount.path, path.lstrip("/"))
+            for folder, _, _ in os.walk(top, topdown=False):
+                _remove_empty_cgroup(folder, deadline)
+
+
+def _remove_empty_cgroup(folder: str, deadline: float) -> None:
+    while True:
+        try:
+            os.rmdir(folder)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            if error.errno != errno.EBUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return

@@ -1,0 +1,90 @@
+"""Namespaces that end with their container, whatever happens to the processes around it.
+
+The runtime is process 1 of a PID namespace, in a mount namespace of its own, and is killed when the process that
+started it ends. With process 1 the kernel kills all that is in the namespace, the container's daemons too; with the
+last of them the mounts go, and with the mounts the loop devices and memory that they hold. Nobody has to clean up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+from collections.abc import Iterator, Sequence
+
+from stripefs.mount import kernel
+
+__all__ = ["children_in_new_pid_namespace", "end_with", "is_alone", "keep_only", "private_mounts"]
+
+_CLONE_NEWNS, _CLONE_NEWPID = 0x00020000, 0x20000000
+_MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_SLAVE = 2, 4, 8, 1 << 14, 1 << 19
+_PR_SET_PDEATHSIG = 1
+
+_PINNING = ("erofs", "overlay")
+"""Types of mounts, besides those of FUSE, whose end somebody waits for."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@contextlib.contextmanager
+def children_in_new_pid_namespace() -> Iterator[None]:
+    """The first child forked inside the block is process 1 of a new PID namespace. Raises OSError."""
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        _check(_libc.unshare(_CLONE_NEWPID), "a PID namespace")
+        try:
+            yield
+        finally:
+            _check(_libc.setns(own, _CLONE_NEWPID), "a PID namespace")
+    finally:
+        os.close(own)
+
+
+def end_with(parent: int) -> None:
+    """Be killed when the thread that forked us ends; exits at once when it already did. `parent`: a pidfd of it."""
+    _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
+    if select.select([parent], [], [], 0)[0]:
+        os._exit(1)
+
+
+def private_mounts() -> None:
+    """Go on with a copy of all mounts that nobody else sees; what the host unmounts still goes away here.
+
+    /proc then shows the PID namespace of the caller. Raises OSError.
+    """
+    _check(_libc.unshare(_CLONE_NEWNS), "a mount namespace")
+    kernel.mount("", "/", "", _MS_REC | _MS_SLAVE, "")
+    kernel.mount("proc", "/proc", "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, "")
+
+
+def is_alone() -> bool:
+    """Whether nobody but us is in our PID namespace."""
+    return sum(name.isdigit() for name in os.listdir("/proc")) == 1
+
+
+def keep_only(needed: Sequence[str]) -> None:
+    """Let go, in a private namespace, of mounts that are not needed to reach `needed` or what is mounted below it.
+
+    Where the host's mounts are not shared, as in most containers, what it unmounts does not go away here; a FUSE mount
+    would live on, without anybody seeing it, until the container ends. So those, and images, are given up at once.
+    Nothing is touched on them.
+    """
+    kept = [os.path.realpath(path) for path in needed]
+    for mount in reversed(kernel.mounts()):
+        pins = mount.fstype in _PINNING or mount.fstype.partition(".")[0] in ("fuse", "fuseblk")
+        if pins and mount.path != "/" and not any(_related(mount.path, path) for path in kept):
+            with contextlib.suppress(OSError):  # it stood on one that is gone already
+                kernel.unmount(mount.path, kernel.MNT_DETACH)
+
+
+def _related(mountpoint: str, path: str) -> bool:
+    """Whether `path` lies on what is mounted there, or that lies below `path`."""
+    return path == mountpoint or path.startswith(f"{mountpoint}/") or mountpoint.startswith(f"{path.rstrip('/')}/")
+
+
+def _check(result: int, subject: str) -> None:
+    if result:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), subject)

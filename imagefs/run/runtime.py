@@ -1,0 +1,81 @@
+"""runc and crun: which is there, how one is called, and what their messages mean."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from dataclasses import dataclass
+
+from imagefs.errors import CommandNotExecutable, CommandNotFound, RunError
+from stripefs.mount import kernel
+
+__all__ = ["Runtime", "find", "hide_unified_cgroups"]
+
+_NAMES = ("crun", "runc")
+"""By choice: crun takes half the time of runc and a fifth of its memory."""
+
+_UNIFIED = "/sys/fs/cgroup/unified"
+
+_NOT_FOUND = re.compile(r'executable file (.* )?not found|exec: "[^"]*": (stat .*: )?no such file or directory')
+_NOT_EXECUTABLE = re.compile(r'exec: "[^"]*": (permission denied|is a directory|exec format error)|open executable: ')
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """An OCI runtime. name: "runc" or "crun", which decides how it is spoken to."""
+
+    path: str
+    name: str
+
+    def command(self, folder: str, container: str) -> list[str]:
+        """Run the container of the bundle `folder` in the foreground; its log, state and pid file lie there too."""
+        log = f"{folder}/log" if self.name == "runc" else f"file:{folder}/log"
+        return [
+            *(self.path, "--root", f"{folder}/state", "--log", log, "--log-format", "json"),
+            *("run", "--bundle", folder, "--pid-file", f"{folder}/pid", container),
+        ]
+
+    def failure(self, folder: str, command: str) -> RunError:
+        """Why the container did not start `command`, from the log. The runtime has said it to people, in its words."""
+        message = ""
+        with contextlib.suppress(OSError), open(f"{folder}/log", encoding="utf-8", errors="replace") as file:
+            for line in file:
+                with contextlib.suppress(ValueError, AttributeError):
+                    entry = json.loads(line)
+                    if entry.get("level") in ("error", "fatal"):
+                        message = str(entry.get("msg", ""))
+        if _NOT_FOUND.search(message):
+            return CommandNotFound(f"the container has no {command}")
+        if _NOT_EXECUTABLE.search(message):
+            return CommandNotExecutable(f"the container cannot execute {command}")
+        return RunError(f"{self.name} could not start the container{f': {message}' if message else ''}")
+
+
+def find(wanted: str) -> Runtime:
+    """`wanted` is "auto", a name on PATH, or a path. Raises RunError."""
+    for name in _NAMES if wanted == "auto" else (wanted,):
+        if path := _which(name):
+            return Runtime(path, "crun" if "crun" in os.path.basename(path) else "runc")
+    if wanted == "auto":
+        raise RunError("neither crun nor runc is installed", hint="apt-get install crun, or --runtime PATH")
+    raise RunError(f"there is no program {wanted}", hint="--runtime takes runc, crun, or the path of one of them")
+
+
+def hide_unified_cgroups() -> None:
+    """Let a private mount namespace look as if cgroups were v1 alone, where v2 has controllers beside them.
+
+    crun refuses that mixture, though it would not use v2 then. Raises OSError.
+    """
+    with contextlib.suppress(FileNotFoundError), open(f"{_UNIFIED}/cgroup.controllers", "rb") as file:
+        if file.read().strip():
+            kernel.unmount(_UNIFIED, kernel.MNT_DETACH)
+
+
+def _which(name: str) -> str:
+    if "/" in name:
+        candidates = [os.path.abspath(name)]
+    else:
+        candidates = [os.path.join(folder, name) for folder in os.get_exec_path() if folder.startswith("/")]
+    return next((path for path in candidates if os.access(path, os.X_OK) and os.path.isfile(path)), "")

@@ -1,0 +1,330 @@
+"""From an OCI image config and a user's options to the config.json of an OCI runtime. Pure.
+
+What a container may do is what `docker run` grants: the same capabilities, hidden paths and device rules, and no
+"no new privileges", so that setuid programs of an image work. Other than there the host's network is the default, and
+the root is read-only unless a writable one was asked for; then /tmp, /run, /var/tmp and the image's volumes are memory.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+from imagefs.errors import RunError
+from imagefs.run.image_config import ImageConfig
+from imagefs.run.options import Bind, RunOptions
+from imagefs.run.users import User, resolve
+
+__all__ = ["DeviceNode", "Kind", "Outside", "Spec", "Tree", "arguments", "build"]
+
+CAPABILITIES = (
+    "CAP_AUDIT_WRITE",
+    "CAP_CHOWN",
+    "CAP_DAC_OVERRIDE",
+    "CAP_FOWNER",
+    "CAP_FSETID",
+    "CAP_KILL",
+    "CAP_MKNOD",
+    "CAP_NET_BIND_SERVICE",
+    "CAP_NET_RAW",
+    "CAP_SETFCAP",
+    "CAP_SETGID",
+    "CAP_SETPCAP",
+    "CAP_SETUID",
+    "CAP_SYS_CHROOT",
+)
+MASKED = (
+    "/proc/acpi",
+    "/proc/asound",
+    "/proc/interrupts",
+    "/proc/kcore",
+    "/proc/keys",
+    "/proc/latency_stats",
+    "/proc/sched_debug",
+    "/proc/scsi",
+    "/proc/timer_list",
+    "/proc/timer_stats",
+    "/sys/devices/virtual/powercap",
+    "/sys/firmware",
+)
+READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+OPEN_FILES = 65536
+"""Soft RLIMIT_NOFILE: enough for data loaders, and programs that close every possible descriptor stay quick."""
+
+_NO_FILES = ("nosuid", "noexec", "nodev")
+_PROC = ("/proc", "proc", "proc", _NO_FILES)
+_MOUNTS = (
+    _PROC,
+    ("/dev", "tmpfs", "tmpfs", ("nosuid", "strictatime", "mode=755", "size=65536k")),
+    ("/dev/pts", "devpts", "devpts", ("nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620", "gid=5")),
+    # Without a size, which is half of the memory: the 64 MiB of Docker are too few for data loaders.
+    ("/dev/shm", "tmpfs", "shm", (*_NO_FILES, "mode=1777")),  # noqa: S108
+    ("/dev/mqueue", "mqueue", "mqueue", _NO_FILES),
+    ("/sys", "sysfs", "sysfs", (*_NO_FILES, "ro")),
+)
+_SCRATCH = {
+    "/tmp": ("mode=1777",),  # noqa: S108
+    "/run": ("mode=755", "tmpcopyup"),  # services rely on directories that the image has there
+    "/var/tmp": ("mode=1777",),  # noqa: S108
+}
+
+_DEFAULT_DEVICES = ((1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 1), (5, 2), (136, None))
+"""null, zero, full, random, urandom, tty, console, ptmx and the terminals: runtimes make these nodes themselves."""
+
+_MEMORY = ("rw", "nosuid", "nodev")
+
+Kind = Literal["file", "directory", "other"]
+
+
+class Tree(Protocol):
+    """The tree of an image, links in it followed as if its root were /."""
+
+    def kind(self, path: str) -> Kind | None:
+        """What is at `path`, None when nothing is."""
+
+    def read(self, path: str) -> bytes:
+        """The content of a file; nothing where there is none."""
+
+    def real(self, path: str) -> str:
+        """`path` without links, as far as it leads to something."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNode:
+    """A device of the host that the container gets. kind: "c" or "b"."""
+
+    path: str
+    kind: str
+    major: int
+    minor: int
+    mode: int
+    uid: int
+    gid: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outside:
+    """What a container learns of where it runs: the caller's environment, the host's name, what is at the host's paths.
+
+    devices: of `RunOptions.devices`. terminal: the command gets one. files: of /etc/resolv.conf and /etc/hosts those
+    that the host has. open_files: the caller's hard RLIMIT_NOFILE.
+    """
+
+    environ: Mapping[str, str]
+    hostname: str
+    devices: Sequence[DeviceNode] = ()
+    files: Sequence[str] = ()
+    open_files: int = OPEN_FILES
+    terminal: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Spec:
+    """`document` is the config.json; `missing` are directories that must be made for it in a root nobody can write."""
+
+    document: dict[str, Any]
+    missing: Sequence[str]
+
+
+def build(
+    options: RunOptions, image: ImageConfig, tree: Tree, outside: Outside, *, root: str, name: str, cgroup: str
+) -> Spec:
+    """The container `name`, in `cgroup`, with its root at `root`. Raises RunError for what cannot be."""
+    user = resolve(options.user or image.user, tree.read("/etc/passwd"), tree.read("/etc/group"))
+    workdir = posixpath.normpath("/" + (options.workdir or image.workdir).lstrip("/"))
+    hostname = options.hostname or (outside.hostname if options.network == "host" else name)
+    mounts, missing = _mounts(options, image, tree, outside, workdir)
+    namespaces = ["pid", "mount", "ipc", "uts", *(["network"] if options.network == "none" else [])]
+    document = {
+        "ociVersion": "1.0.2",
+        "process": {
+            "terminal": outside.terminal,
+            "user": {"uid": user.uid, "gid": user.gid, "additionalGids": list(user.groups)},
+            "args": arguments(options, image),
+            "env": _environment(options, image, outside, user, hostname),
+            "cwd": workdir,
+            "capabilities": _capabilities(user),
+            # The hard limit stays: not every root may raise it.
+            "rlimits": [
+                {"type": "RLIMIT_NOFILE", "soft": min(OPEN_FILES, outside.open_files), "hard": outside.open_files}
+            ],
+            "noNewPrivileges": False,
+        },
+        "root": {"path": root, "readonly": not options.writable},
+        "hostname": hostname,
+        "mounts": mounts,
+        "linux": {
+            "cgroupsPath": cgroup,
+            "namespaces": [{"type": kind} for kind in namespaces],
+            "devices": [
+                {
+                    "path": node.path,
+                    "type": node.kind,
+                    "major": node.major,
+                    "minor": node.minor,
+                    "fileMode": node.mode,
+                    "uid": node.uid,
+                    "gid": node.gid,
+                }
+                for node in outside.devices
+            ],
+            "resources": _resources(options, outside),
+            "rootfsPropagation": "rslave",
+            "maskedPaths": list(MASKED),
+            "readonlyPaths": list(READ_ONLY),
+        },
+    }
+    for text in _strings(document):
+        _check_text(text)
+    return Spec(document, missing)
+
+
+# The process
+
+
+def arguments(options: RunOptions, image: ImageConfig) -> list[str]:
+    """What the container executes. Raises RunError where neither the user nor the image says."""
+    entrypoint = image.entrypoint if options.entrypoint is None else options.entrypoint
+    # An Entrypoint of the user's own does not go with arguments that were meant for the image's.
+    cmd = options.command or (image.cmd if options.entrypoint is None else ())
+    found = [*entrypoint, *cmd]
+    if not found or not found[0]:
+        raise RunError("the image names no command", hint="give one behind --")
+    return found
+
+
+def _environment(options: RunOptions, image: ImageConfig, outside: Outside, user: User, hostname: str) -> list[str]:
+    """The image's, what is missing in it, and the user's, later ones in the place of earlier ones."""
+    defaults = [PATH, f"HOSTNAME={hostname}", f"HOME={user.home}"]
+    if outside.terminal:
+        defaults.append(f"TERM={outside.environ.get('TERM', 'xterm')}")
+    found = {}
+    for entry in (*defaults, *image.env):
+        name, equals, value = entry.partition("=")
+        if name and equals:
+            found[name] = value
+    for entry in options.env:
+        name, equals, value = entry.partition("=")
+        if not name:
+            raise RunError(f"--env {entry} is not NAME or NAME=VALUE")
+        if equals or name in outside.environ:
+            found[name] = value if equals else outside.environ[name]
+        else:
+            found.pop(name, None)
+    return [f"{name}={value}" for name, value in found.items()]
+
+
+def _capabilities(user: User) -> dict[str, list[str]]:
+    """root has them; others may only get them by setuid programs."""
+    now = list(CAPABILITIES) if user.uid == 0 else []
+    return {"bounding": list(CAPABILITIES), "effective": now, "permitted": now, "inheritable": [], "ambient": []}
+
+
+# Mounts
+
+
+def _mounts(
+    options: RunOptions, image: ImageConfig, tree: Tree, outside: Outside, workdir: str
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """In the order in which they are mounted; and which directories the tree lacks for them, when it cannot change."""
+    binds = sorted(options.binds, key=lambda bind: bind.target.count("/"))
+    taken = {bind.target for bind in binds}
+    mounts = [_mount(*entry) for entry in _MOUNTS if entry[0] not in taken]
+    if not options.writable:
+        scratch = {path: more for path, more in _SCRATCH.items() if path != "/var/tmp" or tree.kind(path)}  # noqa: S108
+        scratch |= {path: ("tmpcopyup",) for path in image.volumes if path not in scratch}
+        mounts += [
+            _mount(path, "tmpfs", "tmpfs", (*_MEMORY, *more)) for path, more in scratch.items() if path not in taken
+        ]
+    for path in outside.files:
+        if path not in taken and tree.kind(path) == "file":
+            mounts.append(_mount(path, "bind", path, ("bind", "ro", *_NO_FILES)))
+    missing: list[str] = []
+    if not options.writable:
+        fixed = [mount["destination"] for mount in mounts]
+        covering = [*fixed, *taken]
+        missing = [path for path in (*fixed, workdir) if not _is_covered(path, covering) and tree.kind(path) is None]
+        for bind in binds:
+            _check_target(bind, tree, covering)
+    mounts += [_bind(bind) for bind in binds]
+    return mounts, missing
+
+
+def _mount(target: str, kind: str, source: str, options: Sequence[str]) -> dict[str, Any]:
+    return {"destination": target, "type": kind, "source": source, "options": list(options)}
+
+
+def _bind(bind: Bind) -> dict[str, Any]:
+    # rslave: what the host unmounts below the source goes away in the container too, and is not kept alive by it.
+    kind = "rbind" if bind.directory else "bind"
+    return _mount(bind.target, "bind", bind.source, (kind, "rslave", "rw" if bind.writable else "ro"))
+
+
+def _check_target(bind: Bind, tree: Tree, others: Sequence[str]) -> None:
+    """Raises RunError where a read-only image has no place for it. Below other mounts the runtime makes or finds it."""
+    if _is_covered(bind.target, others) or _is_covered(tree.real(bind.target), others):
+        return
+    wanted = "directory" if bind.directory else "file"
+    kind = tree.kind(bind.target)
+    if kind is None:
+        raise RunError(
+            f"the image has no {wanted} {bind.target} to bind {bind.source} to, and it is read-only",
+            hint="--rw lets it be made",
+        )
+    if bind.directory != (kind == "directory"):
+        raise RunError(f"{bind.source} is a {wanted}, and {bind.target} in the image is not")
+
+
+def _is_covered(path: str, mounts: Sequence[str]) -> bool:
+    """Whether one of `mounts` lies above `path`, so that the image's own tree does not matter there."""
+    return any(path.startswith(f"{other}/") for other in mounts)
+
+
+# Limits
+
+
+def _resources(options: RunOptions, outside: Outside) -> dict[str, Any]:
+    limits = options.limits
+    found: dict[str, Any] = {"devices": list(_device_rules(outside.devices))}
+    if limits.memory:
+        found["memory"] = {"limit": limits.memory}
+    if limits.cpus:
+        found["cpu"] = {"quota": max(1000, int(limits.cpus * 100_000)), "period": 100_000}
+    if limits.processes:
+        found["pids"] = {"limit": limits.processes}
+    return found
+
+
+def _device_rules(devices: Sequence[DeviceNode]) -> Iterator[dict[str, Any]]:
+    yield {"allow": False, "access": "rwm"}
+    for kind in ("c", "b"):
+        yield {"allow": True, "type": kind, "access": "m"}
+    for major, minor in _DEFAULT_DEVICES:
+        rule = {"allow": True, "type": "c", "major": major, "access": "rwm"}
+        yield rule if minor is None else {**rule, "minor": minor}
+    for node in devices:
+        yield {"allow": True, "type": node.kind, "major": node.major, "minor": node.minor, "access": "rwm"}
+
+
+def _strings(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for one in value.values():
+            yield from _strings(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from _strings(one)
+
+
+def _check_text(text: str) -> None:
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise RunError(f"{text!r} is no UTF-8 text, and OCI runtimes take no other") from error
+    if "\0" in text:
+        raise RunError(f"{text!r} has a zero byte in it")

@@ -1,0 +1,85 @@
+"""Everything that can be set about the service, as plain values: what the command hands to the daemon.
+
+The command resolves flag > environment > TOML file > default into these (`imagefs.config`); nothing below it reads
+configuration. They travel to the daemon and from there to each of its workers as JSON (`to_json`, `from_json`). How a
+store is reached is `stripefs.settings.StoreSettings`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from stripefs.errors import ConfigError
+
+__all__ = ["DaemonSettings", "default_cache", "default_runtime"]
+
+MIB = 1 << 20
+
+
+def default_cache(environ: Mapping[str, str] | None = None) -> str:
+    """The folder of what was fetched: /var/cache/bootseer/imagefs for root, else one below ~/.cache."""
+    environ = os.environ if environ is None else environ
+    if os.geteuid() == 0:
+        return "/var/cache/bootseer/imagefs"
+    base = environ.get("XDG_CACHE_HOME") or os.path.join(environ.get("HOME") or os.path.expanduser("~"), ".cache")
+    return os.path.join(base, "bootseer/imagefs")
+
+
+def default_runtime(environ: Mapping[str, str] | None = None) -> str:
+    """The folder of the socket and the mount of the devices: /run/bootseer for root, else one of the user's own."""
+    environ = os.environ if environ is None else environ
+    if os.geteuid() == 0:
+        return "/run/bootseer"
+    if base := environ.get("XDG_RUNTIME_DIR"):
+        return os.path.join(base, "bootseer")
+    # Right below /tmp, whose sticky bit keeps others from swapping it; owner and mode are checked before use.
+    return f"/tmp/bootseer-{os.geteuid()}"  # noqa: S108
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonSettings:
+    """The service of one host. Sizes in bytes, times in seconds, rates in bytes a second.
+
+    cache_size 0 means half of what is free on the cache's file system when the daemon starts; background_rate 0 means
+    that nothing is fetched in the background.
+    """
+
+    cache: str = field(default_factory=default_cache)
+    runtime: str = field(default_factory=default_runtime)
+    cache_size: int = 0
+    memory: int = 64 * MIB  # blocks that are held, and replies under way
+    io_timeout: float = 90.0
+    fetches: int = 8  # ranges under way at once, when prefetching
+    background_rate: int = 20_000_000
+    record_seconds: float = 120.0
+    read_ahead_kb: int = 1024
+    max_background: int = 64
+    metrics: str = ""  # HOST:PORT on a loopback address, "" for none
+    log_format: str = "text"
+    log_level: str = "info"
+    log_file: str = ""  # "" is standard error in the foreground, a file in the runtime folder else
+
+    @property
+    def socket(self) -> str:
+        """Where the daemon answers."""
+        return os.path.join(self.runtime, "imagefs.sock")
+
+    @property
+    def devices(self) -> str:
+        """Where the daemon shows one file per device."""
+        return os.path.join(self.runtime, "imagefs/devices")
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> DaemonSettings:
+        """The inverse of `to_json`. Raises ConfigError for anything else."""
+        try:
+            return cls(**json.loads(text))
+        except (ValueError, TypeError) as error:
+            raise ConfigError(f"settings are not readable: {error}") from error

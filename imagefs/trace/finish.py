@@ -1,0 +1,204 @@
+"""`python -m imagefs.trace.finish`: what was recorded becomes a trace in the store, and the plan learns from it.
+
+A process of its own, so that neither its time nor its memory is the daemon's. On standard input it takes one JSON
+object:
+
+    raw         path of the raw form of a `Recorder`, deleted in the end
+    folder      local folder that keeps traces and plans where the store cannot be written
+    store       the fields of `StoreSettings`
+    image       digest of the manifest that was mounted
+    metadata    path of its EROFS image, in the folder of all of them
+    workload, node, started, seconds, ended_by    as in the trace
+    reason      why the record is not complete, "" (or left out) when it is
+
+A complete trace is stored, those of the same image and workload but the newest are removed, and the plan of the image
+that was mounted is made from the rest. A trace that is not complete, or empty, only stays in the local folder. On
+standard output comes one JSON object: `trace` (its name), `stored` (the URL of the store or of the folder), `complete`,
+`extents`, `bytes`, and where a plan was made `plan_traces` and `plan_blocks`. What goes wrong is one line on standard
+error and the exit code of the error; whatever was stored by then is whole, and `raw` is still there.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from imagefs.format.trace import TOUCH_LIMIT, Trace
+from imagefs.images import Images
+from imagefs.trace.record import Recorder
+from imagefs.trace.resolve import resolve
+from imagefs.trace.stored import Opened, open_image, plan_for
+from imagefs.traces import KEEP, Traces, local_traces
+from stripefs.errors import ConfigError, StoreError, StripefsError, Transient
+from stripefs.settings import StoreSettings
+from stripefs.store.url import open_store
+
+__all__ = ["Facts", "finish", "main"]
+
+_log = logging.getLogger(__name__)
+
+_WAITS = (0.5, 2.0, 5.0)
+"""Seconds before a store that did not answer is asked again."""
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is known about a recorded start, as standard input tells it."""
+
+    raw: Path
+    folder: Path
+    store: StoreSettings
+    image: str
+    metadata: Path
+    workload: str
+    node: str
+    started: float
+    seconds: float
+    ended_by: str
+    reason: str = ""
+
+    @classmethod
+    def from_json(cls, text: str) -> Facts:
+        """Keys that are not known are left out. Raises ConfigError."""
+        try:
+            given: dict[str, Any] = json.loads(text)
+            return cls(
+                Path(given["raw"]),
+                Path(given["folder"]),
+                StoreSettings(**given["store"]),
+                str(given["image"]),
+                Path(given["metadata"]),
+                str(given["workload"]),
+                str(given["node"]),
+                round(float(given["started"]), 3),
+                round(float(given["seconds"]), 3),
+                str(given["ended_by"]),
+                str(given.get("reason") or ""),
+            )
+        except KeyError as error:
+            raise ConfigError(f"standard input does not say {error}") from error
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ConfigError(f"standard input is not what is expected: {error}") from error
+
+
+def main() -> int:
+    """The program; its exit code."""
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", stream=sys.stderr)
+    try:
+        sys.stdout.write(json.dumps(finish(Facts.from_json(sys.stdin.read()))) + "\n")
+    except StripefsError as error:
+        return _told(str(error), error.exit_code)
+    except OSError as error:
+        return _told(str(error), 1)
+    except Exception as error:  # noqa: BLE001 the border of the program: its caller gets one line, never a traceback
+        return _told(f"internal error: {type(error).__name__}: {error}", 1)
+    return 0
+
+
+def finish(facts: Facts) -> dict[str, Any]:
+    """Do it; what goes to standard output. Raises StripefsErrors and OSErrors."""
+    recorder = Recorder.from_bytes(facts.raw.read_bytes())
+    store = _again(lambda: open_store(facts.store))
+    try:
+        opened = _again(lambda: open_image(Images(store), facts.image, facts.metadata.parent))
+        trace = _trace(recorder, opened, facts)
+        with local_traces(facts.folder) as local:
+            done = _keep(trace, opened, Traces(store), local)
+    finally:
+        store.close()
+    facts.raw.unlink(missing_ok=True)
+    return done
+
+
+def _trace(recorder: Recorder, opened: Opened, facts: Facts) -> Trace:
+    touches = resolve(recorder, opened.target)
+    reason = facts.reason
+    if recorder.full or len(touches) > TOUCH_LIMIT:
+        reason = reason or "it touched more than a trace holds"
+    return Trace(
+        opened.base,
+        facts.workload,
+        facts.node,
+        facts.started,
+        facts.seconds,
+        facts.ended_by,
+        not reason,
+        reason,
+        touches[:TOUCH_LIMIT],
+    )
+
+
+def _keep(trace: Trace, opened: Opened, remote: Traces, local: Traces) -> dict[str, Any]:
+    """Store the trace where it can be stored, and let the plan there learn from it."""
+    useful = trace.complete and bool(trace.touches)
+    place, name = _put(trace, remote, local) if useful else (local, local.put(trace))
+    done = {
+        "trace": name,
+        "stored": place.store.url,
+        "complete": trace.complete,
+        "extents": len(trace.touches),
+        "bytes": trace.touched_bytes,
+    }
+    try:
+        _again(lambda: place.prune(trace.image, trace.workload))
+    except StoreError as error:
+        _log.warning("old traces stay: %s", error)
+    if not useful:
+        return done
+    known = _complete(trace, remote) + (_complete(trace, local) if place is local else [])
+    distinct = {(one.started, one.node): one for one in (*known, trace)}
+    newest = sorted(distinct.values(), key=lambda one: (one.started, one.node))[-KEEP:]
+    plan, merged = plan_for(opened, trace.workload, newest)
+    try:
+        _again(lambda: place.put_plan(plan))
+    except StoreError as error:
+        _log.warning("the plan is kept in %s: %s", local.store.url, error)
+        local.put_plan(plan)
+    return done | {"plan_traces": merged.traces, "plan_blocks": plan.blocks}
+
+
+def _put(trace: Trace, remote: Traces, local: Traces) -> tuple[Traces, str]:
+    """Where the trace is now, and its name."""
+    try:
+        return remote, _again(lambda: remote.put(trace))
+    except StoreError as error:
+        _log.info("the trace is kept in %s: %s", local.store.url, error)
+        return local, local.put(trace)
+
+
+def _complete(trace: Trace, place: Traces) -> list[Trace]:
+    """The newest traces there of the same image and workload that a plan can be made from."""
+    try:
+        found = _again(lambda: place.newest(trace.image, trace.workload))
+    except StoreError as error:
+        _log.info("no other traces from %s: %s", place.store.url, error)
+        return []
+    return [one for one in found if one.complete and one.touches]
+
+
+def _again(call: Callable[[], T]) -> T:
+    """Call it, more than once when the store does not answer."""
+    for wait in _WAITS:
+        try:
+            return call()
+        except Transient as error:
+            _log.info("tried again: %s", error)
+            time.sleep(wait)
+    return call()
+
+
+def _told(what: str, code: int) -> int:
+    sys.stderr.write("imagefs.trace.finish: " + " ".join(what.split()) + "\n")
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,177 @@
+"""What a mount touched first: a bit for each 4 KiB page, and an ordered list of runs of pages.
+
+The daemon calls `touch` for every read of a device, so it must cost little where nothing is new: one look at the bits
+of the range. A run is four numbers in arrays of machine integers, no object of Python stands for a page or a run.
+
+The raw form, in which a record lies on local disk until a trace is made of it, all numbers little-endian:
+
+    header   magic "BSTOUCH1", devices, runs, 1 when runs were left out because there were too many
+    sizes    bytes of each device (8)
+    runs     milliseconds (4 for each run), then first pages (4), pages (4), devices (2)
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from imagefs.errors import FormatError
+
+__all__ = ["PAGE", "RUN_LIMIT", "Recorder", "Touched"]
+
+PAGE = 4096
+
+RUN_LIMIT = 1 << 20
+"""Runs that are kept: 14 MiB of them. Reads come with read-ahead, so this is far more than an honest start makes."""
+
+_MAGIC = b"BSTOUCH1"
+_HEADER = struct.Struct("<8sIII4x")
+_SIZE = struct.Struct("<Q")
+_DEVICE_LIMIT = 16 << 40
+_DEVICES = 16
+_RUN_PAGES = 1 << 14  # 64 MiB; the kernel asks for 1 MiB at most
+_PAGES_PER_BLOCK = 32
+
+
+class Touched(NamedTuple):
+    """`pages` pages of 4 KiB from `first` on, of the device with that number, first touched after `ms`."""
+
+    ms: int
+    device: int
+    first: int
+    pages: int
+
+
+class Recorder:
+    """A record of a mount whose devices, numbered from 1, have these sizes in bytes.
+
+    `started` is when it was mounted, in seconds of the clock that `touch` is given. Raises FormatError for sizes that
+    no device has.
+    """
+
+    def __init__(self, sizes: Sequence[int], started: float = 0.0) -> None:
+        if len(sizes) > _DEVICES or not all(0 <= size <= _DEVICE_LIMIT for size in sizes):
+            raise FormatError("no image has devices of these sizes")
+        self.sizes = tuple(sizes)
+        self.started = started
+        self.full = False
+        """Whether touches were left out because there were more than RUN_LIMIT runs."""
+        self._pages = [-(-size // PAGE) for size in self.sizes]
+        self._bits = [bytearray(-(-pages // 8)) for pages in self._pages]
+        self._ms, self._first, self._count, self._device = array("I"), array("I"), array("I"), array("H")
+
+    def __len__(self) -> int:
+        """Runs so far."""
+        return len(self._ms)
+
+    def touch(self, device: int, offset: int, length: int, now: float) -> None:
+        """Bytes [offset, offset + length) of a device were read; what lies outside of it does not count."""
+        first = offset // PAGE
+        end = min(-(-(offset + length) // PAGE), self._pages[device - 1])
+        for at in range(first, end, _RUN_PAGES):  # one round for anything that a kernel asks for
+            begin, pages = at >> 3, min(end - at, _RUN_PAGES)
+            stop = at + pages + 7 >> 3
+            bits = self._bits[device - 1]
+            new = _mask(at, pages) & ~int.from_bytes(bits[begin:stop], "little")
+            if new:
+                self._add(device, begin << 3, new, now)
+
+    def touches(self) -> Iterator[Touched]:
+        """In order of first touch; no page comes twice."""
+        return map(Touched, self._ms, self._device, self._first, self._count)
+
+    def touched(self, device: int, first: int, pages: int) -> bool:
+        """Whether any of these pages was touched."""
+        end = min(first + pages, self._pages[device - 1])
+        if first >= end:
+            return False
+        known = int.from_bytes(self._bits[device - 1][first >> 3 : end + 7 >> 3], "little")
+        return bool(known & _mask(first, end - first))
+
+    def touched_blocks(self, device: int) -> set[int]:
+        """The numbers of the 128 KiB blocks of which any page was touched."""
+        blocks: set[int] = set()
+        for _, number, first, pages in self.touches():
+            if number == device:
+                blocks.update(range(first // _PAGES_PER_BLOCK, (first + pages - 1) // _PAGES_PER_BLOCK + 1))
+        return blocks
+
+    def to_bytes(self) -> bytes:
+        """The raw form."""
+        header = _HEADER.pack(_MAGIC, len(self.sizes), len(self._ms), self.full)
+        sizes = b"".join(map(_SIZE.pack, self.sizes))
+        return header + sizes + b"".join(map(_little, (self._ms, self._first, self._count, self._device)))
+
+    @classmethod
+    def from_bytes(cls, data: bytes, started: float = 0.0) -> Recorder:
+        """The inverse of `to_bytes`; the recorder goes on where it was. Raises FormatError."""
+        if len(data) < _HEADER.size:
+            raise FormatError(f"a record of {len(data)} bytes is too short for its header")
+        magic, devices, runs, full = _HEADER.unpack_from(data)
+        if magic != _MAGIC:
+            raise FormatError("this is no record of touches, or one of another version")
+        at = _HEADER.size + _SIZE.size * devices
+        if devices > _DEVICES or runs > RUN_LIMIT or len(data) != at + 14 * runs:
+            raise FormatError("the record of touches is shorter or longer than its header says")
+        recorder = cls([size for (size,) in _SIZE.iter_unpack(data[_HEADER.size : at])], started)
+        recorder.full = bool(full)
+        columns = []
+        for code, width in (("I", 4), ("I", 4), ("I", 4), ("H", 2)):
+            columns.append(_from_little(code, data[at : at + width * runs]))
+            at += width * runs
+        for row in zip(*columns, strict=True):
+            recorder._restore(*row)
+        return recorder
+
+    def _restore(self, ms: int, first: int, pages: int, device: int) -> None:
+        if not (0 < device <= len(self.sizes) and 0 < pages <= _RUN_PAGES and first + pages <= self._pages[device - 1]):
+            raise FormatError("the record of touches has a run outside its devices")
+        if self.touched(device, first, pages) or (self._ms and ms < self._ms[-1]):
+            raise FormatError("the record of touches has a run that is not the first of its pages")
+        self._append(ms, device, first, pages)
+
+    def _add(self, device: int, at: int, new: int, now: float) -> None:
+        """Append a run for each row of ones in `new`, whose lowest bit stands for the page `at`."""
+        ms = min(max(0, int((now - self.started) * 1000), self._ms[-1] if self._ms else 0), 0xFFFFFFFF)
+        while new:
+            gap = (new & -new).bit_length() - 1
+            new >>= gap
+            pages = (new + 1 & ~new).bit_length() - 1
+            new >>= pages
+            if len(self._ms) >= RUN_LIMIT:
+                self.full = True
+                return
+            self._append(ms, device, at + gap, pages)
+            at += gap + pages
+
+    def _append(self, ms: int, device: int, first: int, pages: int) -> None:
+        bits, begin, stop = self._bits[device - 1], first >> 3, first + pages + 7 >> 3
+        bits[begin:stop] = (int.from_bytes(bits[begin:stop], "little") | _mask(first, pages)).to_bytes(
+            stop - begin, "little"
+        )
+        self._ms.append(ms)
+        self._device.append(device)
+        self._first.append(first)
+        self._count.append(pages)
+
+
+def _mask(first: int, pages: int) -> int:
+    """The bits of these pages, counted from the first bit of the byte in which they begin."""
+    return (1 << pages) - 1 << (first & 7)
+
+
+def _little(column: array[int]) -> bytes:
+    if sys.byteorder == "big":
+        column = array(column.typecode, column)
+        column.byteswap()
+    return column.tobytes()
+
+
+def _from_little(code: str, data: bytes) -> array[int]:
+    column = array(code, data)
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column

@@ -1,0 +1,202 @@
+"""imagefs: how long a program takes to start from an image of which its machine has nothing yet.
+
+The image is what is installed in this Python environment, the program imports some of it. Each start has a cache and a
+daemon of its own, and reads the images over the same slow link; its time is from the first command to the program's
+end. What a pull does is done with one layer, a tar file packed by zstd: read whole, unpacked as it comes.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+import sysconfig
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import zstandard
+from demo_files import RATE as HOST_RATE
+from demo_tools import PROGRAMS, Failed, command, say
+
+from bench.cluster import Cluster
+from imagefs.images import Images, object_path
+from stripefs.settings import StoreSettings
+from stripefs.store.base import Buffer, Handle
+from stripefs.store.url import open_store
+
+__all__ = ["demonstrate", "on_cluster", "simulated"]
+
+RATE = 50  # MB/s: what is left to one of many machines that start at once
+DELAY = 10  # ms: what an object store takes to answer
+SITE = Path(sysconfig.get_path("purelib"))
+MODULES = ("numpy", "pyarrow.parquet", "pyarrow.dataset", "sympy", "networkx", "boto3")
+PROGRAM = "import importlib, sys; sys.path.append(sys.argv[1]); list(map(importlib.import_module, sys.argv[2:]))"
+IMAGEFS = PROGRAMS / "imagefs"
+LAYER = b"/layer.tar.zst"
+
+_PIECE = 4 << 20
+_PULLS_AT_ONCE = 3
+_PLAN_WITHIN = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where images and layers are: put below `here`, read below `there`, a URL whose parameters come last."""
+
+    here: str
+    there: str
+    parameters: str = ""
+
+    def put(self, name: str) -> str:
+        return f"{self.here}/{name}"
+
+    def link(self, name: str) -> str:
+        return f"{self.there}/{name}{self.parameters}"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """How a start went: its time, the bytes that came over the link until its end, and who showed the tree."""
+
+    seconds: float
+    fetched: int
+    plane: str = ""
+
+
+def simulated(folder: Path) -> Place:
+    """A folder behind a link that is simulated."""
+    say("link", f"simulated: {RATE} MB/s, {DELAY} ms before each answer; the store is a local directory behind it")
+    return Place(
+        str(folder), f"throttled+delayed+file://{quote(str(folder))}", f"?hosts=1&rate={RATE}MB/s&delay={DELAY}ms"
+    )
+
+
+def on_cluster(hdfs: Cluster) -> Place:
+    """A directory of a real HDFS."""
+    say("link", f"the same {len(hdfs.datanodes)} DataNodes of {HOST_RATE} MB/s each hold the images")
+    return Place(f"{hdfs.url}/demo", f"{hdfs.url}/demo")
+
+
+def demonstrate(place: Place, folder: Path) -> None:
+    """Start the program four times, each on a machine that has nothing. Raises Failed, CalledProcessError."""
+    built, layer = build(place), pack(place)
+    say("as image", f"{built['built']['stored_bytes'] / 1e6:.0f} MB, made by imagefs build in {built['seconds']:.1f} s")
+    say("as layer", f"{layer / 1e6:.0f} MB, by tar and zstd")
+    say("program", f"python, which imports {', '.join(MODULES)}")
+    print(f"\n{'':44}{'seconds':>10}{'MB fetched':>12}")
+    row("copy everything, then start (a pull)", pulled(place, folder / "pulled"))
+    first = started(place, folder / "first")
+    row("first start: what is touched is fetched", first)
+    row("second: what the first touched comes ahead", started(place, folder / "second"))
+    command(IMAGEFS, "optimize", place.put("images") + "#demo", "--quiet")
+    row("after imagefs optimize: in one stream", started(place, folder / "third"))
+    by = "the kernel's EROFS" if first.plane == "erofs" else "FUSE, as for every plain user"
+    print(f"\nThe first start's trace was stored with the image; every machine was a new one. Trees shown by {by}.")
+    say("more", f"{IMAGEFS} --help; docs/images.md")
+
+
+def row(what: str, start: Start) -> None:
+    print(f"{what:44}{start.seconds:10.1f}{start.fetched / 1e6:12.0f}", flush=True)
+
+
+def build(place: Place) -> dict[str, Any]:
+    """Make the image; what `imagefs build` tells of it."""
+    sizes = [path.lstat().st_size for path in SITE.rglob("*") if not path.is_dir()]
+    say("tree", f"{SITE}: {sum(sizes) / 1e6:.0f} MB in {len(sizes)} files")
+    facts: dict[str, Any] = json.loads(
+        command(IMAGEFS, "build", f"dir:{SITE}", place.put("images"), "--tag", "demo", "--quiet", "--json")
+    )
+    return facts
+
+
+def pack(place: Place) -> int:
+    """Make the layer; its bytes."""
+    store = open_store(StoreSettings(url=place.put("layers")), make=True)
+    packer = zstandard.ZstdCompressor(threads=-1)
+    with closing(store), subprocess.Popen(["tar", "-C", SITE, "-c", "."], stdout=subprocess.PIPE) as tar:
+        assert tar.stdout is not None
+        store.put(LAYER, packer.read_to_iter(tar.stdout))
+        if tar.wait():
+            raise Failed(f"tar could not read {SITE}")
+        return store.stat(LAYER).length
+
+
+def run(root: Path) -> None:
+    """The program, with its modules below `root` and no others but the standard library's."""
+    command(sys.executable, "-I", "-S", "-B", "-c", PROGRAM, root, *MODULES)
+
+
+def pulled(place: Place, root: Path) -> Start:
+    """Read all of the layer, unpack it, and start."""
+    root.mkdir()
+    began = time.perf_counter()
+    with closing(open_store(StoreSettings(url=place.link("layers")))) as store, closing(store.open(LAYER)) as layer:
+        unpack(pieces(layer), root)
+        size = layer.status.length
+    run(root)
+    seconds = time.perf_counter() - began
+    shutil.rmtree(root)
+    return Start(seconds, size)
+
+
+def pieces(layer: Handle) -> Iterator[Buffer]:
+    """Everything in the file, in order, some of it read ahead."""
+    size = layer.status.length
+    pool = ThreadPoolExecutor(_PULLS_AT_ONCE)
+    try:
+        yield from pool.map(lambda at: layer.read(at, min(_PIECE, size - at)), range(0, size, _PIECE))
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def unpack(data: Iterable[Buffer], root: Path) -> None:
+    with subprocess.Popen(["tar", "-C", root, "-x"], stdin=subprocess.PIPE, process_group=0) as tar:
+        assert tar.stdin is not None
+        unpacker = zstandard.ZstdDecompressor().decompressobj()
+        for piece in data:
+            tar.stdin.write(unpacker.decompress(piece))
+    if tar.returncode:
+        raise Failed(f"tar could not write {root}")
+
+
+def started(place: Place, machine: Path) -> Start:
+    """Mount the image on a machine whose disk is the empty folder `machine`, start, and say when it was ready."""
+    own = {"IMAGEFS_CACHE": str(machine / "cache"), "IMAGEFS_RUNTIME": str(machine / "run")}
+    root = machine / "root"
+    root.mkdir(parents=True)
+    began = time.perf_counter()
+    command(IMAGEFS, "mount", f"{place.link('images')}#demo", root, environment=own)
+    run(root)
+    seconds = time.perf_counter() - began
+    status = json.loads(command(IMAGEFS, "status", "--json", environment=own))
+    command(IMAGEFS, "ready", root, environment=own)
+    await_plan(place)
+    command(IMAGEFS, "umount", root, environment=own)
+    command(IMAGEFS, "daemon", "--stop", environment=own)
+    blocks = sum(fetched["stored"] for fetched in status["blocks"]["fetched"].values())
+    return Start(seconds, blocks + documents(place), status["images"][0]["plane"])
+
+
+def documents(place: Place) -> int:
+    """Bytes that every mount brings: the metadata of the image, and where its blocks are."""
+    with closing(open_store(StoreSettings(url=place.put("images")))) as store:
+        images = Images(store)
+        manifest = images.manifest(images.resolve("demo"))
+        found = [object_path("indexes", device.index) for device in manifest.devices]
+        return sum(images.stat(path).length for path in (*found, object_path("metadata", manifest.metadata.object)))
+
+
+def await_plan(place: Place) -> None:
+    """A trace is made in the background, and a plan of it."""
+    deadline = time.monotonic() + _PLAN_WITHIN
+    while not json.loads(command(IMAGEFS, "trace", "show", "--json", place.put("images") + "#demo"))["plans"]:
+        if time.monotonic() > deadline:
+            raise Failed(f"the first start left no plan within {_PLAN_WITHIN:g} s")
+        time.sleep(0.1)

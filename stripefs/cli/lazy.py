@@ -1,0 +1,70 @@
+"""The click group behind a `Program`: imports the module of one command alone and turns misuse into ConfigError."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Sequence
+
+import click
+
+import stripefs
+from stripefs.cli.border import guarded, wants_debug
+from stripefs.cli.program import Program
+from stripefs.errors import ConfigError
+
+__all__ = ["group", "run_group"]
+
+
+class _Lazy(click.Group):
+    """Commands by the table of `program`; the page of the group itself comes from there as well."""
+
+    def __init__(self, program: Program, hint: Callable[[str], str]) -> None:
+        super().__init__(
+            name=program.name, context_settings={"help_option_names": ["-h", "--help"]}, no_args_is_help=False
+        )
+        self._program = program
+        self._hint = hint
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self._program.commands)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self._program.commands:
+            return None
+        command = importlib.import_module(f"{self._program.package}.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        word = args[0]
+        if word not in self._program.commands and not ctx.resilient_parsing:
+            raise ConfigError(f"{word!r} is not a command", hint=self._hint(word))
+        return super().resolve_command(ctx, args)
+
+    def get_help(self, ctx: click.Context) -> str:
+        return self._program.page().rstrip()
+
+
+def group(program: Program, hint: Callable[[str], str]) -> click.Group:
+    """The group of `program`; `hint` says what to do about a word that is no command."""
+    return click.version_option(stripefs.__version__, message="%(prog)s %(version)s")(_Lazy(program, hint))
+
+
+def run_group(app: click.Group, program: Program, arguments: Sequence[str]) -> int:
+    """Run a group of `group`'s with these arguments; the exit code, after any error has been told."""
+
+    def body() -> int:
+        try:
+            answer = app.main(list(arguments), prog_name=program.name, standalone_mode=False)
+        except click.UsageError as error:
+            where = error.ctx.command_path if error.ctx else program.name
+            raise ConfigError(error.format_message().rstrip("."), hint=f"see {where} --help") from error
+        except click.ClickException as error:
+            raise ConfigError(error.format_message()) from error
+        except click.Abort as error:
+            raise KeyboardInterrupt from error
+        return answer if isinstance(answer, int) else 0
+
+    return guarded(body, debug=wants_debug(arguments, program.name), program=program.name)

@@ -1,0 +1,54 @@
+"""How a command of many commands starts: `stripefs`, and whatever else is built like it.
+
+The page of `PROGRAM --help` is written here from the table of commands without importing click or anything else beyond
+what the bare interpreter has, because click alone costs as much as starting Python twice. Every other invocation goes
+on to the program's own `main`, which imports only the module of the command that was asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+__all__ = ["Program", "nobody_reads"]
+
+
+class Program:
+    """A command: its name, the package whose module NAME holds the click command of NAME as `command`, one line for
+    each command, and its page, in which `{commands}` stands for those lines."""
+
+    def __init__(self, name: str, package: str, commands: dict[str, str], page: str) -> None:
+        self.name = name
+        self.package = package
+        self.commands = commands
+        self._page = page
+
+    def page(self) -> str:
+        """The text of `PROGRAM --help`."""
+        width = max(map(len, self.commands))
+        lines = "\n".join(f"  {name:{width}}  {line}" for name, line in self.commands.items())
+        return self._page.format(commands=lines)
+
+    def run(self) -> int:
+        """Handle sys.argv and answer the exit code."""
+        arguments = sys.argv[1:]
+        if arguments in (["--help"], ["-h"]):
+            try:
+                sys.stdout.write(self.page())
+                sys.stdout.flush()
+            except BrokenPipeError:
+                return nobody_reads()
+            return 0
+        if not arguments:
+            sys.stderr.write(self.page())
+            return 2
+        import importlib
+
+        code: int = importlib.import_module(f"{self.package}.app").main(arguments)
+        return code
+
+
+def nobody_reads() -> int:
+    """The exit code when the reader of our output went away, which click's own is; nothing is flushed at exit then."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1

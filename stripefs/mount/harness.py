@@ -1,0 +1,252 @@
+"""What every worker does, whatever it serves: it serves one mount until it is unmounted, or until it dies and the
+supervisor starts the next one.
+
+A worker's program makes a `Backend` and calls `main`. It is started as `python -P -m PROGRAM CHANNEL SUPERVISOR
+MOUNTPOINT`: the descriptor of its end of the channel, the supervisor's pid, and the mountpoint only so that ps shows
+it. It never touches a file below that mountpoint.
+
+pyfuse3 can only mount or be given `/dev/fd/N`, and always starts by answering INIT. So N is first a socket that holds
+the kept INIT message; when pyfuse3 has read it, `Operations.init` puts the real device in its place.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import logging
+import os
+import signal
+import socket
+import sys
+import types
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import pyfuse3
+import trio
+
+from stripefs import __version__, logs
+from stripefs.errors import StripefsError
+from stripefs.mount import channel as talk
+from stripefs.mount import kernel
+from stripefs.mount.journal import Board, MemoryJournal
+from stripefs.mount.operations import TreeOperations
+from stripefs.mount.served import ServedTree
+from stripefs.mount.service import Request, Service
+from stripefs.settings import MountSettings, mount_settings
+
+__all__ = ["Backend", "Start", "main"]
+
+_log = logging.getLogger(__name__)
+
+TASKS = 512
+"""Requests answered at once. pyfuse3's default of 99 could all be reads that wait, and then metadata would wait too."""
+
+_OPTIONS = frozenset(("fsname=bootseer",))  # names nothing here: the supervisor has mounted already
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a worker begins with. `first`: no worker served this mount before, so what cannot be served may be refused.
+
+    payload: the job's. kept: what the first worker's `Backend.kept` was. board and journal outlive this worker.
+    """
+
+    payload: str
+    mount: MountSettings
+    first: bool
+    kept: Mapping[str, Any]
+    board: Board
+    journal: MemoryJournal
+
+
+class Backend(Protocol):
+    """What a worker serves. `source` and `kept` are asked for once `open` has returned."""
+
+    @property
+    def source(self) -> str:
+        """What the mount table shows."""
+
+    @property
+    def kept(self) -> Mapping[str, Any]:
+        """What the next workers must know of what this one found, as JSON has it."""
+
+    @property
+    def requests(self) -> Mapping[str, Request]:
+        """What the control socket answers besides `status` and `stop`."""
+
+    async def open(self) -> None:
+        """Reach what is to be served. Raises StripefsError when that cannot be; the first worker must not wait long."""
+
+    async def run(self, *, task_status: trio.TaskStatus[ServedTree]) -> None:
+        """Start with the tree; then whatever must go on beside it, until cancelled."""
+
+    def status(self) -> dict[str, Any]:
+        """Figures for `status`."""
+
+    def metrics(self, status: Mapping[str, Any]) -> str:
+        """The whole status as Prometheus text."""
+
+    def close(self) -> None: ...
+
+
+def main(make: Callable[[Start], Backend]) -> None:
+    """The program. Exit status 0 after an unmount or a reported start-up failure."""
+    kernel.die_with_parent(int(sys.argv[2]))
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor unmounts
+    channel = socket.socket(fileno=int(sys.argv[1]))
+    code = 0
+    try:
+        start, descriptors = talk.receive(channel)
+        trio.run(_Worker(channel, start, descriptors, make).run)
+    except EOFError:
+        pass  # the supervisor gave up before it began
+    except Exception:  # noqa: BLE001  the last word of this process; it ends here
+        _log.critical("the worker dies; the supervisor starts the next one. Please report this", exc_info=True)
+        code = 1
+    logging.shutdown()
+    os._exit(code)  # threads that wait for a dead server must not hold up the end
+
+
+class _Worker:
+    def __init__(
+        self, channel: socket.socket, start: dict[str, Any], descriptors: list[int], make: Callable[[Start], Backend]
+    ) -> None:
+        self._channel = channel
+        self._facts: dict[str, Any] = start["facts"]
+        board, slot0, slot1, *listeners = descriptors
+        self._board = Board(board)
+        self._listeners = [socket.socket(fileno=descriptor) for descriptor in listeners]
+        self._mount = mount_settings(start["mount"])
+        self._command = str(start["command"])
+        self._start = Start(
+            start["payload"],
+            self._mount,
+            start["first"],
+            start["kept"],
+            self._board,
+            MemoryJournal(self._board, (slot0, slot1)),
+        )
+        self._make = make
+        self._initialised = trio.Event()
+
+    async def run(self) -> None:
+        logs.configure(self._mount.log_format, self._mount.log_level, self._mount.log_file, self._command)
+        logging.getLogger("pyfuse3").addFilter(_is_news)
+        kernel.set_io_flusher()
+        try:
+            backend = self._make(self._start)
+            await backend.open()
+        except StripefsError as error:
+            talk.send(self._channel, {"op": "failed", **talk.describe_error(error)})
+            return
+        talk.send(self._channel, {"op": "ready", "source": backend.source, "kept": dict(backend.kept)})
+        message, (device,) = await trio.to_thread.run_sync(talk.receive, self._channel, abandon_on_cancel=True)
+        async with trio.open_nursery() as nursery:
+            tree: ServedTree = await nursery.start(backend.run)
+            service = Service(
+                self._listeners,
+                {**backend.requests, "status": self._answer_status(backend), "stop": self._answer_stop},
+                lambda: backend.metrics(self._status(backend)),
+            )
+            nursery.start_soon(service.run)
+            nursery.start_soon(self._announce)
+            await self._serve(tree, bytes.fromhex(message["init"]), device)
+            nursery.cancel_scope.cancel()
+        backend.close()
+
+    async def _serve(self, tree: ServedTree, init: bytes, device: int) -> None:
+        """Answer the kernel until the file system is unmounted."""
+        ours, pretended = talk.pair()
+        ours.send(init)
+        number = pretended.detach()
+
+        def on_init() -> None:
+            os.dup2(device, number, inheritable=False)
+            os.close(device)
+            os.set_blocking(number, False)
+            ours.close()
+            self._initialised.set()
+
+        _survive_vanished_requests()
+        pyfuse3.init(TreeOperations(tree, self._board, on_init), f"/dev/fd/{number}", set(_OPTIONS))
+        await pyfuse3.main(max_tasks=TASKS)
+
+    async def _announce(self) -> None:
+        """Tell the supervisor when the mount answers, and learn from it what `status` should show."""
+        await self._initialised.wait()
+        talk.send(self._channel, {"op": "serving"})
+        while True:
+            await trio.lowlevel.wait_readable(self._channel)
+            try:
+                message, _ = talk.receive(self._channel)
+            except EOFError:
+                return
+            self._facts = message["facts"]
+
+    def _answer_status(self, backend: Backend) -> Request:
+        async def answer(_request: Mapping[str, Any]) -> dict[str, Any]:
+            return self._status(backend)
+
+        return answer
+
+    async def _answer_stop(self, _request: Mapping[str, Any]) -> dict[str, Any]:
+        talk.send(self._channel, {"op": "stop"})
+        return {"stopping": True}
+
+    def _status(self, backend: Backend) -> dict[str, Any]:
+        return {
+            "v": 1,
+            "version": __version__,
+            "mountpoint": self._mount.mountpoint,
+            "source": backend.source,
+            **self._facts,
+            "worker_pid": os.getpid(),
+            "requests": self._board.read(),
+            **backend.status(),
+        }
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """False for a reply that found its caller killed or its mount gone: ENOENT from the kernel, and nobody's loss."""
+    return not record.getMessage().endswith(f"fuse_reply_* failed with {os.strerror(errno.ENOENT)}")
+
+
+class _Nursery:
+    """The nursery of pyfuse3's loop, in which a request that vanished ends nothing.
+
+    A request vanishes when its caller is killed between epoll's wake-up and the read, which then answers EAGAIN;
+    pyfuse3 takes that for the end of the world (measured: once in 700 kills on a busy machine). The loop that met it
+    just begins anew; what it leaks is one read buffer of which a page or two were touched.
+    """
+
+    def __init__(self, nursery: trio.Nursery) -> None:
+        self._nursery = nursery
+
+    def start_soon(self, loop: Callable[..., Awaitable[None]], *args: Any, name: str | None = None) -> None:
+        self._nursery.start_soon(self._persist, loop, args, name=name)
+
+    async def _persist(self, loop: Callable[..., Awaitable[None]], args: tuple[Any, ...]) -> None:
+        while True:
+            try:
+                return await loop(*args)
+            except BlockingIOError:
+                _log.debug("a request vanished before it was read")
+
+
+@contextlib.asynccontextmanager
+async def _open_nursery() -> AsyncIterator[_Nursery]:
+    async with trio.open_nursery() as nursery:
+        yield _Nursery(nursery)
+
+
+def _survive_vanished_requests() -> None:
+    """Have pyfuse3 open its nursery through `_open_nursery`."""
+    stand_in = types.SimpleNamespace(**_public(trio))
+    stand_in.open_nursery = _open_nursery
+    setattr(pyfuse3, "trio", stand_in)  # noqa: B010  pyfuse3.asyncio replaces it the same way; its stub hides the name
+
+
+def _public(module: types.ModuleType) -> dict[str, Any]:
+    return {name: getattr(module, name) for name in dir(module) if not name.startswith("_")}

@@ -1,0 +1,61 @@
+"""What a supervisor is told: which program its workers run, what that program needs to know, and where to mount it."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+
+from stripefs.errors import ConfigError
+from stripefs.settings import MountSettings, Settings, mount_settings
+
+__all__ = ["Job", "stripefs_job"]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One mount to keep.
+
+    program: the module that a worker runs. payload: what only that program understands. source: what the mount table
+    shows until a worker knows better. command: whose mount it is, for its type (fuse.COMMAND) and for messages.
+    directory and name: where its socket, card and log are, and what they are called; "" for the usual directory and a
+    name made of the mountpoint. owner: the process with whose end the mount ends, 0 for none.
+    """
+
+    program: str
+    payload: str
+    source: str
+    mount: MountSettings
+    command: str = "stripefs"
+    directory: str = ""
+    name: str = ""
+    owner: int = 0
+
+    @property
+    def fstype(self) -> str:
+        return f"fuse.{self.command}"
+
+    def at(self, mountpoint: str) -> Job:
+        """The same job at another mountpoint."""
+        return dataclasses.replace(self, mount=dataclasses.replace(self.mount, mountpoint=mountpoint))
+
+    def logging_to(self, file: str) -> Job:
+        """The same job with another log file."""
+        return dataclasses.replace(self, mount=dataclasses.replace(self.mount, log_file=file))
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Job:
+        """The inverse of `to_json`. Raises ConfigError for anything else."""
+        try:
+            data = json.loads(text)
+            return cls(**{**data, "mount": mount_settings(data["mount"])})
+        except (ValueError, KeyError, TypeError) as error:
+            raise ConfigError(f"the job is not readable: {error}") from error
+
+
+def stripefs_job(settings: Settings) -> Job:
+    """The mount of a store that `settings` describe."""
+    return Job("stripefs.mount.worker", settings.to_json(), settings.store.url, settings.mount)

@@ -1,0 +1,91 @@
+"""What a tree must be able to do so that FUSE can serve it: `stripefs.tree`, and whatever else is mounted.
+
+Every call answers or raises an error of `stripefs.errors`, whose errno the caller of the system call gets. Node 1 is
+the root. Mounts are read-only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from stripefs.store.base import Buffer, Space
+
+__all__ = ["ROOT", "ServedAttributes", "ServedTree", "Show"]
+
+ROOT = 1
+
+
+class ServedAttributes(Protocol):
+    """What stat(2) shows of node `id`. `valid`: for how many seconds the kernel may believe it.
+
+    st_mode holds type and permission bits. Times in nanoseconds since 1970, also negative.
+    """
+
+    id: int
+    links: int
+    uid: int
+    gid: int
+    size: int
+    mtime_ns: int
+    atime_ns: int
+    valid: float
+
+    @property
+    def st_mode(self) -> int: ...
+    @property
+    def blocks(self) -> int:
+        """What is allocated, in units of 512 bytes."""
+
+    @property
+    def rdev(self) -> int:
+        """Of a device node, as os.makedev has it."""
+
+
+Show = Callable[[bytes, ServedAttributes, int], bool]
+"""Takes a name, its attributes, and the cookie behind it; False when there is no room for it any more."""
+
+
+class ServedTree(Protocol):
+    """A read-only tree of nodes."""
+
+    @property
+    def attr_timeout(self) -> float:
+        """Seconds for which the kernel may believe that a name is not there."""
+
+    @property
+    def posix_acl(self) -> bool:
+        """Whether the kernel enforces the access control lists that the tree keeps as `system.posix_acl_*`.
+
+        It then asks `getxattr` for them; all workers of a mount must agree. Else they are attributes like any other.
+        """
+
+    async def lookup(self, parent: int, name: bytes) -> ServedAttributes:
+        """Raises NotFound, NotADirectory."""
+
+    def forget(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """The kernel gives back this many lookups of these nodes."""
+
+    async def getattr(self, node_id: int) -> ServedAttributes: ...
+    async def readlink(self, node_id: int) -> bytes: ...
+
+    async def open(self, node_id: int) -> int:
+        """A handle. What the kernel has cached of the node stays true."""
+
+    async def read(self, handle: int, offset: int, size: int) -> Buffer:
+        """Exactly the bytes that the file has there, fewer only at its end."""
+
+    async def release(self, handle: int) -> None: ...
+    async def opendir(self, node_id: int) -> int: ...
+
+    async def readdir(self, handle: int, start: int, show: Show) -> None:
+        """Call `show` with entries, from the one behind cookie `start` on, until it answers False."""
+
+    async def releasedir(self, handle: int) -> None: ...
+    async def statfs(self) -> Space: ...
+
+    async def listxattr(self, node_id: int) -> Sequence[bytes]:
+        """All names; those in `trusted.` are kept from whoever may not read them."""
+
+    async def getxattr(self, node_id: int, name: bytes) -> bytes | None:
+        """None where there is none of that name."""

@@ -1,0 +1,71 @@
+"""An image of a store brought to this machine as a whole, and mounted by the kernel with no daemon in between."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import lz4.block
+
+from imagefs.build.image import build
+from imagefs.build.source import How, open_source
+from imagefs.format.index import BLOCK, NOWHERE, Index
+from imagefs.images import Images
+from imagefs.plane import erofs
+from imagefs.progress import Progress
+from stripefs.mount import kernel
+
+__all__ = ["LocalImage", "build_layout"]
+
+
+def build_layout(path: Path, images: Images, temporary: Path, tag: str = "app") -> str:
+    """Build the only image of the layout at `path`; the digest of its manifest. Layers are unpacked to `temporary`."""
+    with open_source(f"oci:{path}", How(temporary), Progress()) as tree:
+        return build(tree.root, tree.contents, images, tag=tag, source=tree.digest, config=tree.config).digest
+
+
+class LocalImage:
+    """Metadata and devices as files in `folder`; `mountpoint` once it is mounted."""
+
+    def __init__(self, images: Images, digest: str, folder: Path) -> None:
+        folder.mkdir()
+        self.metadata, self.mountpoint = folder / "meta.erofs", folder / "mnt"
+        manifest = images.manifest(digest)
+        self.metadata.write_bytes(images.metadata(manifest.metadata))
+        self.devices = [folder / device.tag for device in manifest.devices]
+        for path, device in zip(self.devices, manifest.devices, strict=True):
+            _write_device(images, images.index(device.index), path)
+        self.mountpoint.mkdir()
+
+    def fsck(self) -> str:
+        """What fsck.erofs has against it, "" for nothing."""
+        devices = [f"--device={path}" for path in self.devices]
+        done = subprocess.run(["fsck.erofs", *devices, str(self.metadata)], capture_output=True, text=True, check=False)
+        return done.stdout + done.stderr if done.returncode else ""
+
+    def mount(self) -> None:
+        erofs.mount(str(self.metadata), [str(path) for path in self.devices], str(self.mountpoint))
+
+    def close(self) -> None:
+        while kernel.find_mount(str(self.mountpoint)) is not None:
+            kernel.unmount(str(self.mountpoint), kernel.MNT_DETACH)
+
+
+def _write_device(images: Images, index: Index, path: Path) -> None:
+    packs = [_object(images, pack.digest.hex()) for pack in index.packs]
+    with path.open("wb") as out:
+        for number in range(index.blocks):
+            place = index.place(number)
+            if place.pack != NOWHERE:
+                data = packs[place.pack][place.offset : place.offset + place.stored]
+                out.seek(number * BLOCK)
+                out.write(data if place.stored == place.length else lz4.block.decompress(data, place.length))
+        out.truncate(index.device_bytes)
+
+
+def _object(images: Images, digest: str) -> bytes:
+    handle = images.store.open(f"/packs/{digest[:2]}/{digest}".encode())
+    try:
+        return bytes(handle.read(0, handle.status.length))
+    finally:
+        handle.close()

@@ -1,0 +1,143 @@
+"""A daemon of a test's own: its folders, the installed command, and nothing left when the test is over."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+from imagefs.build.directory import scan
+from imagefs.build.image import Report, build
+from imagefs.daemon.starting import running
+from imagefs.images import Images
+from imagefs.settings import DaemonSettings
+from stripefs.mount import kernel
+from stripefs.store.local import LocalStore
+
+__all__ = ["PATIENCE", "Service", "built", "eventually"]
+
+PATIENCE = 30.0
+"""Seconds after which a wait is a hang. No test asserts how long anything takes."""
+
+_T = TypeVar("_T")
+
+
+def eventually(look: Callable[[], _T], what: str, patience: float = PATIENCE) -> _T:
+    """What `look` answers once that is true."""
+    end = time.monotonic() + patience
+    while not (found := look()):
+        assert time.monotonic() < end, f"still waiting for {what}"
+        time.sleep(0.02)
+    return found
+
+
+def built(source: Path, store: Path, tag: str, config: dict[str, Any] | None = None) -> Report:
+    """The tree at `source` as an image in the directory `store`."""
+    store.mkdir(exist_ok=True)
+    root, contents = scan(str(source))
+    return build(root, contents, Images(LocalStore(os.fsencode(store), str(store))), tag=tag, config=config)
+
+
+class Service:
+    """A daemon below `folder`, not yet started; the command starts it."""
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self.folder = folder
+        self._started: list[subprocess.Popen[str]] = []
+        self.settings = DaemonSettings(cache=str(folder / "cache"), runtime=str(folder / "run"))
+        self.environment = {
+            **os.environ,
+            "IMAGEFS_CACHE": self.settings.cache,
+            "IMAGEFS_RUNTIME": self.settings.runtime,
+            **{f"IMAGEFS_{name.upper()}": value for name, value in settings.items()},
+        }
+
+    def start(self, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+        """`imagefs ARGUMENTS`, under way."""
+        command = [sys.executable, "-P", "-c", "import sys; from imagefs.cli.main import run; sys.exit(run())"]
+        process = subprocess.Popen(
+            [*command, *arguments],
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            **options,
+        )
+        self._started.append(process)
+        return process
+
+    def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        process = self.start(*arguments)
+        out, err = process.communicate(timeout=120)
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
+
+    def ok(self, *arguments: str) -> str:
+        """What `imagefs ARGUMENTS` prints; it must succeed."""
+        done = self.run(*arguments)
+        assert done.returncode == 0, done.stderr + self.log()
+        return done.stdout
+
+    def mountpoint(self, name: str = "mnt") -> Path:
+        path = self.folder / name
+        path.mkdir(exist_ok=True)
+        return path
+
+    def answers(self) -> bool:
+        """Whether the daemon does."""
+        return running(self.settings) is not None
+
+    def status(self) -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(self.ok("status", "--json"))
+        return found
+
+    def log(self) -> str:
+        path = Path(self.settings.runtime, "imagefs.log")
+        return path.read_text() if path.exists() else ""
+
+    def worker(self) -> int:
+        return int(self.status()["worker_pid"])
+
+    def kill_worker(self) -> None:
+        os.kill(self.worker(), signal.SIGKILL)
+
+    def processes(self) -> list[int]:
+        """Everything of this daemon that runs."""
+        return [pid for pid, command in _commands() if any(self.folder.as_posix() in word for word in command)]
+
+    def close(self) -> None:
+        """End everything, whatever state it is in."""
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+        for _ in range(3):
+            for mount in reversed(kernel.mounts()):
+                if Path(mount.path).is_relative_to(self.folder):
+                    kernel.unmount(mount.path, kernel.MNT_DETACH)
+        if (card := Path(self.settings.runtime, "imagefs.json")).exists():
+            supervisor = json.loads(card.read_text())["supervisor_pid"]
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(supervisor, signal.SIGTERM)
+        try:
+            eventually(lambda: not self.processes(), "the end of the daemon", 15)
+        except AssertionError:
+            for pid in self.processes():
+                os.kill(pid, signal.SIGKILL)
+            raise
+
+
+def _commands() -> Iterator[tuple[int, Sequence[str]]]:
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                words = (entry / "cmdline").read_bytes().split(b"\0")
+            except OSError:
+                continue  # it ended while we looked
+            yield int(entry.name), [os.fsdecode(word) for word in words]

@@ -1,0 +1,104 @@
+"""`imagefs build docker://…` from a registry on loopback, with what skopeo says when it does not go."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagefs.images import Images
+from tests.unit.imagefs.layers import directory, file, layer, layout
+from tests.unit.imagefs.stored import images_in
+
+COMMAND = Path(sys.executable).with_name("imagefs")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """HOST:PORT of a registry that speaks plain http, with the image `app`."""
+    folder = tmp_path_factory.mktemp("registry")
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{found.getsockname()[1]}"
+    config = {
+        "version": 0.1,
+        "log": {"level": "error"},
+        "storage": {"filesystem": {"rootdirectory": str(folder / "data")}},
+        "http": {"addr": address},
+    }
+    (folder / "config.yml").write_text(json.dumps(config))  # JSON is YAML
+    with (folder / "log").open("wb") as log:
+        command = ["docker-registry", "serve", str(folder / "config.yml")]
+        running = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        wait_for(f"http://{address}/v2/")
+        image = layout(folder / "layout", [layer(directory("etc"), file("etc/a", b"content" * 9000)), layer(file("b"))])
+        target = ["--dest-tls-verify=false", f"docker://{address}/app:1"]
+        subprocess.run(["skopeo", "copy", "--quiet", f"oci:{image}:app", *target], check=True, capture_output=True)
+        yield address
+    finally:
+        running.terminate()
+        running.wait()
+
+
+def wait_for(url: str) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        with contextlib.suppress(OSError), urllib.request.urlopen(url):
+            return
+        assert time.monotonic() < deadline, "the registry does not answer"
+        time.sleep(0.05)
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Images:
+    return images_in(tmp_path / "store")
+
+
+def imagefs(tmp_path: Path, *arguments: object, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = os.environ | {"IMAGEFS_TMP": str(tmp_path / "tmp"), "TMPDIR": str(tmp_path)} | variables
+    command = [COMMAND, "build", *map(str, arguments), tmp_path / "store", "-t", "app"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_an_image_of_a_registry(registry: str, images: Images, tmp_path: Path) -> None:
+    done = imagefs(tmp_path, f"docker://{registry}/app:1", "--no-src-tls-verify", "--json")
+    assert (done.returncode, done.stderr) == (0, "")
+    made: dict[str, Any] = json.loads(done.stdout)
+    manifest = images.manifest(images.resolve("app"))
+    assert manifest.config["rootfs"]["type"] == "layers"
+    assert manifest.source.startswith("sha256:")
+    assert made["built"]["files"] == 2
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_one_line_says_why_it_does_not_go(registry: str, images: Images, tmp_path: Path) -> None:
+    for source, flags, what in (
+        (f"docker://{registry}/none:1", ["--no-src-tls-verify"], "manifest unknown"),
+        (f"docker://{registry}/app:1", [], "http: server gave HTTP response to HTTPS client"),
+        ("docker://", [], "is nothing that an image is built from"),
+        ("docker:app", [], "write docker://app"),
+    ):
+        done = imagefs(tmp_path, source, *flags)
+        assert done.returncode in (2, 4)
+        assert done.stderr.count("\n") == 1
+        assert what in done.stderr
+    assert images.images() == {}
+
+
+def test_without_skopeo(registry: str, images: Images, tmp_path: Path) -> None:
+    done = imagefs(tmp_path, f"docker://{registry}/app:1", PATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "skopeo, which fetches docker:// images, is not installed; apt-get install skopeo" in done.stderr

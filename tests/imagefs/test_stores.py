@@ -1,0 +1,85 @@
+"""The whole way over each kind of store: build, mount, start, trace, optimise, mount again; all by the command."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from stripefs.mount import kernel
+from tests.hdfs_instance import HdfsInstance
+from tests.imagefs import nasty
+from tests.imagefs.service import Service, eventually
+from tests.store.s3_server import s3_server
+from tests.store.web_server import WebServer
+
+pytestmark = [pytest.mark.mount, pytest.mark.root, pytest.mark.slow]
+
+LARGE = f"files/{3 * nasty.MIB + 5}"
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("source") / "root"
+    root.mkdir()
+    nasty.make(root)
+    return root
+
+
+@contextmanager
+def host(folder: Path) -> Iterator[Service]:
+    """A machine that knows nothing yet."""
+    folder.mkdir()
+    made = Service(folder)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def whole_way(store: str, source: Path, folder: Path) -> None:
+    """`store` is a URL for reading and writing."""
+    with host(folder / "first") as first:
+        first.ok("build", f"dir:{source}", store, "--tag", "t")
+        target = first.mountpoint()
+        first.ok("mount", f"{store}#t", str(target))
+        assert nasty.facts(target / "files") == nasty.facts(source / "files")
+        first.ok("ready", str(target))
+        eventually(lambda: "plan_traces" in first.log(), "the trace")
+        first.ok("umount", str(target))
+        first.ok("optimize", f"{store}#t")
+        first.ok("verify", store)
+    starts_well(store, source, folder / "second")
+
+
+def starts_well(store: str, source: Path, folder: Path) -> None:
+    with host(folder) as second:
+        target = second.mountpoint()
+        second.ok("mount", f"{store}#t", str(target))
+        eventually(lambda: second.status()["images"][0]["planned_blocks"], "the plan")
+        assert (target / LARGE).read_bytes() == (source / LARGE).read_bytes()
+        figures = json.loads(second.ok("ready", str(target), "--json"))["start"]
+        assert figures["recall"] == 1.0
+        assert nasty.facts(target) == nasty.facts(source)
+        second.ok("umount", str(target))
+        assert kernel.find_mount(str(target)) is None
+
+
+def test_s3(source: Path, tmp_path: Path) -> None:
+    with s3_server() as server:
+        whole_way(server.url("images"), source, tmp_path)
+
+
+def test_a_directory_and_then_a_web_server(source: Path, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    whole_way(str(store), source, tmp_path)
+    with WebServer(store) as server:
+        starts_well(server.url, source, tmp_path / "web")
+
+
+@pytest.mark.cluster
+def test_hdfs(hdfs: HdfsInstance, source: Path, tmp_path: Path) -> None:
+    whole_way(f"{hdfs.url}/images", source, tmp_path)

@@ -1,0 +1,58 @@
+"""Small trees in a store, for tests of what looks after stores."""
+
+from __future__ import annotations
+
+import os
+import random
+from pathlib import Path
+
+from imagefs.build.directory import scan
+from imagefs.build.image import Report, build
+from imagefs.images import Images
+from stripefs.store.base import Store
+from stripefs.store.local import LocalStore
+
+__all__ = ["age", "build_tree", "files", "images_in", "put_counter", "write_tree"]
+
+
+def images_in(folder: Path) -> Images:
+    """The images in a folder, which is made where it is missing."""
+    return Images(LocalStore(os.fsencode(folder), make=True))
+
+
+def write_tree(folder: Path, **contents: int) -> Path:
+    """A directory of files NAME.bin; each number is the seed of 300,000 bytes that do not compress."""
+    folder.mkdir(exist_ok=True)
+    for name, seed in contents.items():
+        (folder / f"{name}.bin").write_bytes(random.Random(seed).randbytes(300_000))
+    (folder / "small").write_text("kept in the metadata")
+    return folder
+
+
+def build_tree(folder: Path, images: Images, tag: str = "") -> Report:
+    return build(*scan(str(folder)), images, tag=tag)
+
+
+def files(folder: Path, kind: str = "") -> list[Path]:
+    """The files of a store in a folder, of one kind of object or of all."""
+    return sorted(path for path in (folder / kind).rglob("*") if path.is_file())
+
+
+def age(paths: list[Path], hours: float) -> None:
+    """Make files look as if they were written so long ago."""
+    for path in paths:
+        found = path.stat()
+        os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns - int(hours * 3600e9)))
+
+
+def put_counter(store: Store) -> list[bytes]:
+    """The paths that are put into `store` from now on."""
+    seen: list[bytes] = []
+    put = store.put
+
+    def noted(path: bytes, *rest: object, **more: object) -> None:
+        seen.append(path)
+        put(path, *rest, **more)  # type: ignore[arg-type]
+
+    store.put = noted  # type: ignore[method-assign]
+    return seen

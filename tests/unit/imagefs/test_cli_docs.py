@@ -1,0 +1,74 @@
+"""docs/cli.md says what `imagefs` does."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagefs import errors as own
+from imagefs.build import hot, image
+from imagefs.build.job import Made
+from imagefs.cli.main import COMMANDS
+from imagefs.config import IMAGEFS, resolve
+from imagefs.housekeeping.gc import Collected
+from imagefs.housekeeping.listing import Row
+from imagefs.housekeeping.verify import Damage, Result
+from stripefs import errors
+from stripefs.cli.border import INTERRUPTED
+from tests.unit.test_cli_docs import row
+
+TEXT = (Path(__file__).parents[3] / "docs/cli.md").read_text().split("\n# The command imagefs\n")[1]
+
+
+def section(title: str) -> str:
+    return TEXT.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+def test_the_table_of_options_is_the_one_of_the_code() -> None:
+    rows = [line for line in section("Options of imagefs").splitlines() if line.startswith("| `--")]
+    assert rows == [row(option) for option in IMAGEFS.all]
+
+
+def test_every_command_is_in_the_first_table() -> None:
+    assert list(COMMANDS) == re.findall(r"^\| `imagefs (\w+)", TEXT, re.MULTILINE)
+
+
+def test_the_example_file_is_accepted(tmp_path: Path) -> None:
+    (example,) = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
+    file = tmp_path / "imagefs.toml"
+    file.write_text(example)
+    settings = resolve({}, config=str(file), environ={})
+    assert (settings.daemon.cache_size, settings.daemon.background_rate, settings.tmp) == (
+        200 << 30,
+        50_000_000,
+        "/var/tmp",
+    )
+
+
+def test_the_exit_codes() -> None:
+    found = [each for module in (errors, own) for each in vars(module).values() if isinstance(each, type)]
+    codes = {each.exit_code for each in found if issubclass(each, errors.StripefsError)}
+    rows = re.findall(r"^\| (\d+) \|", section("Exit codes of imagefs"), re.MULTILINE)
+    assert {int(code) for code in rows} == {0, 1, INTERRUPTED} | codes
+
+
+@pytest.mark.parametrize(
+    ("name", "kinds", "more"),
+    [
+        ("`build`", [Made], {"store", "tag", "seconds"}),
+        ("`built`", [image.Report], set()),
+        ("`hot`, `optimize`", [hot.Report], {"optimize", "store", "tag"}),
+        ("`ls`", [Row], set()),
+        ("`verify`", [Result, Damage], {"removed"}),
+        ("`gc`", [Collected], set()),
+    ],
+)
+def test_the_keys_of_json(name: str, kinds: list[Any], more: set[str]) -> None:
+    (line,) = [line for line in section("JSON of imagefs").splitlines() if line.startswith(f"| {name} |")]
+    assert (
+        set(re.findall(r"`(\w+)`", line.split(" | ")[1])) == {one.name for kind in kinds for one in fields(kind)} | more
+    )

@@ -1,0 +1,24 @@
+"""What starting `imagefs` costs, said as what it imports."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.unit.test_cli_start import HEAVY, imported
+
+COMMAND = Path(sys.executable).with_name("imagefs")
+
+
+def test_the_help_page_imports_nothing_but_itself() -> None:
+    bare = imported("-c", "import __future__, re")
+    page = {"imagefs", "imagefs.cli", "imagefs.cli.main", "stripefs", "stripefs.cli", "stripefs.cli.program"}
+    assert imported(COMMAND, "--help") - bare == page
+
+
+@pytest.mark.parametrize("command", ["ls", "build", "verify", "trace", "status", "run"])
+def test_no_command_imports_what_it_does_not_use(command: str, tmp_path: Path) -> None:
+    arguments = ["ls", tmp_path] if command == "ls" else [command, "--help"]
+    assert imported(COMMAND, *arguments).isdisjoint(HEAVY | {"httpx", "zstandard"})

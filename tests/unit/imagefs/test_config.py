@@ -1,0 +1,119 @@
+"""How a setting of imagefs finds its value; the machinery itself is tested with stripefs."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+
+from imagefs import config
+from imagefs.build.limits import Limits
+from imagefs.config import IMAGEFS, resolve
+from imagefs.settings import DaemonSettings, default_cache, default_runtime
+from stripefs.config import OPTIONS as STRIPEFS_OPTIONS
+from stripefs.errors import ConfigError
+from stripefs.options import Option
+from stripefs.settings import StoreSettings
+
+PARTS = {"store": StoreSettings, "daemon": DaemonSettings, "build": Limits}
+
+
+@pytest.fixture(autouse=True)
+def no_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "config_files", lambda environ: [])
+
+
+def test_every_setting_has_an_option_and_every_option_a_setting() -> None:
+    settings = {(section, field.name) for section, part in PARTS.items() for field in fields(part)}
+    declared = {(option.section, option.attribute) for option in IMAGEFS.all}
+    assert declared - {("build", "tmp")} == settings - {("store", "url")}
+
+
+@pytest.mark.parametrize("option", IMAGEFS.all, ids=lambda option: option.name)
+def test_the_default_on_the_page_is_the_default_in_the_code(option: Option) -> None:
+    if option.name in ("cache", "runtime", "tmp"):
+        assert option.parse(option.default) == ""
+    else:
+        assert option.parse(option.default) == getattr(PARTS[option.section](), option.attribute)
+
+
+def test_the_store_is_reached_as_stripefs_reaches_it() -> None:
+    names = [option.name for option in STRIPEFS_OPTIONS if option.section == "store"]
+    assert [option.name for option in IMAGEFS.all if option.section == "store"] == names
+    assert {option.variable for option in IMAGEFS.all if option.section == "store"} >= {"IMAGEFS_HDFS_USER"}
+
+
+def test_each_source_beats_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "imagefs.toml"
+    file.write_text('version = 1\n[daemon]\nfetches = 1\nmemory = "32MiB"\n[build]\nmax-entries = 7\nmax-ratio = 3')
+    monkeypatch.setattr(config, "config_files", lambda environ: [file])
+    environ = {"IMAGEFS_FETCHES": "2", "IMAGEFS_MAX_RATIO": "4", "STRIPEFS_FETCHES": "9"}
+    settings = resolve({"max-ratio": ("5", "--max-ratio")}, url="/srv", environ=environ)
+    assert (settings.daemon.fetches, settings.daemon.memory) == (2, 32 << 20)
+    assert settings.limits == replace(Limits(), entries=7, ratio=5)
+    assert settings.store == StoreSettings(url="/srv")
+
+
+def test_where_files_are_looked_for() -> None:
+    assert IMAGEFS.files({"HOME": "/h"}) == [
+        Path("/etc/bootseer/imagefs.toml"),
+        Path("/h/.config/bootseer/imagefs.toml"),
+    ]
+
+
+def test_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    settings = resolve({}, environ={})
+    assert settings.daemon.cache == "/var/cache/bootseer/imagefs"
+    assert settings.tmp == "/var/cache/bootseer/imagefs/build"
+    assert settings.daemon.socket == "/run/bootseer/imagefs.sock"
+    assert settings.daemon.devices == "/run/bootseer/imagefs/devices"
+    settings = resolve({"cache": (str(tmp_path / "new"), "--cache"), "tmp": ("", "--tmp")}, environ={})
+    assert settings.tmp == str(tmp_path / "new/build")
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert default_cache({"HOME": "/h"}) == "/h/.cache/bootseer/imagefs"
+    assert default_cache({"HOME": "/h", "XDG_CACHE_HOME": "/c"}) == "/c/bootseer/imagefs"
+    assert default_runtime({"XDG_RUNTIME_DIR": "/run/user/1000"}) == "/run/user/1000/bootseer"
+    assert default_runtime({}) == "/tmp/bootseer-1000"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("background-rate", "0", 0),
+        ("background-rate", "1.5MB/s", 1_500_000),
+        ("record-seconds", "2m", 120.0),
+        ("cache-size", "auto", 0),
+        ("read-ahead", "128k", 128),
+    ],
+)
+def test_values(name: str, text: str, value: object) -> None:
+    option = IMAGEFS.by_name(name)
+    assert option is not None
+    assert option.parse(text) == value
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("background-rate", "fast"),
+        ("background-rate", "2000000TiB/s"),
+        ("cache", "/etc/passwd"),
+        ("cache-size", "1MiB"),
+        ("fetches", "0"),
+        ("max-path", "5000"),
+    ],
+)
+def test_a_bad_value_is_refused_where_it_was_given(name: str, text: str) -> None:
+    with pytest.raises(ConfigError, match=f"^--{name}: "):
+        resolve({name: (text, f"--{name}")}, environ={})
+
+
+def test_settings_travel_as_json() -> None:
+    settings = DaemonSettings(cache="/c", runtime="/r", io_timeout=1.5, metrics="127.0.0.1:1")
+    assert DaemonSettings.from_json(settings.to_json()) == settings
+    for text in ("", "[]", '{"colour": 1}'):
+        with pytest.raises(ConfigError, match="settings are not readable"):
+            DaemonSettings.from_json(text)

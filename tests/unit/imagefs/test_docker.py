@@ -1,0 +1,104 @@
+"""What skopeo is asked, what becomes of what it says, and that it ends with us."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from pathlib import Path
+
+import pytest
+
+from imagefs.build.docker import Registry, fetch
+from imagefs.build.platform import Platform
+from imagefs.errors import BuildError
+from imagefs.progress import Progress
+from stripefs.errors import ConfigError
+
+
+class Seen(Progress):
+    def __init__(self) -> None:
+        self.bytes = 0
+
+    def advance(self, count: int) -> None:
+        self.bytes += count
+
+
+@pytest.fixture
+def skopeo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the text of a program can be put that stands for skopeo."""
+    (tmp_path / "bin").mkdir()
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    return tmp_path / "bin/skopeo"
+
+
+def write(skopeo: Path, text: str) -> None:
+    skopeo.write_text(f"#!{sys.executable}\nimport os, sys, time\n{text}\n")
+    skopeo.chmod(skopeo.stat().st_mode | stat.S_IXUSR)
+
+
+def test_what_it_is_asked(skopeo: Path, tmp_path: Path) -> None:
+    asked = tmp_path / "layout/asked"
+    write(skopeo, f"os.mkdir({str(asked.parent)!r}); open({str(asked)!r}, 'w').write(repr(sys.argv[1:]))")
+    seen = Seen()
+    platform = Platform("linux", "arm64", "v8")
+    fetch("docker://host/app:1", tmp_path / "layout", platform, Registry("/auth.json", tls_verify=False), seen)
+    text = asked.read_text()
+    assert eval(text) == [
+        f"--tmpdir={tmp_path}",
+        "--override-os=linux",
+        "--override-arch=arm64",
+        "--override-variant=v8",
+        "copy",
+        "--quiet",
+        "--src-tls-verify=false",
+        "--src-authfile=/auth.json",
+        "docker://host/app:1",
+        f"oci:{tmp_path / 'layout'}",
+    ]
+    assert seen.bytes == len(text)
+
+
+@pytest.mark.parametrize(
+    ("said", "what"),
+    [
+        ('time="now" level=fatal msg="reading \\"app\\": no such image"', 'reading "app": no such image'),
+        ("first line\nlast line", "last line"),
+        ("", "skopeo said nothing"),
+    ],
+)
+def test_what_it_says_when_it_fails(skopeo: Path, tmp_path: Path, said: str, what: str) -> None:
+    write(skopeo, f"sys.stderr.write({said!r}); sys.exit(1)")
+    with pytest.raises(BuildError, match="docker://app cannot be fetched: ") as failure:
+        fetch("docker://app", tmp_path / "layout", Platform.here(), Registry(), Progress())
+    assert failure.value.message.endswith(what)
+
+
+def test_it_ends_with_us(skopeo: Path, tmp_path: Path) -> None:
+    write(skopeo, f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(60)")
+
+    class Interrupt(Progress):
+        def advance(self, count: int) -> None:
+            if (tmp_path / "pid").exists() and (tmp_path / "pid").read_text():
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fetch("docker://app", tmp_path / "layout", Platform.here(), Registry(), Interrupt())
+    assert not Path("/proc", (tmp_path / "pid").read_text()).exists()
+
+
+@pytest.mark.parametrize("text", ["linux", "linux/", "/amd64", "linux/arm64/v8/x", ""])
+def test_what_is_no_platform(text: str) -> None:
+    with pytest.raises(ConfigError):
+        Platform.parse(text)
+
+
+def test_which_entries_fit() -> None:
+    wanted = Platform.parse("linux/arm64")
+    assert str(wanted) == "linux/arm64"
+    assert wanted.fits({"os": "linux", "architecture": "arm64", "variant": "v8"})
+    assert wanted.fits({})
+    assert not wanted.fits({"os": "linux", "architecture": "amd64"})
+    assert not wanted.fits({"os": "unknown", "architecture": "unknown"})
+    assert not Platform.parse("linux/arm64/v7").fits({"os": "linux", "architecture": "arm64", "variant": "v8"})
+    assert Platform.here().architecture

@@ -1,0 +1,193 @@
+"""`gc`: what no image needs goes once it is old; what a build may be about to name stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from imagefs.build.directory import scan
+from imagefs.build.image import build
+from imagefs.errors import DamagedObject
+from imagefs.format.manifest import Manifest
+from imagefs.format.trace import Trace
+from imagefs.housekeeping import gc
+from imagefs.housekeeping.gc import collect
+from imagefs.housekeeping.listing import list_images, remove_image
+from imagefs.housekeeping.verify import verify
+from imagefs.images import Images
+from imagefs.progress import Progress
+from imagefs.traces import Traces
+from stripefs.errors import Unsupported
+from stripefs.store.base import Capabilities
+from stripefs.store.local import LocalStore
+from tests.unit.imagefs.stored import age, build_tree, files, images_in, put_counter, write_tree
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Images:
+    return images_in(tmp_path / "store")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+def test_what_images_need_stays_however_old(images: Images, store: Path, tmp_path: Path) -> None:
+    build_tree(write_tree(tmp_path / "source", a=1), images, "app")
+    age(files(store), 1000)
+    before = files(store)
+    assert collect(images).removed == []
+    assert files(store) == before
+
+
+def test_what_nobody_needs_goes_when_it_is_old(images: Images, store: Path, tmp_path: Path) -> None:
+    build_tree(write_tree(tmp_path / "kept", a=1), images, "kept")
+    kept = files(store)
+    gone = build_tree(write_tree(tmp_path / "gone", a=1, b=2), images, "gone")
+    assert remove_image(images, "gone") == (["gone"], [gone.digest])
+    left = [path for path in files(store) if path not in kept]
+    young = collect(images)
+    assert (young.removed, young.young) == ([], len(left))
+    age(left, 25)
+    planned = collect(images, dry_run=True)
+    assert {store / path for path in planned.removed} == set(left)
+    assert files(store) == sorted(kept + left)
+    size = sum(path.stat().st_size for path in left)
+    done = collect(images)
+    assert (done.removed, done.bytes) == (planned.removed, size)
+    assert files(store) == kept
+    assert verify(images).damage == []
+
+
+def test_an_interrupted_build_leaves_what_the_next_one_needs_and_gc_what_is_young(
+    images: Images, store: Path, tmp_path: Path
+) -> None:
+    source = write_tree(tmp_path / "source", a=1)
+
+    class Interrupt(Progress):
+        def stage(self, name: str, total: int = 0) -> None:
+            if name == "publishing":
+                raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        build(*scan(str(source)), images, tag="app", progress=Interrupt())
+    assert collect(images).removed == []
+    written = put_counter(images.store)
+    assert build_tree(source, images, "app").new_bytes == 0
+    assert not any(path.startswith(b"/packs/") for path in written)
+
+
+def test_a_build_during_which_gc_runs(images: Images, store: Path, tmp_path: Path) -> None:
+    """What an interrupted build left long ago is found by the next one, and must not go before that has ended."""
+    source = write_tree(tmp_path / "source", a=1)
+    first = build_tree(source, images)
+    images.remove(first.digest)
+    age(files(store), 30)
+
+    class Collecting(Progress):
+        def stage(self, name: str, total: int = 0) -> None:
+            if name == "publishing":
+                collect(images)
+
+    build(*scan(str(source)), images, tag="app", progress=Collecting())
+    assert verify(images).damage == []
+
+
+def test_gc_sees_a_manifest_that_comes_while_it_runs(
+    images: Images, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gc, "_LISTED", 0.0)
+    source = write_tree(tmp_path / "source", a=1)
+    first = build_tree(source, images)
+    manifest = images.manifest(first.digest)
+    images.remove(first.digest)
+    age(files(store), 30)
+    discard = Images.discard
+
+    def discard_and_publish(self: Images, path: bytes) -> None:
+        discard(self, path)
+        publish(images, manifest)
+
+    def publish(images: Images, manifest: Manifest) -> None:
+        monkeypatch.setattr(Images, "discard", discard)
+        images.put(manifest)
+
+    monkeypatch.setattr(Images, "discard", discard_and_publish)
+    assert len(collect(images).removed) == 1
+
+
+def test_images_without_a_tag_go_only_by_wish(images: Images, store: Path, tmp_path: Path) -> None:
+    source = write_tree(tmp_path / "source", a=1)
+    first = build_tree(source, images, "app")
+    (source / "a.bin").write_bytes(b"another" * 50_000)
+    second = build_tree(source, images, "app")
+    age(files(store), 25)
+    assert collect(images).removed == []
+    planned = collect(images, untagged=True, dry_run=True)
+    assert f"images/{first.digest}" in planned.removed
+    assert first.digest in images.images()
+    assert collect(images, untagged=True).removed == planned.removed
+    assert images.images().keys() == {second.digest}
+    assert verify(images).damage == []
+
+
+def test_the_base_of_an_image_with_a_tag_stays(images: Images, store: Path, tmp_path: Path) -> None:
+    base = build_tree(write_tree(tmp_path / "source", a=1), images)
+    made = images.manifest(base.digest)
+    hot = images.put(Manifest(made.source, {"hot": 1}, made.metadata, made.devices, base.digest, made.extents), "hot")
+    age(files(store), 25)
+    assert collect(images, untagged=True).removed == []
+    assert {row.digest: row.base for row in list_images(images)} == {hot: base.digest, base.digest: ""}
+    assert remove_image(images, "hot") == (["hot"], [hot, base.digest])
+    assert images.images() == {}
+
+
+def test_traces_go_with_their_image(images: Images, store: Path, tmp_path: Path) -> None:
+    kept = build_tree(write_tree(tmp_path / "kept", a=1), images, "kept")
+    gone = build_tree(write_tree(tmp_path / "gone", b=2), images, "gone")
+    traces = Traces(images.store)
+    for report in (kept, gone):
+        traces.put(Trace(report.digest, "default", "node", 1.0, 2.0, "ready", True, "", []))
+    images.remove(gone.digest)
+    age(files(store), 25)
+    collect(images)
+    assert traces.names(gone.digest, "default") == []
+    assert len(traces.names(kept.digest, "default")) == 1
+
+
+def test_what_a_writer_that_died_has_left_goes(images: Images, store: Path, tmp_path: Path) -> None:
+    build_tree(write_tree(tmp_path / "source", a=1), images, "app")
+    left = [store / "tags/.app.1.2.tmp", files(store, "packs")[0].parent / ".abc.tmp", store / "images/.x.tmp"]
+    for path in left:
+        path.write_bytes(b"half")
+    assert collect(images).removed == []
+    age(left, 25)
+    assert len(collect(images).removed) == len(left)
+
+
+def test_nothing_is_removed_that_an_unreadable_image_may_need(images: Images, store: Path, tmp_path: Path) -> None:
+    build_tree(write_tree(tmp_path / "source", a=1), images, "app")
+    (store / "packs/ff").mkdir()
+    (store / "packs/ff" / ("f" * 64)).write_bytes(b"unneeded")
+    (index,) = files(store, "indexes")
+    index.write_bytes(b"damaged")
+    age(files(store), 25)
+    with pytest.raises(DamagedObject, match="nobody knows what the image"):
+        collect(images)
+    remove_image(images, "app")
+    assert len(collect(images).removed) >= 3
+
+
+def test_stores_that_cannot(tmp_path: Path) -> None:
+    class NoListing(LocalStore):
+        capabilities = Capabilities(listing=False)
+
+    class ReadOnly(LocalStore):
+        capabilities = Capabilities(put=False)
+
+    with pytest.raises(Unsupported, match="cannot be listed"):
+        collect(Images(NoListing(bytes(tmp_path))))
+    with pytest.raises(Unsupported, match="cannot be written to"):
+        collect(Images(ReadOnly(bytes(tmp_path))))

@@ -1,0 +1,91 @@
+"""Version 1 of every format: the committed files are what is written today, and are read as they were then."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+from pathlib import Path
+
+import lz4.block
+import pytest
+
+from imagefs.format.erofs import Image
+from imagefs.format.extents import ExtentTable, digest_of
+from imagefs.format.index import NOWHERE, Index, Pack
+from imagefs.format.inode import address
+from imagefs.format.manifest import Manifest
+from imagefs.format.plan import Plan
+from imagefs.format.trace import Trace
+from tests.golden.make import BLOCKS, DEVICES, DOCUMENTS, FOLDER, MANIFEST, PACKS, PLACES, PLAN, TRACE, tree
+from tests.unit.imagefs.trees import read_back, seen
+
+
+def golden(name: str) -> bytes:
+    return (FOLDER / name).read_bytes()
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+def test_the_same_bytes_are_written(name: str) -> None:
+    assert DOCUMENTS[name]() == golden(name)
+
+
+def test_index() -> None:
+    index = Index(golden("index"))
+    assert index.packs == PACKS
+    assert [index.place(number) for number in range(index.blocks)] == PLACES
+    for place in PLACES:
+        assert place.pack == NOWHERE or index.find(place.digest) == place
+    assert index.find(bytes(32)) is None
+
+
+def test_pack() -> None:
+    index, pack = Index(golden("pack.index")), golden("pack")
+    assert index.packs == [Pack(hashlib.sha256(pack).digest(), len(pack))]
+    found = []
+    for place in map(index.place, range(index.blocks)):
+        data = pack[place.offset : place.offset + place.stored]
+        found.append(data if place.stored == place.length else lz4.block.decompress(data, place.length))
+        assert hashlib.sha256(found[-1]).digest() == place.digest
+    assert found == BLOCKS
+    assert index.place(0).stored == index.place(0).length
+    assert index.place(1).stored < index.place(1).length
+
+
+def test_metadata() -> None:
+    image = Image(golden("metadata.erofs"))
+    assert image.devices == list(DEVICES)
+    assert read_back(image) == seen(tree())
+
+
+def test_hot() -> None:
+    image = Image(golden("hot.erofs"))
+    number = image.lookup(image.stat(image.root), b"f")
+    assert number is not None
+    chunks = image.chunks(image.stat(number))
+    assert chunks is not None
+    assert list(chunks[1]) == [address(1, 0), address(2, 0)]
+
+
+@pytest.mark.parametrize("name", ["metadata.erofs", "hot.erofs"])
+def test_fsck_accepts_the_images(name: str, tmp_path: Path) -> None:
+    devices = []
+    for device in Image(golden(name)).devices:
+        path = tmp_path / device.tag.decode()
+        with path.open("wb") as out:
+            out.truncate(device.blocks * 4096)
+        devices.append(f"--device={path}")
+    done = subprocess.run(["fsck.erofs", *devices, str(FOLDER / name)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_extents() -> None:
+    table = ExtentTable(golden("extents"))
+    assert list(table.find(digest_of(b"one"))) == [3, 7]
+    assert table.digest_at(0) == digest_of(b"two")
+    assert table.digest_at((1 << 32) - 2) == digest_of(b"three")
+
+
+def test_documents() -> None:
+    assert Manifest.from_json(golden("manifest.json")) == MANIFEST
+    assert Trace.from_json(golden("trace.json")) == TRACE
+    assert Plan.from_json(golden("plan.json")) == PLAN

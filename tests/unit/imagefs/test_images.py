@@ -1,0 +1,94 @@
+"""Objects in a store: looked for before they are written, written again where they are damaged or old."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from imagefs.errors import DamagedObject, NoSuchImage
+from imagefs.format.index import Pack
+from imagefs.images import GRACE, Images
+from stripefs.errors import ServiceDown
+from stripefs.store.base import Status
+from stripefs.store.local import LocalStore
+from tests.unit.imagefs.stored import age, build_tree, files, images_in, put_counter, write_tree
+
+DATA = b"blocks of a pack"
+PACK = Pack(hashlib.sha256(DATA).digest(), len(DATA))
+HOURS = GRACE / 3600
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Images:
+    return images_in(tmp_path / "store")
+
+
+def test_what_is_there_is_not_written_again(images: Images) -> None:
+    assert not images.has_pack(PACK)
+    written = put_counter(images.store)
+    assert images.put_pack(PACK, DATA)
+    assert not images.put_pack(PACK, DATA)
+    assert len(written) == 1
+    assert images.has_pack(PACK)
+
+
+def test_a_short_object_is_written_again(images: Images, tmp_path: Path) -> None:
+    images.put_pack(PACK, DATA)
+    (pack,) = files(tmp_path / "store", "packs")
+    pack.write_bytes(DATA[:5])
+    assert not images.has_pack(PACK)
+    assert images.put_pack(PACK, DATA)
+    assert pack.read_bytes() == DATA
+
+
+def test_an_old_object_is_written_again_as_gc_may_be_about_to_take_it(images: Images, tmp_path: Path) -> None:
+    images.put_pack(PACK, DATA)
+    age(files(tmp_path / "store", "packs"), HOURS / 2 - 1)
+    assert not images.put_pack(PACK, DATA)
+    age(files(tmp_path / "store", "packs"), 2)
+    assert images.put_pack(PACK, DATA)
+    assert not images.put_pack(PACK, DATA)
+
+
+def test_a_damaged_manifest_is_mended_by_building_again(images: Images, tmp_path: Path) -> None:
+    source = write_tree(tmp_path / "source", a=1)
+    report = build_tree(source, images, "app")
+    (manifest,) = files(tmp_path / "store", "images")
+    manifest.write_bytes(manifest.read_bytes().replace(b"cold", b"bold"))
+    with pytest.raises(DamagedObject):
+        images.manifest(report.digest)
+    assert build_tree(source, images, "app").digest == report.digest
+    images.manifest(report.digest)
+
+
+def test_the_beginning_of_a_digest_names_an_image(images: Images, tmp_path: Path) -> None:
+    report = build_tree(write_tree(tmp_path / "source", a=1), images, "app")
+    for name in ("app", report.digest, report.digest[:12], report.digest[:40]):
+        assert images.resolve(name) == report.digest
+    for name in (report.digest[:11], "f" * 12, "other"):
+        with pytest.raises(NoSuchImage, match="has no image"):
+            images.resolve(name)
+
+
+class Flaky(LocalStore):
+    """Fails the first calls of every kind."""
+
+    failing = 2
+
+    def _fail(self) -> None:
+        self.failing -= 1
+        if self.failing >= 0:
+            raise ServiceDown("away")
+
+    def stat(self, path: bytes) -> Status:
+        self._fail()
+        return super().stat(path)
+
+
+def test_patience_outlasts_a_store_that_comes_back(tmp_path: Path) -> None:
+    images_in(tmp_path).put_pack(PACK, DATA)
+    with pytest.raises(ServiceDown):
+        Images(Flaky(bytes(tmp_path))).has_pack(PACK)
+    assert Images(Flaky(bytes(tmp_path)), patience=5).has_pack(PACK)

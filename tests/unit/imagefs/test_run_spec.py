@@ -1,0 +1,352 @@
+"""What a container may do and sees, from an image's config and a user's options."""
+
+from __future__ import annotations
+
+import json
+import posixpath
+import signal
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from imagefs.errors import RunError
+from imagefs.run.image_config import ImageConfig, parse_signal
+from imagefs.run.options import Bind, Limits, RunOptions
+from imagefs.run.spec import CAPABILITIES, DeviceNode, Kind, Outside, Spec, arguments, build
+from imagefs.run.users import User, resolve
+from stripefs.errors import ConfigError
+
+PASSWD = b"""# a comment
+root:x:0:0:root:/root:/bin/bash
+ann:x:1000:100:Ann,,,:/home/ann:/bin/sh
+short:x:7
++nis::::::
+bad:x:number:1:::
+1001:x:55:56:a name of digits:/home/digits:/bin/sh
+last:x:4294967294:1::/:
+too:x:4294967295:1::/:
+"""
+GROUP = b"root:x:0:\nusers:x:100:bob\nvideo:x:44:bob,ann\naudio:x:29:ann\nempty:x:9\n"
+
+
+class FakeTree:
+    """Directories and files by path; links are taken as told."""
+
+    def __init__(self, *directories: str, files: Mapping[str, bytes] | None = None, links: str = "") -> None:
+        self._files = {"/etc/passwd": PASSWD, "/etc/group": GROUP, **(files or {})}
+        self._directories = {"/", *directories}
+        for path in (*directories, *self._files):
+            while path != "/":
+                path = posixpath.dirname(path)
+                self._directories.add(path)
+        self._link, _, self._to = links.partition("->")
+
+    def kind(self, path: str) -> Kind | None:
+        path = self.real(path)
+        return "directory" if path in self._directories else "file" if path in self._files else None
+
+    def read(self, path: str) -> bytes:
+        return self._files.get(path, b"")
+
+    def real(self, path: str) -> str:
+        return self._to + path.removeprefix(self._link) if self._link and path.startswith(self._link) else path
+
+
+USUAL = ("/proc", "/sys", "/dev", "/tmp", "/run", "/var/tmp", "/work")
+OUTSIDE = Outside(environ={"OUTSIDE": "told", "TERM": "vt100"}, hostname="node7")
+
+
+def spec(
+    options: RunOptions | None = None,
+    image: ImageConfig | None = None,
+    tree: FakeTree | None = None,
+    outside: Outside = OUTSIDE,
+    **more: Any,
+) -> Spec:
+    chosen = replace(options or RunOptions(command=("true",)), **more)
+    return build(
+        chosen,
+        image or ImageConfig(),
+        tree or FakeTree(*USUAL),
+        outside,
+        root="/bundle/rootfs",
+        name="c1",
+        cgroup="/above/c1",
+    )
+
+
+def process(**more: Any) -> dict[str, Any]:
+    found: dict[str, Any] = spec(**more).document["process"]
+    return found
+
+
+def mounts(**more: Any) -> dict[str, dict[str, Any]]:
+    return {mount["destination"]: mount for mount in spec(**more).document["mounts"]}
+
+
+# Users
+
+
+@pytest.mark.parametrize(
+    ("wanted", "expected"),
+    [
+        ("", User(0, 0, [], "/root")),
+        ("ann", User(1000, 100, [29, 44], "/home/ann")),
+        ("1000", User(1000, 100, [29, 44], "/home/ann")),
+        ("ann:users", User(1000, 100, [], "/home/ann")),
+        ("ann:9", User(1000, 9, [], "/home/ann")),
+        ("ann:12345", User(1000, 12345, [], "/home/ann")),
+        ("ann:", User(1000, 100, [29, 44], "/home/ann")),
+        ("4242", User(4242, 0, [], "/")),
+        ("4242:video", User(4242, 44, [], "/")),
+        (":video", User(0, 44, [], "/root")),
+        ("1001", User(55, 56, [], "/home/digits")),
+        ("last", User(4294967294, 1, [], "/")),
+    ],
+)
+def test_users(wanted: str, expected: User) -> None:
+    assert resolve(wanted, PASSWD, GROUP) == expected
+
+
+@pytest.mark.parametrize("wanted", ["bob", "short", "bad", "too", "ann:nobody", "-1", "4294967295", "1e3", "²", "+nis"])
+def test_users_that_are_not_listed(wanted: str) -> None:
+    with pytest.raises(RunError, match="the image has no"):
+        resolve(wanted, PASSWD, GROUP)
+
+
+def test_an_image_without_users() -> None:
+    assert resolve("", b"", b"") == User(0, 0, [], "/")
+    assert resolve("12:13", b"\xff\0", b"\xff:::") == User(12, 13, [], "/")
+
+
+def test_only_root_has_capabilities_at_once() -> None:
+    assert process(user="0")["capabilities"]["effective"] == list(CAPABILITIES)
+    capabilities = process(user="ann")["capabilities"]
+    assert (capabilities["effective"], capabilities["permitted"], capabilities["ambient"]) == ([], [], [])
+    assert capabilities["bounding"] == list(CAPABILITIES)
+
+
+def test_the_user_s_choice_goes_before_the_image_s() -> None:
+    image = ImageConfig(user="ann", workdir="/work")
+    found = process(image=image)
+    assert (found["user"]["uid"], found["cwd"]) == (1000, "/work")
+    found = process(image=image, user="7:8", workdir="tmp/")
+    assert (found["user"], found["cwd"]) == ({"uid": 7, "gid": 8, "additionalGids": []}, "/tmp")
+
+
+# The command and its environment
+
+
+@pytest.mark.parametrize(
+    ("command", "entrypoint", "expected"),
+    [
+        ((), None, ["enter", "-e", "cmd", "-c"]),
+        (("mine",), None, ["enter", "-e", "mine"]),
+        (("mine",), (), ["mine"]),
+        ((), ("other",), ["other"]),
+        (("mine",), ("other",), ["other", "mine"]),
+    ],
+)
+def test_the_command(command: tuple[str, ...], entrypoint: tuple[str, ...] | None, expected: list[str]) -> None:
+    image = ImageConfig(entrypoint=["enter", "-e"], cmd=["cmd", "-c"])
+    assert arguments(RunOptions(command=command, entrypoint=entrypoint), image) == expected
+
+
+def test_no_command() -> None:
+    for options in (RunOptions(), RunOptions(command=("",))):
+        with pytest.raises(RunError, match="names no command"):
+            arguments(options, ImageConfig())
+    with pytest.raises(RunError, match="names no command"):
+        arguments(RunOptions(entrypoint=()), ImageConfig(cmd=["meant for the image's entrypoint"]))
+
+
+def test_the_environment() -> None:
+    image = ImageConfig(env=["A=1", "B=1", "A=2", "WITH=a=b", "nothing", "=x", "GONE=1", "EMPTY="])
+    found = process(image=image, env=["B=3", "OUTSIDE", "GONE", "NEW=", "NEW=4"])["env"]
+    path = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+    assert found == [
+        *(path, "HOSTNAME=node7", "HOME=/root"),
+        *("A=2", "B=3", "WITH=a=b", "EMPTY=", "OUTSIDE=told", "NEW=4"),
+    ]
+    found = process(image=ImageConfig(env=["PATH=/opt", "HOME=/srv"]), outside=replace(OUTSIDE, terminal=True))["env"]
+    assert found == ["PATH=/opt", "HOSTNAME=node7", "HOME=/srv", "TERM=vt100"]
+    with pytest.raises(RunError, match="--env =x"):
+        process(env=["=x"])
+
+
+def test_text_that_no_runtime_takes() -> None:
+    for options in ({"command": ("\udcff",)}, {"env": ["A=\udc80"]}, {"command": ("a\0b",)}, {"hostname": "\udcff"}):
+        with pytest.raises(RunError, match=r"UTF-8|zero byte"):
+            spec(**options)
+    assert process(command=("ünï\n",))["args"] == ["ünï\n"]
+
+
+# Names, networks, limits
+
+
+def test_whose_network() -> None:
+    document = spec().document
+    assert [one["type"] for one in document["linux"]["namespaces"]] == ["pid", "mount", "ipc", "uts"]
+    assert document["hostname"] == "node7"
+    document = spec(network="none").document
+    assert document["linux"]["namespaces"][-1] == {"type": "network"}
+    assert document["hostname"] == "c1"
+    assert spec(network="none", hostname="mine").document["hostname"] == "mine"
+
+
+def test_limits() -> None:
+    linux = spec().document["linux"]
+    assert linux["cgroupsPath"] == "/above/c1"
+    assert set(linux["resources"]) == {"devices"}
+    options = RunOptions(command=("true",), limits=Limits(1 << 30, 1.5, 99))
+    linux = spec(options).document["linux"]
+    assert linux["resources"]["memory"] == {"limit": 1 << 30}
+    assert linux["resources"]["cpu"] == {"quota": 150_000, "period": 100_000}
+    assert linux["resources"]["pids"] == {"limit": 99}
+
+
+def test_open_files_never_exceed_what_the_caller_may_have() -> None:
+    for hard, soft in ((1000, 1000), (1 << 20, 65536)):
+        found = process(outside=replace(OUTSIDE, open_files=hard))["rlimits"]
+        assert found == [{"type": "RLIMIT_NOFILE", "soft": soft, "hard": hard}]
+
+
+def test_devices_are_made_and_allowed() -> None:
+    node = DeviceNode("/dev/nvidia0", "c", 195, 0, 0o666, 0, 44)
+    linux = spec(outside=replace(OUTSIDE, devices=[node])).document["linux"]
+    assert linux["devices"] == [
+        {"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0, "fileMode": 0o666, "uid": 0, "gid": 44}
+    ]
+    rules = linux["resources"]["devices"]
+    assert rules[0] == {"allow": False, "access": "rwm"}
+    assert rules[-1] == {"allow": True, "type": "c", "major": 195, "minor": 0, "access": "rwm"}
+
+
+# Mounts
+
+
+def test_a_read_only_root_has_places_to_write() -> None:
+    found = spec()
+    assert found.document["root"] == {"path": "/bundle/rootfs", "readonly": True}
+    assert found.missing == []
+    places = mounts()
+    assert {path for path in places if "rw" in places[path]["options"]} == {"/tmp", "/run", "/var/tmp"}
+    assert "ro" in places["/sys"]["options"]
+    writable = spec(writable=True)
+    assert writable.document["root"]["readonly"] is False
+    assert {"/tmp", "/run", "/var/tmp"}.isdisjoint(mount["destination"] for mount in writable.document["mounts"])
+
+
+def test_directories_that_the_image_lacks() -> None:
+    image = ImageConfig(workdir="/app/here", volumes=["/data", "/tmp/inside"])
+    found = spec(image=image, tree=FakeTree("/proc"))
+    assert found.missing == ["/dev", "/sys", "/tmp", "/run", "/data", "/app/here"]
+    assert spec(image=image, tree=FakeTree("/proc"), writable=True).missing == []
+
+
+def test_volumes_are_memory_in_a_read_only_root() -> None:
+    image = ImageConfig(volumes=["/srv"])
+    assert mounts(image=image)["/srv"]["options"] == ["rw", "nosuid", "nodev", "tmpcopyup"]
+    assert "/srv" not in mounts(image=image, writable=True)
+    assert mounts(image=image, binds=[Bind("/host", "/srv")], tree=FakeTree(*USUAL, "/srv"))["/srv"]["type"] == "bind"
+
+
+def test_files_of_the_host_stand_where_the_image_has_them() -> None:
+    outside = replace(OUTSIDE, files=["/etc/hosts", "/etc/resolv.conf"])
+    tree = FakeTree(*USUAL, files={"/etc/hosts": b""})
+    found = mounts(outside=outside, tree=tree)
+    assert found["/etc/hosts"]["options"] == ["bind", "ro", "nosuid", "noexec", "nodev"]
+    assert "/etc/resolv.conf" not in found
+    found = mounts(outside=outside, tree=tree, binds=[Bind("/mine", "/etc/hosts", directory=False)])
+    assert found["/etc/hosts"]["source"] == "/mine"
+
+
+def test_binds_come_last_and_the_outer_before_the_inner() -> None:
+    binds = [Bind("/c", "/work/a/b"), Bind("/a", "/work", writable=False), Bind("/b", "/tmp"), Bind("/d", "/run/x/y")]
+    found = spec(binds=binds).document["mounts"]
+    assert [mount["source"] for mount in found[-4:]] == ["/a", "/b", "/c", "/d"]
+    assert found[-4]["options"] == ["rbind", "rslave", "ro"]
+    assert found[-1]["options"] == ["rbind", "rslave", "rw"]
+    assert [mount["destination"] for mount in found].count("/tmp") == 1
+    shm = mounts(binds=[Bind("/host", "/dev/shm")])["/dev/shm"]
+    assert shm["source"] == "/host"
+
+
+def test_a_bind_without_a_place() -> None:
+    with pytest.raises(RunError, match="no directory /data to bind /host") as raised:
+        spec(binds=[Bind("/host", "/data")])
+    assert "--rw" in raised.value.hint
+    with pytest.raises(RunError, match="no file /data"):
+        spec(binds=[Bind("/host", "/data", directory=False)])
+    with pytest.raises(RunError, match="/etc/passwd in the image is not"):
+        spec(binds=[Bind("/host", "/etc/passwd")])
+    with pytest.raises(RunError, match="/work in the image is not"):
+        spec(binds=[Bind("/host", "/work", directory=False)])
+    spec(binds=[Bind("/host", "/data")], writable=True)
+
+
+def test_a_bind_below_another_mount_has_a_place() -> None:
+    tree = FakeTree(*USUAL, links="/var/run->/run")
+    for target in ("/tmp/a", "/dev/a/b", "/var/run/a"):
+        assert mounts(binds=[Bind("/host", target)], tree=tree)[target]["type"] == "bind"
+
+
+def test_the_document_is_json() -> None:
+    outside = replace(OUTSIDE, devices=[DeviceNode("/dev/x", "b", 1, 2, 0o600, 0, 0)], files=["/etc/passwd"])
+    document = spec(outside=outside, binds=[Bind("/a", "/tmp/b")]).document
+    assert json.loads(json.dumps(document)) == document
+
+
+# What comes from others
+
+
+def test_image_configs() -> None:
+    config = {
+        "Env": ["A=1"],
+        "Entrypoint": ["e"],
+        "Cmd": None,
+        "WorkingDir": "/w",
+        "User": "u",
+        "StopSignal": "SIGQUIT",
+        "Volumes": {"/data/": {}, "relative": {}, "/": {}, "/../up": {}},
+        "Labels": {"x": "y"},
+    }
+    assert ImageConfig.parse({"config": config, "architecture": "amd64"}) == ImageConfig(
+        env=["A=1"],
+        entrypoint=["e"],
+        workdir="/w",
+        user="u",
+        stop_signal="SIGQUIT",
+        volumes=["/data", "/relative", "/up"],
+        cmd=[],
+    )
+    assert ImageConfig.parse({}) == ImageConfig.parse({"config": None}) == ImageConfig([], [], [], volumes=[])
+
+
+@pytest.mark.parametrize(
+    "config",
+    [7, ["Env"], {"Env": "A=1"}, {"Cmd": [1]}, {"User": 0.5}, {"Volumes": ["/data"]}, {"WorkingDir": {"a": 1}}],
+)
+def test_image_configs_that_are_damaged(config: object) -> None:
+    with pytest.raises(RunError, match="the image's"):
+        ImageConfig.parse({"config": config})
+
+
+def test_signals() -> None:
+    assert parse_signal("SIGTERM") == parse_signal("TERM") == parse_signal("15") == signal.SIGTERM
+    assert parse_signal("SIGRTMIN+3") == parse_signal("RTMIN+3") == signal.SIGRTMIN + 3
+    assert parse_signal("SIGRTMAX-1") == signal.SIGRTMAX - 1
+    for text in ("", "0", "99", "SIGNOTHING", "sigterm", "SIG_DFL", "SIG", "RTMAX+1", "9" * 30, "_IGN"):
+        with pytest.raises(RunError, match="no signal"):
+            parse_signal(text)
+
+
+def test_bind_options() -> None:
+    assert Bind.parse("/a:/b") == Bind("/a", "/b", writable=True)
+    assert Bind.parse("a/b:/c//d/:ro") == Bind("a/b", "/c/d", writable=False)
+    assert Bind.parse("/a:/b:rw") == Bind("/a", "/b", writable=True)
+    for text in ("", "/a", ":/b", "/a:b", "/a:/", "/a:/b:rx", "/a:/b/../c", "/a:/b:ro:rw", "/a:"):
+        with pytest.raises(ConfigError, match="--bind"):
+            Bind.parse(text)

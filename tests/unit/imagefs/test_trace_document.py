@@ -1,0 +1,231 @@
+"""Traces and plans as documents: round trips, bytes that never change, and refusing everything else."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from imagefs.errors import FormatError
+from imagefs.format.plan import Plan, Run
+from imagefs.format.trace import ENDS, Touch, Trace, check_workload, path_from_text, path_to_text
+
+_paths = st.binary(min_size=1, max_size=300).filter(lambda path: b"\0" not in path and not path.startswith(b"/"))
+_touches = st.builds(
+    Touch,
+    st.integers(0, 1 << 32),
+    _paths,
+    st.integers(0, 1 << 40).map(lambda chunk: chunk << 16),
+    st.integers(1, 65536),
+    st.binary(min_size=16, max_size=16),
+)
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> Trace:
+    reason = draw(st.text(max_size=30))
+    return Trace(
+        draw(st.binary(min_size=32, max_size=32)).hex(),
+        draw(st.from_regex(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}", fullmatch=True)),
+        draw(st.text(max_size=100)),
+        draw(st.integers(0, 1 << 41)) / 1000,
+        draw(st.integers(0, 1 << 30)) / 1000,
+        draw(st.sampled_from(ENDS)),
+        not reason,
+        reason,
+        sorted(draw(st.lists(_touches, max_size=10)), key=lambda touch: touch.ms),
+    )
+
+
+SAMPLE = Trace(
+    "ab" * 32,
+    "train",
+    "node-7",
+    1700000000.25,
+    12.5,
+    "ready",
+    True,
+    "",
+    [
+        Touch(3, b"usr/bin/python3", 65536, 65536, bytes(range(16))),
+        Touch(4, b"a%41\xff\n\xc3\xbc", 0, 17, b"\xff" * 16),
+    ],
+)
+PLAN = Plan("cd" * 32, "train", 3, [Run(2, 0, 40), Run(1, 7, 1)])
+
+
+@given(traces())
+@settings(max_examples=150, deadline=None)
+def test_traces_come_back(trace: Trace) -> None:
+    document = trace.to_json()
+    assert Trace.from_json(document) == trace
+    assert Trace.from_json(document).to_json() == document
+
+
+@given(st.binary(max_size=100))
+def test_any_path_survives_as_text(path: bytes) -> None:
+    text = path_to_text(path)
+    assert path_from_text(text) == path
+    assert text.encode().decode() == text  # no lone surrogates
+
+
+def test_documents_stay_as_they_are() -> None:
+    assert SAMPLE.to_json() == (
+        b'{"bootseer":"trace","complete":true,"ended_by":"ready","image":"' + b"ab" * 32 + b'","node":"node-7",'
+        b'"reason":"","seconds":12.5,"started":1700000000.25,"touches":[[3,"usr/bin/python3",65536,65536,'
+        b'"000102030405060708090a0b0c0d0e0f"],[4,"a%2541%FF\\n\\u00fc",0,17,"ffffffffffffffffffffffffffffffff"]],'
+        b'"version":1,"workload":"train"}'
+    )
+    assert PLAN.to_json() == (
+        b'{"bootseer":"plan","image":"' + b"cd" * 32 + b'","runs":[[2,0,40],[1,7,1]],"traces":3,"version":1,'
+        b'"workload":"train"}'
+    )
+    assert Plan.from_json(PLAN.to_json()) == PLAN
+    assert list(PLAN.of(2)) == list(range(40))
+    assert PLAN.blocks == 41
+
+
+def changed(document: bytes, **values: Any) -> bytes:
+    found = json.loads(document)
+    for key, value in values.items():
+        if value is None:
+            del found[key]
+        else:
+            found[key] = value
+    return json.dumps(found).encode()
+
+
+GARBAGE = [
+    b"",
+    b"null",
+    b"[]",
+    b"3",
+    b"\xff\xfe",
+    b"[" * 100_000,
+    b'{"bootseer":' * 100_000,
+    b'{"bootseer":"trace"}',
+    b'{"bootseer":"plan"}',
+    b"9" * 10_000,
+]
+
+
+@pytest.mark.parametrize("document", GARBAGE)
+def test_garbage_is_refused(document: bytes) -> None:
+    with pytest.raises(FormatError):
+        Trace.from_json(document)
+    with pytest.raises(FormatError):
+        Plan.from_json(document)
+
+
+BAD = [
+    {"bootseer": "image"},
+    {"version": 2},
+    {"version": "1"},
+    {"image": "ab"},
+    {"image": None},
+    {"image": "AB" * 32},
+    {"workload": "../up"},
+    {"workload": ""},
+    {"workload": "x" * 129},
+    {"node": 7},
+    {"node": "n" * 5000},
+    {"started": "now"},
+    {"started": -1},
+    {"started": float("inf")},
+    {"started": float("nan")},
+    {"started": True},
+    {"seconds": 1e300},
+    {"ended_by": "magic"},
+    {"complete": 1},
+    {"complete": False},
+    {"reason": "yet complete"},
+    {"touches": None},
+    {"touches": {}},
+    {"touches": [[]]},
+    {"touches": 5},
+    {"touches": "text"},
+    *({"touches": [touch]} for touch in (
+        [1, "a", 0, 5],
+        [1, "a", 0, 5, "00" * 16, 1],
+        [-1, "a", 0, 5, "00" * 16],
+        [1.5, "a", 0, 5, "00" * 16],
+        [True, "a", 0, 5, "00" * 16],
+        [1, "", 0, 5, "00" * 16],
+        [1, "/a", 0, 5, "00" * 16],
+        [1, "a\0", 0, 5, "00" * 16],
+        [1, ["a"], 0, 5, "00" * 16],
+        [1, "x" * 70_000, 0, 5, "00" * 16],
+        [1, "a", 100, 5, "00" * 16],
+        [1, "a", 1 << 70, 5, "00" * 16],
+        [1, "a", 0, 0, "00" * 16],
+        [1, "a", 0, 65537, "00" * 16],
+        [1, "a", 0, 5, "00" * 15],
+        [1, "a", 0, 5, "zz" * 16],
+        [1, "a", 0, 5, 7],
+    )),
+    {"touches": [[2, "a", 0, 5, "00" * 16], [1, "b", 0, 5, "00" * 16]]},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("values", BAD, ids=str)
+def test_a_trace_that_says_nonsense_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(FormatError):
+        Trace.from_json(changed(SAMPLE.to_json(), **values))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"bootseer": "trace"},
+        {"version": 0},
+        {"image": "x"},
+        {"workload": "a b"},
+        {"traces": -1},
+        {"traces": "many"},
+        {"runs": None},
+        {"runs": [[1, 2]]},
+        {"runs": [[0, 0, 1]]},
+        {"runs": [[1, 0, 0]]},
+        {"runs": [[1, -1, 1]]},
+        {"runs": [[1, 0, True]]},
+        {"runs": [[1, 0, 1 << 40]]},
+        {"runs": [[1, 1 << 27, 1]]},
+        {"runs": [[1, 0, 5], [1, 4, 1]]},
+    ],
+    ids=str,
+)
+def test_a_plan_that_says_nonsense_is_refused(values: dict[str, Any]) -> None:
+    with pytest.raises(FormatError):
+        Plan.from_json(changed(PLAN.to_json(), **values))
+
+
+@given(traces(), st.data())
+@settings(max_examples=100, deadline=None)
+def test_damage_is_an_error_and_nothing_else(trace: Trace, data: st.DataObject) -> None:
+    damaged = bytearray(trace.to_json())
+    for _ in range(data.draw(st.integers(1, 5))):
+        damaged[data.draw(st.integers(0, len(damaged) - 1))] ^= data.draw(st.integers(1, 255))
+    with contextlib.suppress(FormatError):
+        Trace.from_json(bytes(damaged))
+
+
+def test_too_much_is_refused_before_it_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("imagefs.format.trace.SIZE_LIMIT", 100)
+    with pytest.raises(FormatError, match="more than this program takes"):
+        Trace.from_json(SAMPLE.to_json())
+    monkeypatch.undo()
+    monkeypatch.setattr("imagefs.format.trace.TOUCH_LIMIT", 1)
+    with pytest.raises(FormatError, match="2 touches"):
+        Trace.from_json(SAMPLE.to_json())
+    with pytest.raises(FormatError, match="2 touches"):
+        SAMPLE.to_json()
+
+
+@pytest.mark.parametrize("workload", ["", ".hidden", "a/b", "a" * 129, "ü"])
+def test_keys_of_workloads_are_names(workload: str) -> None:
+    with pytest.raises(FormatError, match="no key of a workload"):
+        check_workload(workload)

@@ -1,0 +1,167 @@
+"""Traces and plans in a store: found again, bounded in number, and never believed when they are damaged."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from imagefs.errors import DamagedObject, FormatError
+from imagefs.format.plan import Plan, Run
+from imagefs.format.trace import Touch, Trace
+from imagefs.images import Images
+from imagefs.traces import Traces, load_plan, local_traces
+from stripefs.errors import NotFound, PermissionDenied
+from stripefs.store.base import Handle, Identity
+from stripefs.store.local import LocalStore
+from tests.unit.imagefs.started import open_store
+
+BASE, OTHER = "ab" * 32, "cd" * 32
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Images:
+    return open_store(tmp_path / "store")
+
+
+@pytest.fixture
+def traces(images: Images) -> Traces:
+    return Traces(images.store)
+
+
+def made(started: float, *, workload: str = "default", base: str = BASE) -> Trace:
+    touches = [Touch(0, b"a", 0, 10, bytes(16))]
+    return Trace(base, workload, "n", started, 1.0, "ready", True, "", touches)
+
+
+def test_traces_are_found_again_the_oldest_first(traces: Traces) -> None:
+    names = [traces.put(made(started)) for started in (5.0, 1700000000.5, 3.25)]
+    assert names[1].startswith("001700000000500-")
+    assert traces.put(made(5.0)) == names[0]
+    assert traces.names(BASE, "default") == [names[2], names[0], names[1]]
+    assert traces.load(BASE, "default", names[0]) == made(5.0)
+    assert [one.started for one in traces.newest(BASE, "default", 2)] == [5.0, 1700000000.5]
+    traces.put(made(1.0, workload="serve"))
+    traces.put(made(1.0, base=OTHER))
+    assert sorted(traces.workloads(BASE)) == ["default", "serve"]
+    assert sorted(traces.bases()) == [BASE, OTHER]
+
+
+def test_where_there_is_nothing_nothing_is_found(traces: Traces) -> None:
+    assert traces.bases() == traces.workloads(BASE) == traces.names(BASE, "default") == []
+    assert traces.plans() == []
+    assert traces.plan(BASE, "default") is None
+    for call in (traces.load, traces.remove):
+        with pytest.raises(NotFound):
+            call(BASE, "default", "0" * 15 + "-" + "0" * 16)
+        with pytest.raises(NotFound):
+            call(BASE, "default", "../../up")
+    with pytest.raises(NotFound):
+        traces.names("../up", "default")
+    with pytest.raises(FormatError):
+        traces.names(BASE, "..")
+
+
+def test_only_the_newest_are_kept(traces: Traces) -> None:
+    names = [traces.put(made(float(started))) for started in range(5)]
+    assert traces.prune(BASE, "default", 3) == 2
+    assert traces.names(BASE, "default") == names[2:]
+    traces.remove(BASE, "default", names[4])
+    assert traces.names(BASE, "default") == names[2:4]
+    assert traces.prune(BASE, "default", 3) == 0
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda packed: packed[:-5],
+        lambda packed: b"",
+        lambda packed: b"garbage",
+        lambda packed: zstandard.compress(b"{}"),
+        lambda packed: packed[:20] + bytes([packed[20] ^ 1]) + packed[21:],
+        lambda packed: zstandard.compress(made(2.0).to_json()),
+    ],
+)
+def test_a_damaged_trace_is_left_out(
+    traces: Traces, tmp_path: Path, damage: object, caplog: pytest.LogCaptureFixture
+) -> None:
+    whole, broken = traces.put(made(1.0)), traces.put(made(7.0))
+    path = tmp_path / f"store/traces/{BASE}/default/{broken}"
+    path.write_bytes(damage(path.read_bytes()))  # type: ignore[operator]
+    with pytest.raises(DamagedObject):
+        traces.load(BASE, "default", broken)
+    with caplog.at_level(logging.WARNING):
+        assert traces.newest(BASE, "default") == [traces.load(BASE, "default", whole)]
+    assert "a trace is left out" in caplog.text
+
+
+def test_a_trace_in_the_wrong_place_is_left_out(traces: Traces, tmp_path: Path) -> None:
+    name = traces.put(made(1.0))
+    folder = tmp_path / f"store/traces/{OTHER}/default"
+    folder.mkdir(parents=True)
+    os.link(tmp_path / f"store/traces/{BASE}/default/{name}", folder / name)
+    with pytest.raises(FormatError, match="another image"):
+        traces.load(OTHER, "default", name)
+    assert traces.newest(OTHER, "default") == []
+
+
+def test_a_bomb_is_not_unpacked(traces: Traces, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name = traces.put(made(1.0))
+    path = tmp_path / f"store/traces/{BASE}/default/{name}"
+    path.write_bytes(zstandard.compress(bytes(10 << 20)))
+    monkeypatch.setattr("imagefs.traces.SIZE_LIMIT", 1 << 20)
+    with pytest.raises(DamagedObject):
+        traces.load(BASE, "default", name)
+    path.write_bytes(bytes(2 << 20))
+    with pytest.raises(DamagedObject, match="2097152 bytes"):
+        traces.load(BASE, "default", name)
+
+
+def test_plans_are_replaced_and_found(traces: Traces, images: Images, tmp_path: Path) -> None:
+    traces.put_plan(Plan(BASE, "train", 1, [Run(1, 0, 3)]))
+    traces.put_plan(Plan(BASE, "train", 2, [Run(1, 0, 4)]))
+    assert traces.plan(BASE, "train") == Plan(BASE, "train", 2, [Run(1, 0, 4)])
+    assert traces.plans() == [(BASE, "train")]
+    here = tmp_path / "here"
+    assert load_plan(images, BASE, "train", here) == Plan(BASE, "train", 2, [Run(1, 0, 4)])
+    with local_traces(here) as local:
+        local.put_plan(Plan(BASE, "train", 1, [Run(1, 9, 1)]))
+        assert load_plan(images, BASE, "train", here) == Plan(BASE, "train", 2, [Run(1, 0, 4)])
+        local.put_plan(Plan(BASE, "train", 3, [Run(1, 9, 1)]))
+    assert load_plan(images, BASE, "train", here) == Plan(BASE, "train", 3, [Run(1, 9, 1)])
+    traces.remove_plan(BASE, "train")
+    assert traces.plan(BASE, "train") is None
+
+
+def test_a_plan_that_is_damaged_gives_way_to_the_other(
+    traces: Traces, images: Images, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    plan = Plan(BASE, "train", 1, [Run(1, 0, 3)])
+    traces.put_plan(plan)
+    with local_traces(tmp_path / "here") as local:
+        local.put_plan(plan)
+    (tmp_path / f"store/plans/{BASE}/train").write_bytes(b"{}")
+    assert load_plan(images, BASE, "train", tmp_path / "here") == plan
+    with pytest.raises(FormatError):
+        load_plan(images, BASE, "train")
+    (tmp_path / f"here/plans/{BASE}/train").write_bytes(Plan(OTHER, "train", 1, []).to_json())
+    with pytest.raises(FormatError):
+        load_plan(images, BASE, "train", tmp_path / "here")
+    traces.put_plan(plan)
+    assert load_plan(images, BASE, "train", tmp_path / "here") == plan
+
+
+def test_a_store_that_refuses_is_told_or_gives_way(tmp_path: Path) -> None:
+    class Refusing(LocalStore):
+        def open(self, path: bytes, expect: Identity | None = None) -> Handle:  # type: ignore[override]
+            raise PermissionDenied("no")
+
+    images = Images(Refusing(os.fsencode(tmp_path)))
+    with pytest.raises(PermissionDenied):
+        load_plan(images, BASE, "train", tmp_path / "here")
+    with local_traces(tmp_path / "here") as local:
+        local.put_plan(Plan(BASE, "train", 1, []))
+    assert load_plan(images, BASE, "train", tmp_path / "here") == Plan(BASE, "train", 1, [])

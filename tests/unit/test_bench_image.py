@@ -1,0 +1,202 @@
+"""What `bench image` computes without a container: recipes, ratios, stand-ins for CUDA, changed files, tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from bench import report as read_report
+from bench.cli import main
+from bench.image import recipe, report, stubs
+from bench.image.changed import lz4_of_new
+from bench.image.plan import CASES, Sizes, derive, ratios, sum_up
+from bench.results import UNITS, Document, Ratio, Row, Samples
+
+WHEELS = Path(recipe.__file__).with_name("wheels.txt")
+
+FACTS = {
+    "kernel": "6.18",
+    "cpu": "some CPU",
+    "cpus": 2,
+    "python": "3.11",
+    "first_touch_s_per_gib": 0.4,
+    "load_15min": 0.5,
+    "tools": {"runc": "1.1.5"},
+    "image": {"name": "standard", "layers": 3, "compressed_mb": 160.7, "size_mb": 458.6, "files": 14796},
+    "local": {"device": "the machine's own ext4", "read_ahead_kib": 8192},
+    "link": {"50": "10.8 ms round trip"},
+    "rounds": 3,
+}
+
+
+def document(*ratios: Ratio) -> Document:
+    rows = [
+        Row("start_50", "imagefs", "time", "s", 1.2, 1.1, 1.3, 3),
+        Row("start_50", "imagefs", "moved", "MB", 41.0, 41.0, 41.0, 3),
+        Row("start_50", "fetch_all", "time", "s", 14.0, 13.0, 15.0, 3),
+        Row("daemon", "imagefs", "idle_pss", "MiB", 60.0, 60.0, 60.0, 1),
+    ]
+    return Document("image", "0.1.0", FACTS, rows, list(ratios), ["second start: no plan"])
+
+
+@pytest.mark.parametrize("one", recipe.RECIPES.values(), ids=lambda one: one.name)
+def test_the_second_build_differs_by_one_patch_upgrade(one: recipe.Recipe) -> None:
+    first, second = one.layers(1), one.layers(2)
+    changed = [(a, b) for x, y in zip(first, second, strict=True) for a, b in zip(x, y, strict=True) if a != b]
+    ((before, after),) = changed
+    assert before.rpartition(".")[0] == after.rpartition(".")[0]
+    assert int(after.rpartition(".")[2]) == int(before.rpartition(".")[2]) + 1
+
+
+def test_every_wheel_is_pinned_by_digest() -> None:
+    known = recipe.pins(WHEELS.read_text())
+    for one in recipe.RECIPES.values():
+        for build in recipe.BUILDS:
+            for layer in one.layers(build):
+                assert all(" --hash=sha256:" in known[pin] for pin in layer)
+
+
+def test_a_tag_changes_with_what_the_image_is_made_from() -> None:
+    one = recipe.RECIPES["standard"]
+    tags = [
+        recipe.reference(one, 1, {"start.py": "a"}),
+        recipe.reference(one, 1, {"start.py": "b"}),
+        recipe.reference(one, 2, {"start.py": "a"}),
+        recipe.reference(recipe.RECIPES["quick"], 1, {"start.py": "a"}),
+    ]
+    assert len({tag.rpartition("-")[2] for tag in tags}) == 4
+    assert tags[0] == recipe.reference(one, 1, {"start.py": "a"})
+
+
+READELF = """
+Dynamic section at offset 0x2d98 contains 30 entries:
+  Tag        Type                         Name/Value
+ 0x0000000000000001 (NEEDED)             Shared library: [libcudart.so.13]
+ 0x0000000000000001 (NEEDED)             Shared library: [libc.so.6]
+ 0x000000000000000e (SONAME)             Library soname: [libtorch_cuda.so]
+
+Symbol table '.dynsym' contains 6 entries:
+   Num:    Value          Size Type    Bind   Vis      Ndx Name
+     0: 0000000000000000     0 NOTYPE  LOCAL  DEFAULT  UND
+     1: 0000000000000000     0 FUNC    GLOBAL DEFAULT  UND cudaMalloc@libcudart.so.13 (4)
+     2: 0000000000000000     0 FUNC    GLOBAL DEFAULT  UND ncclSend
+     3: 0000000000000000     0 FUNC    WEAK   DEFAULT  UND __cxa_finalize@GLIBC_2.2.5 (2)
+     4: 0000000000001139    19 FUNC    GLOBAL DEFAULT   12 cuda_of_its_own
+
+Version needs section '.gnu.version_r' contains 2 entries:
+ Addr: 0x0000000000000520  Offset: 0x000520  Link: 7 (.dynstr)
+  000000: Version: 1  File: libcudart.so.13  Cnt: 1
+  0x0010:   Name: libcudart.so.13  Flags: none  Version: 4
+  0x0020: Version: 1  File: libc.so.6  Cnt: 1
+  0x0030:   Name: GLIBC_2.2.5  Flags: none  Version: 2
+"""
+
+
+def test_what_a_library_wants_is_read_from_readelf() -> None:
+    wanted = stubs.parse(READELF.splitlines())
+    assert wanted.needed == {"libcudart.so.13", "libc.so.6"}
+    assert wanted.versions == {"libcudart.so.13": {"libcudart.so.13"}, "libc.so.6": {"GLIBC_2.2.5"}}
+    assert wanted.missing == {"libcudart.so.13": {"cudaMalloc"}, "": {"ncclSend"}}
+    assert wanted.defined == {"cuda_of_its_own"}
+
+
+def test_a_stand_in_has_what_is_wanted() -> None:
+    source = stubs.c_source({"cudaMalloc", "cudaGetErrorString"})
+    assert "long cudaMalloc(void) { return 100; }" in source
+    assert 'const char *cudaGetErrorString(void) { return "no CUDA"; }' in source
+    script = stubs.version_script({"libcudart.so.13": {"b", "a"}, "unused": set()})
+    assert script == "libcudart.so.13 { global: a; b; };\nunused {  };\n"
+
+
+def test_the_least_possible_time_follows_the_slower_of_disk_and_link() -> None:
+    samples = Samples()
+    for number, local in enumerate((0.5, 2.0)):
+        samples.add("start_50", "local", number, {"time": local})
+        samples.add("start_50", "imagefs", number, {"time": 2.0})
+        derive(samples, 50e6, number, Sizes(whole=200_000_000, ahead=50_000_000))
+    found = {ratio.name: ratio for ratio in sum_up(samples, ratios())}
+    assert found["prefetch_vs_bound_50"] == Ratio("prefetch_vs_bound_50", 1.5, 1.0, 2.0)
+    assert found["prefetch_vs_transfer_50"].value == 0.5
+    assert "prefetch_vs_bound_20" not in found
+
+
+def test_a_figure_measured_once_stands_in_every_round() -> None:
+    samples = Samples()
+    samples.add("touched", "local", 0, {"fetched": 40.0})
+    for number in range(3):
+        samples.add("start_50", "imagefs", number, {"fetched": 80.0 + number})
+    samples.add("daemon", "imagefs", 0, {"idle_pss": 70.0})
+    found = {ratio.name: ratio for ratio in sum_up(samples, ratios())}
+    assert found["bytes_prefetch_vs_touched"] == Ratio("bytes_prefetch_vs_touched", 81 / 40, 2.0, 82 / 40)
+    assert found["daemon_idle_mib"].value == 70.0
+
+
+def test_ratios_name_cases_and_metrics_that_there_are() -> None:
+    names = [plan.name for plan in ratios()]
+    assert len(names) == len(set(names))
+    for plan in ratios():
+        for key in (plan.upper, plan.lower):
+            assert key is None or (key.case in CASES and key.metric in UNITS)
+
+
+def test_only_new_content_counts_as_changed(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    for folder in (old, new):
+        folder.mkdir()
+        (folder / "same").write_bytes(b"same" * 1000)
+    (old / "moved").write_bytes(b"moved" * 1000)
+    (new / "elsewhere").write_bytes(b"moved" * 1000)
+    assert lz4_of_new(old, new) == 0
+    (new / "fresh").write_bytes(bytes(range(256)))  # LZ4 makes nothing of it
+    (new / "copy").write_bytes(bytes(range(256)))
+    (new / "link").symlink_to("fresh")
+    assert lz4_of_new(old, new) == 256
+    (new / "zeros").write_bytes(bytes(300_000))
+    assert 256 < lz4_of_new(old, new) < 2000
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict"),
+    [
+        (Ratio("prefetch_vs_bound_50", 1.6, 1.5, 1.7), "met"),
+        (Ratio("prefetch_vs_bound_50", 1.61, 1.5, 1.7), "missed"),
+        (Ratio("recall_second_build", 0.9, 0.9, 0.9), "met"),
+        (Ratio("recall_second_build", 0.89, 0.89, 0.89), "missed"),
+        (Ratio("daemon_idle_mib", 80.1, 80.1, 80.1), "missed"),
+        (Ratio("prefetch_vs_fetch_all_50", 0.1, 0.1, 0.1), ""),
+    ],
+)
+def test_verdicts_follow_the_targets(ratio: Ratio, verdict: str) -> None:
+    (line,) = [line for line in report.text(document(ratio)).splitlines() if line.startswith(ratio.name)]
+    words = line.split()
+    assert (words[-1] if words[-1] in ("met", "missed") else "") == verdict
+
+
+def test_markdown_holds_facts_tables_and_notes() -> None:
+    text = report.markdown(document(Ratio("daemon_idle_mib", 60.0, 60.0, 60.0)))
+    assert "160.7 MB compressed in 3 layers" in text
+    assert "read_ahead_kb 8192" in text
+    assert "| daemon_idle_mib | 60 | 60 | 60 | ≤ 80 | met |" in text
+    assert "| start_50 | imagefs | 1.20 | 41.0 |  | 1.10 | 1.30 | 3 |" in text
+    assert "- second start: no plan" in text
+
+
+def test_the_command_draws_tables_and_chart_into_their_own_marks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stored, page, drawn = tmp_path / "image.json", tmp_path / "page.md", tmp_path / "image.svg"
+    stored.write_text(document().to_json())
+    page.write_text(
+        "<!-- results -->\nreading\n<!-- end of results -->\n"
+        "<!-- results of image standard -->\nold\n<!-- end of results of image standard -->\nafter\n"
+    )
+    assert main(["table", str(stored), "--into", str(page), "--chart", str(drawn)]) == 0
+    assert "reading" in page.read_text()
+    assert "old" not in page.read_text()
+    assert report.markdown(document()) in page.read_text()
+    assert drawn.read_text().startswith("<?xml")
+    with pytest.raises(ValueError, match="results of image standard"):
+        read_report.insert("nothing here", "tables", report.marks(document()))
+    assert main(["table", str(stored)]) == 0
+    assert capsys.readouterr().out == report.markdown(document())
