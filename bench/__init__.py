@@ -1,4 +1,4 @@
-"""Benchmarks of stripefs on a real HDFS of several processes; `./scripts/bench --help`, and docs/benchmarks.md.
+"""Benchmarks: stripefs on a real HDFS of several processes, containers by imagefs; see docs/benchmarks.md.
 
 model        pure: the rate that placement allows (a fluid model of DataNodes and a window)
 results      pure: samples, medians, ratios, the JSON document
@@ -13,4 +13,5 @@ peers        building rclone, finding libhdfs
 plan         which cases, systems and ratios `bench read` has
 read         runs the plan
 report       tables, and the chart of the README
+image        `bench image`, a room of its own
 """

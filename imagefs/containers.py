@@ -50,9 +50,8 @@ def run(
         )
     attached = client.attach(store, image, recording, owner=os.getpid(), identifier=identifier)
     try:
-        _make_shared(signals)
-        scratch = os.path.join(settings.cache, "upper")
-        with _mounter(attached, tree, settings, image) as mount_root:
+        with _shared(signals), _mounter(attached, tree, settings, image) as mount_root:
+            scratch = os.path.dirname(attached.upper)
             return container.run(options, attached.config, mount_root, str(folder), scratch)
     finally:
         shutil.rmtree(signals, ignore_errors=True)
@@ -88,13 +87,19 @@ def _mounter(
         leftovers.remove_lower(lower)
 
 
-def _make_shared(folder: Path) -> None:
-    """A folder in which the job, which may be anybody, can make files."""
+@contextlib.contextmanager
+def _shared(folder: Path) -> Iterator[None]:
+    """A folder in which the job, which may be anybody, can make files; it says as well that we live."""
     try:
         folder.mkdir(parents=True)
         folder.chmod(0o777)
+        held = leftovers.hold(folder)
     except OSError as error:
         raise MountError(f"{folder} cannot be made: {error.strerror}") from error
+    try:
+        yield
+    finally:
+        os.close(held)
 
 
 def _let_go(client: Client, attached: Attached) -> None:

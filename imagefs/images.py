@@ -200,15 +200,7 @@ class Images:
 
     def read(self, path: bytes) -> bytes:
         """All of an object, unchecked. Raises StoreErrors."""
-
-        def read() -> bytes:
-            handle = self.store.open(path)
-            try:
-                return bytes(handle.read(0, handle.status.length)) if handle.status.length else b""
-            finally:
-                handle.close()
-
-        return self._again(read)
+        return self._again(lambda: bytes(self.store.get(path)))
 
     def stat(self, path: bytes) -> Status:
         """Raises StoreErrors."""

@@ -100,15 +100,16 @@ def umount(client: Client, target: str, *, lazy: bool = False) -> None:
         images = []  # a daemon that is gone keeps nobody from unmounting
     found = next((one for one in reversed(images) if one["mountpoint"] == target), None)
     here = kernel.find_mount(target)
-    ours = here is not None and _is_ours(here)
     if target == devices_mount(client.settings):
         raise MountError(f"{target} is the daemon's own", hint="imagefs daemon --stop ends it")
-    if found is None and not ours:
-        raise MountError(f"no image is mounted at {target}", hint="imagefs status lists them")
-    if ours:
+    if here is not None and _is_ours(here):
         take_away(target, lazy=lazy)
-    if here is not None and ours and here.fstype == "overlay":
-        shutil.rmtree(here.source, ignore_errors=True)
+        if here.fstype == "overlay":
+            shutil.rmtree(here.source, ignore_errors=True)
+    elif found is None:
+        raise MountError(f"no image is mounted at {target}", hint="imagefs status lists them")
+    elif here is not None:
+        raise MountError(f"{here.fstype} is mounted over the image at {target}", hint=f"umount {target} first")
     if found is not None:
         client.detach(found["id"])
 

@@ -14,6 +14,7 @@ a thread to (0.3 ms). `Device`, what users hold, is in `imagefs.blocks.device`.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import logging
 import os
@@ -178,6 +179,8 @@ class Blocks:
 
     def _line(self, source: Source) -> Line:
         if source not in self._lines:
+            in_use = [device.line for device in self._devices.values() if device.users]
+            self._lines = {one: line for one, line in self._lines.items() if line in in_use}
             self._lines[source] = Line(source, self.memory.limit // 8)
         return self._lines[source]
 
@@ -240,7 +243,12 @@ class _Copy:
 
 def _locked(folder: Path) -> int:
     """A descriptor that holds the folder's lock. Raises CacheInUse, OSError."""
-    descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        if error.errno != errno.EROFS:
+            raise
+        descriptor = os.open(folder / "lock", os.O_RDONLY | os.O_CLOEXEC)  # what is here can be read still
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

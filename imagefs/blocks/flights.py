@@ -339,10 +339,13 @@ def _load(source: Source, pack: Pack, offset: int, length: int, places: Sequence
         raise
     except BaseException as error:  # a panic of a client written in Rust is no Exception
         raise StoreError(f"the client failed unexpectedly: {error!r}") from error
-    if len(data) != length:
-        return [None] * len(places)
-    view = memoryview(data)
-    return [_unpack(view[place.offset - offset :][: place.stored], place) for place in places]
+    arrived: list[Arrived | None] = [None] * len(places)
+    if len(data) == length:
+        view = memoryview(data)
+        arrived = [_unpack(view[place.offset - offset :][: place.stored], place) for place in places]
+    if None in arrived:
+        source.doubt(pack)
+    return arrived
 
 
 def _unpack(stored: memoryview, place: Place) -> Arrived | None:

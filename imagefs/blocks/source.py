@@ -38,6 +38,9 @@ class Source(Protocol):
     def read(self, pack: Pack, offset: int, length: int) -> Buffer:
         """`length` bytes of the pack, unchecked. Raises StoreErrors; Transient ones are worth another try."""
 
+    def doubt(self, pack: Pack) -> None:
+        """What was read of the pack is wrong: the next read is to look for it anew, it may have been mended."""
+
 
 class PackSource:
     """The packs, and the images, of the store that `settings` describe. Nothing is asked before the first call."""
@@ -73,6 +76,13 @@ class PackSource:
             opened.leave()
         self._failures = 0
         return data
+
+    def doubt(self, pack: Pack) -> None:
+        """Open the pack anew for the next read: what is open may be a file that another has taken the place of."""
+        with self._lock:
+            opened = self._open.pop(pack.digest, None)
+        if opened is not None:
+            opened.leave()
 
     def close(self) -> None:
         """Let go of everything. Reads under way may fail."""

@@ -42,7 +42,8 @@ class Catalog:
         """Remove what a process that was killed had half written."""
         for kind in _KINDS:
             for draft in (self.folder / kind).glob(".*"):
-                draft.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # a disk that cannot be written to is met elsewhere
+                    draft.unlink(missing_ok=True)
 
     def remembered(self, url: str, name: str) -> str:
         """The digest that `name` stood for in the store at `url` when it was last asked, "" when it never was."""
@@ -98,14 +99,15 @@ class Catalog:
 
     @contextlib.contextmanager
     def _appears(self, path: Path) -> Iterator[Path]:
-        """A file to write, which takes the place of `path` once it is on disk."""
+        """A file to write, which takes the place of `path` as a whole.
+
+        It is not synced: what a power cut spoils has another digest than its name says, and is fetched again.
+        """
         descriptor, name = tempfile.mkstemp(prefix=".", dir=path.parent)
         os.close(descriptor)
         draft = Path(name)
         try:
             yield draft
-            with draft.open("rb") as file:
-                os.fsync(file.fileno())
             draft.replace(path)
         except BaseException:
             draft.unlink(missing_ok=True)

@@ -42,6 +42,9 @@ __all__ = ["Host"]
 
 _log = logging.getLogger(__name__)
 
+_INNER = frozenset(("store", "devices", "begun", "owner_began", "namespace"))
+"""Of an attachment: what `status` does not show, or in another way."""
+
 
 class Host:
     """One daemon's images. Everything runs on trio's thread but the calls that block."""
@@ -274,7 +277,7 @@ class Host:
             "cache": self._settings.cache,
             "images": [
                 {
-                    **{key: value for key, value in one.to_json().items() if key not in ("store", "devices")},
+                    **{key: value for key, value in one.to_json().items() if key not in _INNER},
                     "store": redact(str(one.store["url"])),
                     "devices": [self._figures(use) for use in one.devices],
                     **self._starts.figures(one),

@@ -6,12 +6,13 @@
 
 ID is the attachment's. Whoever ends a use removes them; where that was killed the daemon has this program do it,
 because an unmount may wait for the daemon itself. On standard input it takes a JSON object: `cache`, `runtime`, `ids`.
-What an overlay somewhere still stands on is left.
+What an overlay somewhere still stands on is left. Containers that were killed are swept up too.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -23,7 +24,7 @@ from pathlib import Path
 from stripefs.errors import MountError
 from stripefs.mount import kernel
 
-__all__ = ["clear", "find", "lower_folder", "ready_folder", "remove_lower", "take_off", "upper_folder"]
+__all__ = ["clear", "find", "hold", "lower_folder", "ready_folder", "remove_lower", "take_off", "upper_folder"]
 
 _ID = re.compile(r"[0-9a-f]{32}")
 
@@ -53,7 +54,12 @@ def find(cache: str, runtime: str) -> set[str]:
 
 
 def clear(cache: str, runtime: str, identifier: str, in_use: Collection[str] = ()) -> None:
-    """Remove what there is of an attachment. in_use: sources of overlays that stand. Raises OSError, MountError."""
+    """Remove what there is of an attachment. in_use: sources of overlays that stand. Raises OSError, MountError.
+
+    Of a container that runs nothing is removed: it may have outlived the daemon that knew it.
+    """
+    if _is_held(ready_folder(runtime, identifier)):
+        return
     lower, upper = lower_folder(runtime, identifier), upper_folder(cache, identifier)
     take_off(str(lower))
     remove_lower(lower)
@@ -81,6 +87,27 @@ def remove_lower(lower: Path) -> None:
             folder.rmdir()
 
 
+def hold(folder: Path) -> int:
+    """A descriptor that keeps all of an attachment, whose `ready_folder` this is, as long as it is open."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fcntl.flock(descriptor, fcntl.LOCK_SH)
+    return descriptor
+
+
+def _is_held(folder: Path) -> bool:
+    try:
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 def _remove(folder: Path) -> None:
     with contextlib.suppress(FileNotFoundError):  # somebody else removes it too
         shutil.rmtree(folder)
@@ -89,6 +116,7 @@ def _remove(folder: Path) -> None:
 def main() -> int:
     """The program; its exit code."""
     from imagefs.daemon import processes
+    from imagefs.run.folder import sweep
     from stripefs.mount.control import find_mounts
 
     given = json.loads(sys.stdin.read())
@@ -102,6 +130,7 @@ def main() -> int:
             sys.stderr.write(f"what {identifier} left stays: {error}\n")
             code = 1
     find_mounts(Path(runtime, "imagefs/trees"))  # which removes what killed supervisors left there
+    sweep(str(Path(runtime, "imagefs")))
     return code
 
 

@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
     except subprocess.CalledProcessError as error:
         print(f"demo: error: {' '.join(map(str, error.cmd[:2]))} failed", file=sys.stderr)
         return 1
-    except (Failed, cluster.BenchError, StripefsError) as error:
+    except (Failed, cluster.BenchError, StripefsError, OSError) as error:
         print(f"demo: error: {error}", file=sys.stderr)
         return 1
     return 0

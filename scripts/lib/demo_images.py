@@ -18,7 +18,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 import zstandard
@@ -33,14 +32,15 @@ from stripefs.store.url import open_store
 
 __all__ = ["demonstrate", "on_cluster", "simulated"]
 
-RATE = 50  # MB/s: what is left to one of many machines that start at once
+RATE = 30  # MB/s: what is left to one of many machines that start at once
 DELAY = 10  # ms: what an object store takes to answer
 SITE = Path(sysconfig.get_path("purelib"))
-MODULES = ("numpy", "pyarrow.parquet", "pyarrow.dataset", "sympy", "networkx", "boto3")
+MODULES = ("numpy", "pyarrow.parquet", "pyarrow.dataset", "sympy")
 PROGRAM = "import importlib, sys; sys.path.append(sys.argv[1]); list(map(importlib.import_module, sys.argv[2:]))"
 IMAGEFS = PROGRAMS / "imagefs"
 LAYER = b"/layer.tar.zst"
 
+_NEEDS = 3  # times the tree: image, layer, the layer unpacked, what three machines keep
 _PIECE = 4 << 20
 _PULLS_AT_ONCE = 3
 _PLAN_WITHIN = 30.0
@@ -86,9 +86,14 @@ def on_cluster(hdfs: Cluster) -> Place:
 
 def demonstrate(place: Place, folder: Path) -> None:
     """Start the program four times, each on a machine that has nothing. Raises Failed, CalledProcessError."""
-    built, layer = build(place), pack(place)
-    say("as image", f"{built['built']['stored_bytes'] / 1e6:.0f} MB, made by imagefs build in {built['seconds']:.1f} s")
-    say("as layer", f"{layer / 1e6:.0f} MB, by tar and zstd")
+    sizes = [path.lstat().st_size for path in SITE.rglob("*") if not path.is_dir()]
+    say("tree", f"{SITE}: {sum(sizes) / 1e6:.0f} MB in {len(sizes)} files")
+    if shutil.disk_usage(folder).free < _NEEDS * sum(sizes):
+        raise Failed(f"{folder.parent} has less than {_NEEDS * sum(sizes) / 1e9:.1f} GB free: set TMPDIR")
+    with ThreadPoolExecutor(1) as beside:
+        layer = beside.submit(pack, place)
+        stored = build(place)
+    say("stored", f"{stored / 1e6:.0f} MB as an image, by imagefs build; {layer.result() / 1e6:.0f} MB as a layer")
     say("program", f"python, which imports {', '.join(MODULES)}")
     print(f"\n{'':44}{'seconds':>10}{'MB fetched':>12}")
     row("copy everything, then start (a pull)", pulled(place, folder / "pulled"))
@@ -106,14 +111,11 @@ def row(what: str, start: Start) -> None:
     print(f"{what:44}{start.seconds:10.1f}{start.fetched / 1e6:12.0f}", flush=True)
 
 
-def build(place: Place) -> dict[str, Any]:
-    """Make the image; what `imagefs build` tells of it."""
-    sizes = [path.lstat().st_size for path in SITE.rglob("*") if not path.is_dir()]
-    say("tree", f"{SITE}: {sum(sizes) / 1e6:.0f} MB in {len(sizes)} files")
-    facts: dict[str, Any] = json.loads(
-        command(IMAGEFS, "build", f"dir:{SITE}", place.put("images"), "--tag", "demo", "--quiet", "--json")
-    )
-    return facts
+def build(place: Place) -> int:
+    """Make the image; the bytes of its blocks."""
+    options = ("--tag", "demo", "--quiet", "--json")
+    facts = json.loads(command(IMAGEFS, "build", f"dir:{SITE}", place.put("images"), *options))
+    return int(facts["built"]["stored_bytes"])
 
 
 def pack(place: Place) -> int:
@@ -142,7 +144,7 @@ def pulled(place: Place, root: Path) -> Start:
         size = layer.status.length
     run(root)
     seconds = time.perf_counter() - began
-    shutil.rmtree(root)
+    command("rm", "-r", root)  # tens of thousands of files, which Python takes its time for
     return Start(seconds, size)
 
 
@@ -160,8 +162,12 @@ def unpack(data: Iterable[Buffer], root: Path) -> None:
     with subprocess.Popen(["tar", "-C", root, "-x"], stdin=subprocess.PIPE, process_group=0) as tar:
         assert tar.stdin is not None
         unpacker = zstandard.ZstdDecompressor().decompressobj()
-        for piece in data:
-            tar.stdin.write(unpacker.decompress(piece))
+        try:
+            for piece in data:
+                tar.stdin.write(unpacker.decompress(piece))
+        except BaseException:
+            tar.kill()  # it would complain of the end that is missing
+            raise
     if tar.returncode:
         raise Failed(f"tar could not write {root}")
 

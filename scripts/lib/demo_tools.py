@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
@@ -13,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from bench.processes import tree
 from imagefs.mounts import take_away
 from stripefs.errors import MountError
 from stripefs.mount import kernel
@@ -22,7 +24,7 @@ __all__ = ["INTERRUPTS", "PROGRAMS", "Failed", "command", "say", "temporary_fold
 INTERRUPTS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PROGRAMS = Path(sys.executable).parent
 
-_MARK = "BOOTSEER_DEMO"
+_PR_SET_CHILD_SUBREAPER = 36  # <linux/prctl.h>
 _ENDS_WITHIN = 20.0
 
 
@@ -53,14 +55,15 @@ def temporary_folder() -> Iterator[Path]:
     """A folder that is removed in the end, with every process started meanwhile and every mount below it."""
     folder = Path(tempfile.mkdtemp(prefix="bootseer-demo-")).resolve()
     before = dict(os.environ)
-    os.environ[_MARK] = str(folder)
     if os.geteuid():
         os.environ["XDG_RUNTIME_DIR"] = str(folder)  # else what our mounts keep there would stay
+    _adopt(True)
     try:
         yield folder
     finally:
         old = {number: signal.signal(number, signal.SIG_IGN) for number in INTERRUPTS}
         _empty(folder)
+        _adopt(False)
         shutil.rmtree(folder)
         os.environ.clear()
         os.environ.update(before)
@@ -68,30 +71,37 @@ def temporary_folder() -> Iterator[Path]:
             signal.signal(number, handler)
 
 
+def _adopt(yes: bool) -> None:
+    """Whether supervisors, which leave the command that started them, become our children and not init's."""
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(yes), 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
 def _empty(folder: Path) -> None:
     """Unmount and end whatever is left. In good order there is nothing, or what is just about to end."""
     began = time.monotonic()
-    while True:
-        mounts = [mount.path for mount in kernel.mounts() if Path(mount.path).is_relative_to(folder)]
-        processes = _processes(folder)
-        if not mounts and not processes:
-            return
+    while _children():
+        _unmount(folder)
         late = time.monotonic() - began > _ENDS_WITHIN
-        for path in reversed(mounts):
-            with suppress(MountError):  # it went by itself; else we come here again
-                take_away(path, lazy=True)
-        for pid in processes:
+        for pid in tree(os.getpid())[1:]:
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL if late else signal.SIGTERM)
         time.sleep(0.1)
+    _unmount(folder)
 
 
-def _processes(folder: Path) -> list[int]:
-    """Those of ours: they have the folder in their environment."""
-    mark = os.fsencode(f"{_MARK}={folder}")
-    found = []
-    for entry in Path("/proc").iterdir():
-        with suppress(OSError):  # someone else's, or it ended
-            if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
-    return found
+def _children() -> bool:
+    """Whether there are any; those that have ended are seen off."""
+    try:
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+    except ChildProcessError:
+        return False
+    return True
+
+
+def _unmount(folder: Path) -> None:
+    for mount in reversed(kernel.mounts()):
+        if Path(mount.path).is_relative_to(folder):
+            with suppress(MountError):  # it went by itself
+                take_away(mount.path, lazy=True)

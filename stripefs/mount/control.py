@@ -27,7 +27,8 @@ from stripefs.mount.channel import rebuild_error
 __all__ = ["Mount", "Post", "ask", "find_mounts", "log_file", "make_directory", "query", "runtime_directory"]
 
 _TIMEOUT = 10.0
-_ASK_AGAIN = 0.05
+_ASK_AGAIN = 1
+_PAUSE = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +137,11 @@ def ask(path: Path, request: dict[str, Any], timeout: float = _TIMEOUT, *, what:
     """Send a request to the socket at `path`; the answer. `what` names who is asked, in messages.
 
     timeout in seconds covers a worker that is being replaced; one that dies over its answer is asked again through the
-    next, so a request must bear being asked twice. Raises FileNotFoundError when nobody listens there, MountError when
-    no answer comes, and what the answer says went wrong.
+    next, once, lest a request that kills workers ends the mount. So a request must bear being asked twice. Raises
+    FileNotFoundError when nobody listens there, MountError when no answer comes, and what the answer says went wrong.
     """
     end = time.monotonic() + timeout
-    cut_off = False
+    cut_off = 0
     while True:
         try:
             answer: dict[str, Any] = json.loads(_ask(path, request, max(0.1, end - time.monotonic())))
@@ -150,10 +151,10 @@ def ask(path: Path, request: dict[str, Any], timeout: float = _TIMEOUT, *, what:
                 return {"v": 1, "stopping": True}  # it stopped before its answer was out
             raise FileNotFoundError(str(path)) from error
         except (ConnectionResetError, BrokenPipeError) as error:
-            cut_off = True
-            if time.monotonic() > end:
+            cut_off += 1
+            if time.monotonic() > end or cut_off > _ASK_AGAIN:
                 raise _silent(what, error) from error
-            time.sleep(_ASK_AGAIN)
+            time.sleep(_PAUSE)
         except (OSError, ValueError) as error:
             raise _silent(what, error) from error
     if "failed" in answer:

@@ -177,6 +177,7 @@ class _Supervisor:
             self._stop(value.name)
         elif event == "signal" and self._worker is not None:
             _log.info("%s: replacing the worker", value.name)
+            self._deaths.clear()  # this one says nothing about what workers die of
             self._worker.kill()
         elif event == "orphaned":
             self._stop(f"the end of process {self._job.owner}")

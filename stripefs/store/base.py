@@ -188,6 +188,17 @@ class Store(ABC):
     def open(self, path: bytes, expect: Identity | None = None) -> Handle:
         """Open the file at `path`; StaleVersion when `expect` is given and is not its identity. IsADirectory."""
 
+    def get(self, path: bytes) -> Buffer:
+        """All of a file, of one version: for documents, in as few round trips as the store allows.
+
+        Raises what `open` and `Handle.read` raise.
+        """
+        handle = self.open(path)
+        try:
+            return handle.read(0, handle.status.length) if handle.status.length else b""
+        finally:
+            handle.close()
+
     def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False) -> None:
         """Make a file of these pieces, whole or not at all; directories above it are made where they are missing.
 

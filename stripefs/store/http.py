@@ -110,6 +110,19 @@ class HttpStore(Store):
             raise StaleVersion(f"{where} was replaced or changed")
         return HttpHandle(self, path, status, validators)
 
+    def get(self, path: bytes) -> Buffer:
+        where, name = self.where(path), path.rpartition(b"/")[2]
+        try:
+            with self.answer("GET", path, {}) as response:
+                if path == b"/" or self._is_directory(response, path):
+                    raise IsADirectory(f"{where} is a directory")
+                if response.status_code != 200:
+                    raise self.refusal(response, path, ServiceDown)
+                status, _ = self._file(name, path, response.headers)
+                return _receive(response, status.length, None, where)
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            raise self.failure(error, path, ServiceDown) from error
+
     def describe(self) -> dict[str, str]:
         return {
             "transport": f"httpx {httpx.__version__}",
@@ -231,7 +244,7 @@ class HttpHandle(Handle):
             try:
                 with self._store.answer("GET", self._path, headers) as response:
                     self._check(response, offset, length)
-                    return self._receive(response, length, watch)
+                    return _receive(response, length, watch, self._where)
             except (httpx.HTTPError, httpx.InvalidURL, HostFailed) as error:
                 if watch is not None and watch.cancelled:  # a socket that was shut down looks like a broken one
                     raise Abandoned(f"{self._where}: the read was cancelled") from error
@@ -286,22 +299,24 @@ class HttpHandle(Handle):
     def _stale(self) -> StaleVersion:
         return StaleVersion(f"{self._where} was replaced or changed while it was open")
 
-    def _receive(self, response: httpx.Response, length: int, watch: Watch | None) -> bytearray:
-        buffer = uninitialised(length)
-        received = 0
-        with memoryview(buffer) as view, _cancellable(response, watch, self._where) as disarm:
-            for piece in response.iter_raw():
-                end = received + len(piece)
-                if end > length:
-                    raise HostFailed(f"{self._where}: the server answered more than the {length} bytes asked for")
-                view[received:end] = piece
-                received = end
-                if received == length:
-                    disarm()
-                if watch is not None:
-                    watch.progress(received)
-            exact(view[:received], length, where=self._where)
-        return buffer
+
+def _receive(response: httpx.Response, length: int, watch: Watch | None, where: str) -> bytearray:
+    """The body, which must be of this length. Raises HostFailed."""
+    buffer = uninitialised(length)
+    received = 0
+    with memoryview(buffer) as view, _cancellable(response, watch, where) as disarm:
+        for piece in response.iter_raw():
+            end = received + len(piece)
+            if end > length:
+                raise HostFailed(f"{where}: the server answered more than the {length} bytes asked for")
+            view[received:end] = piece
+            received = end
+            if received == length:
+                disarm()
+            if watch is not None:
+                watch.progress(received)
+        exact(view[:received], length, where=where)
+    return buffer
 
 
 class _Cut:

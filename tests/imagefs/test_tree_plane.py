@@ -25,6 +25,7 @@ from tests.imagefs import nasty, small_image
 from tests.imagefs.small_image import SmallImage
 from tests.imagefs.tree_mount import TreeMount, tree_job
 from tests.mount.mounted import Mounts, drop_cache, eventually
+from tests.others import let_others_pass
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 
@@ -107,8 +108,7 @@ def test_it_is_the_tree_that_the_image_was_made_of(tree: TreeMount, source: Path
 
 @pytest.mark.parametrize("plane", ["tree", "erofs"])
 def test_other_users_may_what_the_image_says(tree: TreeMount, twin: Path, tmp_path: Path, plane: str) -> None:
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    let_others_pass(tmp_path)
     file = (tree.path if plane == "tree" else twin) / "private"
 
     def cat(user: int) -> str:
@@ -310,8 +310,7 @@ def test_a_plain_user_sees_the_same(image: SmallImage, source: Path, tmp_path: P
         os.chown(path, 65534, 65534)
     (tmp_path / "tree.log").touch(mode=0o666)
     os.chown(tmp_path / "tree.log", 65534, 65534)
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
+    let_others_pass(tmp_path)
     device = f"mount -t tmpfs none {devices} && mknod -m 666 {devices}/fuse c 10 229"
     script = f'mount --make-rprivate / && {device} && mount --bind {devices}/fuse /dev/fuse && exec "$@"'
     wrapper = ["unshare", "-m", "sh", "-c", script, "sh", *_AS_NOBODY]

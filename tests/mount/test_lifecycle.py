@@ -21,6 +21,7 @@ import pytest
 from stripefs.errors import ConfigError, MountError, NotADirectory, NotFound, ServiceDown
 from stripefs.mount import control, kernel
 from tests.mount.mounted import MIB, PATIENCE, Mounts, eventually, reading, sha256, workers_of
+from tests.others import let_others_pass
 
 pytestmark = pytest.mark.mount
 
@@ -174,8 +175,7 @@ def test_permissions_are_the_kernels_part(mounts: Mounts) -> None:
     (mounts.source / "secret").write_text("x")
     (mounts.source / "secret").chmod(0o600)
     (mounts.source / "open").write_text("y")
-    for folder in (mounts.folder, *mounts.folder.parents[:2]):
-        folder.chmod(0o755)
+    let_others_pass(mounts.folder)
     mounted = mounts.mount(allow_other=True)
     as_nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
     assert subprocess.run([*as_nobody, "cat", str(mounted.path / "open")], capture_output=True).stdout == b"y"

@@ -16,6 +16,7 @@ import pytest
 
 from stripefs.errors import MountError
 from tests.mount.mounted import MIB, PATIENCE, Mounted, Mounts, eventually, sha256
+from tests.others import let_others_pass
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 
@@ -33,8 +34,7 @@ def _start(mounts: Mounts, prepare: str = "true", **options: object) -> Mounted:
     settings = mounts.prepare(**options)  # type: ignore[arg-type]  # passed on as they come
     for path in (settings.mount.mountpoint, runtime):
         os.chown(path, 65534, 65534)
-    for folder in (mounts.folder, *mounts.folder.parents[:2]):
-        folder.chmod(0o755)
+    let_others_pass(mounts.folder)
     script = f'mount --make-rprivate / && {_DEVICES.format(devices)} && {prepare} && exec "$@"'
     wrapper = ("unshare", "-m", "sh", "-c", script, "sh", *_AS_NOBODY, "env", f"XDG_RUNTIME_DIR={runtime}")
     return mounts.start(settings, wrapper)

@@ -227,6 +227,16 @@ class StoreConformance:
 
     # Bytes
 
+    @pytest.mark.parametrize("size", [0, 1, 300_000])
+    def test_a_file_as_a_whole(self, store: Store, populate: Populate, folder: bytes, size: int) -> None:
+        path = folder + b"/whole"
+        populate.write(path, content(size))
+        assert bytes(store.get(path)) == content(size)
+        with pytest.raises(NotFound):
+            store.get(folder + b"/nothing")
+        with pytest.raises(IsADirectory):
+            store.get(folder)
+
     def test_empty_file(self, store: Store, populate: Populate, folder: bytes) -> None:
         populate.write(folder + b"/empty", b"")
         handle = store.open(folder + b"/empty")

@@ -15,6 +15,7 @@ from imagefs.blocks import source as source_module
 from imagefs.blocks.source import PackSource
 from imagefs.build.directory import scan
 from imagefs.build.image import build
+from imagefs.errors import BlockUnavailable
 from imagefs.format.index import Pack
 from imagefs.images import Images
 from stripefs.errors import ConfigError, NotFound, ServiceDown, StoreError
@@ -121,6 +122,24 @@ async def test_a_real_image_is_read_whole(tmp_path: Path, image: tuple[Path, str
     with pytest.raises(NotFound):
         away.images()
     away.close()
+
+
+async def test_a_damaged_pack_is_looked_for_anew(
+    tmp_path: Path, image: tuple[Path, str, Pack], source: PackSource, stores: list[Breaking]
+) -> None:
+    """A good copy that takes its place is read at the next try, though the damaged one was open."""
+    manifest = source.images().manifest(image[1])
+    index = source.images().index(manifest.devices[0].index)
+    path = image[0] / "packs" / image[2].digest.hex()[:2] / image[2].digest.hex()
+    good = path.read_bytes()
+    path.write_bytes(bytes(len(good)))
+    async with running(tmp_path / "blocks") as blocks:
+        device = blocks.open(manifest.devices[0].index, index, source)
+        with pytest.raises(BlockUnavailable):
+            await device.read(0, 1)
+        (tmp_path / "good").write_bytes(good)
+        (tmp_path / "good").replace(path)
+        assert len(await device.read(0, device.size)) == device.size
 
 
 def test_nothing_is_asked_before_the_first_read(image: tuple[Path, str, Pack], stores: list[Breaking]) -> None:
