@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -244,6 +245,10 @@ def _warm_imagefs(session: _Session, system: str, number: int) -> None:
     session.samples.add("warm", system, number, values)
 
 
+_AT_REST = 15.0
+"""Seconds after which a daemon that nobody asks anything is idle."""
+
+
 def _memory(session: _Session) -> None:
     session.link.set_rate(RATES[0])
     session.say("measuring the daemon's memory")
@@ -251,12 +256,13 @@ def _memory(session: _Session) -> None:
 
 
 def _watch_memory(session: _Session) -> None:
-    """Of supervisor and worker: the peak from an empty cache until the image is local, and afterwards at rest."""
+    """Of supervisor and worker: the peak from an empty cache until the image is local, and when they came to rest."""
     with host(session.work) as machine:
         machine.start_daemon()
         with machine.peak_memory() as memory, machine.start(session.url("traced")):
             machine.ready()
             machine.await_local()
+        time.sleep(_AT_REST)
         over = memory.peak - DaemonSettings().memory
         values = {"peak_pss": memory.peak / MIB, "over_budget": over / MIB, "idle_pss": machine.memory() / MIB}
     session.samples.add("daemon", "imagefs", 0, values)

@@ -108,6 +108,7 @@ class Containers:
             command = [sys.executable, "-m", "tests.imagefs.containers", str(theirs.fileno())]
             self._server = subprocess.Popen(command, pass_fds=(theirs.fileno(),))
         self._count = 0
+        self._others = set(self._marked())  # servers that other tests of this run have started
 
     def start(
         self,
@@ -155,6 +156,9 @@ class Containers:
 
     def processes(self) -> list[int]:
         """All that runs inside of containers, and their runtimes."""
+        return [pid for pid in self._marked() if pid not in self._others]
+
+    def _marked(self) -> list[int]:
         mark = f"{MARK}={os.environ[MARK]}".encode()
         ours = {os.getpid(), self._server.pid}
         found = []
