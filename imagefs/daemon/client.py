@@ -28,6 +28,9 @@ __all__ = ["Attached", "AttachedDevice", "Client", "NoDaemon", "Recording", "new
 _PATIENCE = 30.0
 """Seconds for an answer that needs no store: a worker that is being replaced is up again in two."""
 
+_DEATHS = 2
+"""Workers that may die over one request: the third, with nothing answered in between, would end all mounts."""
+
 _STARTS = 3
 """Daemons to start when one after the other ends before it answers: somebody stops it while we come."""
 
@@ -142,7 +145,8 @@ class Client:
 
     def _ask(self, operation: str, timeout: float, /, **values: Any) -> dict[str, Any]:
         try:
-            return ask(Path(self.settings.socket), {"op": operation, **values}, timeout, what="the imagefs daemon")
+            request = {"op": operation, **values}
+            return ask(Path(self.settings.socket), request, timeout, what="the imagefs daemon", deaths=_DEATHS)
         except FileNotFoundError as error:
             user = "" if os.geteuid() == 0 else " for this user"
             raise NoDaemon(

@@ -27,8 +27,7 @@ from stripefs.mount.channel import rebuild_error
 __all__ = ["Mount", "Post", "ask", "find_mounts", "log_file", "make_directory", "query", "runtime_directory"]
 
 _TIMEOUT = 10.0
-_ASK_AGAIN = 1
-_PAUSE = 0.05
+_ASK_AGAIN = 0.05
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,12 +132,15 @@ def query(
         ) from error
 
 
-def ask(path: Path, request: dict[str, Any], timeout: float = _TIMEOUT, *, what: str) -> dict[str, Any]:
+def ask(
+    path: Path, request: dict[str, Any], timeout: float = _TIMEOUT, *, what: str, deaths: int = 0
+) -> dict[str, Any]:
     """Send a request to the socket at `path`; the answer. `what` names who is asked, in messages.
 
     timeout in seconds covers a worker that is being replaced; one that dies over its answer is asked again through the
-    next, once, lest a request that kills workers ends the mount. So a request must bear being asked twice. Raises
-    FileNotFoundError when nobody listens there, MountError when no answer comes, and what the answer says went wrong.
+    next, so a request must bear being asked twice. deaths: give up after so many, lest a request that kills workers
+    ends the mount; 0 for never. Raises FileNotFoundError when nobody listens there, MountError when no answer comes,
+    and what the answer says went wrong.
     """
     end = time.monotonic() + timeout
     cut_off = 0
@@ -152,9 +154,9 @@ def ask(path: Path, request: dict[str, Any], timeout: float = _TIMEOUT, *, what:
             raise FileNotFoundError(str(path)) from error
         except (ConnectionResetError, BrokenPipeError) as error:
             cut_off += 1
-            if time.monotonic() > end or cut_off > _ASK_AGAIN:
+            if time.monotonic() > end or cut_off == deaths:
                 raise _silent(what, error) from error
-            time.sleep(_PAUSE)
+            time.sleep(_ASK_AGAIN)
         except (OSError, ValueError) as error:
             raise _silent(what, error) from error
     if "failed" in answer:

@@ -28,6 +28,7 @@ __all__ = [
     "mounts_below",
     "objects",
     "replace",
+    "status_of",
     "sums",
     "umount_here",
 ]
@@ -93,6 +94,10 @@ def mount_here(service: Service, store: Path, target: Path, **options: Any) -> N
     """Without a process of its own, which takes most of the time; the daemon runs already."""
     client, record = Client(service.settings), Recording(off=True)
     mounts.mount(client, StoreSettings(url=str(store)), "t", str(target), mounts.Options(**options), record)
+
+
+def status_of(service: Service) -> dict[str, Any]:
+    return Client(service.settings).status()
 
 
 def umount_here(service: Service, target: Path, *, lazy: bool = False) -> None:

@@ -121,10 +121,9 @@ class Service:
             for mount in reversed(kernel.mounts()):
                 if Path(mount.path).is_relative_to(self.folder):
                     kernel.unmount(mount.path, kernel.MNT_DETACH)
-        if (card := Path(self.settings.runtime, "imagefs.json")).exists():
-            supervisor = json.loads(card.read_text())["supervisor_pid"]
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(supervisor, signal.SIGTERM)
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it is ending by itself
+            card = Path(self.settings.runtime, "imagefs.json").read_text()
+            os.kill(json.loads(card)["supervisor_pid"], signal.SIGTERM)
         try:
             eventually(lambda: not self.processes(), "the end of the daemon", 15)
         except AssertionError:

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.daemon.client import Client
 from stripefs.mount import kernel
 from tests.imagefs.faults import (
     MIB,
@@ -21,12 +20,13 @@ from tests.imagefs.faults import (
     mount_here,
     mounts_below,
     objects,
+    status_of,
     sums,
     umount_here,
 )
 from tests.imagefs.service import Service, eventually
 
-pytestmark = [pytest.mark.mount, pytest.mark.root]
+pytestmark = [pytest.mark.mount, pytest.mark.root, pytest.mark.stress]
 
 SETTINGS = {"background_rate": "0", "io_timeout": "5"}
 
@@ -96,7 +96,7 @@ def test_a_damaged_cache(service: Service, tmp_path: Path, how: str) -> None:
     for (source, store), place in zip(images, PLACES, strict=True):
         mount_here(service, store, target)
         assert sums(target) == sums(source)
-        eventually(lambda: Client(service.settings).status()["images"][0]["devices"][0]["complete"], "the whole image")
+        eventually(lambda: status_of(service)["images"][0]["devices"][0]["complete"], "the whole image")
         umount_here(service, target)
         (path,) = set(cache.glob(place)) - known
         damaged.append(path)
@@ -110,7 +110,7 @@ def test_a_damaged_cache(service: Service, tmp_path: Path, how: str) -> None:
     for (source, store), target, place in zip(images, targets, PLACES, strict=True):
         mount_here(service, store, target)
         assert sums(target) == sums(source), place
-    status = service.status()
+    status = status_of(service)
     assert status["restarts"] == 0
     assert len(status["images"]) == len(images)
     for target in targets:
@@ -125,7 +125,7 @@ def test_a_block_is_damaged_while_it_is_served(service: Service, tmp_path: Path)
     with (target / "large").open("rb") as file:
         begun = file.read(MIB)
     (data,) = Path(service.settings.cache, "blocks").glob("*.data")
-    present = eventually(lambda: service.status()["images"][0]["devices"][0]["present"], "blocks on disk")
+    present = eventually(lambda: status_of(service)["images"][0]["devices"][0]["present"], "blocks on disk")
     assert present < 40
     service.ok("umount", str(target))
     with data.open("r+b") as file:
@@ -136,7 +136,7 @@ def test_a_block_is_damaged_while_it_is_served(service: Service, tmp_path: Path)
     service.ok("mount", f"{store}#t", str(target))
     assert (target / "large").read_bytes()[: len(begun)] == begun
     assert sums(target) == sums(source)
-    assert service.status()["blocks"]["damaged"]["disk"] > 0
+    assert status_of(service)["blocks"]["damaged"]["disk"] > 0
     service.ok("umount", str(target))
 
 
@@ -146,7 +146,7 @@ def test_a_disk_that_fills_up(service: Service, small_disk: Path, tmp_path: Path
     service.environment["IMAGEFS_CACHE_SIZE"] = "1GB"  # more than there is
     service.ok("mount", f"{store}#t", str(target))
     assert sums(target) == sums(source)
-    status = service.status()
+    status = status_of(service)
     assert status["blocks"]["disk_errors"] > 0
     assert status["restarts"] == 0
     os.kill(status["worker_pid"], 9)
@@ -185,7 +185,7 @@ def test_a_cache_that_becomes_read_only(service: Service, small_disk: Path, tmp_
     done = service.run("mount", f"{others}#t", str(service.mountpoint("second")))
     assert (done.returncode, done.stdout) == (3, ""), done.stderr
     assert "Read-only file system" in done.stderr
-    status = service.status()
+    status = status_of(service)
     assert len(status["images"]) == 1
     assert status["restarts"] == 0
     service.ok("umount", str(target))
@@ -241,5 +241,5 @@ def test_two_daemons_and_one_cache(service: Service, tmp_path: Path) -> None:
         assert not other.answers()
     finally:
         other.close()
-    assert len(service.status()["images"]) == 1
+    assert len(status_of(service)["images"]) == 1
     assert objects(Path(service.settings.cache), "names") != []

@@ -63,6 +63,13 @@ def test_asked_again_through_the_next_worker(post: control.Post, deaths: tuple[T
     thread.join()
 
 
+def test_given_up_when_it_kills_workers(post: control.Post, tmp_path: Path) -> None:
+    thread = serve(post, die_midway, die_midway)
+    with pytest.raises(MountError, match="cut off"):
+        control.ask(Path(post.listener.getsockname()), {"op": "poison"}, what="the mount", deaths=2)
+    thread.join()
+
+
 def test_stopped_before_the_answer_was_out(post: control.Post) -> None:
     thread = serve(post, die_midway)
     assert control.query(MOUNTPOINT, "stop") == {"v": 1, "stopping": True}
