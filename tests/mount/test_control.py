@@ -63,10 +63,11 @@ def test_asked_again_through_the_next_worker(post: control.Post, deaths: tuple[T
     thread.join()
 
 
-def test_given_up_when_it_kills_workers(post: control.Post, tmp_path: Path) -> None:
+def test_given_up_when_it_kills_workers(post: control.Post) -> None:
+    (path,) = control.runtime_directory().glob("*.sock")
     thread = serve(post, die_midway, die_midway)
     with pytest.raises(MountError, match="cut off"):
-        control.ask(Path(post.listener.getsockname()), {"op": "poison"}, what="the mount", deaths=2)
+        control.ask(path, {"op": "poison"}, what="the mount", deaths=2)
     thread.join()
 
 
