@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import sys
 import time
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
@@ -28,6 +27,7 @@ from imagefs.daemon.catalog import Catalog
 from imagefs.daemon.documents import Documents
 from imagefs.daemon.starts import Starts
 from imagefs.daemon.state import Attachment, DeviceUse, State
+from imagefs.daemon.sweeper import Sweeper
 from imagefs.daemon.watch import Watch
 from imagefs.format.manifest import Manifest
 from imagefs.images import is_digest
@@ -67,15 +67,13 @@ class Host:
         self._devices: dict[str, Device] = {}  # by the digest of their index
         self._starts = Starts(settings, self.blocks, self._documents)
         self._watch = Watch(settings, self)
-        self._nursery: trio.Nursery
         self._wanted: Counter[object] = Counter()  # devices and stores of images that are being attached
         self._pinned: dict[str, list[Device]] = {}  # by attachment: those whose local files its mount uses
-        self._left: set[str] = set()  # attachments of which something is still to be removed
+        self._sweeper = Sweeper(settings)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Start when what an earlier worker served is served again; until cancelled."""
         async with trio.open_nursery() as nursery:
-            self._nursery = nursery
             await nursery.start(self.blocks.run)
             await nursery.start(self._starts.run)
             for index, facts in self.state.known.items():
@@ -93,9 +91,9 @@ class Host:
                     self._resume(attachment)
                 else:
                     nursery.start_soon(self._resume_later, attachment)
-            self._left = await self._remains() - set(self.state.attachments)
+            await self._sweeper.find(self.state.attachments)
             task_status.started()
-            nursery.start_soon(self._clear_up)
+            nursery.start_soon(self._sweeper.run)
             nursery.start_soon(self._starts.tidy)
             await self._offer_what_is_kept()
 
@@ -266,8 +264,7 @@ class Host:
             device.unpin()
         self._record({"detach": attachment.id})
         self._close_unused()
-        self._left.add(attachment.id)
-        self._nursery.start_soon(self._clear_up)
+        self._sweeper.over(attachment.id)
         _log.info("%s is let go", attachment.name)
 
     # -- status --------------------------------------------------------------------------------------------------
@@ -401,36 +398,6 @@ class Host:
             index = await self._documents.kept_index(digest)
             if index is not None:
                 self.blocks.offer(digest, index)
-
-    async def _clear_up(self) -> None:
-        """Remove what uses left whose processes were killed, if they did."""
-        remains = await self._remains()
-        ids, self._left = sorted(self._left & remains), set()
-        if not ids:
-            return
-        facts = {"cache": self._settings.cache, "runtime": self._settings.runtime, "ids": ids}
-        try:
-            done = await trio.run_process(
-                [sys.executable, "-P", "-m", "imagefs.daemon.leftovers"],
-                stdin=json.dumps(facts).encode(),
-                capture_stdout=True,
-                capture_stderr=True,
-                check=False,
-            )
-        except OSError as error:
-            _log.warning("what is left of uses stays: %s", error)
-        else:
-            for line in done.stderr.decode("utf-8", "replace").splitlines():
-                _log.warning("%s", line)
-        self._left |= set(ids)  # what could not go yet is tried again when the next use ends
-
-    async def _remains(self) -> set[str]:
-        """The attachments of which something is there besides their mounts."""
-        try:
-            return await trio.to_thread.run_sync(leftovers.find, self._settings.cache, self._settings.runtime)
-        except OSError as error:
-            _log.warning("what is left of uses stays: %s", error)
-            return set()
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

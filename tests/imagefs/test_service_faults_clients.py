@@ -19,7 +19,7 @@ from imagefs.daemon.client import Client
 from stripefs.mount import kernel
 from tests.imagefs.containers import fill
 from tests.imagefs.faults import ensure, make_image, mount_here, mounts_below, status_of, sums, umount_here
-from tests.imagefs.service import Service, built, eventually
+from tests.imagefs.service import PATIENCE, Service, built, eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root, pytest.mark.stress]
 
@@ -52,7 +52,7 @@ def left(service: Service) -> list[str]:
 
 
 def until_nothing_is_left(service: Service) -> None:
-    end = time.monotonic() + 15
+    end = time.monotonic() + PATIENCE
     while (found := left(service)) and time.monotonic() < end:
         time.sleep(0.05)
     assert found == []

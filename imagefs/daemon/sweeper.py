@@ -1,0 +1,70 @@
+"""Has `imagefs.daemon.leftovers` remove what uses of images left that ended without removing it."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Iterable
+
+import trio
+
+from imagefs.daemon import leftovers
+from imagefs.settings import DaemonSettings
+
+__all__ = ["Sweeper"]
+
+_log = logging.getLogger(__name__)
+
+
+class Sweeper:
+    """For the cache and the runtime folder of `settings`."""
+
+    def __init__(self, settings: DaemonSettings) -> None:
+        self._settings = settings
+        self._over: set[str] = set()  # attachments that are over, of which something may be there
+        self._stir = trio.Event()
+
+    async def find(self, alive: Iterable[str]) -> None:
+        """See what is there of attachments that nobody knows any more: all but those `alive`."""
+        self._over |= await self._remains() - set(alive)
+        self._stir.set()
+
+    def over(self, attachment: str) -> None:
+        """This one has just ended."""
+        self._over.add(attachment)
+        self._stir.set()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await self._stir.wait()
+            self._stir = trio.Event()
+            over, remains = set(self._over), await self._remains()
+            self._over -= over - remains
+            if left := over & remains:
+                await self._remove(sorted(left))  # what cannot go yet is tried again when the next one ends
+
+    async def _remove(self, ids: list[str]) -> None:
+        facts = {"cache": self._settings.cache, "runtime": self._settings.runtime, "ids": ids}
+        try:
+            done = await trio.run_process(
+                [sys.executable, "-P", "-m", "imagefs.daemon.leftovers"],
+                stdin=json.dumps(facts).encode(),
+                capture_stdout=True,
+                capture_stderr=True,
+                check=False,
+            )
+        except OSError as error:
+            _log.warning("what is left of uses stays: %s", error)
+        else:
+            for line in done.stderr.decode("utf-8", "replace").splitlines():
+                _log.warning("%s", line)
+
+    async def _remains(self) -> set[str]:
+        """The attachments of which something is there besides their mounts."""
+        try:
+            return await trio.to_thread.run_sync(leftovers.find, self._settings.cache, self._settings.runtime)
+        except OSError as error:
+            _log.warning("what is left of uses stays: %s", error)
+            return set()
