@@ -5,7 +5,7 @@
     metadata/DIGEST.erofs   EROFS images, as the kernel mounts them
     names/HASH              which digest a tag of a store stood for when it was last asked
 
-All calls block. A file appears under its name when it is whole and on disk; one that cannot be read, or does not hold
+All calls block. A file appears under its name when it is whole; one that cannot be read, or does not hold
 what its name says, counts as missing. One process at a time may use the folder.
 """
 
