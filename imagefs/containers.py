@@ -10,10 +10,9 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from imagefs import mounts
 from imagefs.daemon import leftovers
 from imagefs.daemon.client import Attached, Client, Recording, new_identifier
-from imagefs.run import container
+from imagefs.plane.options import TreeOptions
 from imagefs.run.options import Bind, RunOptions
 from imagefs.settings import DaemonSettings
 from stripefs.errors import MountError, StripefsError
@@ -31,7 +30,7 @@ _INSIDE = "/run/imagefs"
 
 
 def run(
-    client: Client, store: StoreSettings, image: str, options: RunOptions, tree: mounts.Options, recording: Recording
+    client: Client, store: StoreSettings, image: str, options: RunOptions, tree: TreeOptions, recording: Recording
 ) -> int:
     """Run a container from the image of this tag or digest and wait for it; the exit status of its command.
 
@@ -48,8 +47,12 @@ def run(
             binds=[*options.binds, Bind(str(signals), _INSIDE)],
             env=[f"IMAGEFS_READY={_INSIDE}/ready", *options.env],
         )
-    attached = client.attach(store, image, recording, owner=os.getpid(), identifier=identifier)
+    attached = client.attach(
+        store, image, recording, owner=os.getpid(), identifier=identifier, meanwhile=lambda: _load(options)
+    )
     try:
+        from imagefs.run import container
+
         with _shared(signals), _mounter(attached, tree, settings, image) as mount_root:
             scratch = os.path.dirname(attached.upper)
             return container.run(options, attached.config, mount_root, str(folder), scratch)
@@ -58,15 +61,25 @@ def run(
         _let_go(client, attached)
 
 
+def _load(options: RunOptions) -> None:
+    """Load what is needed once the image is there, half of what a start loads, while the daemon is at work."""
+    from imagefs import mounts  # noqa: F401
+    from imagefs.run import container, runtime  # noqa: F401
+
+    runtime.read_ahead(options.runtime)
+
+
 @contextlib.contextmanager
 def _mounter(
-    attached: Attached, tree: mounts.Options, settings: DaemonSettings, image: str
+    attached: Attached, tree: TreeOptions, settings: DaemonSettings, image: str
 ) -> Iterator[Callable[[str], None]]:
     """What mounts the image at a directory in the container's namespace.
 
     The kernel's EROFS is mounted there and ends with it. The tree plane has processes, which must not be the
     container's: it is mounted outside, for as long as this process lives, and bound.
     """
+    from imagefs import mounts
+
     if tree.plane != "tree":
 
         def mount_here(target: str) -> None:

@@ -16,7 +16,6 @@ is whole.
 from __future__ import annotations
 
 import hashlib
-import io
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -190,8 +189,8 @@ class Images:
         if entry.size > _METADATA_LIMIT:
             raise FormatError(f"metadata of {entry.size} bytes is more than this program takes")
         try:
-            with lz4.frame.open(io.BytesIO(packed), "rb") as file:
-                data: bytes = file.read(entry.size + 1)  # and not what a bomb would unpack to
+            # One byte more than there should be, and not what a bomb would unpack to.
+            data: bytes = lz4.frame.LZ4FrameDecompressor().decompress(packed, max_length=entry.size + 1)
         except (RuntimeError, EOFError) as error:
             raise DamagedObject(f"metadata {entry.object} in {self.store.url} cannot be unpacked: {error}") from error
         if len(data) != entry.size or hashlib.sha256(data).hexdigest() != entry.digest:

@@ -14,37 +14,27 @@ import os
 import re
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from imagefs.daemon import leftovers
 from imagefs.daemon.client import Attached, Client, Recording
 from imagefs.daemon.starting import devices_mount
 from imagefs.plane import erofs, overlay
+from imagefs.plane.options import TreeOptions
 from imagefs.plane.unmount import unmount
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ConfigError, MountError, StripefsError
 from stripefs.mount import kernel
 from stripefs.settings import MountSettings, StoreSettings
 
-__all__ = ["Options", "mount", "place", "show_tree", "take_away", "umount"]
+__all__ = ["mount", "place", "show_tree", "take_away", "umount"]
 
 _UPPER = re.compile(r"/upper/[0-9a-f]{32}$")
 _METADATA = re.compile(r"/metadata/[0-9a-f]{64}\.erofs( \(deleted\))?$")
 
 
-@dataclass(frozen=True, slots=True)
-class Options:
-    """How an image becomes a tree. rw: an overlay on top."""
-
-    rw: bool = False
-    plane: Literal["auto", "erofs", "tree"] = "auto"
-    backing: Literal["auto", "file", "loop"] = "auto"
-
-
 def mount(
-    client: Client, store: StoreSettings, image: str, target: str, options: Options, recording: Recording
+    client: Client, store: StoreSettings, image: str, target: str, options: TreeOptions, recording: Recording
 ) -> tuple[Attached, str]:
     """Mount the image of this tag or digest at `target`; the plane that shows it. Nothing is left behind on failure."""
     with _reserved(target) as path:
@@ -64,7 +54,7 @@ def mount(
     return attached, plane
 
 
-def place(attached: Attached, target: str, options: Options, settings: DaemonSettings, *, name: str) -> str:
+def place(attached: Attached, target: str, options: TreeOptions, settings: DaemonSettings, *, name: str) -> str:
     """Show an attached image at `target`, an empty directory; the plane. Raises MountError with nothing mounted."""
     if not options.rw:
         return _show(attached, target, options, settings, name)
@@ -74,7 +64,7 @@ def place(attached: Attached, target: str, options: Options, settings: DaemonSet
         raise MountError(f"{target} cannot be mounted: {error.filename}: {error.strerror}") from error
 
 
-def _place_writable(attached: Attached, target: str, options: Options, settings: DaemonSettings, name: str) -> str:
+def _place_writable(attached: Attached, target: str, options: TreeOptions, settings: DaemonSettings, name: str) -> str:
     """Raises MountError, OSError."""
     lower = leftovers.lower_folder(settings.runtime, attached.id)
     try:
@@ -123,7 +113,7 @@ def _is_ours(here: kernel.MountPoint) -> bool:
     return here.fstype == "fuse.imagefs"
 
 
-def _show(attached: Attached, target: str, options: Options, settings: DaemonSettings, name: str) -> str:
+def _show(attached: Attached, target: str, options: TreeOptions, settings: DaemonSettings, name: str) -> str:
     plane = options.plane
     if plane == "auto":
         plane = "erofs" if os.geteuid() == 0 else "tree"

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 from stripefs.errors import ConfigError
-from stripefs.store.url import redact
+from stripefs.settings import redact
 
 __all__ = ["TAG", "Reference", "parse_reference", "parse_store"]
 

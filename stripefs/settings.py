@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,10 +17,14 @@ from typing import Any
 
 from stripefs.errors import ConfigError
 
-__all__ = ["MountSettings", "ReadSettings", "Settings", "StoreSettings", "default_budget", "mount_settings"]
+__all__ = ["MountSettings", "ReadSettings", "Settings", "StoreSettings", "default_budget", "mount_settings", "redact"]
 
 MIB = 1 << 20
 GIB = 1 << 30
+
+_SECRET = re.compile(r"(?i)([?&][^=&]*(?:secret|token|password|signature|credential|key)[^=&]*=)[^&]*")
+_USERINFO = re.compile(r"(://[^/?@:]*):(?!\d+/)[^?]*@")
+"""A password may hold any character, also those that end an authority; a port and a path with @ are no password."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +94,11 @@ class Settings:
 def mount_settings(data: Mapping[str, Any]) -> MountSettings:
     """What `dataclasses.asdict` made of a MountSettings, also after a way through JSON. Raises KeyError, TypeError."""
     return MountSettings(**{**data, "options": tuple(data["options"])})
+
+
+def redact(url: str) -> str:
+    """`url` with passwords and the values of secret-looking parameters as `***`, fit for logs and messages."""
+    return _SECRET.sub(r"\1***", _USERINFO.sub(r"\1:***@", url))
 
 
 def default_budget() -> int:

@@ -107,7 +107,7 @@ class Host:
         return PeakMemory(self.status()["supervisor_pid"], period=0.1)
 
     def start_daemon(self) -> None:
-        """Before there is anything to serve. Raises BenchError."""
+        """Until it answers. Raises BenchError."""
         with (self._folder / "daemon.log").open("wb") as log:
             process = subprocess.Popen(
                 [_PROGRAM, "daemon"],
@@ -118,7 +118,7 @@ class Host:
                 start_new_session=True,
             )
         deadline = time.monotonic() + _STORED_WITHIN
-        while not (self._folder / "run/imagefs.sock").exists():
+        while not (self._folder / "run/imagefs.json").exists():  # which it writes when it answers
             if process.poll() is not None or time.monotonic() > deadline:
                 raise BenchError(f"imagefs daemon did not start: see {self._folder / 'daemon.log'}")
             time.sleep(0.05)
@@ -147,8 +147,8 @@ class Host:
 
 
 @contextmanager
-def host(work: Path) -> Iterator[Host]:
-    """A fresh one, and the page caches of this machine empty.
+def host(work: Path, *, daemon: bool = True) -> Iterator[Host]:
+    """A fresh one on which the daemon is up, or not, and the page caches of this machine empty.
 
     Nothing of it stays but, where the block fails, the daemon's log: WORK/imagefs.log.
     """
@@ -157,8 +157,10 @@ def host(work: Path) -> Iterator[Host]:
     (folder / "run").mkdir(parents=True)
     (folder / "cache").mkdir()
     made = Host(folder)
-    cold()
     try:
+        if daemon:
+            made.start_daemon()
+        cold()
         yield made
     except BenchError:
         for log in (*folder.glob("run/*.log"), *folder.glob("*.log")):

@@ -34,7 +34,7 @@ __all__ = ["Options", "measure"]
 MB, MIB = 1e6, 1 << 20
 _TAG = "bench"
 _UNLIMITED = 200_000_000  # bytes a second: fetches all of an image in the background within seconds
-_SYSTEMS = ("local", "imagefs:lazy", "imagefs", "imagefs:tree", "fetch_all")
+_SYSTEMS = ("local", "imagefs:lazy", "imagefs", "imagefs:no_daemon", "imagefs:tree", "fetch_all")
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +200,7 @@ def _start(session: _Session, rate: float, system: str, number: int) -> None:
         values = {"time": fetched.total, "moved": fetched.moved / MB}
     else:
         store = "lazy" if system == "imagefs:lazy" else "traced"
-        with host(session.work) as machine:
+        with host(session.work, daemon=system != "imagefs:no_daemon") as machine:
             values = _cold_start(session, machine, session.url(store), _plane(system))
     session.samples.add(case(rate), system, number, values)
 
@@ -258,7 +258,6 @@ def _memory(session: _Session) -> None:
 def _watch_memory(session: _Session) -> None:
     """Of supervisor and worker: the peak from an empty cache until the image is local, and when they came to rest."""
     with host(session.work) as machine:
-        machine.start_daemon()
         with machine.peak_memory() as memory, machine.start(session.url("traced")):
             machine.ready()
             machine.await_local()

@@ -21,6 +21,7 @@ SYSTEMS = {
     "bound": "least possible",
     "local": "local ext4, cold",
     "imagefs": "imagefs, with trace",
+    "imagefs:no_daemon": "imagefs, with trace, daemon not up yet",
     "imagefs:tree": "imagefs, with trace, tree plane",
     "imagefs:lazy": "imagefs, no trace",
     "transfer": "transfer of the image alone",
@@ -88,7 +89,12 @@ def ratios() -> list[RatioPlan]:
             _start(f"prefetch_vs_fetch_all_{end}", rate, "fetch_all"),
             _start(f"prefetch_vs_local_{end}", rate, "local"),
             RatioPlan(f"lazy_vs_fetch_all_{end}", _time(case(rate), "imagefs:lazy"), _time(case(rate), "fetch_all")),
-            RatioPlan(f"prefetch_vs_bound_{end}_tree", _time(case(rate), "imagefs:tree"), _time(case(rate), "bound")),
+            *(
+                RatioPlan(
+                    f"prefetch_vs_bound_{end}_{how}", _time(case(rate), f"imagefs:{how}"), _time(case(rate), "bound")
+                )
+                for how in ("no_daemon", "tree")
+            ),
         ]
     return made
 

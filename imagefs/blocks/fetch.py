@@ -48,6 +48,9 @@ DRAIN = 5.0
 IDLE = 5.0
 """Seconds without a read or a fetch after which memory is given back."""
 
+LULL, LULL_WITHIN = 0.5, 60.0
+"""Seconds without a read after which a device is checked as a whole, and until nobody waits for that any more."""
+
 CHECKS = 3
 """Times that a device is checked as a whole in vain: a disk that spoils what it keeps would never end it."""
 
@@ -203,9 +206,17 @@ class Blocks:
             self._sealing.add(kept)
             self.flights.nursery.start_soon(self._seal, device, kept)
 
+    async def _lull(self) -> None:
+        """Until nobody has read for a moment: checking takes processor and disk that a start under way needs more."""
+        reads, end = -1, trio.current_time() + LULL_WITHIN
+        while self.figures.reads != reads and trio.current_time() < end:
+            reads = self.figures.reads
+            await trio.sleep(LULL)
+
     async def _seal(self, device: Device, kept: Kept) -> None:
         bad: list[int] = []
         try:
+            await self._lull()
             while kept.checks < CHECKS and not kept.local.marked and kept.local.present >= device.index.stored:
                 kept.checks += 1
                 bad = await seal(kept, device.index, self.disk)

@@ -16,9 +16,9 @@ from typing import Protocol
 from imagefs.format.index import Pack
 from imagefs.images import Images, object_path
 from stripefs.errors import StoreError
-from stripefs.settings import StoreSettings
+from stripefs.settings import StoreSettings, redact
 from stripefs.store.base import Buffer, Handle, Store
-from stripefs.store.url import open_store, redact
+from stripefs.store.url import open_store
 
 __all__ = ["PackSource", "Source"]
 

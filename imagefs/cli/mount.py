@@ -44,8 +44,9 @@ def command(
     """
     from imagefs import mounts
     from imagefs.daemon.client import Client
+    from imagefs.plane.options import TreeOptions
 
     name, settings = image_and_settings(ctx, image, config)
     record = recording(workload, ready_file, no_record)
-    options = mounts.Options(rw=rw, plane=plane, backing=backing)
+    options = TreeOptions(rw=rw, plane=plane, backing=backing)
     mounts.mount(Client(settings.daemon), settings.store, name, mountpoint, options, record)

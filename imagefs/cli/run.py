@@ -61,8 +61,9 @@ def command(
     COMMAND takes the place of the image's own. A job that says when it has started
     creates the file $IMAGEFS_READY; else the start is over when the command ends, or after --record-seconds.
     """
-    from imagefs import containers, mounts
+    from imagefs import containers
     from imagefs.daemon.client import Client
+    from imagefs.plane.options import TreeOptions
     from imagefs.run.options import Bind, RunOptions
 
     name, settings = image_and_settings(ctx, image, config)
@@ -85,6 +86,6 @@ def command(
         settings.store,
         name,
         options,
-        mounts.Options(plane=plane, backing=backing),
+        TreeOptions(plane=plane, backing=backing),
         recording(workload, ready_file, no_record),
     )

@@ -57,6 +57,14 @@ class Catalog:
         with self._appears(self._name(url, name)) as file:
             file.write_text(json.dumps({"store": url, "name": name, "digest": digest}))
 
+    def stores(self) -> set[str]:
+        """The URLs of stores that were asked, secrets hidden. Raises OSError."""
+        found = set()
+        for path in (self.folder / "names").iterdir():
+            with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+                found.add(str(json.loads(path.read_text())["store"]))
+        return found
+
     def manifest(self, digest: str, images: Callable[[], Images]) -> Manifest:
         """`images` is asked for the store only when the manifest is not here. Raises what reading it raises."""
         path = self.folder / "manifests" / digest
@@ -86,9 +94,12 @@ class Catalog:
         data = _mapped(self.folder / "indexes" / digest, digest)
         return Index(data) if data is not None else None
 
+    def metadata_path(self, entry: Metadata) -> Path:
+        return self.folder / "metadata" / f"{entry.digest}.erofs"
+
     def metadata(self, entry: Metadata, images: Callable[[], Images]) -> Path:
         """Where the EROFS image lies."""
-        path = self.folder / "metadata" / f"{entry.digest}.erofs"
+        path = self.metadata_path(entry)
         if not _holds(path, entry.digest):
             with self._appears(path) as file:
                 file.write_bytes(images().metadata(entry))

@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from imagefs.daemon import processes
-from imagefs.daemon.starting import ensure
 from imagefs.settings import DaemonSettings
 from stripefs.errors import MountError
 from stripefs.mount.control import ask
@@ -90,12 +89,13 @@ class Client:
         owner: int = 0,
         mountpoint: str = "",
         identifier: str = "",
+        meanwhile: Callable[[], None] | None = None,
     ) -> Attached:
         """Have the image of this tag or digest served; the daemon is started where none runs.
 
         owner: the process with whose end the attachment ends, unless it is mounted by then; 0 for one that lasts until
         `detach`. mountpoint: where it will be mounted, absolute, links resolved; "" for where only the owner sees it.
-        identifier: of the attachment, `new_identifier()` unless given.
+        identifier: of the attachment, `new_identifier()` unless given. meanwhile: what to do while the daemon is busy.
         """
         request = {
             "id": identifier or new_identifier(),
@@ -108,13 +108,16 @@ class Client:
             "timeout": self.settings.io_timeout,
             "recording": dataclasses.asdict(recording),
         }
-        for last in range(1 - _STARTS, 1):
-            ensure(self.settings)
+        for starts in range(_STARTS + 1):
+            if starts:
+                from imagefs.daemon.starting import ensure  # not needed by most, who find a daemon
+
+                ensure(self.settings)
             try:
-                answer = self._ask("attach", self.settings.io_timeout + _PATIENCE, **request)
+                answer = self._ask("attach", self.settings.io_timeout + _PATIENCE, meanwhile, **request)
                 break
             except NoDaemon:
-                if not last:
+                if starts == _STARTS:
                     raise
         return Attached(
             answer["id"],
@@ -143,10 +146,12 @@ class Client:
     def stop(self) -> None:
         self._ask("stop", _PATIENCE)
 
-    def _ask(self, operation: str, timeout: float, /, **values: Any) -> dict[str, Any]:
+    def _ask(
+        self, operation: str, timeout: float, meanwhile: Callable[[], None] | None = None, /, **values: Any
+    ) -> dict[str, Any]:
+        path, request = Path(self.settings.socket), {"op": operation, **values}
         try:
-            request = {"op": operation, **values}
-            return ask(Path(self.settings.socket), request, timeout, what="the imagefs daemon", deaths=_DEATHS)
+            return ask(path, request, timeout, what="the imagefs daemon", deaths=_DEATHS, meanwhile=meanwhile)
         except FileNotFoundError as error:
             user = "" if os.geteuid() == 0 else " for this user"
             raise NoDaemon(
@@ -155,4 +160,4 @@ class Client:
 
 
 def new_identifier() -> str:
-    return uuid.uuid4().hex
+    return os.urandom(16).hex()

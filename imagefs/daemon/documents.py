@@ -23,6 +23,7 @@ from imagefs.format.plan import Plan
 from imagefs.images import is_digest
 from imagefs.traces import load_plan
 from stripefs.errors import Abandoned, StoreError, StripefsError
+from stripefs.store.url import parse_url, prepare
 from stripefs.tree.calls import Calls
 
 __all__ = ["Documents"]
@@ -30,6 +31,9 @@ __all__ = ["Documents"]
 _log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+
+_LIGHT = ("http", "hdfs")
+"""Schemes whose clients are loaded ahead wherever a daemon runs, since they take 14 MiB together; S3's takes 42."""
 
 _RESOLVE_WITHIN = 5.0
 """Seconds for a store to say what a tag stands for, when it told us before and may be out of reach now."""
@@ -77,6 +81,10 @@ class Documents:
             lambda: self._bring("an image's metadata", source, lambda: self._catalog.metadata(entry, source.images)),
         )
 
+    def metadata_path(self, entry: Metadata) -> Path:
+        """Where it lies, or will."""
+        return self._catalog.metadata_path(entry)
+
     async def index(self, digest: str, source: PackSource) -> Index:
         return await self.once(
             digest, lambda: self._bring("a block index", source, lambda: self._catalog.index(digest, source.images))
@@ -109,6 +117,13 @@ class Documents:
                 return await self._under_way.shared(key, call)
             await trio.lowlevel.checkpoint()
 
+    async def prepare(self) -> None:
+        """Load the clients of stores that are likely to be asked."""
+        try:
+            await trio.to_thread.run_sync(_prepare, self._catalog)
+        except (OSError, StripefsError) as error:
+            _log.warning("a store's client is loaded when it is needed: %s", error)
+
     def _calls_to(self, source: PackSource) -> Calls:
         return self._calls.setdefault(source, Calls(self._timeout))
 
@@ -120,6 +135,12 @@ class Documents:
                 f"{what} cannot be kept in {self._catalog.folder}: {error.strerror}",
                 hint="the cache needs room and a disk that works",
             ) from error
+
+
+def _prepare(catalog: Catalog) -> None:
+    """Raises OSError, StripefsError."""
+    for scheme in {*_LIGHT, *(parse_url(url).scheme for url in catalog.stores())}:
+        prepare(scheme)
 
 
 def _careful(call: Callable[[], _T]) -> _T:

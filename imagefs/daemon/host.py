@@ -34,9 +34,8 @@ from imagefs.images import is_digest
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ConfigError, MountError, ServiceDown, StaleVersion, StripefsError
 from stripefs.mount.journal import MemoryJournal
-from stripefs.settings import StoreSettings
+from stripefs.settings import StoreSettings, redact
 from stripefs.store.base import Buffer
-from stripefs.store.url import redact
 
 __all__ = ["Host"]
 
@@ -95,6 +94,7 @@ class Host:
             task_status.started()
             nursery.start_soon(self._sweeper.run)
             nursery.start_soon(self._starts.tidy)
+            nursery.start_soon(self._documents.prepare)
             await self._offer_what_is_kept()
 
     # -- requests ------------------------------------------------------------------------------------------------
@@ -106,7 +106,10 @@ class Host:
         if known is None:
             return await self._documents.once(("attach", identifier), lambda: self._attach(request))
         source = self._source(StoreSettings(**known.store))
-        return self._described(known, await self._documents.manifest(known.image, source))
+        manifest = await self._documents.manifest(known.image, source)
+        # The worker that was asked first may have died before it had this.
+        await self._documents.metadata(manifest.metadata, source)
+        return self._described(known, manifest)
 
     async def _attach(self, request: Mapping[str, Any]) -> dict[str, Any]:
         store, name = StoreSettings(**request["store"]), str(request["image"])
@@ -123,8 +126,7 @@ class Host:
                 digest, offline = await self._documents.resolve(source, name)
                 manifest = await self._documents.manifest(digest, source)
                 with self._wanting(*(one.index for one in manifest.devices)):
-                    metadata = await self._bring(manifest, source)
-                    attachment = self._use(request, digest, manifest, metadata)
+                    attachment = await self._bring(request, digest, manifest, source)
                     if not offline and not is_digest(name):
                         self._prefer(attachment)
                     return {**self._described(attachment, manifest), "offline": offline}
@@ -133,7 +135,7 @@ class Host:
                 hint="see whether the store is up and reachable; --io-timeout sets how long to wait",
             )
 
-    def _use(self, request: Mapping[str, Any], digest: str, manifest: Manifest, metadata: Path) -> Attachment:
+    def _use(self, request: Mapping[str, Any], digest: str, manifest: Manifest) -> Attachment:
         recording, url = request["recording"], redact(str(request["store"]["url"]))
         attachment = Attachment(
             id=str(request["id"]),
@@ -141,7 +143,7 @@ class Host:
             store=dict(request["store"]),
             image=digest,
             base=manifest.base or digest,
-            metadata=str(metadata),
+            metadata=str(self._documents.metadata_path(manifest.metadata)),
             devices=tuple(DeviceUse(one.tag, one.size, one.index) for one in manifest.devices),
             since=time.time(),
             begun=time.monotonic(),
@@ -309,21 +311,27 @@ class Host:
 
     # -- devices -------------------------------------------------------------------------------------------------
 
-    async def _bring(self, manifest: Manifest, source: PackSource) -> Path:
-        """Bring the metadata and all indexes here at once, and serve the devices; where the metadata lies."""
-        found: list[Path] = []
-
-        async def metadata() -> None:
-            found.append(await self._documents.metadata(manifest.metadata, source))
-
+    async def _bring(
+        self, request: Mapping[str, Any], digest: str, manifest: Manifest, source: PackSource
+    ) -> Attachment:
+        """Bring all documents here at once. The start begins as soon as its devices can be served: what is fetched
+        ahead then comes while the metadata is unpacked and checked."""
+        attachment: Attachment | None = None
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(metadata)
-                for device in manifest.devices:
-                    nursery.start_soon(self._open, device.index, source)
-        except BaseExceptionGroup as group:
-            raise _first(group) from None
-        return found[0]
+                nursery.start_soon(self._documents.metadata, manifest.metadata, source)
+                async with trio.open_nursery() as opening:
+                    for device in manifest.devices:
+                        opening.start_soon(self._open, device.index, source)
+                attachment = self._use(request, digest, manifest)
+        except BaseException as error:
+            if attachment is not None and attachment.id in self.state.attachments:
+                self._starts.drop(attachment)  # of what was no start no trace is made
+                self.let_go(attachment)
+            if isinstance(error, BaseExceptionGroup):
+                raise _first(error) from None
+            raise
+        return attachment
 
     async def _open(self, digest: str, source: PackSource) -> None:
         """Serve the device with this block index. Several may ask at once."""

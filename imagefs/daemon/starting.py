@@ -14,7 +14,7 @@ from pathlib import Path
 
 from imagefs.settings import DaemonSettings
 from stripefs.errors import MountError
-from stripefs.mount import kernel, mounting
+from stripefs.mount import kernel
 from stripefs.mount.control import Mount, find_mounts, make_directory
 from stripefs.mount.job import Job
 from stripefs.settings import MountSettings
@@ -111,6 +111,8 @@ def _clear(settings: DaemonSettings) -> None:
     """Take away the mount of a daemon that is gone; images that are mounted through it stay dead until remounted."""
     if running(settings) is not None:
         return
+    from stripefs.mount import mounting
+
     here = devices_mount(settings)
     try:
         while (found := kernel.find_mount(here)) is not None and found.fstype == "fuse.imagefs":

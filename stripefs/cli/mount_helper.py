@@ -76,7 +76,7 @@ def main(arguments: Sequence[str]) -> int:
             tell("mounting read-only", "say ro in the options to silence this line")
         code = 0 if request.fake else mounting.start(settings)
         if request.verbose and code == 0:
-            from stripefs.store.url import redact
+            from stripefs.settings import redact
 
             sys.stdout.write(f"{redact(settings.store.url)} mounted on {settings.mount.mountpoint}\n")
         return code

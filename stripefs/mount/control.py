@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 import socket
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -133,20 +132,27 @@ def query(
 
 
 def ask(
-    path: Path, request: dict[str, Any], timeout: float = _TIMEOUT, *, what: str, deaths: int = 0
+    path: Path,
+    request: dict[str, Any],
+    timeout: float = _TIMEOUT,
+    *,
+    what: str,
+    deaths: int = 0,
+    meanwhile: Callable[[], None] | None = None,
 ) -> dict[str, Any]:
     """Send a request to the socket at `path`; the answer. `what` names who is asked, in messages.
 
     timeout in seconds covers a worker that is being replaced; one that dies over its answer is asked again through the
     next, so a request must bear being asked twice. deaths: give up after so many, lest a request that kills workers
-    ends the mount; 0 for never. Raises FileNotFoundError when nobody listens there, MountError when no answer comes,
-    and what the answer says went wrong.
+    ends the mount; 0 for never. meanwhile: what to do while the answer is being made; called each time that the request
+    was sent. Raises FileNotFoundError when nobody listens there, MountError when no answer comes, and what the answer
+    says went wrong.
     """
     end = time.monotonic() + timeout
     cut_off = 0
     while True:
         try:
-            answer: dict[str, Any] = json.loads(_ask(path, request, max(0.1, end - time.monotonic())))
+            answer: dict[str, Any] = json.loads(_ask(path, request, max(0.1, end - time.monotonic()), meanwhile))
             break
         except (FileNotFoundError, ConnectionRefusedError) as error:
             if cut_off and request["op"] == "stop":
@@ -166,7 +172,7 @@ def ask(
     return answer
 
 
-def _ask(path: Path, request: dict[str, Any], timeout: float) -> bytes:
+def _ask(path: Path, request: dict[str, Any], timeout: float, meanwhile: Callable[[], None] | None) -> bytes:
     """One request and its answer. Raises OSError; ConnectionResetError when the answer ends before it is whole."""
     answer = b""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
@@ -174,6 +180,8 @@ def _ask(path: Path, request: dict[str, Any], timeout: float) -> bytes:
         with _address(path) as address:
             client.connect(address)
         client.sendall(json.dumps({"v": 1, **request}).encode() + b"\n")
+        if meanwhile is not None:
+            meanwhile()
         while chunk := client.recv(1 << 16):
             answer += chunk
     if not answer.endswith(b"\n"):
@@ -186,7 +194,10 @@ def _silent(what: str, error: Exception) -> MountError:
 
 
 def _files(directory: Path, mountpoint: str, name: str = "") -> tuple[Path, Path]:
-    name = name or hashlib.blake2b(os.fsencode(mountpoint), digest_size=8).hexdigest()
+    if not name:
+        import hashlib  # which takes longer to load than all the rest of this module
+
+        name = hashlib.blake2b(os.fsencode(mountpoint), digest_size=8).hexdigest()
     return directory / f"{name}.sock", directory / f"{name}.json"
 
 

@@ -14,10 +14,10 @@ from stripefs.mount import harness
 from stripefs.mount.served import ServedTree
 from stripefs.mount.service import Request
 from stripefs.read import Reader
-from stripefs.settings import Settings
+from stripefs.settings import Settings, redact
 from stripefs.store.allocator import tune_allocator
 from stripefs.store.base import Kind, Store
-from stripefs.store.url import open_store, redact
+from stripefs.store.url import open_store
 from stripefs.tree import State, Tree
 
 __all__ = ["StoreBackend"]

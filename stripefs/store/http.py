@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import email.utils
+import functools
 import logging
 import netrc
 import os
@@ -49,7 +50,7 @@ from stripefs.store.allocator import uninitialised
 from stripefs.store.base import Block, Buffer, Capabilities, Handle, Identity, Kind, Status, Store, Watch
 from stripefs.store.ranges import InUse, blocks_by_size, check_range, exact
 
-__all__ = ["HttpHandle", "HttpStore"]
+__all__ = ["HttpHandle", "HttpStore", "prepare"]
 
 for _name in ("httpx", "httpcore"):
     # They log every request, with the secrets that a redirect's target may carry.
@@ -88,6 +89,7 @@ class HttpStore(Store):
             headers={"User-Agent": f"stripefs/{__version__}", "Accept-Encoding": "identity"},
             follow_redirects=True,
             timeout=httpx.Timeout(settings.host_timeout, pool=None),
+            verify=_trusted(),
             # The threads of the callers bound the connections; waiting for one would count as a silent server.
             limits=httpx.Limits(
                 max_connections=None, max_keepalive_connections=_IDLE_CONNECTIONS, keepalive_expiry=_IDLE_SECONDS
@@ -213,6 +215,24 @@ class HttpStore(Store):
             return self._client.send(self._client.build_request(method, url, headers=headers), stream=True)
         except _LOST:
             return self._client.send(self._client.build_request(method, url, headers=headers), stream=True)
+
+
+def prepare() -> None:
+    """Load what the first store and its first request would wait for: httpx imports half of itself then."""
+    HttpStore("http", "localhost", b"/", StoreSettings()).close()
+    "localhost".encode("idna")  # the codec that looking for a host uses
+
+
+def _trusted() -> ssl.SSLContext:
+    """What certificates are checked against, the same for all stores of a process: reading them takes 40 ms."""
+    named = [os.environ.get(name, "") for name in ("SSL_CERT_FILE", "SSL_CERT_DIR")]
+    changed = [os.stat(path).st_mtime_ns if os.path.exists(path) else 0 for path in named]
+    return _context(*named, *changed)
+
+
+@functools.lru_cache(maxsize=1)
+def _context(*_what: object) -> ssl.SSLContext:
+    return httpx.create_ssl_context()
 
 
 class HttpHandle(Handle):

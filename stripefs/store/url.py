@@ -15,6 +15,7 @@ library is imported when a URL needs it, not before.
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import os
 import re
 from collections.abc import Mapping
@@ -23,21 +24,17 @@ from typing import Any
 from urllib.parse import parse_qsl, unquote_to_bytes
 
 from stripefs.errors import ConfigError
-from stripefs.settings import StoreSettings
+from stripefs.settings import StoreSettings, redact
 from stripefs.store.base import Store
 from stripefs.store.local import LocalStore
 from stripefs.store.wrappers import WRAPPERS
 from stripefs.store.wrappers.base import Parser, one_of, switch
 
-__all__ = ["SCHEMES", "StoreUrl", "open_store", "parse_url", "redact"]
+__all__ = ["SCHEMES", "StoreUrl", "open_store", "parse_url", "prepare"]
 
 _URL = re.compile(
     r"(?P<layers>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?]*)(?P<path>[^?]*)(?:\?(?P<query>.*))?", re.DOTALL
 )
-_SECRET = re.compile(r"(?i)([?&][^=&]*(?:secret|token|password|signature|credential|key)[^=&]*=)[^&]*")
-_USERINFO = re.compile(r"(://[^/?@:]*):(?!\d+/)[^?]*@")
-"""A password may hold any character, also those that end an authority; a port and a path with @ are no password."""
-
 SCHEMES: dict[str, Mapping[str, Parser]] = {
     "file": {},
     "hdfs": {},
@@ -82,6 +79,18 @@ def open_store(settings: StoreSettings, *, make: bool = False) -> Store:
     return store
 
 
+def prepare(scheme: str) -> None:
+    """Load what stores of this scheme need, so that the first one need not wait for it."""
+    if scheme in ("http", "https"):
+        from stripefs.store import http
+
+        http.prepare()
+    elif scheme == "hdfs":
+        importlib.import_module("stripefs.store.hdfs")
+    elif scheme in ("s3", "gs"):
+        importlib.import_module("stripefs.store.arrow")
+
+
 def parse_url(text: str) -> StoreUrl:
     """`text` in parts, its wrappers and scheme known. Raises ConfigError."""
     if text.startswith("/"):
@@ -105,11 +114,6 @@ def parse_url(text: str) -> StoreUrl:
         f"{scheme}://{match['authority']}{match['path']}",
         _parameters(text, match["query"] or ""),
     )
-
-
-def redact(url: str) -> str:
-    """`url` with passwords and the values of secret-looking parameters as `***`, fit for logs and messages."""
-    return _SECRET.sub(r"\1***", _USERINFO.sub(r"\1:***@", url))
 
 
 def _parameters(text: str, query: str) -> dict[str, str]:

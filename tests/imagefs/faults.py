@@ -1,19 +1,28 @@
-"""What the tests of faults share: a small image, its objects, a store that comes and goes, and damage."""
+"""What the tests of faults share: a small image, its objects, a store that comes and goes, damage, and what is left.
+
+Mounting and unmounting without a process of its own each time is what makes many of them affordable; the command does
+the same, and has tests of its own.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import random
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
 from imagefs import mounts
 from imagefs.daemon.client import Client, Recording
+from imagefs.plane.options import TreeOptions
 from stripefs.mount import kernel
 from stripefs.settings import StoreSettings
-from tests.imagefs.service import Service, built
+from tests.imagefs.service import PATIENCE, Service, built, eventually
 from tests.store.web_server import Fault, WebServer
 
 __all__ = [
@@ -21,28 +30,32 @@ __all__ = [
     "MIB",
     "FickleServer",
     "cut",
+    "drop_pages",
     "ensure",
     "flip",
+    "kill_supervisor",
+    "left",
     "make_image",
     "mount_here",
     "mounts_below",
     "objects",
     "replace",
-    "status_of",
+    "start_reader",
     "sums",
     "umount_here",
+    "until_nothing_is_left",
 ]
 
 MIB = 1 << 20
 
 
-def make_image(folder: Path, seed: int = 1, size: int = 4 * MIB) -> tuple[Path, Path]:
-    """A tree with one large and some small files, and the store in which it is tagged t."""
+def make_image(folder: Path, seed: int = 1, size: int = 4 * MIB, small: int = 12) -> tuple[Path, Path]:
+    """A tree with one large file and so many small ones, and the store in which it is tagged t."""
     chance = random.Random(seed)
     source, store = folder / "source", folder / "store"
     source.mkdir(parents=True)
     (source / "large").write_bytes(chance.randbytes(size))
-    for number in range(12):
+    for number in range(small):
         (source / f"small{number}").write_bytes(chance.randbytes(chance.randrange(1, 150_000)))
     built(source, store, "t")
     return source, store
@@ -90,18 +103,59 @@ def ensure(service: Service) -> None:
     assert service.answers()
 
 
-def mount_here(service: Service, store: Path, target: Path, **options: Any) -> None:
-    """Without a process of its own, which takes most of the time; the daemon runs already."""
-    client, record = Client(service.settings), Recording(off=True)
-    mounts.mount(client, StoreSettings(url=str(store)), "t", str(target), mounts.Options(**options), record)
-
-
-def status_of(service: Service) -> dict[str, Any]:
-    return Client(service.settings).status()
+def mount_here(service: Service, store: Path | str, target: Path, *, record: bool = False, **options: Any) -> None:
+    """What is tagged t in this store. The daemon runs already."""
+    client, recording = Client(service.settings), Recording(off=not record)
+    mounts.mount(client, StoreSettings(url=str(store)), "t", str(target), TreeOptions(**options), recording)
 
 
 def umount_here(service: Service, target: Path, *, lazy: bool = False) -> None:
     mounts.umount(Client(service.settings), str(target), lazy=lazy)
+
+
+def kill_supervisor(service: Service) -> None:
+    os.kill(service.status()["supervisor_pid"], signal.SIGKILL)
+    eventually(lambda: not service.answers(), "the end of the daemon")
+
+
+def left(service: Service) -> list[str]:
+    """What there is besides the daemon: uses, mounts, folders of uses, and processes but for its worker."""
+    status = service.status()
+    runtime = Path(service.settings.runtime, "imagefs")
+    folders = [Path(service.settings.cache, "upper"), runtime / "mounts", runtime / "ready"]
+    return [
+        *(f"use {image['id']} at {image['mountpoint']}" for image in status["images"]),
+        *(f"mount {path}" for path in mounts_below(service) if path != service.settings.devices),
+        *(str(path) for folder in folders if folder.exists() for path in folder.iterdir()),
+        *(f"process {process}" for process in service.processes() if process != status["worker_pid"]),
+    ]
+
+
+def until_nothing_is_left(service: Service) -> None:
+    end = time.monotonic() + PATIENCE
+    while (found := left(service)) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert found == []
+
+
+_READER = """
+import hashlib, os, sys
+for name in sorted(os.listdir(sys.argv[1]), reverse=len(sys.argv) > 2):
+    with open(os.path.join(sys.argv[1], name), 'rb') as file:
+        print(name, hashlib.file_digest(file, 'sha256').hexdigest(), flush=True)
+"""
+
+
+def start_reader(target: Path, *options: str) -> subprocess.Popen[str]:
+    """A process that reads all files, and prints lines of name and SHA-256. With an option it begins with the last."""
+    command = [sys.executable, "-c", _READER, str(target), *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def drop_pages(path: Path) -> None:
+    """Have the kernel forget what it read of a file."""
+    with path.open("rb") as file:
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 class FickleServer(WebServer):

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from stripefs.errors import ConfigError
-from stripefs.settings import StoreSettings
+from stripefs.settings import StoreSettings, redact
 from stripefs.store.local import LocalStore
-from stripefs.store.url import open_store, parse_url, redact
+from stripefs.store.url import open_store, parse_url
 from stripefs.store.wrappers import CountingStore, FaultyStore, ThrottledStore
 from tests.store.conformance import listing
 

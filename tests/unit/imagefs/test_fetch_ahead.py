@@ -67,14 +67,24 @@ async def test_no_more_at_once_than_asked(tmp_path: Path) -> None:
     async with running(tmp_path / "blocks", memory=64 * MIB) as blocks:
         device = blocks.open(made.digest, made.index, source)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: device.fetch(range(64), at_once=5))
-            await eventually(lambda: len(source.reads) == 5)
+            nursery.start_soon(lambda: device.fetch(range(64), at_once=3))
+            await eventually(lambda: len(source.reads) == 3)
             await trio.sleep(0.1)
-            assert len(source.reads) == 5
+            assert len(source.reads) == 3
             source.gate.set()
-        assert source.most == 5
+        assert source.most == 3
         await settled(device, blocks)
         assert device.present == 64
+
+
+async def test_small_requests_are_not_worth_being_many(tmp_path: Path) -> None:
+    made = make(noise(200))
+    source = FakeSource(made)
+    async with running(tmp_path / "blocks", memory=64 * MIB) as blocks:
+        device = blocks.open(made.digest, made.index, source)
+        await device.fetch(range(200), at_once=8)
+        assert min(length for _, length in source.reads[:-8]) > BLOCK  # which an eighth of the first window would be
+        assert max(length for _, length in source.reads) <= 1 << 20
 
 
 async def test_a_reader_is_served_first(tmp_path: Path) -> None:
@@ -83,15 +93,15 @@ async def test_a_reader_is_served_first(tmp_path: Path) -> None:
     async with running(tmp_path / "blocks", memory=64 * MIB) as blocks:
         device = blocks.open(made.digest, made.index, source)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: device.fetch(range(50), at_once=4))
+            nursery.start_soon(lambda: device.fetch(range(50), at_once=3))
+            await eventually(lambda: len(source.reads) == 3)
+            nursery.start_soon(device.read, 55 * BLOCK, 10)  # goes at once, though three are under way
             await eventually(lambda: len(source.reads) == 4)
-            nursery.start_soon(device.read, 55 * BLOCK, 10)  # goes at once, though four are under way
-            await eventually(lambda: len(source.reads) == 5)
             assert source.reads[-1] == (55 * BLOCK, BLOCK)
             done = blocks.figures.ahead
             while blocks.figures.demand.blocks == 0:
-                # Whichever of the five ended, nothing else may begin before the reader has its block.
-                assert len(source.reads) == 5
+                # Whichever of the four ended, nothing else may begin before the reader has its block.
+                assert len(source.reads) == 4
                 source.release(1)
                 before = done.ranges
                 await eventually(lambda: done.ranges > before or blocks.figures.demand.blocks > 0)  # noqa: B023

@@ -1,0 +1,17 @@
+"""How a user wants an image shown, as plain values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+__all__ = ["TreeOptions"]
+
+
+@dataclass(frozen=True, slots=True)
+class TreeOptions:
+    """How an image becomes a tree. rw: an overlay on top. backing: what the kernel's EROFS mounts."""
+
+    rw: bool = False
+    plane: Literal["auto", "erofs", "tree"] = "auto"
+    backing: Literal["auto", "file", "loop"] = "auto"
