@@ -12,9 +12,7 @@ import json
 import logging
 import os
 import time
-from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +23,7 @@ from imagefs.blocks.source import PackSource
 from imagefs.daemon import leftovers, processes
 from imagefs.daemon.catalog import Catalog
 from imagefs.daemon.documents import Documents
+from imagefs.daemon.opened import Opened
 from imagefs.daemon.starts import Starts
 from imagefs.daemon.state import Attachment, DeviceUse, State
 from imagefs.daemon.sweeper import Sweeper
@@ -32,7 +31,7 @@ from imagefs.daemon.watch import Watch
 from imagefs.format.manifest import Manifest
 from imagefs.images import is_digest
 from imagefs.settings import DaemonSettings
-from stripefs.errors import ConfigError, MountError, ServiceDown, StaleVersion, StripefsError
+from stripefs.errors import ConfigError, MountError, ServiceDown, StripefsError
 from stripefs.mount.journal import MemoryJournal
 from stripefs.settings import StoreSettings, redact
 from stripefs.store.base import Buffer
@@ -62,11 +61,9 @@ class Host:
         )
         catalog.tidy()  # nobody else uses the cache now
         self._documents = Documents(catalog, settings.io_timeout)
-        self._sources: dict[StoreSettings, PackSource] = {}
-        self._devices: dict[str, Device] = {}  # by the digest of their index
+        self._opened = Opened(self.state, self.blocks, self._documents)
         self._starts = Starts(settings, self.blocks, self._documents)
         self._watch = Watch(settings, self)
-        self._wanted: Counter[object] = Counter()  # devices and stores of images that are being attached
         self._pinned: dict[str, list[Device]] = {}  # by attachment: those whose local files its mount uses
         self._sweeper = Sweeper(settings)
 
@@ -75,18 +72,14 @@ class Host:
         async with trio.open_nursery() as nursery:
             await nursery.start(self.blocks.run)
             await nursery.start(self._starts.run)
-            for index, facts in self.state.known.items():
-                kept = await self._documents.kept_index(index)
-                if kept is not None:
-                    source = self._source(StoreSettings(**facts["store"]))
-                    self._devices[index] = self.blocks.open(index, kept, source)
+            await self._opened.open_what_was()
             await nursery.start(self._watch.run)
             for attachment in self.state.attachments.values():
                 if not attachment.ready and not attachment.unrecorded:
                     self._record({"change": {"id": attachment.id, "unrecorded": "its worker was replaced"}})
                 self._pinned[attachment.id] = []
                 self._watch.begin(attachment)
-                if all(use.index in self._devices for use in attachment.devices):
+                if self._opened.has_all_of(attachment):
                     self._resume(attachment)
                 else:
                     nursery.start_soon(self._resume_later, attachment)
@@ -105,7 +98,7 @@ class Host:
         known = self.state.attachments.get(identifier)
         if known is None:
             return await self._documents.once(("attach", identifier), lambda: self._attach(request))
-        source = self._source(StoreSettings(**known.store))
+        source = self._opened.source_of(known)
         manifest = await self._documents.manifest(known.image, source)
         # The worker that was asked first may have died before it had this.
         await self._documents.metadata(manifest.metadata, source)
@@ -120,12 +113,12 @@ class Host:
                 f"process {owner} is not to be seen by the daemon",
                 hint="both must be in one PID namespace: start the daemon in this one, with a --runtime of its own",
             )
-        with self._wanting(store):
+        with self._opened.wanting(store):
             with trio.move_on_after(timeout):
-                source = self._source(store)
+                source = self._opened.source(store)
                 digest, offline = await self._documents.resolve(source, name)
                 manifest = await self._documents.manifest(digest, source)
-                with self._wanting(*(one.index for one in manifest.devices)):
+                with self._opened.wanting(*(one.index for one in manifest.devices)):
                     attachment = await self._bring(request, digest, manifest, source)
                     if not offline and not is_digest(name):
                         self._prefer(attachment)
@@ -160,7 +153,7 @@ class Host:
             same = (other.mountpoint, other.namespace) == (attachment.mountpoint, attachment.namespace)
             if other.mountpoint and same:
                 self.let_go(other)
-        devices = self._devices_of(attachment)
+        devices = self._opened.devices_of(attachment)
         if recording["off"]:
             attachment.unrecorded = "it was asked not to be"
         else:
@@ -169,16 +162,16 @@ class Host:
         attachment = self.state.attachments[attachment.id]
         self._pinned[attachment.id] = [device for device in devices if device.pin()]
         self._watch.begin(attachment)
-        self._starts.begin(attachment, devices, self._source(StoreSettings(**attachment.store)))
+        self._starts.begin(attachment, devices, self._opened.source_of(attachment))
         _log.info("%s is attached (%s)", attachment.name, digest[:12])
         return attachment
 
     def _prefer(self, attachment: Attachment) -> None:
         """Its store has just answered: have devices that are served already come from there too."""
-        source = self._source(StoreSettings(**attachment.store))
+        source = self._opened.source_of(attachment)
         facts = {use.index: {"store": attachment.store, "size": use.size} for use in attachment.devices}
         self._record({"known": facts})
-        for device in self._devices_of(attachment):
+        for device in self._opened.devices_of(attachment):
             self.blocks.open(device.digest, device.index, source).close()
 
     async def mounted(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -221,7 +214,7 @@ class Host:
 
     def forgotten(self, index: str, count: int) -> None:
         self._record({"forget": [index, count]})
-        self._close_unused()
+        self._opened.close_unused()
 
     def opened(self, index: str) -> int:
         handle = self.state.next_handle
@@ -233,10 +226,10 @@ class Host:
 
     def released(self, handle: int) -> None:
         self._record({"release": handle})
-        self._close_unused()
+        self._opened.close_unused()
 
     async def read(self, index: str, offset: int, length: int) -> Buffer:
-        device = self._devices.get(index) or await self._open_again(index)
+        device = self._opened.devices.get(index) or await self._opened.open_again(index)
         if index not in self.state.pages:
             self._record({"pages": index})
         self._starts.touch(index, offset, length)
@@ -265,7 +258,7 @@ class Host:
         for device in self._pinned.pop(attachment.id):
             device.unpin()
         self._record({"detach": attachment.id})
-        self._close_unused()
+        self._opened.close_unused()
         self._sweeper.over(attachment.id)
         _log.info("%s is let go", attachment.name)
 
@@ -287,7 +280,7 @@ class Host:
         }
 
     def _figures(self, use: DeviceUse) -> dict[str, Any]:
-        device = self._devices.get(use.index)
+        device = self._opened.devices.get(use.index)
         found = {"tag": use.tag, "size": use.size, "index": use.index, "handles": self.state.holders(use.index)}
         if device is None:
             return found
@@ -322,7 +315,7 @@ class Host:
                 nursery.start_soon(self._documents.metadata, manifest.metadata, source)
                 async with trio.open_nursery() as opening:
                     for device in manifest.devices:
-                        opening.start_soon(self._open, device.index, source)
+                        opening.start_soon(self._opened.open, device.index, source)
                 attachment = self._use(request, digest, manifest)
         except BaseException as error:
             if attachment is not None and attachment.id in self.state.attachments:
@@ -333,64 +326,20 @@ class Host:
             raise
         return attachment
 
-    async def _open(self, digest: str, source: PackSource) -> None:
-        """Serve the device with this block index. Several may ask at once."""
-        if digest not in self._devices:
-            index = await self._documents.index(digest, source)
-            if digest not in self._devices:
-                self._devices[digest] = self.blocks.open(digest, index, source)
-
-    async def _open_again(self, digest: str) -> Device:
-        """A device in use whose index was not here any more when this worker began."""
-        facts = self.state.known.get(digest)
-        if facts is not None:
-            await self._open(digest, self._source(StoreSettings(**facts["store"])))
-        if (device := self._devices.get(digest)) is None:
-            raise StaleVersion(f"device {digest[:12]} is not served any more", hint="mount the image again")
-        return device
-
     def _resume(self, attachment: Attachment) -> None:
-        devices = self._devices_of(attachment)
+        devices = self._opened.devices_of(attachment)
         self._pinned[attachment.id] = [device for device in devices if device.pin()]
-        self._starts.resume(attachment, devices, self._source(StoreSettings(**attachment.store)))
+        self._starts.resume(attachment, devices, self._opened.source_of(attachment))
 
     async def _resume_later(self, attachment: Attachment) -> None:
         try:
             for use in attachment.devices:
-                await self._open_again(use.index)
+                await self._opened.open_again(use.index)
         except StripefsError as error:
             _log.warning("%s is only served as it is read: %s", attachment.name, error)
         else:
             if attachment.id in self.state.attachments:
                 self._resume(attachment)
-
-    @contextmanager
-    def _wanting(self, *what: object) -> Iterator[None]:
-        """Nothing of these is closed meanwhile."""
-        self._wanted.update(what)
-        try:
-            yield
-        finally:
-            self._wanted.subtract(what)
-            self._wanted = +self._wanted
-            self._close_unused()
-
-    def _close_unused(self) -> None:
-        for digest in [one for one in self._devices if not self.state.in_use(one) and not self._wanted[one]]:
-            self._devices.pop(digest).close()
-        in_use = [one.store for one in self.state.attachments.values()]
-        in_use += [facts["store"] for facts in self.state.known.values()]
-        stores = {StoreSettings(**one) for one in in_use}
-        for store in [one for one in self._sources if one not in stores and not self._wanted[one]]:
-            self._sources.pop(store).close()
-
-    def _devices_of(self, attachment: Attachment) -> list[Device]:
-        return [self._devices[use.index] for use in attachment.devices]
-
-    def _source(self, store: StoreSettings) -> PackSource:
-        if store not in self._sources:
-            self._sources[store] = PackSource(store)
-        return self._sources[store]
 
     def _record(self, record: dict[str, Any]) -> None:
         self._journal.append(json.dumps(record).encode())

@@ -1,0 +1,87 @@
+"""Stores and devices that are open: for as long as an attachment, the kernel, or a request under way needs them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from imagefs.blocks.fetch import Blocks, Device
+from imagefs.blocks.source import PackSource
+from imagefs.daemon.documents import Documents
+from imagefs.daemon.state import Attachment, State
+from stripefs.errors import StaleVersion
+from stripefs.settings import StoreSettings
+
+__all__ = ["Opened"]
+
+
+class Opened:
+    """Those of `blocks` that `state` says are in use, by the digest of their index; and the stores they come from."""
+
+    def __init__(self, state: State, blocks: Blocks, documents: Documents) -> None:
+        self.devices: dict[str, Device] = {}
+        self._state = state
+        self._blocks = blocks
+        self._documents = documents
+        self._sources: dict[StoreSettings, PackSource] = {}
+        self._wanted: Counter[object] = Counter()  # devices and stores of images that are being attached
+
+    def source(self, store: StoreSettings) -> PackSource:
+        """The store, which is connected when it is first read."""
+        if store not in self._sources:
+            self._sources[store] = PackSource(store)
+        return self._sources[store]
+
+    def source_of(self, attachment: Attachment) -> PackSource:
+        return self.source(StoreSettings(**attachment.store))
+
+    def devices_of(self, attachment: Attachment) -> list[Device]:
+        return [self.devices[use.index] for use in attachment.devices]
+
+    def has_all_of(self, attachment: Attachment) -> bool:
+        return all(use.index in self.devices for use in attachment.devices)
+
+    async def open(self, digest: str, source: PackSource) -> None:
+        """Serve the device with this block index. Several may ask at once."""
+        if digest not in self.devices:
+            index = await self._documents.index(digest, source)
+            if digest not in self.devices:
+                self.devices[digest] = self._blocks.open(digest, index, source)
+
+    async def open_what_was(self) -> None:
+        """Serve the devices that an earlier worker served, where their indexes are here still."""
+        for digest, facts in self._state.known.items():
+            index = await self._documents.kept_index(digest)
+            if index is not None:
+                self.devices[digest] = self._blocks.open(digest, index, self.source(StoreSettings(**facts["store"])))
+
+    async def open_again(self, digest: str) -> Device:
+        """A device in use whose index was not here any more when this worker began. Raises StaleVersion, and what
+        reading the index raises."""
+        facts = self._state.known.get(digest)
+        if facts is not None:
+            await self.open(digest, self.source(StoreSettings(**facts["store"])))
+        if (device := self.devices.get(digest)) is None:
+            raise StaleVersion(f"device {digest[:12]} is not served any more", hint="mount the image again")
+        return device
+
+    @contextmanager
+    def wanting(self, *what: object) -> Iterator[None]:
+        """No store and no device of these is closed meanwhile."""
+        self._wanted.update(what)
+        try:
+            yield
+        finally:
+            self._wanted.subtract(what)
+            self._wanted = +self._wanted
+            self.close_unused()
+
+    def close_unused(self) -> None:
+        for digest in [one for one in self.devices if not self._state.in_use(one) and not self._wanted[one]]:
+            self.devices.pop(digest).close()
+        in_use = [one.store for one in self._state.attachments.values()]
+        in_use += [facts["store"] for facts in self._state.known.values()]
+        stores = {StoreSettings(**one) for one in in_use}
+        for store in [one for one in self._sources if one not in stores and not self._wanted[one]]:
+            self._sources.pop(store).close()
