@@ -81,11 +81,12 @@ def _mounter(
     from imagefs import mounts
 
     if tree.plane != "tree":
+        with mounts.copied(attached, tree) as copy:
 
-        def mount_here(target: str) -> None:
-            mounts.place(attached, target, tree, settings, name=image)
+            def mount_here(target: str) -> None:
+                mounts.place(attached, target, tree, settings, name=image, copy=copy)
 
-        yield mount_here
+            yield mount_here
         return
     lower = leftovers.lower_folder(settings.runtime, attached.id)
     try:

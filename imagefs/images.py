@@ -189,11 +189,13 @@ class Images:
         if entry.size > _METADATA_LIMIT:
             raise FormatError(f"metadata of {entry.size} bytes is more than this program takes")
         try:
+            unpacker = lz4.frame.LZ4FrameDecompressor()
             # One byte more than there should be, and not what a bomb would unpack to.
-            data: bytes = lz4.frame.LZ4FrameDecompressor().decompress(packed, max_length=entry.size + 1)
+            data: bytes = unpacker.decompress(packed, max_length=entry.size + 1)
         except (RuntimeError, EOFError) as error:
             raise DamagedObject(f"metadata {entry.object} in {self.store.url} cannot be unpacked: {error}") from error
-        if len(data) != entry.size or hashlib.sha256(data).hexdigest() != entry.digest:
+        one_frame = unpacker.eof and not unpacker.unused_data
+        if not one_frame or len(data) != entry.size or hashlib.sha256(data).hexdigest() != entry.digest:
             raise DamagedObject(f"metadata {entry.object} in {self.store.url} holds other bytes than the image says")
         return data
 

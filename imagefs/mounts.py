@@ -10,6 +10,7 @@ import contextlib
 import errno
 import fcntl
 import json
+import logging
 import os
 import re
 import shutil
@@ -19,7 +20,7 @@ from pathlib import Path
 from imagefs.daemon import leftovers
 from imagefs.daemon.client import Attached, Client, Recording
 from imagefs.daemon.starting import devices_mount
-from imagefs.plane import erofs, overlay
+from imagefs.plane import erofs, overlay, shared
 from imagefs.plane.options import TreeOptions
 from imagefs.plane.unmount import unmount
 from imagefs.settings import DaemonSettings
@@ -28,6 +29,8 @@ from stripefs.mount import kernel
 from stripefs.settings import MountSettings, StoreSettings
 
 __all__ = ["mount", "place", "show_tree", "take_away", "umount"]
+
+_log = logging.getLogger(__name__)
 
 _UPPER = re.compile(r"/upper/[0-9a-f]{32}$")
 _METADATA = re.compile(r"/metadata/[0-9a-f]{64}\.erofs( \(deleted\))?$")
@@ -40,7 +43,8 @@ def mount(
     with _reserved(target) as path:
         attached = client.attach(store, image, recording, owner=os.getpid(), mountpoint=path)
         try:
-            plane = place(attached, path, options, client.settings, name=image)
+            with copied(attached, options) as copy:
+                plane = place(attached, path, options, client.settings, name=image, copy=copy)
             try:
                 client.mounted(attached, plane)
             except BaseException:
@@ -54,22 +58,43 @@ def mount(
     return attached, plane
 
 
-def place(attached: Attached, target: str, options: TreeOptions, settings: DaemonSettings, *, name: str) -> str:
+@contextlib.contextmanager
+def copied(attached: Attached, options: TreeOptions) -> Iterator[int]:
+    """What `place` may be given as `copy`: a mount of what the daemon has mounted already; -1 where there is none.
+
+    The daemon is only to be found in its own PID namespace.
+    """
+    descriptor = -1
+    if attached.tree is not None and options.plane != "tree" and options.backing != "loop":
+        with contextlib.suppress(OSError):  # its worker has just ended, or we may not look
+            descriptor = shared.copy(*attached.tree)
+    try:
+        yield descriptor
+    finally:
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+def place(
+    attached: Attached, target: str, options: TreeOptions, settings: DaemonSettings, *, name: str, copy: int = -1
+) -> str:
     """Show an attached image at `target`, an empty directory; the plane. Raises MountError with nothing mounted."""
     if not options.rw:
-        return _show(attached, target, options, settings, name)
+        return _show(attached, target, options, settings, name, copy)
     try:
-        return _place_writable(attached, target, options, settings, name)
+        return _place_writable(attached, target, options, settings, name, copy)
     except OSError as error:
         raise MountError(f"{target} cannot be mounted: {error.filename}: {error.strerror}") from error
 
 
-def _place_writable(attached: Attached, target: str, options: TreeOptions, settings: DaemonSettings, name: str) -> str:
+def _place_writable(
+    attached: Attached, target: str, options: TreeOptions, settings: DaemonSettings, name: str, copy: int
+) -> str:
     """Raises MountError, OSError."""
     lower = leftovers.lower_folder(settings.runtime, attached.id)
     try:
         lower.mkdir(parents=True)
-        plane = _show(attached, str(lower), options, settings, name)
+        plane = _show(attached, str(lower), options, settings, name, copy)
         # What is written goes with the mount, so nothing needs to be synced.
         overlay.mount([str(lower)], attached.upper, target, without_disk="memory", volatile=True)
         return plane
@@ -113,10 +138,16 @@ def _is_ours(here: kernel.MountPoint) -> bool:
     return here.fstype == "fuse.imagefs"
 
 
-def _show(attached: Attached, target: str, options: TreeOptions, settings: DaemonSettings, name: str) -> str:
+def _show(attached: Attached, target: str, options: TreeOptions, settings: DaemonSettings, name: str, copy: int) -> str:
     plane = options.plane
     if plane == "auto":
         plane = "erofs" if os.geteuid() == 0 else "tree"
+    if plane == "erofs" and copy >= 0:
+        try:
+            shared.show(copy, target)
+            return plane
+        except OSError as error:
+            _log.info("%s is mounted anew: %s", name, error.strerror)
     if plane == "erofs":
         if not all(device.local for device in attached.devices) and kernel.find_mount(devices_mount(settings)) is None:
             raise MountError(

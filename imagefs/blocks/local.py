@@ -33,7 +33,7 @@ import xxhash
 from imagefs.format.index import BLOCK
 from stripefs.store.ranges import InUse
 
-__all__ = ["LocalDevice", "Stamp", "matches", "row", "rows_here"]
+__all__ = ["LocalDevice", "Stamp", "mark_of", "matches", "row", "rows_here"]
 
 _MAGIC = b"BSBLOCKS"
 _HEADER = struct.Struct("<8sII32s16x")
@@ -248,7 +248,7 @@ class LocalDevice:
             passing = self._mark_path.with_suffix(".passing")
             descriptor = os.open(passing, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
-                _write_at(descriptor, _MARK.pack(_MARK_MAGIC, _VERSION, 0, bytes.fromhex(self.name), *stamp), 0)
+                _write_at(descriptor, mark_of(self.name, stamp), 0)
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
@@ -269,8 +269,7 @@ class LocalDevice:
             mark = self._mark_path.read_bytes()
         except FileNotFoundError:
             return False
-        digest = bytes.fromhex(self.name)
-        if mark == _MARK.pack(_MARK_MAGIC, _VERSION, 0, digest, *_stamp(self._data)):
+        if mark == mark_of(self.name, _stamp(self._data)):
             return True
         self.unmark()
         return False
@@ -319,6 +318,11 @@ class LocalDevice:
 def row(checksum: int, now: float) -> bytes:
     """The row of a block that is here."""
     return _ROW.pack(checksum, min(max(0, int(now) - _EPOCH), 0xFFFFFFFF), _HERE)
+
+
+def mark_of(name: str, stamp: Stamp) -> bytes:
+    """What says that the device with this block index is complete in a data file that was so then."""
+    return _MARK.pack(_MARK_MAGIC, _VERSION, 0, bytes.fromhex(name), *stamp)
 
 
 def rows_here(rows: bytes) -> Iterator[tuple[int, int]]:

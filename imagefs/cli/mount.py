@@ -23,7 +23,7 @@ __all__ = ["command"]
 )
 @click.option("--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones.")
 @recording_flags
-@use_flags
+@use_flags()
 @click.pass_context
 def command(
     ctx: click.Context,

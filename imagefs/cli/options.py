@@ -21,23 +21,28 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 daemon_flags = settings_flags(also=["runtime", "log-level"], options=IMAGEFS)
 """For commands that only talk to the daemon."""
 
-_START_FLAGS = settings_flags("store", "daemon", options=IMAGEFS)
 
+def use_flags(*without: str) -> Callable[[_F], _F]:
+    """How an image becomes a tree, and the settings of the daemon but those named, whose names mean another thing."""
+    start_flags = settings_flags("store", "daemon", without=without, options=IMAGEFS)
 
-def use_flags(function: _F) -> _F:
-    """How an image becomes a tree."""
-    for add in (
-        click.option(
-            "--erofs-backing",
-            "backing",
-            type=click.Choice(["auto", "file", "loop"]),
-            default="auto",
-            help="What the kernel's EROFS mounts: files, or loop devices over them (kernels before 6.12).",
-        ),
-        click.option("--rw", is_flag=True, help="Put a place to write on top; what is written goes with the mount."),
-    ):
-        function = add(function)
-    return _START_FLAGS(function)
+    def add_all(function: _F) -> _F:
+        for add in (
+            click.option(
+                "--erofs-backing",
+                "backing",
+                type=click.Choice(["auto", "file", "loop"]),
+                default="auto",
+                help="What the kernel's EROFS mounts: files, or loop devices over them (kernels before 6.12).",
+            ),
+            click.option(
+                "--rw", is_flag=True, help="Put a place to write on top; what is written goes with the mount."
+            ),
+        ):
+            function = add(function)
+        return start_flags(function)
+
+    return add_all
 
 
 def recording_flags(function: _F) -> _F:

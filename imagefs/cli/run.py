@@ -25,6 +25,10 @@ __all__ = ["command"]
     "--network", type=click.Choice(["host", "none"]), default="host", help="The host's network, or none.  [host]"
 )
 @click.option("--device", "devices", multiple=True, metavar="PATH", help="Give the container this device.")
+@click.option("--memory", default="", metavar="SIZE", help="Most memory of the container.  [no limit]")
+@click.option("--cpus", default="", metavar="N", help="Most processors it may keep busy, such as 1.5.  [no limit]")
+@click.option("--pids-limit", default="", metavar="N", help="Most processes and threads in it.  [no limit]")
+@click.option("--cgroup-parent", default="/", metavar="PATH", help="Its cgroup is made below this one.  [/]")
 @click.option("--tty/--no-tty", default=None, help="Whether there is a terminal.  [when there is one here]")
 @click.option("--oci-runtime", default="auto", metavar="NAME", help="runc, crun, or a path.  [whichever is there]")
 @click.option(
@@ -32,7 +36,7 @@ __all__ = ["command"]
 )
 @click.option("--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones.")
 @recording_flags
-@use_flags
+@use_flags("memory")
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -46,6 +50,10 @@ def command(
     hostname: str,
     network: Literal["host", "none"],
     devices: tuple[str, ...],
+    memory: str,
+    cpus: str,
+    pids_limit: str,
+    cgroup_parent: str,
     tty: bool | None,
     oci_runtime: str,
     plane: Literal["auto", "erofs", "tree"],
@@ -64,7 +72,7 @@ def command(
     from imagefs import containers
     from imagefs.daemon.client import Client
     from imagefs.plane.options import TreeOptions
-    from imagefs.run.options import Bind, RunOptions
+    from imagefs.run.options import Bind, Limits, RunOptions, parse_cgroup
 
     name, settings = image_and_settings(ctx, image, config)
     options = RunOptions(
@@ -80,6 +88,8 @@ def command(
         devices=devices,
         terminal=tty,
         runtime=oci_runtime,
+        limits=Limits.parse(memory, cpus, pids_limit),
+        cgroup_parent=parse_cgroup(cgroup_parent),
     )
     return containers.run(
         Client(settings.daemon),

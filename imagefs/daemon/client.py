@@ -58,7 +58,8 @@ class Attached:
     """An image that the daemon serves.
 
     metadata: the EROFS image on local disk. config: the OCI image config. offline: the store could not be asked. upper:
-    a folder of the cache for what is written to it, to be made by whoever needs it.
+    a folder of the cache for what is written to it, to be made by whoever needs it. tree: where the daemon has it
+    mounted already, if anywhere: the path of a descriptor, and MAJOR:MINOR (`imagefs.plane.shared`).
     """
 
     id: str
@@ -68,6 +69,7 @@ class Attached:
     config: dict[str, Any]
     offline: bool
     upper: str
+    tree: tuple[str, str] | None = None
 
 
 class NoDaemon(MountError):
@@ -127,6 +129,7 @@ class Client:
             answer["config"],
             answer["offline"],
             answer["upper"],
+            (tree["path"], tree["device"]) if (tree := answer.get("tree")) else None,
         )
 
     def mounted(self, attached: Attached, plane: str) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from weakref import WeakKeyDictionary
@@ -32,8 +33,8 @@ _log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-_LIGHT = ("http", "hdfs")
-"""Schemes whose clients are loaded ahead wherever a daemon runs, since they take 14 MiB together; S3's takes 42."""
+_LIGHT = ("http",)
+"""Schemes whose clients are loaded ahead wherever a daemon runs: 9 MiB; S3's takes 42."""
 
 _RESOLVE_WITHIN = 5.0
 """Seconds for a store to say what a tag stands for, when it told us before and may be out of reach now."""
@@ -118,11 +119,8 @@ class Documents:
             await trio.lowlevel.checkpoint()
 
     async def prepare(self) -> None:
-        """Load the clients of stores that are likely to be asked."""
-        try:
-            await trio.to_thread.run_sync(_prepare, self._catalog)
-        except (OSError, StripefsError) as error:
-            _log.warning("a store's client is loaded when it is needed: %s", error)
+        """Load the clients of stores that are likely to be asked. One that cannot be loaded is met when it is."""
+        await trio.to_thread.run_sync(_prepare, self._catalog)
 
     def _calls_to(self, source: PackSource) -> Calls:
         return self._calls.setdefault(source, Calls(self._timeout))
@@ -138,9 +136,16 @@ class Documents:
 
 
 def _prepare(catalog: Catalog) -> None:
-    """Raises OSError, StripefsError."""
-    for scheme in {*_LIGHT, *(parse_url(url).scheme for url in catalog.stores())}:
-        prepare(scheme)
+    try:
+        schemes = {*_LIGHT, *_careful(lambda: {parse_url(url).scheme for url in catalog.stores()})}
+    except (OSError, StripefsError) as error:
+        _log.warning("what stores were asked cannot be told: %s", error)
+        schemes = set(_LIGHT)
+    for scheme in schemes:
+        try:
+            _careful(partial(prepare, scheme))
+        except (OSError, StripefsError) as error:
+            _log.info("what %s:// needs is loaded when it is needed: %s", scheme, error)
 
 
 def _careful(call: Callable[[], _T]) -> _T:

@@ -27,6 +27,7 @@ from imagefs.daemon.opened import Opened
 from imagefs.daemon.starts import Starts
 from imagefs.daemon.state import Attachment, DeviceUse, State
 from imagefs.daemon.sweeper import Sweeper
+from imagefs.daemon.trees import Trees
 from imagefs.daemon.watch import Watch
 from imagefs.format.manifest import Manifest
 from imagefs.images import is_digest
@@ -66,6 +67,7 @@ class Host:
         self._watch = Watch(settings, self)
         self._pinned: dict[str, list[Device]] = {}  # by attachment: those whose local files its mount uses
         self._sweeper = Sweeper(settings)
+        self._trees = Trees(lambda: {one.image for one in self.state.attachments.values()})
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Start when what an earlier worker served is served again; until cancelled."""
@@ -86,6 +88,7 @@ class Host:
             await self._sweeper.find(self.state.attachments)
             task_status.started()
             nursery.start_soon(self._sweeper.run)
+            nursery.start_soon(self._trees.run)
             nursery.start_soon(self._starts.tidy)
             nursery.start_soon(self._documents.prepare)
             await self._offer_what_is_kept()
@@ -102,7 +105,7 @@ class Host:
         manifest = await self._documents.manifest(known.image, source)
         # The worker that was asked first may have died before it had this.
         await self._documents.metadata(manifest.metadata, source)
-        return self._described(known, manifest)
+        return await self._described(known, manifest)
 
     async def _attach(self, request: Mapping[str, Any]) -> dict[str, Any]:
         store, name = StoreSettings(**request["store"]), str(request["image"])
@@ -119,10 +122,10 @@ class Host:
                 digest, offline = await self._documents.resolve(source, name)
                 manifest = await self._documents.manifest(digest, source)
                 with self._opened.wanting(*(one.index for one in manifest.devices)):
-                    attachment = await self._bring(request, digest, manifest, source)
+                    attachment, answer = await self._bring(request, digest, manifest, source)
                     if not offline and not is_digest(name):
                         self._prefer(attachment)
-                    return {**self._described(attachment, manifest), "offline": offline}
+                    return {**answer, "offline": offline}
             raise ServiceDown(
                 f"{redact(store.url)}: no answer within {timeout:g} s",
                 hint="see whether the store is up and reachable; --io-timeout sets how long to wait",
@@ -286,29 +289,45 @@ class Host:
             return found
         return {**found, "blocks": device.index.stored, "present": device.present, "complete": device.complete}
 
-    def _described(self, attachment: Attachment, manifest: Manifest) -> dict[str, Any]:
-        devices, pinned = [], {device.digest: device for device in self._pinned[attachment.id]}
+    async def _described(self, attachment: Attachment, manifest: Manifest) -> dict[str, Any]:
+        """What its client is told. Raises MountError when it was let go meanwhile."""
+        self._check_in_use(attachment)
+        devices: list[dict[str, Any]] = []
+        pinned = {device.digest: device for device in self._pinned[attachment.id]}
         for use in attachment.devices:
             local = use.index in pinned
             path = str(pinned[use.index].path) if local else f"{self._settings.devices}/{use.index}"
             devices.append({"tag": use.tag, "path": path, "local": local})
+        tree = None
+        if all(device["local"] for device in devices):
+            tree = await self._trees.of(attachment.image, attachment.metadata, [str(one["path"]) for one in devices])
+            self._check_in_use(attachment)
         return {
             "id": attachment.id,
             "image": attachment.image,
             "metadata": attachment.metadata,
             "devices": devices,
+            "tree": {"path": tree.path, "device": tree.device} if tree is not None else None,
             "config": manifest.config,
             "offline": False,
             "upper": str(leftovers.upper_folder(self._settings.cache, attachment.id)),
         }
 
+    def _check_in_use(self, attachment: Attachment) -> None:
+        if attachment.id not in self.state.attachments:
+            raise MountError(
+                f"{attachment.name} was let go before it was here",
+                hint="its process ended, it was unmounted, or another image is mounted at the same place",
+            )
+
     # -- devices -------------------------------------------------------------------------------------------------
 
     async def _bring(
         self, request: Mapping[str, Any], digest: str, manifest: Manifest, source: PackSource
-    ) -> Attachment:
-        """Bring all documents here at once. The start begins as soon as its devices can be served: what is fetched
-        ahead then comes while the metadata is unpacked and checked."""
+    ) -> tuple[Attachment, dict[str, Any]]:
+        """Bring all documents here at once; the use of the image, and what its client is told. The start begins as
+        soon as its devices can be served: what is fetched ahead then comes while the metadata is unpacked and checked.
+        """
         attachment: Attachment | None = None
         try:
             async with trio.open_nursery() as nursery:
@@ -317,14 +336,15 @@ class Host:
                     for device in manifest.devices:
                         opening.start_soon(self._opened.open, device.index, source)
                 attachment = self._use(request, digest, manifest)
+            answer = await self._described(attachment, manifest)
         except BaseException as error:
             if attachment is not None and attachment.id in self.state.attachments:
-                self._starts.drop(attachment)  # of what was no start no trace is made
                 self.let_go(attachment)
             if isinstance(error, BaseExceptionGroup):
                 raise _first(error) from None
             raise
-        return attachment
+        self._starts.record(attachment)  # not before: of what was no start no trace is made
+        return attachment, answer
 
     def _resume(self, attachment: Attachment) -> None:
         devices = self._opened.devices_of(attachment)

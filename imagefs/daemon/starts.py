@@ -121,11 +121,15 @@ class Starts:
     # -- the course of a start -----------------------------------------------------------------------------------
 
     def begin(self, attachment: Attachment, devices: Sequence[Device], source: PackSource) -> None:
-        """Record it, unless the attachment says why not, and fetch ahead."""
+        """Fetch ahead; its client is told where the image is once all of it is here."""
         start = self._add(attachment, devices)
-        if not attachment.unrecorded:
-            start.recorder = Recorder([device.size for device in devices])
         self._nursery.start_soon(self._fetch, attachment, start, source)
+
+    def record(self, attachment: Attachment) -> None:
+        """Record it from now on, unless the attachment says why not: its client can use it."""
+        start = self._starts.get(attachment.id)
+        if start is not None and not attachment.unrecorded and not attachment.ready:
+            start.recorder = Recorder([device.size for device in start.devices])
 
     def resume(self, attachment: Attachment, devices: Sequence[Device], source: PackSource) -> None:
         """Go on where a worker ended; what it had recorded is gone."""

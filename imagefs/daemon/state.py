@@ -2,17 +2,37 @@
 
 Pure values. Each change is a record, which the worker appends to the journal that its supervisor keeps before it acts
 on it; `State.apply` of all records makes the state again. Records are JSON objects with one key, the kind of change.
+
+A worker may read what one of another version wrote, when the program was exchanged under live mounts. What it does not
+know it leaves out: the kernel may then hold handles that it never heard of, which answer ESTALE, and it keeps clear of
+their numbers. Ending all mounts would be worse, and no bytes can be wrong, for a device is named by what it holds, and
+a local file that a mount uses is seen to be open.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
+import logging
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Attachment", "DeviceUse", "State"]
+__all__ = ["Attachment", "DeviceUse", "State", "UnknownRecord"]
+
+_log = logging.getLogger(__name__)
+
+_UNHEARD = 1 << 32
+"""Handles that may have been given out in records that were left out: more than any worker opens."""
+
+
+class UnknownRecord(ValueError):
+    """A record of a kind that this version does not know."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__(f"a record of kind {kind!r}")
+        self.kind = kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +82,9 @@ class Attachment:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Attachment:
-        return cls(**{**data, "devices": tuple(DeviceUse(**one) for one in data["devices"])})
+        """The inverse of `to_json`; what it does not know is left out."""
+        uses = (DeviceUse(**_known(DeviceUse, one)) for one in data["devices"])
+        return cls(**{**_known(cls, data), "devices": tuple(uses)})
 
 
 @dataclass(slots=True)
@@ -93,7 +115,7 @@ class State:
         return sum(1 for held in self.handles.values() if held == index)
 
     def apply(self, record: Mapping[str, Any]) -> None:
-        """Make the change that `record` tells."""
+        """Make the change that `record` tells. Raises UnknownRecord."""
         ((kind, value),) = record.items()
         match kind:
             case "attach":
@@ -103,7 +125,7 @@ class State:
                     self.known.setdefault(device.index, {"store": attachment.store, "size": device.size})
             case "change":
                 one = self.attachments.get(value["id"])
-                for name, new in value.items() if one is not None else ():
+                for name, new in _known(Attachment, value).items() if one is not None else ():
                     setattr(one, name, new)
             case "detach":
                 self.attachments.pop(value, None)
@@ -127,7 +149,7 @@ class State:
             case "known":
                 self.known |= value
             case _:
-                raise ValueError(f"a record of kind {kind!r}")
+                raise UnknownRecord(kind)
         used = {device.index for one in self.attachments.values() for device in one.devices}
         used.update(self.handles.values())
         self.known = {index: facts for index, facts in self.known.items() if index in used}
@@ -151,7 +173,26 @@ class State:
 
     @classmethod
     def replayed(cls, payloads: Iterable[bytes]) -> State:
+        """The state that these records make, but for those of another version."""
         state = cls()
+        unknown: Counter[str] = Counter()
         for payload in payloads:
-            state.apply(json.loads(payload))
+            try:
+                state.apply(json.loads(payload))
+            except UnknownRecord as error:
+                unknown[error.kind] += 1
+        if unknown:
+            state.next_handle += _UNHEARD
+            kinds = ", ".join(f"{kind} ({count})" for kind, count in sorted(unknown.items()))
+            _log.warning(
+                "records of an earlier worker that this version does not know are left out: %s; what stands on them "
+                "answers ESTALE",
+                kinds,
+            )
         return state
+
+
+def _known(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
+    """Of `data` what is a field of this dataclass."""
+    names = {one.name for one in dataclasses.fields(kind)}
+    return {name: value for name, value in data.items() if name in names}

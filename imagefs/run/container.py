@@ -29,7 +29,7 @@ from typing import Any, NoReturn
 
 from imagefs.errors import RunError
 from imagefs.plane import overlay
-from imagefs.run import devices, namespace, runtime
+from imagefs.run import cgroups, devices, namespace, runtime
 from imagefs.run.folder import RunFolder, sweep
 from imagefs.run.image_config import ImageConfig, parse_signal
 from imagefs.run.init import SI_KERNEL, stay_behind
@@ -86,6 +86,7 @@ def run(
     command = arguments(options, image)[0]
     stop = parse_signal(image.stop_signal) if image.stop_signal else signal.SIGTERM
     program = runtime.find(options.runtime)
+    cgroups.check(options.limits)
     outside = Outside(
         environ=os.environ,
         hostname=os.uname().nodename,

@@ -2,16 +2,27 @@
 
 from __future__ import annotations
 
+import math
 import posixpath
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from stripefs.errors import ConfigError
+from stripefs.options import count, size
 
-__all__ = ["Bind", "Limits", "Network", "RunOptions"]
+__all__ = ["Bind", "Limits", "Network", "RunOptions", "parse_cgroup"]
 
 Network = Literal["host", "none"]
+
+_LEAST_MEMORY, _MOST_MEMORY = 6 << 20, 1 << 50
+"""The least is Docker's: with less, runtimes do not get as far as the command."""
+
+_LEAST_CPUS, _MOST_CPUS = 0.01, 8192.0
+"""A quota of the kernel is a millisecond at least (kernel/sched/core.c), of our period of 100; NR_CPUS at most."""
+
+_MOST_PROCESSES = 1 << 22
+"""PID_MAX_LIMIT of the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +54,45 @@ class Limits:
     memory: int = 0
     cpus: float = 0.0
     processes: int = 0
+
+    @classmethod
+    def parse(cls, memory: str = "", cpus: str = "", processes: str = "") -> Limits:
+        """From the texts of --memory, --cpus and --pids-limit; "" and 0 are none. Raises ConfigError."""
+        given = {"--memory": (_memory, memory), "--cpus": (_cpus, cpus), "--pids-limit": (_processes, processes)}
+        values: list[Any] = []
+        for flag, (parse, text) in given.items():
+            try:
+                values.append(parse(text) if text else 0)
+            except ConfigError as error:
+                raise ConfigError(f"{flag}: {error.message}", hint=error.hint) from None
+        return cls(*values)
+
+
+def _memory(text: str) -> int:
+    return 0 if text.strip() == "0" else size(_LEAST_MEMORY, _MOST_MEMORY)(text)
+
+
+def _cpus(text: str) -> float:
+    try:
+        found = float(text)
+    except ValueError:
+        found = math.nan
+    if math.isnan(found):
+        raise ConfigError(f"{text!r} is not a number of processors such as 2 or 1.5")
+    if found and not _LEAST_CPUS <= found <= _MOST_CPUS:
+        raise ConfigError(f"{text} is outside {_LEAST_CPUS:g} to {_MOST_CPUS:g}")
+    return found
+
+
+def _processes(text: str) -> int:
+    return count(0, _MOST_PROCESSES)(text)
+
+
+def parse_cgroup(text: str) -> str:
+    """The cgroup of --cgroup-parent, from the top of every hierarchy; "" is the top. Raises ConfigError."""
+    if ".." in text.split("/") or "\0" in text:
+        raise ConfigError(f"--cgroup-parent {text} is no path of a cgroup", hint="give one such as /batch/job7")
+    return posixpath.normpath("/" + text.strip("/"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

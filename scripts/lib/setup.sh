@@ -112,7 +112,8 @@ need_venv() {
         local pip=("$VENV/bin/python" -m pip --disable-pip-version-check --quiet install)
         quietly "${pip[@]}" --require-hashes -r "$ROOT/requirements/build.lock"
         quietly "${pip[@]}" --require-hashes --no-build-isolation -r "$ROOT/requirements/dev.lock"
-        quietly "${pip[@]}" --no-build-isolation --no-deps -e "$ROOT"
+        # A plain path: what setuptools installs otherwise is a finder that costs every command 10 ms, and no user has it.
+        quietly "${pip[@]}" --no-build-isolation --no-deps --config-settings editable_mode=compat -e "$ROOT"
         printf '%s\n' "$wanted" >"$VENV/.made-from"
     ) 9<"$ROOT/requirements" || exit 1
 }

@@ -78,13 +78,15 @@ class SettingsCommand(click.Command):
             formatter.write_text(_FOOTNOTE.format(program.upper()))
 
 
-def settings_flags(*sections: str, also: Iterable[str] = (), options: Options = STRIPEFS) -> Callable[[_F], _F]:
-    """Add the flags of these sections of `options`, and of the single ones named in `also`, to a command."""
-    names = tuple(also)
+def settings_flags(
+    *sections: str, also: Iterable[str] = (), without: Iterable[str] = (), options: Options = STRIPEFS
+) -> Callable[[_F], _F]:
+    """Add the flags of these sections of `options` to a command, `also` single ones, `without` those named there."""
+    names, left_out = tuple(also), tuple(without)
     flags = [
         _Flag(option, options.titles[option.section], alone=option.section not in sections)
         for option in options.all
-        if option.section in sections or option.name in names
+        if (option.section in sections or option.name in names) and option.name not in left_out
     ]
 
     def add(function: _F) -> _F:

@@ -44,10 +44,6 @@ _log = logging.getLogger(__name__)
 TASKS = 512
 """Requests answered at once. pyfuse3's default of 99 could all be reads that wait, and then metadata would wait too."""
 
-_SWITCH = 0.0005
-"""Seconds that a thread may keep the interpreter from the one that answers the kernel; Python's own 5 ms are many reads
-of what is in memory."""
-
 _OPTIONS = frozenset(("fsname=bootseer",))  # names nothing here: the supervisor has mounted already
 
 
@@ -99,7 +95,6 @@ class Backend(Protocol):
 def main(make: Callable[[Start], Backend]) -> None:
     """The program. Exit status 0 after an unmount or a reported start-up failure."""
     kernel.die_with_parent(int(sys.argv[2]))
-    sys.setswitchinterval(_SWITCH)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the supervisor unmounts
     channel = socket.socket(fileno=int(sys.argv[1]))
     code = 0

@@ -84,17 +84,23 @@ class HttpStore(Store):
             raise ConfigError("the URL names no host", hint=f"write {scheme}://HOST/PATH")
         self.url = f"{scheme}://{host}{path.decode(errors='backslashreplace')}"
         self._timeout = settings.host_timeout
-        self._client = httpx.Client(
-            auth=_credentials(userinfo),
-            headers={"User-Agent": f"stripefs/{__version__}", "Accept-Encoding": "identity"},
-            follow_redirects=True,
-            timeout=httpx.Timeout(settings.host_timeout, pool=None),
-            verify=_trusted(),
-            # The threads of the callers bound the connections; waiting for one would count as a silent server.
-            limits=httpx.Limits(
-                max_connections=None, max_keepalive_connections=_IDLE_CONNECTIONS, keepalive_expiry=_IDLE_SECONDS
-            ),
-        )
+        try:
+            self._client = httpx.Client(
+                auth=_credentials(userinfo),
+                headers={"User-Agent": f"stripefs/{__version__}", "Accept-Encoding": "identity"},
+                follow_redirects=True,
+                timeout=httpx.Timeout(settings.host_timeout, pool=None),
+                verify=_trusted(),
+                # The threads of the callers bound the connections; waiting for one would count as a silent server.
+                limits=httpx.Limits(
+                    max_connections=None, max_keepalive_connections=_IDLE_CONNECTIONS, keepalive_expiry=_IDLE_SECONDS
+                ),
+            )
+        except (ImportError, ValueError, httpx.InvalidURL) as error:
+            raise ConfigError(
+                f"the proxy that the environment names cannot be used: {error}",
+                hint="HTTP_PROXY, HTTPS_PROXY and ALL_PROXY take http://HOST:PORT, NO_PROXY the hosts to reach without",
+            ) from error
         self._in_use = InUse(self.url, self._client.close)
 
     def stat(self, path: bytes) -> Status:
@@ -224,10 +230,20 @@ def prepare() -> None:
 
 
 def _trusted() -> ssl.SSLContext:
-    """What certificates are checked against, the same for all stores of a process: reading them takes 40 ms."""
+    """What certificates are checked against, the same for all stores of a process: reading them takes 40 ms.
+
+    Raises ConfigError.
+    """
     named = [os.environ.get(name, "") for name in ("SSL_CERT_FILE", "SSL_CERT_DIR")]
-    changed = [os.stat(path).st_mtime_ns if os.path.exists(path) else 0 for path in named]
-    return _context(*named, *changed)
+    try:
+        changed = [os.stat(path).st_mtime_ns if os.path.exists(path) else 0 for path in named]
+        return _context(*named, *changed)
+    except OSError as error:  # those of ssl are, too
+        where = error.filename or next(filter(None, named), "those that come with httpx")
+        raise ConfigError(
+            f"the certificates to trust cannot be read ({where}): {error.strerror}",
+            hint="SSL_CERT_FILE or SSL_CERT_DIR names them",
+        ) from error
 
 
 @functools.lru_cache(maxsize=1)

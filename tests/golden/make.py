@@ -9,13 +9,16 @@ from __future__ import annotations
 import hashlib
 import io
 import stat
+import tempfile
 from array import array
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import lz4.block
+import xxhash
 
+from imagefs.blocks.local import LocalDevice, Stamp, mark_of
 from imagefs.build.content import Content
 from imagefs.build.layout import lay_out
 from imagefs.format import extents, index
@@ -27,7 +30,22 @@ from imagefs.format.manifest import DeviceEntry, Manifest, Metadata
 from imagefs.format.plan import Plan, Run
 from imagefs.format.trace import Touch, Trace
 
-__all__ = ["BLOCKS", "DEVICES", "DOCUMENTS", "FOLDER", "MANIFEST", "PACKS", "PLACES", "PLAN", "TRACE", "tree"]
+__all__ = [
+    "BLOCKS",
+    "DEVICES",
+    "DOCUMENTS",
+    "FOLDER",
+    "LOCAL",
+    "LOCAL_BLOCKS",
+    "LOCAL_SIZE",
+    "MANIFEST",
+    "PACKS",
+    "PLACES",
+    "PLAN",
+    "STAMP",
+    "TRACE",
+    "tree",
+]
 
 FOLDER = Path(__file__).parent
 
@@ -200,6 +218,29 @@ def pack_documents() -> tuple[bytes, bytes]:
     return pack, out.getvalue()
 
 
+LOCAL, LOCAL_SIZE = digest("index").hex(), 4 * BLOCK + 8192
+"""The device of the table: the digest of its block index, and its bytes."""
+
+LOCAL_BLOCKS = {1: (BLOCKS[0], 1_600_000_000), 4: (BLOCKS[1][:5000], 6_000_000_000)}
+"""Those that are here, and when each was last used, in seconds since 1970."""
+
+STAMP: Stamp = (0x1122334455667788, LOCAL_SIZE, 1_700_000_000_123_456_789)
+
+
+def table_document() -> bytes:
+    """Of a device of five blocks: two are here, one was given up, and two never were."""
+    with tempfile.TemporaryDirectory() as folder:
+        device = LocalDevice(Path(folder), LOCAL, 5, LOCAL_SIZE)
+        for block, (data, now) in {3: (b"given up", 1_650_000_000), **LOCAL_BLOCKS}.items():
+            checksum = xxhash.xxh3_64_intdigest(data)
+            device.write(block, data, checksum, now)
+            device.settle(block, checksum, now)
+        device.clear(3)
+        device.write_rows(device.take_dirty())
+        device.close()
+        return Path(folder, f"{LOCAL}.table").read_bytes()
+
+
 DOCUMENTS: dict[str, Callable[[], bytes]] = {
     "index": index_document,
     "metadata.erofs": metadata_document,
@@ -209,6 +250,8 @@ DOCUMENTS: dict[str, Callable[[], bytes]] = {
     "trace.json": TRACE.to_json,
     "plan.json": PLAN.to_json,
     "layout": layout_document,
+    "local.table": table_document,
+    "local.complete": lambda: mark_of(LOCAL, STAMP),
 }
 
 

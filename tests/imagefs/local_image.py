@@ -1,4 +1,4 @@
-"""An image of a store brought to this machine as a whole, and mounted by the kernel with no daemon in between."""
+"""Images that lie on this machine as a whole, mounted by the kernel with no daemon in between."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from imagefs.plane import erofs
 from imagefs.progress import Progress
 from stripefs.mount import kernel
 
-__all__ = ["LocalImage", "build_layout"]
+__all__ = ["FileImage", "LocalImage", "build_layout"]
 
 
 def build_layout(path: Path, images: Images, temporary: Path, tag: str = "app") -> str:
@@ -24,18 +24,12 @@ def build_layout(path: Path, images: Images, temporary: Path, tag: str = "app") 
         return build(tree.root, tree.contents, images, tag=tag, source=tree.digest, config=tree.config).digest
 
 
-class LocalImage:
-    """Metadata and devices as files in `folder`; `mountpoint` once it is mounted."""
+class FileImage:
+    """Metadata and devices as files; its tree is at `mountpoint`, which is made, once it is mounted."""
 
-    def __init__(self, images: Images, digest: str, folder: Path) -> None:
-        folder.mkdir()
-        self.metadata, self.mountpoint = folder / "meta.erofs", folder / "mnt"
-        manifest = images.manifest(digest)
-        self.metadata.write_bytes(images.metadata(manifest.metadata))
-        self.devices = [folder / device.tag for device in manifest.devices]
-        for path, device in zip(self.devices, manifest.devices, strict=True):
-            _write_device(images, images.index(device.index), path)
-        self.mountpoint.mkdir()
+    def __init__(self, metadata: Path, devices: list[Path], mountpoint: Path) -> None:
+        self.metadata, self.devices, self.mountpoint = metadata, devices, mountpoint
+        mountpoint.mkdir()
 
     def fsck(self) -> str:
         """What fsck.erofs has against it, "" for nothing."""
@@ -49,6 +43,18 @@ class LocalImage:
     def close(self) -> None:
         while kernel.find_mount(str(self.mountpoint)) is not None:
             kernel.unmount(str(self.mountpoint), kernel.MNT_DETACH)
+
+
+class LocalImage(FileImage):
+    """One of a store, brought to `folder`, which is made."""
+
+    def __init__(self, images: Images, digest: str, folder: Path) -> None:
+        folder.mkdir()
+        manifest = images.manifest(digest)
+        (folder / "meta.erofs").write_bytes(images.metadata(manifest.metadata))
+        super().__init__(folder / "meta.erofs", [folder / one.tag for one in manifest.devices], folder / "mnt")
+        for path, device in zip(self.devices, manifest.devices, strict=True):
+            _write_device(images, images.index(device.index), path)
 
 
 def _write_device(images: Images, index: Index, path: Path) -> None:

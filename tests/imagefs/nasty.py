@@ -107,6 +107,16 @@ def facts(root: Path, *, times: bool = True) -> dict[bytes, tuple[Any, ...]]:
     return found
 
 
+def differences(shown: Path, expected: Path) -> dict[bytes, tuple[Any, Any]]:
+    """The facts of both trees about each name of which they are not the same."""
+    ours, theirs = facts(shown), facts(expected)
+    return {
+        path: (ours.get(path), theirs.get(path))
+        for path in ours.keys() | theirs.keys()
+        if ours.get(path) != theirs.get(path)
+    }
+
+
 def _links(status: os.stat_result) -> int | None:
     """Names of an inode; of a directory only some file systems count them."""
     return None if stat.S_ISDIR(status.st_mode) else status.st_nlink

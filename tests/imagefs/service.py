@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from imagefs.build.directory import scan
 from imagefs.build.image import Report, build
+from imagefs.daemon.client import Client
 from imagefs.daemon.starting import running
 from imagefs.images import Images
 from imagefs.settings import DaemonSettings
@@ -94,8 +95,13 @@ class Service:
         return running(self.settings) is not None
 
     def status(self) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.ok("status", "--json"))
-        return found
+        """What the daemon says; `imagefs status --json` prints the same."""
+        return Client(self.settings).status()
+
+    def plan_is_here(self) -> bool:
+        """Whether its one image has a plan, and as much as that was fetched."""
+        (image,) = self.status()["images"]
+        return bool(0 < image["planned_blocks"] <= sum(device["present"] for device in image["devices"]))
 
     def log(self) -> str:
         path = Path(self.settings.runtime, "imagefs.log")
@@ -110,6 +116,11 @@ class Service:
     def processes(self) -> list[int]:
         """Everything of this daemon that runs."""
         return [pid for pid, command in _commands() if any(self.folder.as_posix() in word for word in command)]
+
+    def stop(self) -> None:
+        """End the daemon as one that is asked to; what is mounted stays."""
+        Client(self.settings).stop()
+        eventually(lambda: not self.processes(), "the end of the daemon")
 
     def close(self) -> None:
         """End everything, whatever state it is in."""

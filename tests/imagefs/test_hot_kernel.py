@@ -19,23 +19,15 @@ pytestmark = [pytest.mark.mount, pytest.mark.root]
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("source") / "root"
-    root.mkdir()
-    nasty.make(root)
-    return root
-
-
-@pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Images:
     return open_store(tmp_path_factory.mktemp("images") / "store")
 
 
 @pytest.fixture(scope="module")
-def optimized(source: Path, images: Images) -> Report:
-    digest = build_tree(source, images)
-    modules = sorted(path for path in (source / "many").iterdir() if path.stat().st_size > 2048)[::-3]
-    reads = [(os.fsencode(path.relative_to(source)), 0) for path in modules]
+def optimized(nasty_tree: Path, images: Images) -> Report:
+    digest = build_tree(nasty_tree, images)
+    modules = sorted(path for path in (nasty_tree / "many").iterdir() if path.stat().st_size > 2048)[::-3]
+    reads = [(os.fsencode(path.relative_to(nasty_tree)), 0) for path in modules]
     reads += [(b"files/%d" % (3 * nasty.MIB + 5), at << 16) for at in (48, 7, 8)]  # its last bytes among them
     reads += [(b"files/%d" % size, 0) for size in (2049, 4095, 4097, 65535, 65536, 65537)]
     reads += [(b"hard", 65536), (b"hard", 3 << 16), (b"sparse", 10 << 20)]
@@ -53,12 +45,9 @@ def local(images: Images, optimized: Report, tmp_path_factory: pytest.TempPathFa
         image.close()
 
 
-def test_the_kernel_shows_the_tree_that_was_scanned(source: Path, local: LocalImage) -> None:
+def test_the_kernel_shows_the_tree_that_was_scanned(nasty_tree: Path, local: LocalImage) -> None:
     local.mount()
-    shown, expected = nasty.facts(local.mountpoint), nasty.facts(source)
-    assert shown.keys() == expected.keys()
-    different = {path: (shown[path], expected[path]) for path in expected if shown[path] != expected[path]}
-    assert not different
+    assert nasty.differences(local.mountpoint, nasty_tree) == {}
 
 
 def test_fsck_accepts_it(local: LocalImage) -> None:
@@ -66,7 +55,7 @@ def test_fsck_accepts_it(local: LocalImage) -> None:
 
 
 def test_what_was_touched_is_read_from_the_hot_device(
-    source: Path, images: Images, optimized: Report, tmp_path: Path
+    nasty_tree: Path, images: Images, optimized: Report, tmp_path: Path
 ) -> None:
     """With a hot device of zeros exactly the extents that were traced are other than they should be."""
     image = LocalImage(images, optimized.digest, tmp_path / "image")
@@ -74,11 +63,11 @@ def test_what_was_touched_is_read_from_the_hot_device(
     hot.write_bytes(bytes(hot.stat().st_size))
     try:
         image.mount()
-        module = max((path for path in (source / "many").iterdir() if path.stat().st_size > 2048), key=str)
+        module = max((path for path in (nasty_tree / "many").iterdir() if path.stat().st_size > 2048), key=str)
         traced = image.mountpoint / "many" / module.name
         assert traced.read_bytes() == bytes(module.stat().st_size)
         large = f"files/{3 * nasty.MIB + 5}"
-        shown, expected = (image.mountpoint / large).read_bytes(), (source / large).read_bytes()
+        shown, expected = (image.mountpoint / large).read_bytes(), (nasty_tree / large).read_bytes()
         wrong = {at >> 16 for at in range(0, len(shown), 4096) if shown[at : at + 4096] != expected[at : at + 4096]}
         assert wrong == {7, 8, 48}
     finally:

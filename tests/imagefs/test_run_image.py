@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,8 @@ from tests.imagefs.containers import fill
 from tests.imagefs.service import Service, built, eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
+
+SETTINGS = {"background_rate": "0"}
 
 CONFIG = {"config": {"Env": ["PATH=/bin", "COLOUR=blue"], "Cmd": ["sh", "-c", "echo hello from $COLOUR"]}}
 
@@ -28,33 +29,24 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    made = Service(tmp_path)
-    try:
-        yield made
-    finally:
-        made.close()
-
-
 @pytest.mark.parametrize("plane", ["erofs", "tree"])
-def test_a_container_from_nothing(service: Service, store: Path, plane: str) -> None:
-    assert service.ok("run", "--plane", plane, f"{store}#small") == "hello from blue\n"
-    done = service.run("run", "--plane", plane, "--rw", f"{store}#small", "--", "sh", "-c", "echo x > /new; exit 7")
+def test_a_container_from_nothing(host: Service, store: Path, plane: str) -> None:
+    assert host.ok("run", "--plane", plane, f"{store}#small") == "hello from blue\n"
+    done = host.run("run", "--plane", plane, "--rw", f"{store}#small", "--", "sh", "-c", "echo x > /new; exit 7")
     assert done.returncode == 7, done.stderr
-    assert service.status()["images"] == []
+    assert host.status()["images"] == []
 
 
-def test_a_worker_that_dies_does_not_end_a_container(service: Service, store: Path) -> None:
+def test_a_worker_that_dies_does_not_end_a_container(host: Service, store: Path) -> None:
     script = "echo begun; read line; cat /large | md5sum; exit 3"
-    process = service.start("run", f"{store}#small", "--", "sh", "-c", script, stdin=-1)
+    process = host.start("run", f"{store}#small", "--", "sh", "-c", script, stdin=-1)
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
-    service.kill_worker()
+    host.kill_worker()
     out, err = process.communicate("go on\n", timeout=60)
     assert process.returncode == 3, err
     assert out.endswith("  -\n")
-    assert service.status()["images"] == []
+    assert host.status()["images"] == []
 
 
 def test_a_job_says_that_it_has_started(service: Service, store: Path) -> None:
@@ -67,15 +59,15 @@ def test_a_job_says_that_it_has_started(service: Service, store: Path) -> None:
     eventually(lambda: "plan_traces" in service.log(), "the trace")
 
 
-def test_a_run_that_is_killed_leaves_nothing(service: Service, store: Path) -> None:
-    process = service.start("run", "--rw", f"{store}#small", "--", "sh", "-c", "echo begun; sleep 1000")
+def test_a_run_that_is_killed_leaves_nothing(host: Service, store: Path) -> None:
+    process = host.start("run", "--rw", f"{store}#small", "--", "sh", "-c", "echo begun; sleep 1000")
     assert process.stdout is not None
     assert process.stdout.readline() == "begun\n"
     os.kill(process.pid, signal.SIGKILL)
     process.communicate(timeout=60)
-    eventually(lambda: service.status()["images"] == [], "the image to be let go")
-    assert [one.path for one in kernel.mounts() if Path(one.path).is_relative_to(service.folder)] == [
-        service.settings.devices
+    eventually(lambda: host.status()["images"] == [], "the image to be let go")
+    assert [one.path for one in kernel.mounts() if Path(one.path).is_relative_to(host.folder)] == [
+        host.settings.devices
     ]
-    service.ok("run", f"{store}#small")  # which sweeps away what the other left
-    assert os.listdir(Path(service.settings.runtime, "imagefs/runs")) == [".lock"]
+    host.ok("run", f"{store}#small")  # which sweeps away what the other left
+    assert os.listdir(Path(host.settings.runtime, "imagefs/runs")) == [".lock"]

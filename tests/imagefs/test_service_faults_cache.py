@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,24 +21,14 @@ from tests.imagefs.faults import (
     mount_here,
     mounts_below,
     objects,
-    status_of,
     sums,
     umount_here,
 )
 from tests.imagefs.service import Service, eventually
 
-pytestmark = [pytest.mark.mount, pytest.mark.root, pytest.mark.stress]
+pytestmark = [pytest.mark.mount, pytest.mark.root, pytest.mark.slow]
 
 SETTINGS = {"background_rate": "0", "io_timeout": "5"}
-
-
-@pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    made = Service(tmp_path, **SETTINGS)
-    try:
-        yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture
@@ -84,74 +75,72 @@ DAMAGE: dict[str, Callable[[Path], None]] = {
 }
 
 
-@pytest.mark.parametrize("how", DAMAGE)
-def test_a_damaged_cache(service: Service, tmp_path: Path, how: str) -> None:
-    """An image for each kind of file; all of it was here as a whole. The next daemon shows the right bytes of all."""
-    images = [make_image(tmp_path / f"image{number}", seed=number, size=MIB // 2) for number in range(len(PLACES))]
+def test_a_damaged_cache(service: Service, tmp_path: Path) -> None:
+    """An image for each kind of file and damage; all of it was here. The next daemon shows the right bytes of all."""
     cache = Path(service.settings.cache)
-    damaged: list[Path] = []
+    sources: dict[tuple[str, str], Path] = {}
+    kept: dict[tuple[str, str], dict[str, Path]] = {}
     known: set[Path] = set()
-    target = service.mountpoint()
     ensure(service)
-    for (source, store), place in zip(images, PLACES, strict=True):
-        mount_here(service, store, target)
-        assert sums(target) == sums(source)
-        eventually(lambda: status_of(service)["images"][0]["devices"][0]["complete"], "the whole image")
-        umount_here(service, target)
-        (path,) = set(cache.glob(place)) - known
-        damaged.append(path)
-        known |= {path for one in PLACES for path in cache.glob(one)}
-    service.ok("daemon", "--stop")
-    eventually(lambda: not service.processes(), "the end of the daemon")
-    for path in damaged:
-        DAMAGE[how](path)
+    for number, case in enumerate((place, how) for place in PLACES for how in DAMAGE):
+        sources[case], store = make_image(tmp_path / f"image{number}", seed=number, size=MIB // 2, small=2)
+        mount_here(service, store, service.mountpoint(f"mnt{number}"))
+        assert sums(service.mountpoint(f"mnt{number}")) == sums(sources[case])
+        kept[case] = {place: path for place in PLACES for path in cache.glob(place) if path not in known}
+        known |= set(kept[case].values())
+        kept[case]["blocks/*.complete"] = kept[case]["blocks/*.data"].with_suffix(".complete")  # which comes later
+    eventually(lambda: all(path.exists() for paths in kept.values() for path in paths.values()), "all to be whole")
+    for number in range(len(sources)):
+        umount_here(service, service.mountpoint(f"mnt{number}"))
+    service.stop()
+    for (place, how), paths in kept.items():
+        DAMAGE[how](paths[place])
     ensure(service)
-    targets = [service.mountpoint(f"again{number}") for number in range(len(images))]
-    for (source, store), target, place in zip(images, targets, PLACES, strict=True):
-        mount_here(service, store, target)
-        assert sums(target) == sums(source), place
-    status = status_of(service)
+    for number, (case, source) in enumerate(sources.items()):
+        mount_here(service, source.parent / "store", service.mountpoint(f"mnt{number}"))
+        assert sums(service.mountpoint(f"mnt{number}")) == sums(source), case
+    status = service.status()
     assert status["restarts"] == 0
-    assert len(status["images"]) == len(images)
-    for target in targets:
-        umount_here(service, target)
+    assert len(status["images"]) == len(sources)
 
 
-def test_a_block_is_damaged_while_it_is_served(service: Service, tmp_path: Path) -> None:
+def test_a_block_is_damaged_while_it_is_served(service: Service, image: tuple[Path, Path]) -> None:
     """Each read is checked, of a device that is not here as a whole; the kernel's own copies are dropped."""
-    source, store = make_image(tmp_path / "image")
+    source, store = image
     target = service.mountpoint()
-    service.ok("mount", f"{store}#t", str(target))
+    ensure(service)
+    mount_here(service, store, target)
     with (target / "large").open("rb") as file:
         begun = file.read(MIB)
     (data,) = Path(service.settings.cache, "blocks").glob("*.data")
-    present = eventually(lambda: status_of(service)["images"][0]["devices"][0]["present"], "blocks on disk")
+    present = eventually(lambda: service.status()["images"][0]["devices"][0]["present"], "blocks on disk")
     assert present < 40
-    service.ok("umount", str(target))
+    umount_here(service, target)
     with data.open("r+b") as file:
         for at in range(0, 4 * MIB, 32 << 10):
             file.seek(at + 11)
             file.write(b"\xff\x00\xff")
     Path("/proc/sys/vm/drop_caches").write_text("2")  # the daemon's file, which nobody has open now
-    service.ok("mount", f"{store}#t", str(target))
+    mount_here(service, store, target)
     assert (target / "large").read_bytes()[: len(begun)] == begun
     assert sums(target) == sums(source)
-    assert status_of(service)["blocks"]["damaged"]["disk"] > 0
-    service.ok("umount", str(target))
+    assert service.status()["blocks"]["damaged"]["disk"] > 0
+    umount_here(service, target)
 
 
 def test_a_disk_that_fills_up(service: Service, small_disk: Path, tmp_path: Path) -> None:
     source, store = make_image(tmp_path / "image")
     target = service.mountpoint()
     service.environment["IMAGEFS_CACHE_SIZE"] = "1GB"  # more than there is
-    service.ok("mount", f"{store}#t", str(target))
+    ensure(service)
+    mount_here(service, store, target)
     assert sums(target) == sums(source)
-    status = status_of(service)
+    status = service.status()
     assert status["blocks"]["disk_errors"] > 0
     assert status["restarts"] == 0
-    os.kill(status["worker_pid"], 9)
+    os.kill(status["worker_pid"], signal.SIGKILL)
     assert sums(target) == sums(source)
-    service.ok("umount", str(target))
+    umount_here(service, target)
 
 
 def test_no_room_for_an_image_at_all(service: Service, small_disk: Path, tmp_path: Path) -> None:
@@ -159,7 +148,8 @@ def test_no_room_for_an_image_at_all(service: Service, small_disk: Path, tmp_pat
     source, store = make_image(tmp_path / "image", size=MIB)
     other, others = make_image(tmp_path / "other", seed=2, size=MIB)
     first, second = service.mountpoint("first"), service.mountpoint("second")
-    service.ok("mount", f"{store}#t", str(first))
+    ensure(service)
+    mount_here(service, store, first)
     ballast = small_disk / "ballast"
     fill_up(ballast)
     done = service.run("mount", f"{others}#t", str(second))
@@ -169,44 +159,46 @@ def test_no_room_for_an_image_at_all(service: Service, small_disk: Path, tmp_pat
     assert "No space left on device" in done.stderr
     assert sums(first) == sums(source)
     ballast.unlink()
-    service.ok("mount", f"{others}#t", str(second))
+    mount_here(service, others, second)
     assert sums(second) == sums(other)
     for target in (first, second):
-        service.ok("umount", str(target))
+        umount_here(service, target)
 
 
 def test_a_cache_that_becomes_read_only(service: Service, small_disk: Path, tmp_path: Path) -> None:
     source, store = make_image(tmp_path / "image")
     _, others = make_image(tmp_path / "other", seed=2)
     target = service.mountpoint()
-    service.ok("mount", f"{store}#t", str(target))
+    ensure(service)
+    mount_here(service, store, target)
     remount(small_disk, "ro")
     assert sums(target) == sums(source)
     done = service.run("mount", f"{others}#t", str(service.mountpoint("second")))
     assert (done.returncode, done.stdout) == (3, ""), done.stderr
     assert "Read-only file system" in done.stderr
-    status = status_of(service)
+    status = service.status()
     assert len(status["images"]) == 1
     assert status["restarts"] == 0
-    service.ok("umount", str(target))
-    service.ok("daemon", "--stop")
+    umount_here(service, target)
+    service.stop()
     service.ok("mount", f"{store}#t", str(target))  # its documents are here
     assert sums(target) == sums(source)
-    service.ok("umount", str(target))
+    umount_here(service, target)
     remount(small_disk, "rw")
-    service.ok("mount", f"{store}#t", str(target))
+    mount_here(service, store, target)
     assert sums(target) == sums(source)
-    service.ok("umount", str(target))
+    umount_here(service, target)
 
 
 def test_a_worker_comes_up_on_a_cache_that_became_read_only(service: Service, small_disk: Path, tmp_path: Path) -> None:
     source, store = make_image(tmp_path / "image", size=MIB)
     target = service.mountpoint()
-    service.ok("mount", f"{store}#t", str(target))
+    ensure(service)
+    mount_here(service, store, target)
     remount(small_disk, "ro")
     service.kill_worker()
     assert sums(target) == sums(source)
-    service.ok("umount", str(target))
+    umount_here(service, target)
 
 
 def fill_up(path: Path) -> None:
@@ -241,5 +233,5 @@ def test_two_daemons_and_one_cache(service: Service, tmp_path: Path) -> None:
         assert not other.answers()
     finally:
         other.close()
-    assert len(status_of(service)["images"]) == 1
+    assert len(service.status()["images"]) == 1
     assert objects(Path(service.settings.cache), "names") != []

@@ -85,6 +85,7 @@ def request(store: Path | str, **values: Any) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 async def test_200_uses_leave_nothing(
     tmp_path: Path, store: Path, memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,7 +111,7 @@ async def test_200_uses_leave_nothing(
             gc.collect()
             descriptors = len(os.listdir("/proc/self/fd"))
             kinds = Counter(type(one).__name__ for one in gc.get_objects())
-            return kinds, descriptors, len(host._sources), len(list(memory.journal().load()))
+            return kinds, descriptors, len(host._opened._sources), len(list(memory.journal().load()))
 
         for number in range(20):
             await use(number)
@@ -171,6 +172,7 @@ async def test_one_that_gives_up_takes_nobody_along(tmp_path: Path, store: Path,
         assert len(host.state.attachments) == 1
 
 
+@pytest.mark.slow
 async def test_a_use_ends_with_its_process(tmp_path: Path, store: Path, memory: Memory) -> None:
     """Also when that happens while there is no worker, and its number was given to somebody else."""
     with subprocess.Popen(["sleep", "1000"]) as process:
@@ -200,6 +202,7 @@ async def test_a_number_that_was_given_to_somebody_else(tmp_path: Path, store: P
         await eventually(lambda: host.state.attachments == {}, "it to be let go")
 
 
+@pytest.mark.slow
 async def test_clocks_that_jump(tmp_path: Path, store: Path, memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A start lasts as long as it lasts, whatever the time of day becomes."""
     async with running(tmp_path, memory, record_seconds=0.5) as host:

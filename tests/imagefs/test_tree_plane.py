@@ -173,6 +173,7 @@ def test_device_nodes_are_devices(tree: TreeMount) -> None:
         os.lstat(tree.path / ("n" * 256))
 
 
+@pytest.mark.slow
 def test_100_000_names(mount: Mount, tmp_path: Path) -> None:
     one = Inode(stat.S_IFREG | 0o644, data=b"x")
     root = Inode(stat.S_IFDIR | 0o755, children={b"entry-%06d" % number: one for number in range(100_000)})
@@ -223,6 +224,7 @@ def served(tmp_path: Path) -> Iterator[Mounts]:
         made.close()
 
 
+@pytest.mark.slow
 def test_devices_that_went_and_came_back(image: SmallImage, source: Path, served: Mounts, mount: Mount) -> None:
     """As when the daemon's supervisor is killed and the next one serves the same paths."""
     (served.source / "device").write_bytes(Path(image.device).read_bytes())
@@ -301,6 +303,7 @@ print(repr(facts))
 """
 
 
+@pytest.mark.slow
 def test_a_plain_user_sees_the_same(image: SmallImage, source: Path, tmp_path: Path) -> None:
     """Through fusermount3, in a mount namespace whose /dev/fuse everyone may open."""
     target, devices = tmp_path / "mnt", tmp_path / "dev"

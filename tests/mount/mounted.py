@@ -192,7 +192,7 @@ class Mounts:
 
     def close(self) -> None:
         problems = []
-        for mounted in self._made:
+        for mounted in reversed(self._made):  # of two at one place the later one's worker and mount are there
             mounted.clean_up()
             for line in mounted.log_text().splitlines():
                 loud = any(f" {level} " in line for level in ("WARNING", "ERROR", "CRITICAL"))

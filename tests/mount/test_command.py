@@ -143,6 +143,7 @@ def test_status_tells_what_the_mount_does(shell: Shell) -> None:
     assert str(shell.mountpoint) in [entry["mountpoint"] for entry in json.loads(shell.run("status", "--json").stdout)]
 
 
+@pytest.mark.slow
 def test_probe_inside_a_mount_asks_it_for_its_source(shell: Shell) -> None:
     url = f"throttled+file://{shell.source}?hosts=3&rate=1GB/s"
     shell.mount("--range-size", "1MiB", source=url)
@@ -205,7 +206,6 @@ def test_what_cannot_be_mounted_leaves_nothing(shell: Shell) -> None:
     cases: list[tuple[int, str, tuple[object, ...]]] = [
         (3, "", ("mount", "nowhere", "mnt")),
         (3, "", ("mount", "file", "mnt")),
-        (3, "", ("mount", "hdfs://127.0.0.1:1/", "mnt", "--io-timeout", "2s")),
         (2, "unknown scheme", ("mount", "ftp://a/b", "mnt")),
         (32, "mkdir -p", ("mount", "source", "none")),
         (32, "is not a directory", ("mount", "source", "file")),
@@ -218,6 +218,13 @@ def test_what_cannot_be_mounted_leaves_nothing(shell: Shell) -> None:
         assert words in done.stderr, done
     assert not shell.is_mounted()
     assert not workers_of(str(shell.mountpoint))
+
+
+@pytest.mark.slow
+def test_a_cluster_that_is_away_is_waited_for_no_longer_than_wanted(shell: Shell) -> None:
+    done = shell.run("mount", "hdfs://127.0.0.1:1/", "mnt", "--io-timeout", "1s")
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (3, "", 1), done
+    assert not shell.is_mounted()
 
 
 def test_a_log_nobody_named_goes_with_the_mount(shell: Shell) -> None:

@@ -13,6 +13,7 @@ from tests.mount.mounted import MIB, Mounts, sha256
 pytestmark = pytest.mark.mount
 
 
+@pytest.mark.slow
 def test_transient_faults_are_not_seen(mounts: Mounts) -> None:
     mounts.forgive("stripefs.read")
     rng = random.Random(4)

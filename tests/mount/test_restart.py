@@ -66,6 +66,7 @@ def _kill_until_done(mounted: Mounted, done: threading.Event, seed: int, most: i
     return kills
 
 
+@pytest.mark.slow
 def test_eight_readers_survive_kills(mounts: Mounts) -> None:
     mounts.forgive(REPLACED)
     file = _source_file(mounts, 24 * MIB)
@@ -116,6 +117,7 @@ def test_kill_with_reads_in_flight(mounts: Mounts) -> None:
     assert answers == {at: data[at : at + 4096] for at in range(0, 16 * MIB, MIB)}
 
 
+@pytest.mark.slow
 def test_kill_during_readdir(mounts: Mounts) -> None:
     mounts.forgive(REPLACED)
     names = [f"{number:05}-{'y' * (number % 60)}" for number in range(6000)]
@@ -250,6 +252,7 @@ def test_a_mapping_never_mixes_versions(mounts: Mounts, in_place: bool, kill: bo
             assert new.stdout.readline() == "[b'new.']\n"
 
 
+@pytest.mark.slow
 def test_replacing_under_readers_never_mixes(mounts: Mounts) -> None:
     """Versions of equal length, swapped while eight readers open, read and map: each sees one version or an error."""
     size = 2 * MIB
@@ -342,6 +345,7 @@ def test_upgrade_by_sighup(mounts: Mounts) -> None:
         assert first + opened.read(4 * MIB) == file.read_bytes()
 
 
+@pytest.mark.slow
 def test_supervisor_killed_fails_closed(mounts: Mounts) -> None:
     _source_file(mounts, MIB)
     mounted = mounts.mount()

@@ -113,6 +113,7 @@ for _ in range(60):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.mount
 def test_killed_callers_do_no_harm(mounts: Mounts) -> None:
     """Processes that are killed in the middle of lookups: the worker that served them stays."""

@@ -16,38 +16,20 @@ client may differ; a subclass states them with the reason.
 
 from __future__ import annotations
 
-import functools
 import itertools
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import ClassVar, NamedTuple, Protocol
+from typing import ClassVar
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stripefs.errors import Abandoned, IsADirectory, NotADirectory, NotFound, StaleVersion, StoreError, Unsupported
-from stripefs.store.base import Handle, Identity, Kind, Status, Store
-
-ODD_NAMES = (
-    b" leading and trailing ",
-    b".hidden",
-    b"100%",
-    b"%41",
-    b"a+b",
-    b"a?b=c&d",
-    b"a#b",
-    b"quote'\"`",
-    b"back\\slash",
-    b"[glob]*{x}",
-    b"semi;colon,comma",
-    "grüße 世界 🎉".encode(),
-    b"-dash",
-    b"~tilde",
-)
-"""Names that some client, URL or shell has been known to mangle. All valid UTF-8 and all allowed in HDFS."""
+from stripefs.store.base import Handle, Identity, Kind, Store
+from tests.store.material import ODD_NAMES, Place, Populate, RecordingWatch, content, listing
 
 _SIZE = 300_001
 _CASES = settings(
@@ -55,59 +37,6 @@ _CASES = settings(
     deadline=None,  # a real store's calls have no upper bound worth failing for
     suppress_health_check=[HealthCheck.differing_executors, HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
-
-
-class Populate(Protocol):
-    """Changes the place behind the store's back. Paths are the store's. A missing parent folder is made."""
-
-    def write(self, path: bytes, data: bytes) -> None:
-        """Make the file, or put a new version in its place as the store's users do (rename, overwrite, PUT)."""
-
-    def append(self, path: bytes, data: bytes) -> None:
-        """Add to the file in place; where the store cannot, write the whole anew."""
-
-    def truncate(self, path: bytes, length: int) -> None:
-        """Cut the file in place; where the store cannot, write the whole anew."""
-
-    def delete(self, path: bytes) -> None: ...
-
-    def mkdir(self, path: bytes) -> None: ...
-
-
-class Place(NamedTuple):
-    store: Store
-    populate: Populate
-
-
-class RecordingWatch:
-    """Notes what a read reports. `give_up_at`: bytes after which `progress` raises Abandoned."""
-
-    def __init__(self, *, cancelled: bool = False, give_up_at: int | None = None) -> None:
-        self.cancelled = cancelled
-        self.received: list[int] = []
-        self.close: Callable[[], None] | None = None
-        self.registered = threading.Event()
-        self._give_up_at = give_up_at
-
-    def progress(self, received: int) -> None:
-        self.received.append(received)
-        if self._give_up_at is not None and received >= self._give_up_at:
-            self.cancelled = True
-            raise Abandoned("the test gave up")
-
-    def on_cancel(self, close: Callable[[], None] | None) -> None:
-        self.close = close
-        if close is not None:
-            self.registered.set()
-
-
-@functools.cache
-def content(size: int, seed: int = 0) -> bytes:
-    return random.Random(seed).randbytes(size)
-
-
-def listing(store: Store, path: bytes, after: bytes = b"") -> list[Status]:
-    return list(itertools.chain.from_iterable(store.scandir(path, after)))
 
 
 class StoreConformance:

@@ -7,6 +7,7 @@ request handler and the bytes asked for.
 from __future__ import annotations
 
 import json
+import random
 import socket
 import struct
 import threading
@@ -16,8 +17,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-__all__ = ["FILE_ID", "FakeCluster", "FakeDataNode", "FakeNameNode", "Manner", "Request", "closed_port", "serving"]
+from stripefs.settings import StoreSettings
+from stripefs.store.hdfs import HdfsStore
 
+__all__ = [
+    "DATA", "FILE_ID", "TIMEOUT", "FakeCluster", "FakeDataNode", "FakeNameNode", "Manner", "Request", "closed_port",
+    "good", "running", "serving", "settings_for",
+]  # fmt: skip
+
+DATA = random.Random(3).randbytes(3 << 20)  # what the file holds
+TIMEOUT = 0.5  # long enough for a busy machine to answer, short enough to wait for
 FILE_ID = 4711
 DIRECTORY_ID = 16385
 
@@ -187,3 +196,31 @@ def closed_port() -> str:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))
         return f"127.0.0.1:{sock.getsockname()[1]}"
+
+
+def good(request: Request, wanted: bytes) -> None:
+    request.answer(200, wanted, "application/octet-stream")
+
+
+def settings_for(cluster: FakeCluster | FakeNameNode, **more: object) -> StoreSettings:
+    namenode = cluster.namenode if isinstance(cluster, FakeCluster) else cluster
+    port = int(namenode.address.rpartition(":")[2])
+    values: dict[str, object] = {
+        "url": "hdfs://127.0.0.1:8020/",
+        "transport": "webhdfs",
+        "webhdfs_port": port,
+        "hdfs_user": "me",
+        "host_timeout": TIMEOUT,
+    }
+    return StoreSettings(**(values | more))  # type: ignore[arg-type]
+
+
+@contextmanager
+def running(*manners: Manner) -> Iterator[tuple[FakeCluster, HdfsStore]]:
+    """A cluster with one DataNode for each manner, and the store that is it."""
+    with FakeCluster.running(DATA, *manners) as cluster:
+        store = HdfsStore(settings_for(cluster))
+        try:
+            yield cluster, store
+        finally:
+            store.close()

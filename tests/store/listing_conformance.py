@@ -9,7 +9,7 @@ import pytest
 
 from stripefs.errors import NotADirectory, NotFound
 from stripefs.store.base import Kind, Store
-from tests.store.conformance import ODD_NAMES, Populate, content, listing
+from tests.store.material import ODD_NAMES, Populate, content, listing
 
 
 class ListingConformance:

@@ -9,7 +9,7 @@ import pytest
 
 from stripefs.errors import Exists, IsADirectory, NotFound
 from stripefs.store.base import Store
-from tests.store.conformance import content, listing
+from tests.store.material import content, listing
 
 MIB = 1 << 20
 

@@ -9,9 +9,10 @@ from stripefs.errors import NotADirectory, NotFound
 from stripefs.settings import StoreSettings
 from stripefs.store.hdfs import HdfsStore
 from tests.hdfs_instance import HdfsInstance
-from tests.store.conformance import ODD_NAMES, Place, StoreConformance
+from tests.store.conformance import StoreConformance
 from tests.store.hdfs_places import HdfsPopulate, WebHdfs
 from tests.store.listing_conformance import ListingConformance
+from tests.store.material import ODD_NAMES, Place
 from tests.store.put_conformance import PutConformance
 
 pytestmark = pytest.mark.cluster

@@ -14,8 +14,8 @@ from stripefs.settings import StoreSettings
 from stripefs.store.base import Kind
 from stripefs.store.hdfs import HdfsStore
 from tests.hdfs_instance import HdfsInstance, hdfs_instance
-from tests.store.conformance import listing
 from tests.store.hdfs_places import HdfsPopulate, WebHdfs
+from tests.store.material import listing
 
 pytestmark = pytest.mark.cluster
 

@@ -22,8 +22,8 @@ from stripefs.store.libhdfs import (
     on_permanent_thread,
 )
 from tests.hdfs_instance import HdfsInstance
-from tests.store.conformance import content
 from tests.store.hdfs_places import HdfsPopulate, WebHdfs
+from tests.store.material import content
 from tests.store.test_hdfs_conformance import HdfsConformance
 
 SCRIPTS = Path(__file__).parent.parent.parent / "scripts"

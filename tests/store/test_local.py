@@ -23,8 +23,9 @@ from stripefs.store import newfile
 from stripefs.store.base import Kind
 from stripefs.store.local import LocalStore
 from stripefs.store.url import open_store
-from tests.store.conformance import ODD_NAMES, Place, StoreConformance, content, listing
+from tests.store.conformance import StoreConformance
 from tests.store.listing_conformance import ListingConformance
+from tests.store.material import ODD_NAMES, Place, content, listing
 from tests.store.places import LocalPopulate
 from tests.store.put_conformance import PutConformance
 

@@ -13,8 +13,9 @@ from stripefs.settings import StoreSettings
 from stripefs.store.arrow import ArrowStore
 from stripefs.store.base import Kind, Store
 from stripefs.store.url import open_store
-from tests.store.conformance import Place, StoreConformance, content, listing
+from tests.store.conformance import StoreConformance
 from tests.store.listing_conformance import ListingConformance
+from tests.store.material import Place, content, listing
 from tests.store.places import BucketPopulate
 from tests.store.put_conformance import PutConformance
 from tests.store.s3_server import BUCKET, Server, s3_server
@@ -99,7 +100,7 @@ def test_roots_that_cannot_be_used(server: Server, store: Store, request: pytest
         open_store(StoreSettings(url=server.url(f"{request.node.name}/file")))
 
 
-@pytest.mark.parametrize("kind", ["s3", "gs"])
+@pytest.mark.parametrize("kind", ["s3", pytest.param("gs", marks=pytest.mark.slow)])
 def test_an_endpoint_that_is_away(server: Server, kind: str) -> None:
     url = f"{kind}://bucket/x?endpoint-override=127.0.0.1:9&scheme=http&anonymous=true"
     with pytest.raises(ServiceDown):

@@ -12,7 +12,7 @@ from stripefs.settings import StoreSettings, redact
 from stripefs.store.local import LocalStore
 from stripefs.store.url import open_store, parse_url
 from stripefs.store.wrappers import CountingStore, FaultyStore, ThrottledStore
-from tests.store.conformance import listing
+from tests.store.material import listing
 
 
 def opened(url: str) -> object:

@@ -22,8 +22,9 @@ from stripefs.store.url import open_store
 from stripefs.store.wrappers import CountingStore, DelayedStore, FaultyStore, ShortStore, ThrottledStore
 from stripefs.store.wrappers.counting import _Covered
 from stripefs.store.wrappers.hosts import Bucket, Hosts, write_control
-from tests.store.conformance import Place, RecordingWatch, StoreConformance, content, listing
+from tests.store.conformance import StoreConformance
 from tests.store.listing_conformance import ListingConformance
+from tests.store.material import Place, RecordingWatch, content, listing
 from tests.store.places import LocalPopulate
 
 MIB = 1 << 20

@@ -98,6 +98,7 @@ def test_direct_reads_check_what_they_get(tmp_path: Path) -> None:
         direct(str(file), Clock())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["mmap_alternate", "mmap_all"])
 def test_two_processes_copy_all_tensors_and_notice_disorder(tmp_path: Path, pattern: str) -> None:
     file = make(tmp_path, safetensors=True, size=17 * CHUNK)

@@ -2,14 +2,11 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import click
 import pytest
 
-import stripefs
 from stripefs.cli import app as application
 from stripefs.cli import main as start
 from stripefs.cli import mounting, status
@@ -17,16 +14,15 @@ from stripefs.cli.border import guarded, line, wants_debug
 from stripefs.errors import ConfigError, MountError, NotFound
 from stripefs.mount import daemon
 from stripefs.settings import MIB, Settings
+from tests.unit import command_conformance
+from tests.unit.command_conformance import CommandConformance, completed
 
-COMMAND = Path(sys.executable).with_name("stripefs")
-HELPER = Path(sys.executable).with_name("mount.stripefs")
+COMMAND, HELPER = command_conformance.program("stripefs"), command_conformance.program("mount.stripefs")
 
 
 @pytest.fixture(autouse=True)
 def no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name in [name for name in os.environ if name.startswith("STRIPEFS_")]:
-        monkeypatch.delenv(name)
+    command_conformance.forget_settings(tmp_path, monkeypatch)
 
 
 @pytest.fixture
@@ -43,39 +39,13 @@ def mounted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Settings, bool]]:
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = application.main(arguments)
-    out, err = capsys.readouterr()
-    return code, out, err
+    return command_conformance.said(application, capsys, arguments)
 
 
-def test_every_command_is_there_and_described_as_on_the_page() -> None:
-    context = click.Context(application.app)
-    for name in start.COMMANDS:
-        command = application.app.get_command(context, name)
-        assert command is not None
-        assert command.name == name
-        assert command.help
-
-
-def test_both_ways_to_the_page_agree(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["stripefs", "--help"])
-    assert start.run() == 0
-    page = capsys.readouterr().out
-    assert page == start.page()
-    assert application.app.get_help(click.Context(application.app)) == page.rstrip()
-    assert all(len(text) <= 80 for text in page.splitlines())
-
-
-def test_without_arguments_the_page_is_an_error(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sys, "argv", ["stripefs"])
-    assert start.run() == 2
-    assert capsys.readouterr() == ("", start.page())
-
-
-def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(capsys, "--version") == (0, f"stripefs {stripefs.__version__}\n", "")
+class TestStripefs(CommandConformance):
+    name = "stripefs"
+    click_module = application
+    first_module = start
 
 
 @pytest.mark.parametrize(
@@ -189,13 +159,6 @@ def test_watching_goes_on_until_interrupted(
     assert (code, out, err.strip()) == (130, "[]\n[]\n", "stripefs: interrupted")
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts(capsys: pytest.CaptureFixture[str], shell: str) -> None:
-    code, out, err = said(capsys, "completion", shell)
-    assert (code, err) == (0, "")
-    assert "_STRIPEFS_COMPLETE" in out
-
-
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
@@ -206,13 +169,7 @@ def test_completion_scripts(capsys: pytest.CaptureFixture[str], shell: str) -> N
     ],
 )
 def test_completion(words: str, offered: str) -> None:
-    environ = os.environ | {
-        "_STRIPEFS_COMPLETE": "bash_complete",
-        "COMP_WORDS": words,
-        "COMP_CWORD": str(words.count(" ")),
-    }
-    done = subprocess.run([COMMAND, "x"], env=environ, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [f"plain,{offered}"]
+    assert completed("stripefs", words) == [f"plain,{offered}"]
 
 
 def test_status_of_what_is_no_mount(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

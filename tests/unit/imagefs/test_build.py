@@ -19,14 +19,7 @@ from imagefs.format.index import BLOCK, NOWHERE, Index
 from imagefs.format.inode import HOLE
 from imagefs.images import Images
 from imagefs.progress import Progress
-from stripefs.store.local import LocalStore
 from tests.imagefs import nasty
-
-
-@pytest.fixture
-def images(tmp_path: Path) -> Images:
-    (tmp_path / "store").mkdir()
-    return Images(LocalStore(os.fsencode(tmp_path / "store")))
 
 
 @pytest.fixture

@@ -3,63 +3,32 @@
 from __future__ import annotations
 
 import io
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import click
 import pytest
 
-import stripefs
 from imagefs.cli import app as application
 from imagefs.cli import main as start
 from imagefs.cli.progress import Bar, shown
 from stripefs.cli.flags import SettingsCommand
-
-COMMAND = Path(sys.executable).with_name("imagefs")
+from tests.unit import command_conformance
+from tests.unit.command_conformance import CommandConformance, completed
 
 
 @pytest.fixture(autouse=True)
 def no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    for name in [name for name in os.environ if name.startswith("IMAGEFS_")]:
-        monkeypatch.delenv(name)
+    command_conformance.forget_settings(tmp_path, monkeypatch)
 
 
 def said(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    code = application.main(arguments)
-    out, err = capsys.readouterr()
-    return code, out, err
+    return command_conformance.said(application, capsys, arguments)
 
 
-def test_every_command_is_there_and_described_as_on_the_page() -> None:
-    context = click.Context(application.app)
-    for name in start.COMMANDS:
-        command = application.app.get_command(context, name)
-        assert command is not None
-        assert command.name == name
-        assert command.help
-
-
-def test_every_page_can_be_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    for name in start.COMMANDS:
-        code, out, err = said(capsys, name, "--help")
-        assert (code, err) == (0, "")
-        assert out.startswith(f"Usage: imagefs {name} ")
-
-
-def test_both_ways_to_the_page_agree(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", ["imagefs", "--help"])
-    assert start.run() == 0
-    page = capsys.readouterr().out
-    assert page == start.page()
-    assert application.app.get_help(click.Context(application.app)) == page.rstrip()
-    assert all(len(text) <= 80 for text in page.splitlines())
-
-
-def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
-    assert said(capsys, "--version") == (0, f"imagefs {stripefs.__version__}\n", "")
+class TestImagefs(CommandConformance):
+    name = "imagefs"
+    click_module = application
+    first_module = start
 
 
 @pytest.mark.parametrize(
@@ -130,22 +99,9 @@ def test_a_flag_of_a_command_beats_a_variable(
     assert "--max-entries: " in said(capsys, "build", "dir:/", str(tmp_path), "--max-entries", "0")[2]
 
 
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_completion_scripts(capsys: pytest.CaptureFixture[str], shell: str) -> None:
-    code, out, err = said(capsys, "completion", shell)
-    assert (code, err) == (0, "")
-    assert "_IMAGEFS_COMPLETE" in out
-
-
 @pytest.mark.parametrize(("words", "offered"), [("imagefs opt", "optimize"), ("imagefs trace me", "merge")])
 def test_completion(words: str, offered: str) -> None:
-    environ = os.environ | {
-        "_IMAGEFS_COMPLETE": "bash_complete",
-        "COMP_WORDS": words,
-        "COMP_CWORD": str(words.count(" ")),
-    }
-    done = subprocess.run([COMMAND, "x"], env=environ, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == [f"plain,{offered}"]
+    assert completed("imagefs", words) == [f"plain,{offered}"]
 
 
 def test_settings_are_grouped_on_the_page(capsys: pytest.CaptureFixture[str]) -> None:

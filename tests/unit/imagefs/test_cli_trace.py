@@ -18,11 +18,6 @@ from tests.unit.imagefs.started import build_tree, imports, make_tree, open_stor
 
 
 @pytest.fixture
-def images(tmp_path: Path) -> Images:
-    return open_store(tmp_path / "store")
-
-
-@pytest.fixture
 def root(tmp_path: Path) -> Path:
     return make_tree(tmp_path / "tree")
 

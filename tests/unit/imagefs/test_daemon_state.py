@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import logging
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefs.daemon.state import Attachment, DeviceUse, State
+from imagefs.daemon.state import Attachment, DeviceUse, State, UnknownRecord
 
 INDEXES = ("a" * 64, "b" * 64, "c" * 64)
 
@@ -97,3 +99,35 @@ def test_the_store_that_was_first_counts_until_another_is_told() -> None:
     state.apply({"known": {INDEXES[0]: {"store": {"url": "/other"}, "size": 4096}}})
     state.apply({"detach": "two"})
     assert State.replayed(json.dumps(one).encode() for one in state.records()).known == state.known
+
+
+def test_records_of_a_later_version_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    known: list[dict[str, object]] = [
+        {"attach": attachment("one", INDEXES[:1]).to_json()},
+        {"lookup": INDEXES[0]},
+        {"open": [1, INDEXES[0]]},
+    ]
+    later: list[dict[str, object]] = [{"lend": [2, INDEXES[1]]}, {"lend": [3, INDEXES[1]]}, {"colour": None}]
+    mixed = [later[0], *known[:2], later[1], known[2], later[2]]
+    expected = State.replayed(json.dumps(record).encode() for record in known)
+    assert not caplog.records
+    state = State.replayed(json.dumps(record).encode() for record in mixed)
+    (said,) = caplog.records
+    assert said.levelno == logging.WARNING
+    assert "colour (1), lend (2)" in said.getMessage()
+    assert state.next_handle > 1 << 32  # the numbers that were lent in those records are never given again
+    assert dataclasses.replace(state, next_handle=expected.next_handle) == expected
+    again = State.replayed(json.dumps(record).encode() for record in state.records())
+    assert again.next_handle == state.next_handle
+    with pytest.raises(UnknownRecord, match="lend"):
+        state.apply(later[0])  # ours are all known
+
+
+def test_fields_of_a_later_version_are_left_out() -> None:
+    one = attachment("one", INDEXES[:1])
+    written = one.to_json()
+    written |= {"colour": "blue", "devices": [{**written["devices"][0], "shape": "round"}]}
+    state = State()
+    state.apply({"attach": written})
+    state.apply({"change": {"id": "one", "mountpoint": "/m", "colour": "red"}})
+    assert state.attachments == {"one": dataclasses.replace(one, mountpoint="/m")}

@@ -16,6 +16,7 @@ import trio
 import xxhash
 from trio.testing import MockClock
 
+from imagefs.blocks import fetch
 from imagefs.blocks.fetch import Blocks
 from imagefs.blocks.local import LocalDevice
 from imagefs.format.index import BLOCK
@@ -272,7 +273,7 @@ CRASHING = textwrap.dedent("""
 """)
 
 
-@pytest.mark.parametrize("limit", [1 << 30, 30 * BLOCK])
+@pytest.mark.parametrize("limit", [pytest.param(1 << 30, marks=pytest.mark.slow), 30 * BLOCK])
 async def test_killed_at_any_time_it_goes_on_with_what_is_right(tmp_path: Path, limit: int) -> None:
     made = make(noise(120), per_pack=11)
     folder = tmp_path / "blocks"
@@ -385,3 +386,17 @@ async def test_opened_many_times_while_it_is_checked(tmp_path: Path) -> None:
             blocks.open(made.digest, made.index, FakeSource(made))
         await eventually(lambda: device.complete)
         assert len(blocks.snapshot()["devices"]) == 1
+
+
+async def test_a_device_is_checked_in_a_lull(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch, "LULL", 1.0)
+    made = make(noise(8))
+    async with running(tmp_path / "blocks") as blocks:
+        device = blocks.open(made.digest, made.index, FakeSource(made))
+        await device.fetch(range(8))
+        await eventually(lambda: device.present == 8)
+        for _ in range(20):
+            assert not device.complete
+            await device.read(0, 10)
+            await trio.sleep(0.02)
+        await eventually(lambda: device.complete)

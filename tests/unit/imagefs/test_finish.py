@@ -26,17 +26,7 @@ from stripefs.settings import StoreSettings
 from stripefs.store.local import LocalStore
 from stripefs.store.url import open_store as connect
 from stripefs.store.wrappers.base import Parser, WrappedStore
-from tests.unit.imagefs.started import build_tree, imports, make_tree, open_store, record
-
-
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tree(tmp_path_factory.mktemp("tree") / "source")
-
-
-@pytest.fixture
-def images(tmp_path: Path) -> Images:
-    return open_store(tmp_path / "store")
+from tests.unit.imagefs.started import build_tree, imports, record
 
 
 @pytest.fixture

@@ -141,6 +141,7 @@ def ours(seed: int, call: Callable[[], Result]) -> Result | None:
         raise AssertionError(f"seed {seed}") from error
 
 
+@pytest.mark.slow
 def test_archives(tmp_path: Path) -> None:
     fine = 0
     for seed in range(ROUNDS * 5):

@@ -21,12 +21,7 @@ from imagefs.traces import Traces
 from stripefs.errors import Unsupported
 from stripefs.store.base import Capabilities
 from stripefs.store.local import LocalStore
-from tests.unit.imagefs.stored import age, build_tree, files, images_in, put_counter, write_tree
-
-
-@pytest.fixture
-def images(tmp_path: Path) -> Images:
-    return images_in(tmp_path / "store")
+from tests.unit.imagefs.stored import age, build_tree, files, put_counter, write_tree
 
 
 @pytest.fixture

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import lz4.block
 import pytest
+import xxhash
 
+from imagefs.blocks import local
+from imagefs.blocks.local import LocalDevice, rows_here
 from imagefs.format.erofs import Image
 from imagefs.format.extents import ExtentTable, digest_of
 from imagefs.format.index import NOWHERE, Index, Pack
@@ -16,7 +19,22 @@ from imagefs.format.inode import address
 from imagefs.format.manifest import Manifest
 from imagefs.format.plan import Plan
 from imagefs.format.trace import Trace
-from tests.golden.make import BLOCKS, DEVICES, DOCUMENTS, FOLDER, MANIFEST, PACKS, PLACES, PLAN, TRACE, tree
+from tests.golden.make import (
+    BLOCKS,
+    DEVICES,
+    DOCUMENTS,
+    FOLDER,
+    LOCAL,
+    LOCAL_BLOCKS,
+    LOCAL_SIZE,
+    MANIFEST,
+    PACKS,
+    PLACES,
+    PLAN,
+    STAMP,
+    TRACE,
+    tree,
+)
 from tests.unit.imagefs.trees import read_back, seen
 
 
@@ -89,3 +107,37 @@ def test_documents() -> None:
     assert Manifest.from_json(golden("manifest.json")) == MANIFEST
     assert Trace.from_json(golden("trace.json")) == TRACE
     assert Plan.from_json(golden("plan.json")) == PLAN
+
+
+def test_what_is_here(tmp_path: Path) -> None:
+    """A table of that time is taken up by a device of today."""
+    (tmp_path / f"{LOCAL}.table").write_bytes(golden("local.table"))
+    with (tmp_path / f"{LOCAL}.data").open("wb") as file:
+        file.truncate(LOCAL_SIZE)
+    device = LocalDevice.found(tmp_path, LOCAL)
+    assert device is not None
+    try:
+        seconds_of_2020 = 1577836800
+        assert list(rows_here(device.rows())) == [
+            (block, min(when - seconds_of_2020, (1 << 32) - 1)) for block, (_, when) in LOCAL_BLOCKS.items()
+        ]
+        for block in range(5):
+            here = LOCAL_BLOCKS.get(block)
+            assert device.checksum(block) == (xxhash.xxh3_64_intdigest(here[0]) if here else None)
+        assert (device.present, device.marked) == (2, False)
+    finally:
+        device.close()
+
+
+@pytest.mark.parametrize("changed", [None, 0, 8, 12, 16, 47, 48, 56, 64, 71])
+def test_what_is_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: int | None) -> None:
+    """A mark of that time holds for the file that it names; one that says anything else is taken away."""
+    mark = bytearray(golden("local.complete"))
+    if changed is not None:
+        mark[changed] ^= 1
+    (tmp_path / f"{LOCAL}.complete").write_bytes(mark)
+    monkeypatch.setattr(local, "_stamp", lambda _: STAMP)
+    device = LocalDevice(tmp_path, LOCAL, 5, LOCAL_SIZE)
+    device.close()
+    assert device.marked == (changed is None)
+    assert (tmp_path / f"{LOCAL}.complete").exists() == (changed is None)

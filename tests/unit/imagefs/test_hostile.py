@@ -212,6 +212,7 @@ def test_marks_of_a_layer_take_no_more_time_than_its_names(victim: Victim) -> No
 # -- what only a large archive shows --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_million_names_against_the_limit() -> None:
     names = itertools.repeat(Entry((b"x",), Inode(0o100644)), 1_000_001)
     with pytest.raises(HostileLayer, match="more than 1000000 entries"):

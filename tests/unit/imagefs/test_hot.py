@@ -27,16 +27,6 @@ from imagefs.traces import Traces, load_plan
 from tests.unit.imagefs.started import Stored, build_tree, imports, make_tree, open_store, record, trace
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tree(tmp_path_factory.mktemp("tree") / "source")
-
-
-@pytest.fixture
-def images(tmp_path: Path) -> Images:
-    return open_store(tmp_path / "store")
-
-
 @pytest.fixture
 def digest(source: Path, images: Images) -> str:
     return build_tree(source, images)

@@ -94,6 +94,7 @@ async def listed(tree: ImageTree, node: int, room: int = 7) -> dict[bytes, Serve
             found[name] = attributes
 
 
+@pytest.mark.slow
 async def test_a_directory_with_everything_in_it_is_shown_as_it_is(tmp_path: Path) -> None:
     source = tmp_path / "root"
     source.mkdir()
@@ -376,6 +377,7 @@ async def test_a_name_of_100_000_is_found_by_halving(big: bytes) -> None:
             await tree.lookup(ROOT, absent)
 
 
+@pytest.mark.slow
 async def test_a_listing_of_100_000_goes_on_where_it_stopped(big: bytes) -> None:
     image = CountingImage(big)
     tree = ImageTree(image, FakeDevices().read)

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import hashlib
+import random
 from pathlib import Path
 
+import lz4.frame
 import pytest
 
-from imagefs.errors import DamagedObject, NoSuchImage
+from imagefs.errors import DamagedObject, FormatError, NoSuchImage
 from imagefs.format.index import Pack
-from imagefs.images import GRACE, Images
+from imagefs.format.manifest import Metadata
+from imagefs.images import GRACE, Images, object_path
 from stripefs.errors import ServiceDown
 from stripefs.store.base import Status
 from stripefs.store.local import LocalStore
@@ -18,11 +21,6 @@ from tests.unit.imagefs.stored import age, build_tree, files, images_in, put_cou
 DATA = b"blocks of a pack"
 PACK = Pack(hashlib.sha256(DATA).digest(), len(DATA))
 HOURS = GRACE / 3600
-
-
-@pytest.fixture
-def images(tmp_path: Path) -> Images:
-    return images_in(tmp_path / "store")
 
 
 def test_what_is_there_is_not_written_again(images: Images) -> None:
@@ -92,3 +90,52 @@ def test_patience_outlasts_a_store_that_comes_back(tmp_path: Path) -> None:
     with pytest.raises(ServiceDown):
         Images(Flaky(bytes(tmp_path))).has_pack(PACK)
     assert Images(Flaky(bytes(tmp_path)), patience=5).has_pack(PACK)
+
+
+EROFS = bytes(5000) + random.Random(1).randbytes(90_000)
+FRAME: bytes = lz4.frame.compress(EROFS, store_size=True)
+
+
+def metadata_of(images: Images, packed: bytes, size: int = len(EROFS)) -> bytes:
+    """What is read of an image whose metadata is said to be EROFS, with so many bytes, and is stored as `packed`."""
+    name = hashlib.sha256(packed).hexdigest()
+    images.store.put(object_path("metadata", name), [packed])
+    return images.metadata(Metadata(hashlib.sha256(EROFS).hexdigest(), size, name))
+
+
+def test_metadata_is_what_was_stored(images: Images) -> None:
+    assert metadata_of(images, FRAME) == EROFS
+    assert images.metadata(images.put_metadata(b"")) == b""
+
+
+@pytest.mark.parametrize(
+    "packed",
+    [
+        pytest.param(b"", id="nothing"),
+        pytest.param(FRAME[:10], id="a part of the header"),
+        pytest.param(FRAME[: len(FRAME) // 2], id="half a frame"),
+        pytest.param(FRAME[:-4], id="a frame without its end"),
+        pytest.param(FRAME + b"more", id="bytes behind the frame"),
+        pytest.param(FRAME + FRAME, id="two frames"),
+        pytest.param(
+            lz4.frame.compress(EROFS[:50_000]) + lz4.frame.compress(EROFS[50_000:]), id="a frame for each half"
+        ),
+        pytest.param(FRAME[:20] + bytes([FRAME[20] ^ 255]) + FRAME[21:], id="a damaged block"),
+        pytest.param(lz4.frame.compress(EROFS[:-1] + b"x"), id="other bytes"),
+        pytest.param(EROFS, id="not compressed"),
+    ],
+)
+def test_metadata_that_is_not_one_frame_of_the_right_bytes_is_refused(images: Images, packed: bytes) -> None:
+    with pytest.raises(DamagedObject):
+        metadata_of(images, packed)
+
+
+@pytest.mark.parametrize("size", [0, 1, len(EROFS) - 1, len(EROFS) + 1, 1 << 30])
+def test_metadata_of_another_size_than_the_image_says_is_refused(images: Images, size: int) -> None:
+    with pytest.raises(DamagedObject):
+        metadata_of(images, FRAME, size)
+
+
+def test_no_more_metadata_is_taken_than_this_program_can_hold(images: Images) -> None:
+    with pytest.raises(FormatError):
+        metadata_of(images, FRAME, 1 << 33)

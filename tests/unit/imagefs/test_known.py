@@ -11,12 +11,7 @@ from imagefs.build.known import KnownBlocks
 from imagefs.errors import BuildError
 from imagefs.format.manifest import Manifest
 from imagefs.images import Images
-from tests.unit.imagefs.stored import build_tree, files, images_in, write_tree
-
-
-@pytest.fixture
-def images(tmp_path: Path) -> Images:
-    return images_in(tmp_path / "store")
+from tests.unit.imagefs.stored import build_tree, files, write_tree
 
 
 def test_blocks_of_several_images_are_shared(images: Images, tmp_path: Path) -> None:

@@ -32,11 +32,6 @@ _orders = st.lists(st.lists(st.integers(0, 30), unique=True), max_size=8)
 
 
 @pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tree(tmp_path_factory.mktemp("tree") / "source")
-
-
-@pytest.fixture(scope="module")
 def images(tmp_path_factory: pytest.TempPathFactory) -> Images:
     return open_store(tmp_path_factory.mktemp("images") / "store")
 

@@ -17,14 +17,8 @@ from imagefs.traces import Traces, load_plan, local_traces
 from stripefs.errors import NotFound, PermissionDenied
 from stripefs.store.base import Handle, Identity
 from stripefs.store.local import LocalStore
-from tests.unit.imagefs.started import open_store
 
 BASE, OTHER = "ab" * 32, "cd" * 32
-
-
-@pytest.fixture
-def images(tmp_path: Path) -> Images:
-    return open_store(tmp_path / "store")
 
 
 @pytest.fixture

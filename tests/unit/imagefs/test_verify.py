@@ -21,12 +21,7 @@ from imagefs.housekeeping.verify import Result, verify
 from imagefs.images import KINDS, Images
 from imagefs.traces import Traces
 from tests.imagefs import nasty
-from tests.unit.imagefs.stored import build_tree, files, images_in, write_tree
-
-
-@pytest.fixture
-def images(tmp_path: Path) -> Images:
-    return images_in(tmp_path / "store")
+from tests.unit.imagefs.stored import build_tree, files, write_tree
 
 
 def flip(path: Path) -> None:

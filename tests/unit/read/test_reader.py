@@ -21,9 +21,13 @@ from stripefs.store.wrappers.throttled import ThrottledStore
 MIB = 1 << 20
 
 
+@pytest.fixture(scope="module")
+def data():
+    return random.Random(1).randbytes(24 * MIB + 12345)
+
+
 @pytest.fixture
-def content(tmp_path):
-    data = random.Random(1).randbytes(24 * MIB + 12345)
+def content(tmp_path, data):
     (tmp_path / "big").write_bytes(data)
     (tmp_path / "empty").touch()
     return data

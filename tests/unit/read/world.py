@@ -197,3 +197,30 @@ class World:
     def _next(self, client: Client) -> None:
         client.active = False
         client.at += 1
+
+
+def limits(budget=256 * MIB, threads=32, per_host=3, **changed):
+    return Limits(
+        **{
+            "budget": budget,
+            "range_size": 8 * MIB,
+            "threads": threads,
+            "per_host": per_host,
+            "io_timeout": 90.0,
+            **changed,
+        }
+    )
+
+
+def eight(**changed):
+    return {f"h{number}": Host(**{"rate": 40e6, **changed}) for number in range(8)}
+
+
+def sequential(length, step=MIB):
+    return [(at, min(step, length - at)) for at in range(0, length, step)]
+
+
+def dealt(length):
+    """8 MiB blocks dealt out to eight hosts in turn, so that only the policy can lose speed."""
+    blocks = placed(length, 8 * MIB, 1, 1, 0)
+    return [type(block)(block.offset, block.length, (f"h{n % 8}",)) for n, block in enumerate(blocks)]

@@ -1,0 +1,73 @@
+"""One file system for all who look at an image: an EROFS mount that stands in no directory until somebody shows it.
+
+Whoever holds the descriptor of such a mount has it; others copy it by its path below /proc and show it where they like,
+also in mount namespaces of their own. All are one and the same file system, so what one container has read is in memory
+for all of them, once. When the holder lets go it lives on where it is shown, and ends with the last of those. The
+kernel allows the copy since Linux 6.15; before, and wherever any of this is refused, an image is mounted for each.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+
+__all__ = ["copy", "device_of", "make", "show"]
+
+# System calls, by numbers that all architectures share, and their flags: include/uapi/linux/mount.h.
+_OPEN_TREE, _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT = 428, 429, 430, 431, 432
+_OPEN_TREE_CLONE = 1
+_MOVE_MOUNT_F_EMPTY_PATH = 4
+_CLOEXEC = 1
+_SET_FLAG, _SET_STRING, _CREATE = 0, 1, 6
+_MOUNT_ATTR_RDONLY = 1
+_AT_FDCWD = -100
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def make(metadata: str, devices: Sequence[str]) -> int:
+    """A descriptor of a new EROFS mount of this image. Reads all these files, so none may be of a mount that the caller
+    serves. Raises OSError."""
+    context = _call(_FSOPEN, b"erofs", _CLOEXEC)
+    try:
+        _call(_FSCONFIG, context, _SET_STRING, b"source", os.fsencode(metadata), 0)
+        for device in devices:
+            _call(_FSCONFIG, context, _SET_STRING, b"device", os.fsencode(device), 0)
+        _call(_FSCONFIG, context, _SET_FLAG, b"ro", None, 0)
+        _call(_FSCONFIG, context, _CREATE, None, None, 0)
+        return _call(_FSMOUNT, context, _CLOEXEC, _MOUNT_ATTR_RDONLY)
+    finally:
+        os.close(context)
+
+
+def device_of(descriptor: int) -> str:
+    """MAJOR:MINOR of the file system, as mountinfo has it: no other that lives has the same."""
+    number = os.fstat(descriptor).st_dev
+    return f"{os.major(number)}:{os.minor(number)}"
+
+
+def copy(path: str, device: str) -> int:
+    """A descriptor of another mount of the file system that the descriptor at `path`, in /proc, is of.
+
+    Raises OSError, also when that is not the one with this `device_of`: its holder may have died, and its number be
+    somebody else's.
+    """
+    descriptor = _call(_OPEN_TREE, _AT_FDCWD, os.fsencode(path), _OPEN_TREE_CLONE | os.O_CLOEXEC)
+    if device_of(descriptor) != device:
+        os.close(descriptor)
+        raise FileNotFoundError(path)
+    return descriptor
+
+
+def show(descriptor: int, target: str) -> None:
+    """Put the mount at `target`; once. Raises OSError."""
+    _call(_MOVE_MOUNT, descriptor, b"", _AT_FDCWD, os.fsencode(target), _MOVE_MOUNT_F_EMPTY_PATH)
+
+
+def _call(*arguments: int | bytes | None) -> int:
+    result: int = _libc.syscall(*(ctypes.c_long(one) if isinstance(one, int) else one for one in arguments))
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+    return result

@@ -1,0 +1,91 @@
+"""What a container may take is bounded by its cgroup, and what cannot be bounded is an error."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from stripefs.mount import kernel
+from tests.imagefs.containers import fill
+from tests.imagefs.service import Service, built
+
+pytestmark = [pytest.mark.mount, pytest.mark.root]
+
+COMMAND = (sys.executable, "-P", "-c", "import sys; from imagefs.cli.main import run; sys.exit(run())")
+
+LIMITS = ("memory.limit_in_bytes", "memory.max", "cpu.cfs_quota_us", "cpu.max", "pids.max")
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("source") / "root"
+    fill(root)
+    path = tmp_path_factory.mktemp("store")
+    built(root, path, "small", {"config": {"Env": ["PATH=/bin"], "Cmd": ["true"]}})
+    return path
+
+
+@pytest.mark.parametrize("runtime", ["crun", "runc"])
+def test_limits_are_in_force(host: Service, store: Path, runtime: str) -> None:
+    """What the container's cgroup says while it runs; then it runs into one of them."""
+    parent = f"/imagefs-limits-{os.getpid()}"
+    limits = ("--memory", "64MiB", "--cpus", "0.5", "--pids-limit", "12", "--cgroup-parent", parent)
+    script = "echo begun; read line; while sleep 1000 & do :; done"
+    try:
+        process = host.start(
+            "run", *limits, "--oci-runtime", runtime, f"{store}#small", "--", "sh", "-c", script, stdin=-1
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == "begun\n"
+        entries = [entry for group in cgroups(parent) for entry in group.glob("imagefs-*/*")]
+        found = {entry.name: entry.read_text().split() for entry in entries if entry.name in LIMITS}
+        held = {entry.parent for entry in entries if entry.name == "cgroup.procs" and entry.read_text()}
+        _, errors = process.communicate("go on\n", timeout=60)
+        assert found.get("memory.limit_in_bytes", found.get("memory.max")) == [str(64 << 20)]
+        assert found.get("cpu.cfs_quota_us", found.get("cpu.max", [""]))[0] == "50000"
+        assert found["pids.max"] == ["12"]
+        assert held >= {entry.parent for entry in entries if entry.name in LIMITS}
+        assert process.returncode == 2, errors
+        assert "can't fork" in errors
+    finally:
+        for group in cgroups(parent):
+            group.rmdir()
+
+
+def test_a_limit_that_cannot_be_kept_is_said_in_one_line(host: Service, store: Path) -> None:
+    done = host.run("run", "--memory", "lots", f"{store}#small")
+    assert (done.returncode, done.stderr) == (2, "imagefs: --memory: 'lots' is not a size such as 8MiB, 512M or 1GB\n")
+    done = without_controller("memory", [*COMMAND, "run", "--memory", "64MiB", f"{store}#small"], host.environment)
+    assert (done.returncode, done.stderr) == (
+        125,
+        "imagefs: --memory cannot be kept: the cgroups of this machine have no controller memory; "
+        "mount it below /sys/fs/cgroup, or leave the limit out\n",
+    )
+    assert host.status()["images"] == []
+
+
+def without_controller(
+    name: str, command: list[str], environment: Mapping[str, str]
+) -> subprocess.CompletedProcess[str]:
+    """Run `command` where that controller is not mounted."""
+    mounts = [one for one in kernel.mounts() if one.fstype == "cgroup2" or name in one.super_options.split(",")]
+    hiding = "".join(f"umount -l {one.path} && " for one in reversed(mounts))
+    return subprocess.run(
+        ["unshare", "-m", "sh", "-c", hiding + 'exec "$@"', "sh", *command],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def cgroups(parent: str) -> list[Path]:
+    """The cgroup of this name in every hierarchy that has it."""
+    tops = [mount.path for mount in kernel.mounts() if mount.fstype in ("cgroup", "cgroup2")]
+    return [Path(top + parent) for top in tops if Path(top + parent).is_dir()]

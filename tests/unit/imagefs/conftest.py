@@ -1,0 +1,30 @@
+"""What most tests of images start from; who needs something else has fixtures of these names of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from imagefs.blocks import fetch
+from imagefs.images import Images
+from tests.unit.imagefs.started import make_tree
+from tests.unit.imagefs.stored import images_in
+
+
+@pytest.fixture(autouse=True)
+def soon_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Devices are checked as a whole as soon as nobody reads them."""
+    monkeypatch.setattr(fetch, "LULL", 0.01)
+
+
+@pytest.fixture(scope="session")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tree like an installation of Python. Nobody changes it."""
+    return make_tree(tmp_path_factory.mktemp("tree") / "source")
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Images:
+    """Those of a new store in the folder `store`."""
+    return images_in(tmp_path / "store")
