@@ -204,6 +204,8 @@ def test_killed_workers_are_not_noticed(tree: TreeMount, source: Path) -> None:
             for restarts in (1, 2, 3):
                 tree.kill_worker()
                 eventually(lambda: tree.status()["restarts"] == restarts, "the next worker")  # noqa: B023  at once
+                answered = tree.status()["requests"]["answered"]  # three that die without an answer would be the end
+                eventually(lambda: tree.status()["requests"]["answered"] > answered, "an answer")  # noqa: B023
             assert half + file.read() == (source / "zeros").read_bytes()
             names += [entry.name for entry in entries]
     finally:

@@ -82,8 +82,8 @@ async def test_readers_share_what_is_under_way(tmp_path: Path) -> None:
         async with trio.open_nursery() as nursery:
             for _ in range(20):
                 nursery.start_soon(read, first, 0, 4 * BLOCK)
-            nursery.start_soon(read, first, 5, 10)
             await eventually(lambda: len(source.reads) == 1)
+            nursery.start_soon(read, first, 5, 10)
             nursery.start_soon(read, second, 2 * BLOCK, 5 * BLOCK)
             await trio.sleep(0.05)
             source.gate.set()
