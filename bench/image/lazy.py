@@ -89,11 +89,12 @@ class Host:
         return sum(file.stat().st_blocks * 512 for file in (self._cache / "blocks").glob("*.data"))
 
     def await_local(self) -> None:
-        """Until the image that is in use is whole in the cache. Raises BenchError where it does not come to that."""
+        """Until the image that is in use is whole in the cache, checked and marked.
+
+        Raises BenchError where it does not come to that.
+        """
         deadline = time.monotonic() + _LOCAL_WITHIN
-        while any(
-            device["present"] < device["blocks"] for image in self.status()["images"] for device in image["devices"]
-        ):
+        while not all(device["complete"] for image in self.status()["images"] for device in image["devices"]):
             if time.monotonic() > deadline:
                 raise BenchError(f"the image was not local after {_LOCAL_WITHIN:g} s")
             time.sleep(0.5)
