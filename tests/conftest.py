@@ -7,9 +7,14 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from tests.hdfs_instance import HdfsInstance, hdfs_instance, remove_orphans
 from tests.leaks import MARK, leaks
+
+settings.register_profile("default", max_examples=120, deadline=None)  # a busy machine is no failure
+settings.register_profile("quick", max_examples=20, deadline=None)
+settings.load_profile("default")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -74,12 +74,12 @@ def chart(document: Document, file: Path) -> None:
     medians = [row.median for row in rows]
     errors = [[row.median - row.min for row in rows], [row.max - row.median for row in rows]]
     colours = ["#d95f02" if name.startswith("imagefs") else "#9aa5b1" for _, name, _ in shown]
-    figure, axes = plt.subplots(figsize=(7.5, 0.4 * len(shown) + 1.2))
+    figure, axes = plt.subplots(figsize=(9, 0.36 * len(shown) + 1.4))
     bars = axes.barh([label for label, _, _ in shown], medians, xerr=errors, color=colours, ecolor="#444444")
     axes.bar_label(bars, fmt="%.1f", padding=6)
-    axes.set_xlabel("seconds until the container has imported its modules, median with lowest and highest round")
+    axes.set_xlabel("seconds until its modules are imported: median, lowest and highest round")
     image = document.environment["image"]
-    axes.set_title(
+    figure.suptitle(
         f"Starting a container of {image['compressed_mb']:g} MB compressed, {image['size_mb']:g} MB unpacked",
         fontsize=10,
     )

@@ -29,7 +29,6 @@ def directory(**children: Inode) -> Inode:
 
 
 @given(trees())
-@settings(max_examples=150, deadline=None)
 def test_what_is_written_can_be_read_back(root: Inode) -> None:
     image = Image(image_of(root))
     assert read_back(image) == seen(root)
@@ -106,7 +105,6 @@ def test_16_tib_is_the_end() -> None:
 
 
 @given(trees(), st.data())
-@settings(max_examples=150, deadline=None)
 def test_damage_is_an_error_and_nothing_else(root: Inode, data: st.DataObject) -> None:
     damaged = bytearray(image_of(root))
     for _ in range(data.draw(st.integers(1, 8))):

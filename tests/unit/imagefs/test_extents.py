@@ -25,7 +25,6 @@ def table(found: dict[int, bytes]) -> bytes:
 
 
 @given(_tables)
-@settings(max_examples=150, deadline=None)
 def test_what_is_written_is_found_by_content_and_by_place(found: dict[int, bytes]) -> None:
     extents = ExtentTable(table(found))
     assert len(extents) == len(found)

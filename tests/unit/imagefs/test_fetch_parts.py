@@ -8,7 +8,7 @@ from collections import OrderedDict
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefs.blocks.link import FIRST_WINDOW, LEAST_WINDOW, Link, Pace
@@ -98,7 +98,6 @@ def test_a_pace_lets_through_what_it_should() -> None:
 
 
 @given(st.lists(st.integers(-5, 60), max_size=80), st.integers(1, 8 * BLOCK), st.sets(st.integers(0, 59)), st.data())
-@settings(max_examples=200, deadline=None)
 def test_runs_are_neighbours_and_every_block_comes_once(
     wanted: list[int], size: int, here: set[int], data: st.DataObject
 ) -> None:
@@ -133,7 +132,6 @@ def test_a_long_search_lets_others_work() -> None:
 
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "hold", "release", "get", "fly"]), st.integers(0, 9)), max_size=80))
-@settings(max_examples=200, deadline=None)
 def test_memory_is_bounded_and_keeps_what_is_held(steps: list[tuple[str, int]]) -> None:
     memory = Memory(1000)
     held: dict[int, int] = {}

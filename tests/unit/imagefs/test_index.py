@@ -8,7 +8,7 @@ import struct
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefs.errors import FormatError
@@ -35,7 +35,6 @@ def document(found: list[Place], short: int = 0) -> bytes:
 
 
 @given(st.lists(places(), max_size=40), st.integers(0, BLOCK - 1))
-@settings(max_examples=100, deadline=None)
 def test_what_is_written_is_found_by_number_and_by_digest(found: list[Place], short: int) -> None:
     if found and found[-1].pack != NOWHERE:
         length = min(found[-1].length, BLOCK - short)
@@ -53,7 +52,6 @@ def test_what_is_written_is_found_by_number_and_by_digest(found: list[Place], sh
 
 
 @given(st.lists(places(), min_size=1, max_size=10), st.data())
-@settings(max_examples=150, deadline=None)
 def test_damage_is_an_error_and_nothing_else(found: list[Place], data: st.DataObject) -> None:
     damaged = bytearray(document(found))
     for _ in range(data.draw(st.integers(1, 4))):

@@ -6,7 +6,7 @@ import io
 import random
 import stat
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefs.build.content import Content
@@ -56,7 +56,6 @@ _sizes = st.dictionaries(
 
 
 @given(_sizes)
-@settings(max_examples=150, deadline=None)
 def test_segments_are_apart_and_files_stay_inside_blocks(sizes: dict[str, dict[str, int]]) -> None:
     root, contents, named = tree(sizes)
     segments = lay_out(root, contents)

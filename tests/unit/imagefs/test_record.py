@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefs.errors import FormatError
@@ -38,7 +38,6 @@ def pages(touches: list[Touched]) -> list[tuple[int, int]]:
 
 
 @given(_reads)
-@settings(max_examples=200, deadline=None)
 def test_it_keeps_first_touches_in_order(reads: list[tuple[int, int, int, float]]) -> None:
     recorder = Recorder(SIZES, started=5.0)
     for read in reads:
@@ -57,7 +56,6 @@ def test_it_keeps_first_touches_in_order(reads: list[tuple[int, int, int, float]
 
 
 @given(_reads, _reads)
-@settings(max_examples=100, deadline=None)
 def test_it_goes_on_from_its_raw_form(
     before: list[tuple[int, int, int, float]], after: list[tuple[int, int, int, float]]
 ) -> None:
@@ -126,7 +124,6 @@ def test_a_raw_form_that_is_none_is_refused(damage: object) -> None:
 
 
 @given(_reads, st.data())
-@settings(max_examples=100, deadline=None)
 def test_damage_is_an_error_and_nothing_else(reads: list[tuple[int, int, int, float]], data: st.DataObject) -> None:
     recorder = Recorder(SIZES)
     for read in reads:

@@ -7,7 +7,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefs.errors import FormatError
@@ -59,7 +59,6 @@ PLAN = Plan("cd" * 32, "train", 3, [Run(2, 0, 40), Run(1, 7, 1)])
 
 
 @given(traces())
-@settings(max_examples=150, deadline=None)
 def test_traces_come_back(trace: Trace) -> None:
     document = trace.to_json()
     assert Trace.from_json(document) == trace
@@ -204,7 +203,6 @@ def test_a_plan_that_says_nonsense_is_refused(values: dict[str, Any]) -> None:
 
 
 @given(traces(), st.data())
-@settings(max_examples=100, deadline=None)
 def test_damage_is_an_error_and_nothing_else(trace: Trace, data: st.DataObject) -> None:
     damaged = bytearray(trace.to_json())
     for _ in range(data.draw(st.integers(1, 5))):

@@ -8,7 +8,7 @@ from math import ceil
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefs.errors import FormatError
@@ -45,7 +45,6 @@ def digest(source: Path, images: Images) -> str:
 
 
 @given(_orders, st.sampled_from([0.0, 0.5, 0.75, 1.0]))
-@settings(max_examples=200, deadline=None)
 def test_what_enough_traces_touched_is_kept_once(orders: list[list[int]], share: float) -> None:
     merged = merge(orders, share)
     need = max(1, ceil(len(orders) * share))
@@ -57,7 +56,6 @@ def test_what_enough_traces_touched_is_kept_once(orders: list[list[int]], share:
 
 
 @given(_orders, st.randoms(use_true_random=False))
-@settings(max_examples=100, deadline=None)
 def test_the_order_of_traces_does_not_matter(orders: list[list[int]], chance: random.Random) -> None:
     shuffled = list(orders)
     chance.shuffle(shuffled)
