@@ -19,6 +19,9 @@ settings.load_profile("default")
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ[MARK] = str(os.getpid())
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):  # which nohup and & of a shell ignore, and tests send
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that fixtures are torn down
 
 
