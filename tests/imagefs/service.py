@@ -99,9 +99,9 @@ class Service:
         return Client(self.settings).status()
 
     def plan_is_here(self) -> bool:
-        """Whether its one image has a plan, and as much as that was fetched."""
+        """Whether its one image has a plan."""
         (image,) = self.status()["images"]
-        return bool(0 < image["planned_blocks"] <= sum(device["present"] for device in image["devices"]))
+        return bool(image["planned_blocks"])
 
     def log(self) -> str:
         path = Path(self.settings.runtime, "imagefs.log")
