@@ -10,10 +10,15 @@
         +-- IsADirectory          EISDIR     exit 3
         +-- StaleVersion          ESTALE     exit 3    the path no longer holds the version that was asked for
         +-- Exists                EEXIST     exit 3    there is something at the path already
+        +-- NotEmpty              ENOTEMPTY  exit 3    a directory that must be empty is not
+        +-- Busy                  EBUSY      exit 3    another writer holds the file
+        +-- QuotaExceeded         EDQUOT     exit 3    the directory's or the user's quota is used up
+        +-- NoSpace               ENOSPC     exit 3    the store has no room left
         +-- Unsupported           EOPNOTSUPP exit 3    the store lacks a capability
         +-- Transient             EIO        exit 3    may succeed when tried again
             +-- HostFailed        EIO        exit 3    one data host failed or stalled; another replica may serve
             +-- ServiceDown       EIO        exit 3    the metadata service (a NameNode, a bucket's endpoint) is away
+                +-- SafeMode      EIO        exit 3    it answers, but takes no changes yet; waiting mends that
         +-- Abandoned             EINTR      exit 3    the caller no longer wants the answer (never reaches a user)
 
 A message is one line that says what happened; `hint` is one more that says what to do about it.
@@ -25,14 +30,19 @@ import errno as _errno
 
 __all__ = [
     "Abandoned",
+    "Busy",
     "ConfigError",
     "Exists",
     "HostFailed",
     "IsADirectory",
     "MountError",
+    "NoSpace",
     "NotADirectory",
+    "NotEmpty",
     "NotFound",
     "PermissionDenied",
+    "QuotaExceeded",
+    "SafeMode",
     "ServiceDown",
     "StaleVersion",
     "StoreError",
@@ -94,6 +104,22 @@ class Exists(StoreError):
     errno = _errno.EEXIST
 
 
+class NotEmpty(StoreError):
+    errno = _errno.ENOTEMPTY
+
+
+class Busy(StoreError):
+    errno = _errno.EBUSY
+
+
+class QuotaExceeded(StoreError):
+    errno = _errno.EDQUOT
+
+
+class NoSpace(StoreError):
+    errno = _errno.ENOSPC
+
+
 class Unsupported(StoreError):
     errno = _errno.EOPNOTSUPP
 
@@ -115,6 +141,10 @@ class HostFailed(Transient):
 
 
 class ServiceDown(Transient):
+    pass
+
+
+class SafeMode(ServiceDown):
     pass
 
 

@@ -19,6 +19,7 @@ from stripefs.errors import Unsupported
 from stripefs.layout.blocks import Block
 
 __all__ = [
+    "Attributes",
     "Block",
     "Buffer",
     "Capabilities",
@@ -26,6 +27,7 @@ __all__ = [
     "Host",
     "Identity",
     "Kind",
+    "Sink",
     "Space",
     "Status",
     "Store",
@@ -110,6 +112,10 @@ class Capabilities:
     its `Watch` is cancelled. copies: until a read returns, its client holds the bytes a second time. put: `put` and
     `remove` work. put_if_absent: of several `put` of one path that do not replace, one succeeds. listing: `scandir`
     works; a store that cannot list may know of a directory no more than that it is one.
+
+    writes: `create`, `mkdir`, `rmdir` and `rename` onto a free path work. replace: `rename(replace=True)` works and is
+    atomic. place: `create(host=…)` puts every block's first replica on that host. concat: `concat` works.
+    attributes: `set_attributes` works.
     """
 
     locations: bool = False
@@ -123,6 +129,27 @@ class Capabilities:
     put: bool = False
     put_if_absent: bool = False
     listing: bool = True
+    writes: bool = False
+    replace: bool = False
+    place: bool = False
+    concat: bool = False
+    attributes: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Attributes:
+    """What to change of an entry; None leaves it as it is.
+
+    mode holds permission bits only (0o7777); owner and group are names or decimal ids as text; times in nanoseconds
+    since 1970. A store that keeps coarser times rounds them down (HDFS: milliseconds), and one that keeps no access
+    times leaves that one out.
+    """
+
+    mode: int | None = None
+    owner: str | None = None
+    group: str | None = None
+    mtime_ns: int | None = None
+    atime_ns: int | None = None
 
 
 class Watch(Protocol):
@@ -164,6 +191,32 @@ class Handle(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of the version. Reads under way may fail. Never raises."""
+
+
+class Sink(ABC):
+    """A new file being written from its start, in order, by one thread at a time.
+
+    Until `close` answers nobody may rely on what stands at the path: a store that shows the file before shows it short.
+    After an error of `write` or `close` the file is lost: `abort` it and write it anew.
+    """
+
+    @abstractmethod
+    def write(self, data: Buffer) -> None:
+        """All of `data` goes behind what was written; it may be reused once this returns.
+
+        Raises HostFailed when a data host failed, else a StoreError: QuotaExceeded, NoSpace, ServiceDown…
+        """
+
+    @abstractmethod
+    def close(self) -> Status:
+        """The file is complete: every byte acknowledged by every replica's host. Answers its status."""
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Let go of the file; what stands at its path is removed where that is possible now. Never raises.
+
+        Does nothing after a `close` that answered.
+        """
 
 
 class Store(ABC):
@@ -209,6 +262,45 @@ class Store(ABC):
     def remove(self, path: bytes) -> None:
         """Remove a file. Raises NotFound, IsADirectory."""
         raise Unsupported(f"{self.url} cannot be written to")
+
+    def create(
+        self, path: bytes, *, host: str = "", block_size: int = 0, replication: int = 0, length: int | None = None
+    ) -> Sink:
+        """A new file. Raises Exists where something is, NotFound where the directory is missing.
+
+        `host`: a name of `hosts()` that gets every block's first replica (capability `place`); "" lets the store
+        choose. block_size in bytes and replication: 0 means the store's own. length: how many bytes will be written,
+        where that is known. Errors of these may also come from the sink's first `write` or its `close`.
+        """
+        raise Unsupported(f"{self.url} cannot be written to")
+
+    def mkdir(self, path: bytes, mode: int = 0o777) -> None:
+        """Make a directory. Raises Exists, NotFound where the one above is missing, NotADirectory."""
+        raise Unsupported(f"{self.url} cannot be written to")
+
+    def rmdir(self, path: bytes) -> None:
+        """Remove an empty directory. Raises NotEmpty, NotFound, NotADirectory."""
+        raise Unsupported(f"{self.url} cannot be written to")
+
+    def rename(self, source: bytes, target: bytes, *, replace: bool = False) -> None:
+        """Move a file or a directory to another name, atomically: everyone sees one or the other.
+
+        Raises NotFound, Exists where something is at `target` and is not to be replaced; with `replace` IsADirectory
+        (a file onto a directory), NotADirectory (a directory onto a file) and NotEmpty, as rename(2).
+        """
+        raise Unsupported(f"{self.url} cannot be written to")
+
+    def set_attributes(self, path: bytes, attributes: Attributes) -> None:
+        """Change what is given of a file's or directory's attributes. Raises NotFound, PermissionDenied."""
+        raise Unsupported(f"{self.url} keeps no attributes that could be set")
+
+    def concat(self, target: bytes, sources: Sequence[bytes]) -> None:
+        """The bytes of `sources`, in order, go behind those of `target`, without being copied; the sources vanish.
+
+        All are complete files of one directory. HDFS wants sources that are not empty and whose block size is at most
+        the target's. A reader sees the target before or after. Raises NotFound, Unsupported.
+        """
+        raise Unsupported(f"{self.url} cannot join files")
 
     def readlink(self, path: bytes) -> bytes:
         raise Unsupported(f"{self.url} has no symbolic links")
