@@ -16,6 +16,7 @@ from stripefs.options import (
     Given,
     Option,
     Options,
+    by_pattern,
     choice,
     count,
     duration,
@@ -24,10 +25,12 @@ from stripefs.options import (
     loopback,
     new_file,
     parse_bool,
+    power_of_two,
     size,
+    store_paths,
     text,
 )
-from stripefs.settings import GIB, MIB, Settings
+from stripefs.settings import GIB, LAYOUTS, MIB, Settings
 
 __all__ = ["LOG", "OPTIONS", "STORE", "STRIPEFS", "Given", "Option", "by_name", "config_files", "nearest", "resolve"]
 
@@ -60,7 +63,7 @@ LOG: tuple[Option, ...] = (
            shown="standard error with -f, else the mount's state folder"),
 )  # fmt: skip
 
-STRIPEFS = Options("stripefs", {"store": "The store", "read": "Reading", "mount": "The mount"}, (
+STRIPEFS = Options("stripefs", {"store": "The store", "read": "Reading", "write": "Writing", "mount": "The mount"}, (
     *STORE,
     Option("read", "memory", size(64 * MIB, 1 << 50, auto=0), "auto", "Most memory for data of this mount.", "SIZE",
            shown="an eighth of the memory, at most 1 GiB"),
@@ -69,6 +72,21 @@ STRIPEFS = Options("stripefs", {"store": "The store", "read": "Reading", "mount"
     Option("read", "per-host", count(1, 1024), "3", "Reads under way at once at one data host.", "N"),
     Option("read", "io-timeout", duration(1, 86400), "90s", "A read that took this long answers EIO.", "TIME"),
     Option("read", "hedge", parse_bool, "true", "Ask another replica when a read lags behind the others."),
+    Option("write", "layout", choice(*LAYOUTS), "concat", "How new files lie in the store.", "NAME", choices=LAYOUTS),
+    Option("write", "layout-for", by_pattern(*LAYOUTS), "", "Another layout for these files; may be given again.",
+           "PATTERN=LAYOUT", shown="none", many=True),
+    Option("write", "unit", power_of_two(MIB, 64 * MIB), "4MiB", "How much of a striped file lies at one data host.",
+           "SIZE"),
+    Option("write", "write-memory", size(32 * MIB, 1 << 50), "256MiB", "Most memory for data on its way to the store.",
+           "SIZE", "memory"),
+    Option("write", "staging", existing_folder, "", "Local folder for files not written from start to end.", "DIR",
+           shown="none: such writes are refused"),
+    Option("write", "staging-size", size(MIB, 1 << 50), "16GiB", "Most room taken in that folder.", "SIZE"),
+    Option("write", "grace", duration(0, 365 * 86400), "10m",
+           "How long a replaced striped file stays for those who read it.", "TIME"),
+    Option("write", "trust-pool", store_paths, "", "Other pools whose parts striped files may name.", "PATH,PATH",
+           shown="the mount's own", many=True),
+    Option("mount", "rw", parse_bool, "false", "Whether files can be written.", opposite="ro"),
     Option("mount", "allow-other", parse_bool, "false", "Let other users in; they act as the mount's user.",
            shown="on for root, else off"),
     Option("mount", "attr-timeout", duration(0, 86400), "1s", "How long names and attributes may be out of date.",
@@ -127,4 +145,5 @@ def resolve(
         replace(base.store, url=url, **values["store"]),
         replace(base.read, **values["read"]),
         replace(base.mount, **{"allow_other": os.geteuid() == 0} | values["mount"] | named),
+        replace(base.write, **values["write"]),
     )

@@ -27,6 +27,7 @@ __all__ = [
     "Given",
     "Option",
     "Options",
+    "by_pattern",
     "choice",
     "count",
     "duration",
@@ -35,9 +36,11 @@ __all__ = [
     "loopback",
     "new_file",
     "parse_bool",
+    "power_of_two",
     "rate",
     "size",
     "some_folder",
+    "store_paths",
     "text",
 ]
 
@@ -72,6 +75,43 @@ def size(least: int, most: int, auto: int | None = None) -> Callable[[str], int]
         return found
 
     return parse
+
+
+def power_of_two(least: int, most: int) -> Callable[[str], int]:
+    """A parser of sizes in [least, most] bytes that are a power of two."""
+
+    def parse(given: str) -> int:
+        found = size(least, most)(given)
+        if found & (found - 1):
+            raise ConfigError(f"{given} is no power of two", hint="give one such as 4MiB or 8MiB")
+        return found
+
+    return parse
+
+
+def by_pattern(*words: str) -> Callable[[str], tuple[tuple[str, str], ...]]:
+    """A parser of PATTERN=WORD,PATTERN=WORD, each word one of `words`, into pairs in the order given."""
+
+    def parse(given: str) -> tuple[tuple[str, str], ...]:
+        pairs = []
+        for item in filter(None, map(str.strip, given.split(","))):
+            pattern, equals, word = item.rpartition("=")
+            if not pattern or not equals:
+                raise ConfigError(f"{item!r} is not PATTERN=WORD", hint=f"write *.ckpt={words[0]}, for example")
+            pairs.append((pattern, choice(*words)(word)))
+        return tuple(pairs)
+
+    return parse
+
+
+def store_paths(given: str) -> tuple[str, ...]:
+    """Absolute paths in a store, with commas between them, without . and .. and doubled slashes."""
+    paths = []
+    for item in filter(None, map(str.strip, given.split(","))):
+        if not item.startswith("/") or ".." in item.split("/"):
+            raise ConfigError(f"{item!r} is no absolute path in the store", hint="write it as /DIRECTORY/.stripefs")
+        paths.append("/" + "/".join(part for part in item.split("/") if part not in ("", ".")))
+    return tuple(paths)
 
 
 def rate(most: int) -> Callable[[str], int]:
@@ -196,7 +236,8 @@ class Option:
     section is the part of the settings that it belongs to and the TOML table; `field` the attribute in it (the name
     with underscores unless given). `default` is text as a user would write it; `shown` says in words what a default
     means that is worked out later. `choices` lists the words for shell completion; a `flag` option takes none but true
-    and false. `program` is filled in by `Options`.
+    and false, and `opposite` names its other half where that is not --no-NAME. An option that is `many` may be given
+    several times on a command line: the texts are joined with commas. `program` is filled in by `Options`.
     """
 
     section: str
@@ -208,6 +249,8 @@ class Option:
     field: str = ""
     shown: str = ""
     choices: tuple[str, ...] = ()
+    opposite: str = ""
+    many: bool = False
     program: str = ""
 
     @property
@@ -224,7 +267,7 @@ class Option:
 
     @property
     def flag(self) -> str:
-        return f"--{self.name}/--no-{self.name}" if self.is_switch else f"--{self.name}"
+        return f"--{self.name}/--{self.opposite or f'no-{self.name}'}" if self.is_switch else f"--{self.name}"
 
     @property
     def default_in_words(self) -> str:

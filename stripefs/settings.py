@@ -7,6 +7,7 @@ They travel from the supervisor to each worker as JSON (`to_json`, `from_json`).
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 import json
 import os
 import re
@@ -17,10 +18,24 @@ from typing import Any
 
 from stripefs.errors import ConfigError
 
-__all__ = ["MountSettings", "ReadSettings", "Settings", "StoreSettings", "default_budget", "mount_settings", "redact"]
+__all__ = [
+    "LAYOUTS",
+    "MountSettings",
+    "ReadSettings",
+    "Settings",
+    "StoreSettings",
+    "WriteSettings",
+    "default_budget",
+    "mount_settings",
+    "redact",
+    "write_settings",
+]
 
 MIB = 1 << 20
 GIB = 1 << 30
+
+LAYOUTS = ("concat", "striped", "plain")
+"""How a file that is written lies in the store."""
 
 _SECRET = re.compile(r"(?i)([?&][^=&]*(?:secret|token|password|signature|credential|key)[^=&]*=)[^&]*")
 _USERINFO = re.compile(r"(://[^/?@:]*):(?!\d+/)[^?]*@")
@@ -53,10 +68,42 @@ class ReadSettings:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteSettings:
+    """How files are written, where the mount lets anybody write. Sizes in bytes, times in seconds.
+
+    layout_for: (shell pattern, layout) in the order in which they are tried; see `layout_of`. staging: a local folder
+    for files that are not written from start to end, "" for none. trust_pool: absolute paths in the store, beside the
+    mount's own pool, whose parts a striped file may name.
+    """
+
+    layout: str = "concat"
+    layout_for: tuple[tuple[str, str], ...] = ()
+    unit: int = 4 * MIB
+    memory: int = 256 * MIB
+    staging: str = ""
+    staging_size: int = 16 * GIB
+    grace: float = 600.0  # how long a replaced striped version stays for those who hold it
+    trust_pool: tuple[str, ...] = ()
+
+    def layout_of(self, path: bytes) -> str:
+        """The layout for a new file at `path`, absolute in the mount, when its directory names none.
+
+        A pattern with a slash is held against the whole path, any other against the name. The first that fits decides.
+        """
+        whole = os.fsdecode(path)
+        for pattern, layout in self.layout_for:
+            subject = whole if "/" in pattern else whole.rpartition("/")[2]
+            if fnmatch.fnmatchcase(subject, pattern):
+                return layout
+        return self.layout
+
+
+@dataclass(frozen=True, slots=True)
 class MountSettings:
     """How the tree is shown. uid and gid -1 mean: those of the store's owner names, else of the mounting user."""
 
     mountpoint: str = ""
+    rw: bool = False  # whether files can be written
     allow_other: bool = False
     attr_timeout: float = 1.0
     uid: int = -1
@@ -77,6 +124,7 @@ class Settings:
     store: StoreSettings = field(default_factory=StoreSettings)
     read: ReadSettings = field(default_factory=ReadSettings)
     mount: MountSettings = field(default_factory=MountSettings)
+    write: WriteSettings = field(default_factory=WriteSettings)
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))
@@ -86,7 +134,12 @@ class Settings:
         """The inverse of `to_json`. Raises ConfigError for anything else."""
         try:
             data: dict[str, Any] = json.loads(text)
-            return cls(StoreSettings(**data["store"]), ReadSettings(**data["read"]), mount_settings(data["mount"]))
+            return cls(
+                StoreSettings(**data["store"]),
+                ReadSettings(**data["read"]),
+                mount_settings(data["mount"]),
+                write_settings(data.get("write", {})),  # a mount of an older version tells none
+            )
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"settings are not readable: {error}") from error
 
@@ -94,6 +147,12 @@ class Settings:
 def mount_settings(data: Mapping[str, Any]) -> MountSettings:
     """What `dataclasses.asdict` made of a MountSettings, also after a way through JSON. Raises KeyError, TypeError."""
     return MountSettings(**{**data, "options": tuple(data["options"])})
+
+
+def write_settings(data: Mapping[str, Any]) -> WriteSettings:
+    """What `dataclasses.asdict` made of a WriteSettings, also after JSON. Raises ValueError, TypeError."""
+    patterns = tuple((pattern, layout) for pattern, layout in data.get("layout_for", ()))
+    return WriteSettings(**{**data, "layout_for": patterns, "trust_pool": tuple(data.get("trust_pool", ()))})
 
 
 def redact(url: str) -> str:

@@ -37,6 +37,7 @@ class _Flag(click.Option):
             [option.flag],
             default=None,
             type=bool if switch else str,
+            multiple=option.many,
             metavar=None if switch else option.metavar,
             help=option.help + (f"  [{option.default_in_words}]" if option.default_in_words else ""),
             expose_value=False,
@@ -47,7 +48,11 @@ class _Flag(click.Option):
         self.title = title
         self.alone = alone
 
-    def _keep(self, ctx: click.Context, _parameter: click.Parameter, value: str | bool | None) -> None:
+    def _keep(
+        self, ctx: click.Context, _parameter: click.Parameter, value: str | bool | tuple[str, ...] | None
+    ) -> None:
+        if isinstance(value, tuple):
+            value = ",".join(value) or None
         if value is not None:
             text = str(value).lower() if isinstance(value, bool) else value
             ctx.meta.setdefault(_GIVEN, {})[self.option.name] = (text, f"--{self.option.name}")

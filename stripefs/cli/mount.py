@@ -7,7 +7,6 @@ import click
 from stripefs.cli import mounting
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
 from stripefs.cli.mount_options import expand
-from stripefs.errors import ConfigError
 
 __all__ = ["command"]
 
@@ -18,7 +17,7 @@ __all__ = ["command"]
 @click.option("-f", "--foreground", is_flag=True, help="Stay until the mount ends, and log to standard error.")
 @click.option("-o", "words", multiple=True, metavar="A,B=C", help="The same options, the way mount(8) writes them.")
 @click.option("--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones.")
-@settings_flags("store", "read", "mount")
+@settings_flags("store", "read", "write", "mount")
 @click.pass_context
 def command(
     ctx: click.Context, source: str, mountpoint: str, foreground: bool, words: tuple[str, ...], config: str
@@ -28,8 +27,8 @@ def command(
     Comes back when the mount answers and leaves it to a process in the background; `stripefs umount` ends it.
     """
     options = expand(words)
-    if options.read_write:
-        raise ConfigError("-o rw: mounts are read-only", hint="leave rw out")
+    if options.read_write is not None:
+        options.given["rw"] = ("true", "-o rw") if options.read_write else ("false", "-o ro")
     options.config = config or options.config
     settings = mounting.prepare(source, mountpoint, options, given(ctx))
     return mounting.start(settings, foreground=foreground)

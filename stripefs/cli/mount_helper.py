@@ -1,7 +1,8 @@
 """`mount.stripefs SOURCE DIR [-sfnv] [-o OPTIONS] [-t TYPE]`: what mount(8) and systemd run for fstab's type stripefs.
 
-mount(8) adds `rw` to every mount that does not say `ro`, so `rw` cannot be refused here: the mount is made read-only
-and a line says so. Exit codes are mount(8)'s: 1 usage, 2 system, 4 internal, 8 interrupted, 32 mount failure.
+mount(8) adds `rw` to every mount that does not say `ro`, so `rw` is no wish here: the mount is made read-only and a
+line says so. Whoever wants to write says `writable`, or `rw = true` in the file of settings. Exit codes are mount(8)'s:
+1 usage, 2 system, 4 internal, 8 interrupted, 32 mount failure.
 """
 
 from __future__ import annotations
@@ -71,9 +72,12 @@ def main(arguments: Sequence[str]) -> int:
             sys.stdout.write(f"Usage: {_USAGE}\n\nRun by mount(8) for the type stripefs; see stripefs mount --help.\n")
             return 0
         request = parse(arguments)
-        settings = mounting.prepare(request.source, request.directory, request.options)
-        if request.options.read_write:
-            tell("mounting read-only", "say ro in the options to silence this line")
+        options = request.options
+        if options.writable is not None:
+            options.given["rw"] = ("true", "-o writable") if options.writable else ("false", "-o ro")
+        settings = mounting.prepare(request.source, request.directory, options)
+        if options.read_write and not settings.mount.rw:
+            tell("mounting read-only", "say ro in the options to silence this line, or writable to write")
         code = 0 if request.fake else mounting.start(settings)
         if request.verbose and code == 0:
             from stripefs.settings import redact

@@ -38,12 +38,17 @@ _WORD = re.compile(r'(?:\\.|"(?:\\.|[^"\\])*"|[^,\\"]|["\\])*', re.DOTALL)
 
 @dataclass(slots=True)
 class MountOptions:
-    """What `-o` said. read_write is True when `rw` was the last word on it, False for `ro`, None for neither."""
+    """What `-o` said. read_write is True when `rw` was the last word on it, False for `ro`, None for neither.
+
+    `writable` is the same wish as `rw` in a word that mount(8) never adds by itself: True for it, False for `ro`, None
+    for neither.
+    """
 
     given: dict[str, tuple[str, str]] = field(default_factory=dict)
     kernel: list[str] = field(default_factory=list)
     config: str = ""
     read_write: bool | None = None
+    writable: bool | None = None
 
 
 def split(text: str) -> list[str]:
@@ -64,6 +69,9 @@ def expand(texts: list[str] | tuple[str, ...], *, sloppy: bool = False) -> Mount
         name, equals, value = word.partition("=")
         if word in ("rw", "ro"):
             result.read_write = word == "rw"
+            result.writable = False if word == "ro" else result.writable
+        elif word == "writable":
+            result.read_write = result.writable = True
         elif word in _IGNORED or word.startswith(_IGNORED_PREFIXES):
             continue
         elif word in _KERNEL or (equals and name in _KERNEL_VALUES):
@@ -91,10 +99,12 @@ def _own(result: MountOptions, name: str, value: str | None) -> bool:
         if not option.is_switch:
             raise ConfigError(f"-o {name} needs a value", hint=f"write {name}={option.metavar}")
         text = "true"
+    if option.many and option.name in result.given:
+        text = f"{result.given[option.name][0]},{text}"
     result.given[option.name] = (text, f"-o {name}")
     return True
 
 
 def _known() -> set[str]:
     own = {option.name.replace("-", "_") for option in config.OPTIONS}
-    return own | _KERNEL | _KERNEL_VALUES | _IGNORED | {"ro", "config"}
+    return own | _KERNEL | _KERNEL_VALUES | _IGNORED | {"ro", "rw", "writable", "config"}

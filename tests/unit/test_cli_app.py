@@ -57,7 +57,7 @@ class TestStripefs(CommandConformance):
         (["mount", "/a", "/b", "--thread", "3"], "No such option '--thread'", "--threads"),
         (["mount", "/a", "/b", "--threads", "x"], "--threads: 'x' is not a whole number", ""),
         (["mount", "/a", "/b", "-o", "threads=x"], "-o threads: 'x' is not a whole number", ""),
-        (["mount", "/a", "/b", "-o", "rw"], "-o rw: mounts are read-only", "leave rw out"),
+        (["mount", "/a", "/b", "--unit", "3M"], "--unit: 3M is no power of two", "4MiB"),
         (["mount", "/a", "/b", "--config", "/none"], "/none does not exist", "--config"),
         (["mount", "", "/b"], "the source is empty", "hdfs://"),
         (["probe", "/a", "--size", "1k"], "--size 1k is too small", "64MiB"),

@@ -23,7 +23,8 @@ def section(title: str) -> str:
 
 
 def row(option: Option) -> str:
-    flag = f"--[no-]{option.name}" if option.is_switch else f"--{option.name} {option.metavar}".replace("|", r"\|")
+    switch = f"--{option.name}|--{option.opposite}" if option.opposite else f"--[no-]{option.name}"
+    flag = (switch if option.is_switch else f"--{option.name} {option.metavar}").replace("|", r"\|")
     default = option.default_in_words or "none"
     return f"| `{flag}` | `{option.variable}` | `{option.section}.{option.name}` | {default} | {option.help} |"
 

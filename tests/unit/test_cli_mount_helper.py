@@ -38,7 +38,29 @@ def test_the_call_that_mount_makes(mounted: list[Settings], capsys: pytest.Captu
 def test_rw_is_mounted_ro_with_a_line(mounted: list[Settings], capsys: pytest.CaptureFixture[str]) -> None:
     assert mount_helper.main(["-o", "rw,_netdev", "/data", "/mnt"]) == 0
     assert len(mounted) == 1
-    assert capsys.readouterr().err == "stripefs: mounting read-only; say ro in the options to silence this line\n"
+    assert (
+        capsys.readouterr().err
+        == "stripefs: mounting read-only; say ro in the options to silence this line, or writable to write\n"
+    )
+    assert not mounted[0].mount.rw
+
+
+@pytest.mark.parametrize(
+    ("options", "variable", "rw"),
+    [("rw,writable", "", True), ("writable,ro", "", False), ("rw", "true", True), ("ro", "true", False)],
+)
+def test_writable_is_a_wish_that_mount_does_not_add(
+    mounted: list[Settings],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    options: str,
+    variable: str,
+    rw: bool,
+) -> None:
+    monkeypatch.setenv("STRIPEFS_RW", variable)
+    assert mount_helper.main(["-o", options, "/data", "/mnt"]) == 0
+    assert mounted[0].mount.rw is rw
+    assert capsys.readouterr() == ("", "")
 
 
 def test_fake_mounts_nothing_but_checks(mounted: list[Settings]) -> None:

@@ -54,6 +54,18 @@ def test_the_last_word_wins() -> None:
     assert expand(["threads=1"]).read_write is None
 
 
+@pytest.mark.parametrize(
+    ("text", "wish"), [("rw", None), ("rw,writable", True), ("writable,ro", False), ("ro,writable", True), ("", None)]
+)
+def test_writable_says_what_mount_does_not_add_by_itself(text: str, wish: bool | None) -> None:
+    assert expand([text]).writable is wish
+
+
+def test_what_may_be_said_several_times_adds_up() -> None:
+    given = expand([r"layout_for=*.pt=striped\,a/*=plain,layout_for=*.log=plain"]).given
+    assert given == {"layout-for": ("*.pt=striped,a/*=plain,*.log=plain", "-o layout_for")}
+
+
 def test_what_only_fstab_cares_about_is_dropped() -> None:
     options = expand(["defaults,_netdev,nofail,auto,noauto,user,users,x-systemd.automount,X-mount.mkdir,comment=mine"])
     assert (options.given, options.kernel) == ({}, [])

@@ -6,13 +6,29 @@ from hypothesis import strategies as st
 
 from stripefs import settings
 from stripefs.errors import ConfigError
-from stripefs.settings import GIB, MIB, MountSettings, ReadSettings, Settings, StoreSettings, default_budget
+from stripefs.settings import (
+    GIB,
+    LAYOUTS,
+    MIB,
+    MountSettings,
+    ReadSettings,
+    Settings,
+    StoreSettings,
+    WriteSettings,
+    default_budget,
+)
 
 ALL = st.builds(
     Settings,
     st.builds(StoreSettings, url=st.text(), hdfs_user=st.text(), webhdfs_port=st.integers(0, 65535)),
     st.builds(ReadSettings, memory=st.integers(0), io_timeout=st.floats(0.1, 1e6), hedge=st.booleans()),
     st.builds(MountSettings, mountpoint=st.text(), options=st.lists(st.text()).map(tuple), umask=st.integers(0, 0o777)),
+    st.builds(
+        WriteSettings,
+        layout_for=st.lists(st.tuples(st.text(), st.sampled_from(LAYOUTS))).map(tuple),
+        staging=st.text(),
+        trust_pool=st.lists(st.text()).map(tuple),
+    ),
 )
 
 
@@ -25,6 +41,27 @@ def test_settings_travel_as_json(value: Settings) -> None:
 def test_other_text_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="settings are not readable"):
         Settings.from_json(text)
+
+
+def test_settings_of_a_mount_that_knows_no_writing() -> None:
+    assert Settings.from_json('{"store": {}, "read": {}, "mount": {"options": []}}') == Settings()
+
+
+@pytest.mark.parametrize(
+    ("path", "layout"),
+    [
+        (b"/step1/model.pt", "striped"),
+        (b"/model.pt", "striped"),
+        (b"/logs/model.pt", "plain"),
+        (b"/logs/deep/x", "plain"),
+        (b"/old/logs/x", "concat"),
+        (b"/\xff.pt", "striped"),
+        (b"/MODEL.PT", "concat"),
+    ],
+)
+def test_the_first_pattern_that_fits_chooses_the_layout(path: bytes, layout: str) -> None:
+    settings = WriteSettings(layout_for=(("/logs/*", "plain"), ("*.pt", "striped"), ("*.pt", "plain")))
+    assert settings.layout_of(path) == layout
 
 
 @pytest.fixture
