@@ -1,0 +1,153 @@
+"""Names that a mount keeps to itself: parts being written, locks, records, and the pool of striped parts.
+
+    .NAME.stripefs-VERSION-K         part K of a file NAME that is being written, beside it
+    .NAME.stripefs-VERSION-draft     what will be renamed onto NAME
+    .NAME.stripefs-VERSION-record    what fsync left for `stripefs recover`
+    .NAME.stripefs-lock              who writes NAME now
+    /.stripefs/VERSION/K             part K of a striped version, in the pool at the store's root
+    /.stripefs/VERSION/list-DIGEST   the part list of a version that has too many for its manifest
+
+VERSION is 16 hexadecimal digits, K is decimal without leading zeros. None of these names is listed or can be looked
+up, made or renamed to through a mount. The rule is wider than the names in use, so that an older program hides what a
+newer one makes: a name is hidden if it is `.stripefs`, or begins with a dot and holds `.stripefs-` after that.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+from dataclasses import dataclass
+
+import xxhash
+
+__all__ = [
+    "MARK",
+    "POOL",
+    "POOL_NAME",
+    "VERSION",
+    "Hidden",
+    "draft_name",
+    "is_hidden",
+    "is_hidden_path",
+    "is_version",
+    "list_path",
+    "lock_name",
+    "new_version",
+    "parse_hidden",
+    "part_name",
+    "pool_part",
+    "record_name",
+    "stem",
+    "version_folder",
+]
+
+POOL_NAME = b".stripefs"
+"""The folder of parts at the root of a store."""
+
+POOL = b"/" + POOL_NAME
+"""The pool as a path of its store."""
+
+MARK = b".stripefs-"
+"""What every hidden name beside a file holds after the file's name."""
+
+NAME_MAX = 255
+"""Bytes of a name on all file systems we know."""
+
+LONGEST_SUFFIX = 48
+"""Bytes kept free behind a file's name: the longest suffix, of a part, has 10 + 16 + 1 + 10, and lists have room."""
+
+VERSION = re.compile(r"[0-9a-f]{16}")
+
+_HIDDEN = re.compile(
+    rb"\.(?P<stem>.+)\.stripefs-(?:(?P<lock>lock)|(?P<version>[0-9a-f]{16})-(?P<what>record|draft|0|[1-9][0-9]{0,9}))",
+    re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Hidden:
+    """A hidden name in parts. kind is "part", "draft", "record" or "lock"; version "" and number -1 where it has none.
+
+    `stem` is what `stem(NAME)` answers for the file it belongs to.
+    """
+
+    kind: str
+    stem: bytes
+    version: str = ""
+    number: int = -1
+
+
+def new_version() -> str:
+    """A version that no other writer has: 64 random bits as 16 hexadecimal digits."""
+    return secrets.token_hex(8)
+
+
+def is_version(text: str) -> bool:
+    return VERSION.fullmatch(text) is not None
+
+
+def is_hidden(name: bytes) -> bool:
+    """Whether a mount keeps a name (one component of a path) to itself."""
+    return name == POOL_NAME or (name.startswith(b".") and MARK in name[1:])
+
+
+def is_hidden_path(path: bytes) -> bool:
+    """Whether a path of the store is hidden or lies below something that is."""
+    return any(map(is_hidden, path.split(b"/")))
+
+
+def stem(name: bytes) -> bytes:
+    """What stands for NAME in hidden names: itself, or its digest where there would be no room behind it."""
+    return name if 1 + len(name) + LONGEST_SUFFIX <= NAME_MAX else b"~" + xxhash.xxh3_128_hexdigest(name).encode()
+
+
+def part_name(name: bytes, version: str, number: int) -> bytes:
+    """Part `number` of the file `name` (a component, not a path) that is being written as `version`."""
+    return _beside(name, f"{version}-{number}")
+
+
+def draft_name(name: bytes, version: str) -> bytes:
+    """What is renamed onto `name` to publish `version`."""
+    return _beside(name, f"{version}-draft")
+
+
+def record_name(name: bytes, version: str) -> bytes:
+    """The record that fsync leaves of `version`."""
+    return _beside(name, f"{version}-record")
+
+
+def lock_name(name: bytes) -> bytes:
+    """The lock of the writer of `name`."""
+    return _beside(name, "lock")
+
+
+def _beside(name: bytes, suffix: str) -> bytes:
+    return b"." + stem(name) + MARK + suffix.encode()
+
+
+def parse_hidden(name: bytes) -> Hidden | None:
+    """What a hidden name beside a file says; None for one that this program does not make."""
+    match = _HIDDEN.fullmatch(name)
+    if match is None:
+        return None
+    if match["lock"]:
+        return Hidden("lock", match["stem"])
+    version, what = match["version"].decode(), match["what"].decode()
+    if what.isdigit():
+        return Hidden("part", match["stem"], version, int(what))
+    return Hidden(what, match["stem"], version)
+
+
+def version_folder(version: str, pool: bytes = POOL) -> bytes:
+    """The folder of a striped version's parts, as a path of the store."""
+    return pool + b"/" + version.encode()
+
+
+def pool_part(version: str, number: int, pool: bytes = POOL) -> bytes:
+    """Part `number` of a striped version, as a path of the store."""
+    return version_folder(version, pool) + b"/%d" % number
+
+
+def list_path(version: str, digest: bytes, pool: bytes = POOL) -> bytes:
+    """The part list with this digest (16 bytes) of a striped version, as a path of the store."""
+    return version_folder(version, pool) + b"/list-" + digest.hex().encode()
