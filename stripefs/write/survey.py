@@ -1,0 +1,113 @@
+"""What of the hidden things that writers make is rubbish: pure, from what a listing shows.
+
+A writer that lives has a lock whose time is at most `LEASE` seconds old, and the lock names the versions it works on. A
+version that a manifest names is part of a file. What is neither, and has not changed for a day by the store's own clock,
+was left by a crash. The day is there for what a survey cannot see: writers of a store without locks, a manifest that
+somebody is just moving, a clock that is wrong.
+
+An fsync record whose file was never published is what `stripefs recover` needs. It keeps what it names for a week.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Set
+from dataclasses import dataclass, field
+
+__all__ = ["AGE", "FORCED_AGE", "LEASE", "RECOVERABLE", "Circumstances", "Item", "Kind", "Verdict", "judge"]
+
+LEASE = 60.0
+"""Seconds that a lock protects after it was last renewed; writers renew it every 20 s."""
+
+AGE = 86_400.0
+"""Seconds without a change after which what nobody needs may go."""
+
+FORCED_AGE = 2 * LEASE
+"""The same with `--force`: a writer makes its lock first, so what it makes next is seen with a live lock or is young."""
+
+RECOVERABLE = 7 * AGE
+"""Seconds for which a record that was not published keeps what it names."""
+
+
+class Kind(enum.Enum):
+    """What a hidden thing is. VERSION: a folder of the pool with the parts of one version of a striped file."""
+
+    LOCK = "lock"
+    PART = "part"
+    RECORD = "record"
+    MANIFEST = "manifest"
+    SCRATCH = "scratch"
+    VERSION = "version"
+
+
+class Verdict(enum.Enum):
+    """RUBBISH may go. Everything else stays: needed by a file, protected by a live lock, not old enough, of use to
+    `stripefs recover`, or possibly named by a manifest that could not be read."""
+
+    RUBBISH = "rubbish"
+    REFERENCED = "referenced"
+    LEASED = "leased"
+    YOUNG = "young"
+    RECOVERABLE = "recoverable"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A hidden thing. `path` from the store's root; `name` is the file that it belongs to, as a path, b"" in the pool.
+
+    version: its 16 hex digits, "" for a lock. length in bytes, of all that is in it. changed_ns: the newest time in it,
+    by the store's clock, 0 where the store has none. published: of a record, whether its file is complete under its name.
+    """
+
+    path: bytes
+    kind: Kind
+    name: bytes = b""
+    version: str = ""
+    length: int = 0
+    changed_ns: int = 0
+    published: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """What a whole survey found out. now_ns: the store's clock.
+
+    leased: versions that live locks name; locked: the files (paths) of those locks. referenced: versions that manifests
+    name. recorded: versions that records of files never published name. complete: every directory was listed and every
+    manifest read.
+    """
+
+    now_ns: int
+    leased: Set[str] = frozenset()
+    locked: Set[bytes] = frozenset()
+    referenced: Set[str] = frozenset()
+    recorded: Set[str] = field(default_factory=frozenset)
+    complete: bool = True
+    force: bool = False
+
+
+def judge(item: Item, facts: Circumstances) -> Verdict:
+    """Whether `item` may be removed, and if not, why."""
+    if item.version in facts.leased or item.name in facts.locked or _is_live(item, facts.now_ns):
+        return Verdict.LEASED
+    if item.kind is Kind.VERSION:
+        if item.version in facts.referenced:
+            return Verdict.REFERENCED
+        if not facts.complete:
+            return Verdict.UNKNOWN
+    if not older(item.changed_ns, FORCED_AGE if facts.force else AGE, facts.now_ns):
+        return Verdict.YOUNG
+    if item.kind is Kind.RECORD:
+        kept = not item.published and not facts.force and not older(item.changed_ns, RECOVERABLE, facts.now_ns)
+        return Verdict.RECOVERABLE if kept else Verdict.RUBBISH
+    return Verdict.RECOVERABLE if item.version in facts.recorded else Verdict.RUBBISH
+
+
+def older(changed_ns: int, seconds: float, now_ns: int) -> bool:
+    """Whether what changed then has not changed for so long. A time that is not known, or to come, is not old."""
+    return 0 < changed_ns <= now_ns - int(seconds * 1e9)
+
+
+def _is_live(item: Item, now_ns: int) -> bool:
+    return item.kind is Kind.LOCK and not older(item.changed_ns, LEASE, now_ns)
