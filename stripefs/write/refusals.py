@@ -1,0 +1,19 @@
+"""Errors that only writing raises."""
+
+from __future__ import annotations
+
+import errno
+
+from stripefs.errors import StoreError, Unsupported
+
+__all__ = ["DraftLost", "NotSequential"]
+
+
+class NotSequential(Unsupported):
+    """A write that does not continue the file where it ends. EOPNOTSUPP, unless it can be staged (`--staging`)."""
+
+
+class DraftLost(StoreError):
+    """What was being written cannot be published any more: its lock was lost, or it was abandoned."""
+
+    errno = errno.EIO
