@@ -46,8 +46,8 @@ class Draft:
     async def publish(self, final: bool) -> Status:
         """Make what is written visible at `path` as one version, by one atomic step, durably; what it is now.
 
-        final: the draft is done and lets its lock go (in any case, also when this raises). Else writing may go on, and the next publication
-        makes the next version. Publishing what is not dirty changes nothing.
+        final: the draft is done and lets its lock go, in any case, also when this raises. Else writing may go on, and
+        the next publication makes the next version. Publishing what is not dirty changes nothing.
         """
         raise NotImplementedError
 
