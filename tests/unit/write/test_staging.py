@@ -1,0 +1,259 @@
+"""Staged files: like plain files until they are published, and whole or not at all then."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stripefs.errors import ConfigError, HostFailed, NoSpace, StoreError
+from stripefs.store.base import Buffer, Kind, Status
+from stripefs.write import staging_file
+from stripefs.write.staging import Staged, Staging
+from stripefs.write.staging_file import CHUNK
+
+MIB = 1 << 20
+
+
+@dataclasses.dataclass
+class FakeDraft:
+    """A draft that keeps what it is given, and fails when told to."""
+
+    version: bytes = b""
+    durable: bytes = b""
+    rewinds: int = 0
+    failing: Exception | None = None
+    _written: bytearray = dataclasses.field(default_factory=bytearray)
+
+    async def rewind(self) -> None:
+        self.rewinds += 1
+        self._written.clear()
+
+    async def write(self, offset: int, data: Buffer) -> None:
+        await trio.lowlevel.checkpoint()
+        assert offset == len(self._written)
+        if self.failing is not None:
+            raise self.failing
+        self._written += data
+
+    async def sync(self) -> None:
+        self.durable = bytes(self._written)
+
+    async def publish(self, final: bool) -> Status:
+        self.version = bytes(self._written)
+        return Status(b"f", Kind.FILE, len(self.version))
+
+
+@pytest.fixture
+def staging(tmp_path: Path) -> Iterator[Staging]:
+    made = Staging(str(tmp_path), 64 * CHUNK, "/mnt")
+    yield made
+    assert made.used == 0, "a test left something staged"
+    made.close()
+
+
+def reading(data: bytes) -> Callable[[int, int], object]:
+    async def read(offset: int, size: int) -> bytes:
+        await trio.lowlevel.checkpoint()
+        return data[offset : offset + size]
+
+    return read
+
+
+STEPS = st.one_of(
+    st.tuples(st.just("write"), st.integers(0, 3 * CHUNK), st.binary(max_size=100)),
+    st.tuples(st.just("truncate"), st.integers(0, 3 * CHUNK), st.just(b"")),
+    st.tuples(st.just("publish"), st.just(0), st.just(b"")),
+)
+
+
+@given(st.binary(max_size=200), st.lists(STEPS, max_size=12))
+def test_like_a_plain_file(
+    tmp_path_factory: pytest.TempPathFactory, begin: bytes, steps: list[tuple[str, int, bytes]]
+) -> None:
+    async def main() -> None:
+        staging = Staging(str(tmp_path_factory.getbasetemp()), MIB, "/mnt")
+        staged, draft, model = staging.new(), FakeDraft(), bytearray(begin)
+        await staged.fill(reading(begin), len(begin))  # type: ignore[arg-type]
+        assert not staged.dirty
+        for what, at, data in steps:
+            if what == "write":
+                await staged.write(at, data)
+                if data:
+                    model.extend(bytes(max(0, at - len(model))))
+                    model[at : at + len(data)] = data
+            elif what == "truncate":
+                await staged.truncate(at)
+                model[at:] = bytes(max(0, at - len(model)))
+            else:
+                assert (await staged.publish(draft, False)).length == len(model)
+                assert draft.version == model
+                assert not staged.dirty
+            assert staged.length == len(model)
+        assert await staged.read(0, len(model) + 10) == model
+        assert await staged.read(len(model) // 2, 5) == model[len(model) // 2 :][:5]
+        staged.close()
+        staging.close()
+
+    trio.run(main)
+
+
+async def test_nothing_has_a_name(staging: Staging, tmp_path: Path) -> None:
+    staged = staging.new(b"f")
+    await staged.write(0, b"x" * MIB)
+    assert [entry.name for entry in tmp_path.iterdir()] == [".stripefs-staging"]
+    assert staging.used == MIB
+    staged.close()
+    staged.close()
+    assert staging.used == 0
+
+
+async def test_without_nameless_files_the_name_goes_at_once(
+    staging: Staging, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = os.open
+
+    def refusing(path: str, flags: int, *args: int, **more: int) -> int:
+        if flags & os.O_TMPFILE == os.O_TMPFILE:
+            raise OSError(errno.EOPNOTSUPP, "")
+        return real(path, flags, *args, **more)
+
+    monkeypatch.setattr(staging_file.os, "open", refusing)
+    staged = staging.new(b"f")
+    await staged.write(3, b"abc")
+    assert await staged.read(0, 10) == b"\0\0\0abc"
+    assert [entry.name for entry in tmp_path.iterdir()] == [".stripefs-staging"]
+    staged.close()
+
+
+async def test_holes_take_no_room(staging: Staging) -> None:
+    staged = staging.new(b"f")
+    await staged.truncate(1 << 40)
+    await staged.write((1 << 39) + 7, b"x")
+    assert (staged.length, staging.used) == (1 << 40, CHUNK)
+    assert await staged.read((1 << 39) + 6, 3) == b"\0x\0"
+    await staged.truncate(5)
+    assert (staged.length, staging.used) == (5, 0)
+    staged.close()
+
+
+async def test_full_loses_nothing(staging: Staging) -> None:
+    """The write that finds no room changes nothing, the old version stays, and making room mends all."""
+    draft = FakeDraft(version=b"the old one")
+    staged = staging.new(b"f")
+    await staged.write(0, b"a" * (48 * CHUNK))
+    with pytest.raises(NoSpace, match="staging-size"):
+        await staged.write(48 * CHUNK - 2, b"bbb")
+    assert staged.length == 48 * CHUNK
+    assert await staged.read(48 * CHUNK - 2, 10) == b"aa"
+    for publish in (lambda: staged.publish(draft, True), lambda: staged.sync(draft)):
+        with pytest.raises(NoSpace, match="could not be staged"):
+            await publish()
+    assert (draft.version, draft.durable, draft.rewinds) == (b"the old one", b"", 0)
+    await staged.write(48 * CHUNK - 2, b"bb")
+    with pytest.raises(NoSpace, match="could not be staged"):
+        await staged.publish(draft, True)  # one byte is still missing
+    staged.close()
+
+
+async def test_a_failed_write_is_made_good_by_another(staging: Staging) -> None:
+    draft = FakeDraft()
+    other, staged = staging.new(b"other"), staging.new(b"f")
+    await other.write(0, bytes(48 * CHUNK))
+    await staged.write(0, bytes(16 * CHUNK))
+    with pytest.raises(NoSpace):
+        await staged.write(16 * CHUNK, b"end")
+    other.close()
+    await staged.write(16 * CHUNK, b"end")
+    await staged.publish(draft, True)
+    assert draft.version == bytes(16 * CHUNK) + b"end"
+    staged.close()
+
+
+async def test_a_failed_write_is_made_good_by_cutting_it_off(staging: Staging) -> None:
+    draft = FakeDraft()
+    staged = staging.new(b"f")
+    await staged.write(0, b"begin")
+    with pytest.raises(NoSpace):
+        await staged.write(CHUNK, bytes(100 * CHUNK))
+    await staged.truncate(5)
+    await staged.publish(draft, True)
+    assert draft.version == b"begin"
+    staged.close()
+
+
+async def test_a_full_disk_is_like_a_full_bound(staging: Staging, monkeypatch: pytest.MonkeyPatch) -> None:
+    staged = staging.new(b"f")
+    real = os.pwrite
+
+    def full(descriptor: int, data: Buffer, offset: int) -> int:
+        if offset >= 4096 and len(data) > 1:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real(descriptor, data[: 4096 - offset], offset)
+
+    monkeypatch.setattr(staging_file.os, "pwrite", full)
+    with pytest.raises(NoSpace):
+        await staged.write(0, b"x" * 5000)
+    assert staged.length == 0
+    with pytest.raises(NoSpace):
+        await staged.publish(FakeDraft(), True)
+    staged.close()
+
+
+async def test_a_draft_that_fails_is_tried_again(staging: Staging) -> None:
+    staged, draft = staging.new(b"f"), FakeDraft(version=b"old", failing=HostFailed("away"))
+    await staged.write(0, b"x" * (3 * MIB))
+    with pytest.raises(HostFailed):
+        await staged.publish(draft, False)
+    assert staged.dirty
+    assert draft.version == b"old"
+    draft.failing = None
+    await staged.publish(draft, False)
+    assert draft.version == b"x" * (3 * MIB)
+    staged.close()
+
+
+async def test_content_that_comes_short_is_refused(staging: Staging) -> None:
+    staged = staging.new(b"f")
+    with pytest.raises(StoreError, match="10 bytes came"):
+        await staged.fill(reading(bytes(10)), 20)  # type: ignore[arg-type]
+    staged.close()
+
+
+async def test_writes_wait_for_a_publication(staging: Staging) -> None:
+    """What is published is one moment's content, whatever is written meanwhile."""
+    staged, draft = staging.new(b"f"), FakeDraft()
+    await staged.write(0, b"a" * (3 * MIB))
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(staged.publish, draft, False)
+        await trio.testing.wait_all_tasks_blocked(0.001)
+        await staged.write(0, b"b" * (3 * MIB))
+    assert draft.version == b"a" * (3 * MIB)
+    assert staged.dirty
+    await staged.publish(draft, True)
+    assert draft.version == b"b" * (3 * MIB)
+    staged.close()
+
+
+async def test_a_closed_file_takes_nothing(staging: Staging) -> None:
+    staged: Staged = staging.new(b"f")
+    staged.close()
+    with pytest.raises(StoreError, match="closed"):
+        await staged.write(0, b"x")
+
+
+def test_bad_settings_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="--staging-size"):
+        Staging(str(tmp_path), 0, "/mnt")
+    with pytest.raises(ConfigError, match="--staging"):
+        Staging(str(tmp_path / "absent"), MIB, "/mnt")
+    (tmp_path / ".stripefs-staging").symlink_to("elsewhere")
+    with pytest.raises(ConfigError, match="cannot be used"):
+        Staging(str(tmp_path), MIB, "/mnt")

@@ -1,0 +1,122 @@
+"""The bound that mounts of one host share: what is allowed, who counts, and that the dead do not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stripefs.errors import ConfigError
+from stripefs.write import staging_account
+from stripefs.write.staging_account import Account, allowed
+
+BOUND = 1000
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[int]:
+    descriptor = os.open(tmp_path, os.O_RDONLY | os.O_DIRECTORY)
+    yield descriptor
+    os.close(descriptor)
+
+
+def test_one_file_alone_may_take_three_quarters() -> None:
+    assert allowed(750, 0, 0, 1, BOUND)
+    assert not allowed(751, 0, 0, 1, BOUND)
+    assert not allowed(1, 750, 750, 1, BOUND)
+
+
+def test_a_late_file_finds_room() -> None:
+    assert allowed(250, 0, 750, 2, BOUND)
+    assert not allowed(251, 0, 750, 2, BOUND)
+
+
+@given(st.integers(1, 12), st.lists(st.integers(0, 11), min_size=1, max_size=400))
+def test_files_that_grow_together_end_up_even(files: int, turns: list[int]) -> None:
+    """However the turns fall, nobody passes the bound, and each can get its share of the last quarter."""
+    held = [0] * files
+    for turn in [*turns, *list(range(files)) * 200]:
+        mine = held[turn % files]
+        if allowed(10, mine, sum(held), files, BOUND):
+            held[turn % files] += 10
+    assert sum(held) <= BOUND
+    assert min(held) >= min(BOUND // 4 // files, BOUND // (files + 1)) // 10 * 10
+
+
+def test_mounts_share_the_bound(folder: int) -> None:
+    one, two = Account(folder, BOUND), Account(folder, BOUND)
+    one.begin()
+    two.begin()
+    assert one.take(600, 0)
+    assert two.totals() == (600, 2)
+    assert not two.take(500, 0)
+    assert two.take(400, 0) is False  # past the even share of three
+    assert two.take(333, 0)
+    assert not one.take(1, 600)
+    one.end(600)
+    assert two.totals() == (333, 1)
+    assert two.take(400, 333)
+    one.close()
+    two.close()
+
+
+def test_a_mount_that_closes_counts_for_nothing(folder: int) -> None:
+    one, two = Account(folder, BOUND), Account(folder, BOUND)
+    one.begin()
+    assert one.take(700, 0)
+    one.close()
+    assert two.totals() == (0, 0)
+    three = Account(folder, BOUND)  # in the slot of the one that went
+    assert three.totals() == (0, 0)
+    two.close()
+    three.close()
+
+
+_DYING = """
+import os, sys
+from stripefs.write.staging_account import Account
+account = Account(os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECTORY), 1000)
+account.begin()
+account.take(700, 0)
+print(*account.totals(), flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_killed_mount_counts_for_nothing(folder: int, tmp_path: Path) -> None:
+    mine = Account(folder, BOUND)
+    command = [sys.executable, "-c", _DYING, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        assert child.stdout.readline() == "700 1\n"
+        assert mine.totals() == (700, 1)
+        child.kill()
+        child.wait()
+        assert mine.totals() == (0, 0)
+    mine.close()
+
+
+def test_too_many_mounts(folder: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging_account, "_SLOTS", 2)
+    accounts = [Account(folder, BOUND) for _ in range(2)]
+    with pytest.raises(ConfigError, match="2 mounts"):
+        Account(folder, BOUND)
+    accounts.pop().close()
+    accounts.append(Account(folder, BOUND))
+    for account in accounts:
+        account.close()
+
+
+def test_a_table_of_rubbish_counts_for_nothing(folder: int, tmp_path: Path) -> None:
+    (tmp_path / staging_account.NAME).write_bytes(b"\xff" * 5000)
+    account = Account(folder, BOUND)
+    assert account.totals() == (0, 0)
+    account.begin()
+    assert account.take(BOUND * 3 // 4, 0)
+    account.close()
