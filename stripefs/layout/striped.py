@@ -2,54 +2,64 @@
 
 A striped file is a chain of segments, each written at once: a segment of width K is cut into units, and unit i of it
 lies in row i // K of its part i % K. Only the last unit of a segment may be short. What is appended later is a further
-segment, so no part ever changes once a manifest names it. Behind its units every part carries a table of checksums,
-one for each check (`CHECK` bytes counted from a unit's start, shorter at its end); the digest in the manifest is that
-of the table, so manifest, table and bytes each vouch for the next.
+segment, so no part ever changes once a manifest names it. Behind its units every part carries a table of checksums
+(`stripefs.layout.sums`); the digest in the manifest is that of the table, so manifest, table and bytes each vouch for
+the next.
 
-The manifest stands at the file's own name. Its length alone (`may_be_manifest`) tells all but one in 4096 other small
-files apart without opening them, on every store.
+The manifest stands at the file's own name. Its length alone (`may_be_manifest`) tells it from all but one in 4096 of
+other small files, on every store, without opening them.
 """
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import accumulate
 
-import xxhash
-
+from stripefs.errors import StoreError
 from stripefs.layout import hidden
-from stripefs.layout.blocks import CHUNK
+from stripefs.layout.sums import CHECK, DIGEST, SUM, PartTable, check_sums, digest_of, table_length
 
 __all__ = [
     "CHECK",
     "DIGEST",
+    "MAGIC",
     "MANIFEST_BLOCK_SIZE",
+    "MANIFEST_MAX",
+    "MAX_LENGTH",
     "MAX_PARTS",
     "SUM",
     "UNIT",
+    "Heading",
     "Manifest",
+    "ManifestError",
     "Part",
     "PartTable",
     "Piece",
     "Segment",
     "check_sums",
-    "part_length",
+    "digest_of",
+    "may_be_manifest",
+    "part_data",
     "table_length",
 ]
 
 UNIT = 4 << 20
-"""Bytes of a unit unless said otherwise: 8 of them in a window of 64 MiB keep 8 hosts busy and leave room for the next."""
+"""Bytes of a unit unless said otherwise: 8 of them in a window of 64 MiB keep 8 hosts busy, and leave room."""
 
-CHECK = CHUNK
-"""Bytes that one checksum covers: what is fetched is whole chunks, so whatever arrives can be verified."""
+MAGIC = b"STRIPEFS\0\r\n\x1a"
+"""What a manifest begins with. No text file holds it, and a transfer that mends line ends spoils it."""
 
-SUM = 8
-"""Bytes of a checksum in a part's table: xxh3-64, big-endian as everywhere in xxhash's canonical form."""
+FORMAT = 1
 
-DIGEST = 16
-"""Bytes of a digest: xxh3-128."""
+MANIFEST_MAX = 1 << 16
+"""Bytes of a manifest at most: one small read."""
+
+LENGTH_STEP, LENGTH_REST = 4096, 1789
+"""A manifest's length leaves LENGTH_REST when divided by LENGTH_STEP; zeros before its checksum make it so."""
 
 MANIFEST_BLOCK_SIZE = (1 << 20) + 4096
 """Block size that manifests are written with where the store has one, so that `hdfs dfs -stat %o` shows what they are.
@@ -57,18 +67,28 @@ A multiple of 512 as HDFS wants it, and above the least block size it allows (1 
 copies lose it."""
 
 MAX_PARTS = 100_000
-"""Parts of one file: 6 TiB in parts of 64 MiB."""
+"""Parts of one file: 6 TiB in parts of 64 MiB, and a list of 4 MB."""
 
 MAX_LENGTH = 1 << 62
-UNIT_STEP = 4096
-MAX_UNIT = 1 << 30
+MAX_POOL = 4096
+UNIT_STEP, MAX_UNIT = 4096, 1 << 30
+
+_OUTSIDE = 1  # flag: the list of segments and parts is an object of the pool
+
+_HEAD = struct.Struct("<12sHHQIIQIIHH16s")
+_SEGMENT = struct.Struct("<QII")
+_PART = struct.Struct("<QIIQ16s")
+
+
+class ManifestError(StoreError):
+    """A manifest that cannot be used: damaged, or newer than this program."""
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """One object of the pool, `VERSION/NUMBER`. length: bytes of the object, its table included.
 
-    digest: xxh3-128 of its table of checksums, 16 bytes.
+    digest: `digest_of` its table of checksums.
     """
 
     version: str
@@ -93,8 +113,8 @@ class Segment:
 class Piece:
     """Bytes [offset, offset + length) of the file, within one unit: they lie in part `part` from `part_offset` on.
 
-    part: index among all parts of the manifest. unit_offset, unit_length: the whole unit in the file, and
-    part_offset - (offset - unit_offset) is where that begins in the part.
+    part: index among all parts of the manifest. The whole unit is [unit_offset, unit_offset + unit_length) of the
+    file.
     """
 
     offset: int
@@ -105,15 +125,80 @@ class Piece:
     unit_length: int
 
 
+def part_data(segment_length: int, width: int, index: int, unit: int) -> int:
+    """Bytes of units, without the table, in part `index` of a segment of `segment_length` bytes over `width` parts."""
+    units, rest = divmod(segment_length, unit)
+    rows, over = divmod(units, width)
+    return rows * unit + (unit if index < over else rest if index == over else 0)
+
+
+def may_be_manifest(length: int) -> bool:
+    """Whether a file of `length` bytes can be a manifest."""
+    return length % LENGTH_STEP == LENGTH_REST and length <= MANIFEST_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """What a manifest says without its list: enough for a listing. Fields as in `Manifest`.
+
+    list_digest: the digest of the list of `list_length` bytes; outside: it is not in the manifest but in the pool.
+    """
+
+    version: str
+    generation: int
+    unit: int
+    length: int
+    pool: bytes
+    segments: int
+    parts: int
+    list_digest: bytes
+    outside: bool
+
+    @property
+    def list_length(self) -> int:
+        return self.segments * _SEGMENT.size + self.parts * _PART.size
+
+    def list_path(self, pool: bytes = hidden.POOL) -> bytes:
+        """Where the list lies when it is outside, as a path of the store whose pool this is."""
+        return hidden.list_path(self.version, self.list_digest, pool)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Heading | None:
+        """The heading of a manifest; None for bytes that are none. Raises ManifestError for a damaged or newer one."""
+        if not data.startswith(MAGIC):
+            return None
+        if len(data) < _HEAD.size + DIGEST:
+            raise ManifestError("the manifest is cut short")
+        _, form, flags, version, generation, unit, length, segments, parts, pool, zero, digest = _HEAD.unpack_from(data)
+        if form > FORMAT:
+            raise ManifestError(
+                f"the manifest has format {form}, this program knows {FORMAT}", hint="use a newer stripefs"
+            )
+        if not may_be_manifest(len(data)) or digest_of(data[:-DIGEST]) != data[-DIGEST:]:
+            raise ManifestError("the manifest is damaged: its checksum does not fit")
+        path = data[_HEAD.size : _HEAD.size + pool]
+        heading = cls(
+            f"{version:016x}", generation, unit, length, path, segments, parts, digest, bool(flags & _OUTSIDE)
+        )
+        inside = 0 if heading.outside else heading.list_length
+        begin = _HEAD.size + pool
+        _demand(form == FORMAT and not flags & ~_OUTSIDE and not zero, "fields that must be 1 or 0 are not")
+        _demand(begin + inside <= len(data) - DIGEST, "its counts are more than it holds")
+        _demand(not any(data[begin + inside : -DIGEST]), "it has bytes behind its end")
+        _demand(segments <= parts <= MAX_PARTS, "it has too many parts or segments")
+        _check_shape(unit, length, path)
+        return heading
+
+
 @dataclass(frozen=True)
 class Manifest:
     """One published version of a striped file.
 
-    version: 16 hexadecimal digits, new for every writer that opened the file. generation: counts what one writer
+    version: 16 hexadecimal digits, new for every writer that opened the file. generation: counts what that writer
     published, from 0. unit: bytes, a multiple of 4096. pool: where the parts lie, an absolute path on the service
     (`StripedStore.pool` of the mount that wrote them). segments: oldest first.
 
-    Raises ValueError when made of values that do not fit together.
+    Raises ManifestError when made of values that do not fit together.
     """
 
     version: str
@@ -121,6 +206,16 @@ class Manifest:
     unit: int
     pool: bytes
     segments: tuple[Segment, ...]
+
+    def __post_init__(self) -> None:
+        _demand(hidden.is_version(self.version), "its version is none")
+        _demand(0 <= self.generation < 1 << 32, "its generation is too large")
+        _demand(len(self.parts) <= MAX_PARTS, "it has too many parts")
+        _check_shape(self.unit, self.length, self.pool)
+        for segment in self.segments:
+            _check_segment(segment, self.unit)
+        names = {(part.version, part.number) for part in self.parts}
+        _demand(len(names) == len(self.parts), "it names a part twice")
 
     @cached_property
     def length(self) -> int:
@@ -132,61 +227,162 @@ class Manifest:
         """All parts, segment by segment."""
         return tuple(part for segment in self.segments for part in segment.parts)
 
+    @cached_property
+    def versions(self) -> frozenset[str]:
+        """The folders of the pool that it needs: its own, and those of the versions that it continues."""
+        return frozenset({self.version, *(part.version for part in self.parts)})
+
+    @cached_property
+    def _starts(self) -> Sequence[int]:
+        """Where each segment begins in the file, and the file's end."""
+        return list(accumulate((segment.length for segment in self.segments), initial=0))
+
+    @cached_property
+    def _first_units(self) -> Sequence[int]:
+        return list(accumulate((-(-segment.length // self.unit) for segment in self.segments), initial=0))
+
+    @cached_property
+    def _first_parts(self) -> Sequence[int]:
+        return list(accumulate((len(segment.parts) for segment in self.segments), initial=0))
+
+    @property
+    def units(self) -> int:
+        """How many units the file has; each segment begins one of its own."""
+        return self._first_units[-1]
+
     def part_of(self, unit: int) -> int:
         """Which of `parts` holds the unit with this number, counted from the start of the file. Raises IndexError."""
-        raise NotImplementedError
+        if not 0 <= unit < self.units:
+            raise IndexError(f"the file has no unit {unit}")
+        index = bisect_right(self._first_units, unit) - 1
+        return self._first_parts[index] + (unit - self._first_units[index]) % len(self.segments[index].parts)
 
     def pieces(self, offset: int, length: int) -> Iterator[Piece]:
-        """What the bytes [offset, offset + length), cut to the file, lie in; in order, none across a unit's end."""
-        raise NotImplementedError
+        """What the bytes [offset, offset + length), cut to the file, lie in; in order, none across a unit's end.
+
+        Finding the first takes O(log segments).
+        """
+        end = min(offset + length, self.length)
+        index = bisect_right(self._starts, offset) - 1
+        while offset < end:
+            segment, start = self.segments[index], self._starts[index]
+            unit, into = divmod(offset - start, self.unit)
+            row, column = divmod(unit, len(segment.parts))
+            unit_offset = offset - into
+            unit_length = min(self.unit, start + segment.length - unit_offset)
+            take = min(unit_length - into, end - offset)
+            part = self._first_parts[index] + column
+            yield Piece(offset, take, part, row * self.unit + into, unit_offset, unit_length)
+            offset += take
+            index += offset == start + segment.length
+
+    def data_length(self, part: int) -> int:
+        """Bytes of units in `parts[part]`, in front of its table. Raises IndexError."""
+        if not 0 <= part < len(self.parts):
+            raise IndexError(f"the file has no part {part}")
+        index = bisect_right(self._first_parts, part) - 1
+        segment = self.segments[index]
+        return part_data(segment.length, len(segment.parts), part - self._first_parts[index], self.unit)
+
+    # -- bytes -------------------------------------------------------------------------------------------------------
+
+    def _list(self) -> bytes:
+        segments = (_SEGMENT.pack(segment.length, len(segment.parts), 0) for segment in self.segments)
+        parts = (_PART.pack(int(part.version, 16), part.number, 0, part.length, part.digest) for part in self.parts)
+        return b"".join((*segments, *parts))
+
+    def _outside(self, size: int) -> bool:
+        return _HEAD.size + len(self.pool) + size + DIGEST > MANIFEST_MAX - LENGTH_STEP + LENGTH_REST
 
     def to_bytes(self) -> bytes:
         """The document for the file's own name: at most 64 KiB, its length one that `may_be_manifest` knows.
 
-        A part list that does not fit is left out: `parts_list` answers it then.
+        A list that does not fit is left out: `parts_list` answers it then.
         """
-        raise NotImplementedError
+        listed = self._list()
+        outside = self._outside(len(listed))
+        head = _HEAD.pack(
+            MAGIC,
+            FORMAT,
+            _OUTSIDE if outside else 0,
+            int(self.version, 16),
+            self.generation,
+            self.unit,
+            self.length,
+            len(self.segments),
+            len(self.parts),
+            len(self.pool),
+            0,
+            digest_of(listed),
+        )
+        body = head + self.pool + (b"" if outside else listed)
+        body += bytes((LENGTH_REST - len(body) - DIGEST) % LENGTH_STEP)
+        return body + digest_of(body)
 
     def parts_list(self) -> tuple[bytes, bytes] | None:
-        """(path in the store, bytes) of the pool object to write before the manifest; None where it needs none."""
-        raise NotImplementedError
+        """(path in the store, bytes) of the pool's object to write before the manifest; None where it needs none."""
+        listed = self._list()
+        if not self._outside(len(listed)):
+            return None
+        return hidden.list_path(self.version, digest_of(listed)), listed
 
     @classmethod
     def from_bytes(cls, data: bytes, parts_list: bytes | None = None) -> Manifest:
-        """Raises ManifestError (a StoreError) with one line that says what is wrong."""
-        raise NotImplementedError
+        """The inverse of `to_bytes`; `parts_list` is needed when the heading says that the list is outside.
+
+        Raises ManifestError with one line that says what is wrong.
+        """
+        heading = Heading.from_bytes(data)
+        if heading is None:
+            raise ManifestError("the file is no manifest")
+        begin = _HEAD.size + len(heading.pool)
+        listed = (parts_list or b"") if heading.outside else data[begin : begin + heading.list_length]
+        _demand(len(listed) == heading.list_length, "its list has not the length it should have")
+        _demand(digest_of(listed) == heading.list_digest, "its list has another digest")
+        segments = _read_list(listed, heading)
+        manifest = cls(heading.version, heading.generation, heading.unit, heading.pool, segments)
+        _demand(manifest.length == heading.length, "its segments do not add up to its length")
+        return manifest
 
 
-class PartTable:
-    """The checksums of one part while its bytes are written, unit after unit.
-
-    `add` every byte of the part in order; then `finish` answers the table to write behind them, and `digest`.
-    """
-
-    def __init__(self, unit: int) -> None:
-        self._unit = unit
-
-    def add(self, data: bytes | bytearray | memoryview) -> None:
-        raise NotImplementedError
-
-    def finish(self) -> bytes:
-        raise NotImplementedError
-
-
-def check_sums(data: bytes | bytearray | memoryview) -> bytes:
-    """The checksums of bytes that begin at a unit's or a check's start and do not cross a unit's end."""
-    view = memoryview(data)
-    return b"".join(xxhash.xxh3_64_digest(view[at : at + CHECK]) for at in range(0, len(view), CHECK))
+def _read_list(listed: bytes, heading: Heading) -> tuple[Segment, ...]:
+    middle = heading.segments * _SEGMENT.size
+    parts = []
+    for version, number, zero, length, digest in _PART.iter_unpack(listed[middle:]):
+        _demand(not zero, "fields that must be 0 are not")
+        parts.append(Part(f"{version:016x}", number, length, digest))
+    segments: list[Segment] = []
+    at = 0
+    for length, width, zero in _SEGMENT.iter_unpack(listed[:middle]):
+        _demand(not zero, "fields that must be 0 are not")
+        _demand(width <= len(parts) - at, "its segments have more parts than it lists")
+        segments.append(Segment(length, tuple(parts[at : at + width])))
+        at += width
+    _demand(at == len(parts), "it lists parts of no segment")
+    return tuple(segments)
 
 
-def table_length(data_length: int, unit: int) -> int:
-    """Bytes of the table behind `data_length` bytes of a part."""
-    units, rest = divmod(data_length, unit)
-    return SUM * (units * -(-unit // CHECK) + -(-rest // CHECK))
+def _check_shape(unit: int, length: int, pool: bytes) -> None:
+    _demand(0 < unit <= MAX_UNIT and unit % UNIT_STEP == 0, f"units of {unit} bytes are none")
+    _demand(0 <= length <= MAX_LENGTH, "the file is too long")
+    components = pool.split(b"/")
+    _demand(len(pool) <= MAX_POOL and b"\0" not in pool, "its pool is no path")
+    _demand(len(components) > 1 and not components[0], "its pool is no absolute path")
+    _demand(components[-1] == hidden.POOL_NAME, "its pool is none")
+    _demand(not {b"", b".", b".."} & set(components[1:]), "its pool is no plain path")
 
 
-def part_length(segment_length: int, width: int, index: int, unit: int) -> int:
-    """Bytes of units (without table) in part `index` of a segment of `segment_length` bytes over `width` parts."""
-    units, rest = divmod(segment_length, unit)
-    rows, over = divmod(units, width)
-    return rows * unit + (unit if index < over else rest if index == over else 0)
+def _check_segment(segment: Segment, unit: int) -> None:
+    width = len(segment.parts)
+    _demand(1 <= segment.length <= MAX_LENGTH, "a segment has a length that is none")
+    _demand(1 <= width <= -(-segment.length // unit), "a segment has parts without bytes, or none")
+    for index, part in enumerate(segment.parts):
+        data = part_data(segment.length, width, index, unit)
+        _demand(part.length == data + table_length(data, unit), "a part has not the length that its units need")
+        _demand(hidden.is_version(part.version) and 0 <= part.number < 1 << 32, "a part has a name that is none")
+        _demand(len(part.digest) == DIGEST, "a part has no digest")
+
+
+def _demand(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise ManifestError(f"the manifest is damaged: {otherwise}")
