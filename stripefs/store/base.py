@@ -274,8 +274,11 @@ class Store(ABC):
         """
         raise Unsupported(f"{self.url} cannot be written to")
 
-    def mkdir(self, path: bytes, mode: int = 0o777) -> None:
-        """Make a directory. Raises Exists, NotFound where the one above is missing, NotADirectory."""
+    def mkdir(self, path: bytes, mode: int = 0o755) -> None:
+        """Make a directory with exactly these permissions (no umask), where the store keeps any.
+
+        Raises Exists, NotFound where the one above is missing, NotADirectory.
+        """
         raise Unsupported(f"{self.url} cannot be written to")
 
     def rmdir(self, path: bytes) -> None:

@@ -19,6 +19,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from stripefs.errors import (
+    Busy,
     IsADirectory,
     NotFound,
     StaleVersion,
@@ -26,17 +27,20 @@ from stripefs.errors import (
     Unsupported,
 )
 from stripefs.store.base import (
+    Attributes,
     Block,
     Buffer,
     Capabilities,
     Handle,
     Identity,
     Kind,
+    Sink,
     Space,
     Status,
     Store,
     Watch,
 )
+from stripefs.store.localwrite import LocalSink, change, join, make_directory, move, remove_directory
 from stripefs.store.newfile import NewFile, sync_directory
 from stripefs.store.oserrors import STORE_ERRORS
 from stripefs.store.ranges import InUse, blocks_by_size, check_range
@@ -54,7 +58,16 @@ class LocalStore(Store):
     """
 
     capabilities = Capabilities(
-        file_ids=True, pinned=True, any_names=True, permissions=True, put=True, put_if_absent=True
+        file_ids=True,
+        pinned=True,
+        any_names=True,
+        permissions=True,
+        put=True,
+        put_if_absent=True,
+        writes=True,
+        replace=True,
+        concat=True,
+        attributes=True,
     )
 
     def __init__(self, root: bytes, url: str = "", *, make: bool = False) -> None:
@@ -115,6 +128,37 @@ class LocalStore(Store):
         with self._parent(path) as (folder, name):
             os.unlink(name, dir_fd=folder)
             sync_directory(folder)
+
+    def create(
+        self, path: bytes, *, host: str = "", block_size: int = 0, replication: int = 0, length: int | None = None
+    ) -> Sink:
+        if host:
+            raise Unsupported("a local directory has no data hosts to choose from")
+        with self._parent(path) as (folder, name):
+            return LocalSink(folder, name, lambda found: _status(name, found), lambda: _errors(path))
+
+    def mkdir(self, path: bytes, mode: int = 0o755) -> None:
+        with self._parent(path) as (folder, name):
+            make_directory(folder, name, mode)
+
+    def rmdir(self, path: bytes) -> None:
+        _refuse_root(path)
+        with self._parent(path) as (folder, name):
+            remove_directory(folder, name)
+
+    def rename(self, source: bytes, target: bytes, *, replace: bool = False) -> None:
+        _refuse_root(source, target)
+        with self._parent(target) as new, self._parent(source) as old:
+            move(old, new, replace=replace)
+
+    def set_attributes(self, path: bytes, attributes: Attributes) -> None:
+        with self._parent(path) as (folder, name):
+            change(folder, name, attributes)
+
+    def concat(self, target: bytes, sources: Sequence[bytes]) -> None:
+        with contextlib.ExitStack() as held:
+            first, *others = [held.enter_context(self._parent(path)) for path in (target, *sources)]
+            join(first, others)
 
     def readlink(self, path: bytes) -> bytes:
         with self._parent(path) as (folder, name):
@@ -230,6 +274,11 @@ def _refuse_unreadable(path: bytes, found: os.stat_result) -> None:
         raise IsADirectory(f"{_shown(path)} is a directory")
     if kind is not Kind.FILE:
         raise Unsupported(f"{_shown(path)} is not a regular file")
+
+
+def _refuse_root(*paths: bytes) -> None:
+    if b"/" in paths:
+        raise Busy("the root of the store stays where it is")
 
 
 @contextmanager

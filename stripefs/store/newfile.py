@@ -17,7 +17,7 @@ import secrets
 from stripefs.errors import Unsupported
 from stripefs.store.base import Buffer
 
-__all__ = ["NewFile", "sync_directory"]
+__all__ = ["NewFile", "rename_without_replacing", "sync_directory"]
 
 _NO_NAMELESS = frozenset((errno.EOPNOTSUPP, errno.EISDIR))  # the latter where O_TMPFILE is not known at all
 _NO_LINKS = frozenset((errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS))
@@ -43,6 +43,11 @@ class NewFile:
             flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
             self._descriptor = os.open(hidden, flags, 0o644, dir_fd=folder)
             self._hidden = hidden
+
+    @property
+    def descriptor(self) -> int:
+        """Open for writing, at the file's end so far."""
+        return self._descriptor
 
     def write(self, data: Buffer) -> None:
         rest = memoryview(data)
@@ -99,7 +104,7 @@ class NewFile:
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
-            _rename_without_replacing(self._folder, self._hidden, self._name)
+            rename_without_replacing(self._folder, self._hidden, self._folder, self._name)
             self._hidden = b""
 
 
@@ -112,8 +117,9 @@ def sync_directory(folder: int) -> None:
         os.close(descriptor)
 
 
-def _rename_without_replacing(folder: int, source: bytes, target: bytes) -> None:
-    if _renameat2 is None or _renameat2(folder, source, folder, target, _NOREPLACE):
+def rename_without_replacing(source_folder: int, source: bytes, target_folder: int, target: bytes) -> None:
+    """FileExistsError where something is at the target; Unsupported where the file system could only replace it."""
+    if _renameat2 is None or _renameat2(source_folder, source, target_folder, target, _NOREPLACE):
         number = ctypes.get_errno() if _renameat2 is not None else errno.ENOSYS
         if number in _NO_FLAGS:
             raise Unsupported("the file system can neither link files nor rename them without replacing others")

@@ -28,9 +28,11 @@ from tests.store.listing_conformance import ListingConformance
 from tests.store.material import ODD_NAMES, Place, content, listing
 from tests.store.places import LocalPopulate
 from tests.store.put_conformance import PutConformance
+from tests.store.write_conformance import WriteConformance
 
 
-class TestLocal(PutConformance, ListingConformance, StoreConformance):
+class TestLocal(WriteConformance, PutConformance, ListingConformance, StoreConformance):
+    time_step = 1
     odd_names = (*ODD_NAMES, b"new\nline", b"a:b", b"\xff\xfe", b"n" * 255)
     many = 2500
 

@@ -1,0 +1,224 @@
+"""What the local store does to a directory: new files, moves, attributes, joins. Every call may raise OSError.
+
+Nothing here follows a link: a path is a descriptor of its folder, held open, and a name in it. What a call promises is
+on disk when it returns, names included.
+
+Joining copies: a local file system has no call that moves blocks from file to file. So the joined file is written
+beside the target, as a whole, and takes its place by one rename; file systems that can share blocks (XFS, Btrfs) do.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import grp
+import os
+import pwd
+import stat as modes
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+
+from stripefs.errors import NotEmpty, StoreError, Unsupported
+from stripefs.store.base import Attributes, Buffer, Sink, Status
+from stripefs.store.newfile import NewFile, rename_without_replacing, sync_directory
+
+__all__ = ["LocalSink", "change", "join", "make_directory", "move", "remove_directory"]
+
+Errors = Callable[[], AbstractContextManager[None]]
+"""Turns the OSErrors inside into StoreErrors about one path."""
+
+_COPY = 1 << 30  # bytes for one copy_file_range; it may do less
+_NO_COPY = frozenset((errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS))
+_PIECE = 1 << 20
+
+
+class LocalSink(Sink):
+    """A new file `name` in the directory `folder`, a descriptor that stays the caller's; made at once."""
+
+    def __init__(self, folder: int, name: bytes, describe: Callable[[os.stat_result], Status], errors: Errors) -> None:
+        self._name = name
+        self._describe = describe
+        self._errors = errors
+        self._done = False
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+        with errors():
+            self._folder = os.dup(folder)
+            try:
+                self._descriptor = os.open(name, flags, 0o644, dir_fd=folder)
+            except OSError:
+                os.close(self._folder)
+                raise
+
+    def write(self, data: Buffer) -> None:
+        self._check_open()
+        with self._errors():
+            rest = memoryview(data).cast("B")
+            while rest:
+                rest = rest[os.write(self._descriptor, rest) :]
+
+    def close(self) -> Status:
+        self._check_open()
+        with self._errors():
+            os.fsync(self._descriptor)
+            sync_directory(self._folder)
+            status = self._describe(os.fstat(self._descriptor))
+        self._let_go()
+        return status
+
+    def abort(self) -> None:
+        if self._done:
+            return
+        with contextlib.suppress(OSError):
+            ours, there = os.fstat(self._descriptor), os.stat(self._name, dir_fd=self._folder, follow_symlinks=False)
+            if (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino):
+                os.unlink(self._name, dir_fd=self._folder)
+        self._let_go()
+
+    def _check_open(self) -> None:
+        if self._done:
+            raise StoreError(f"{os.fsdecode(self._name)}: its writer is closed")
+
+    def _let_go(self) -> None:
+        self._done = True
+        for descriptor in (self._descriptor, self._folder):
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
+
+
+def make_directory(folder: int, name: bytes, mode: int) -> None:
+    """With exactly `mode`: whoever asked applied a umask already, and this process's is none of his."""
+    os.mkdir(name, mode, dir_fd=folder)
+    with _entry(folder, name) as made:
+        if modes.S_IMODE(os.fstat(made).st_mode) != mode:
+            os.chmod(_link(made), mode)
+    sync_directory(folder)
+
+
+def remove_directory(folder: int, name: bytes) -> None:
+    os.rmdir(name, dir_fd=folder)
+    sync_directory(folder)
+
+
+def move(source: tuple[int, bytes], target: tuple[int, bytes], *, replace: bool) -> None:
+    """Each is (folder, name). FileExistsError where something is at the target and not to be replaced."""
+    (source_folder, source_name), (target_folder, target_name) = source, target
+    if replace:
+        try:
+            os.rename(source_name, target_name, src_dir_fd=source_folder, dst_dir_fd=target_folder)
+        except FileExistsError as error:  # how XFS says that a directory is not empty
+            raise NotEmpty("the directory in its place is not empty") from error
+    else:
+        _move_without_replacing(source, target)
+    sync_directory(target_folder)
+    sync_directory(source_folder)
+
+
+def change(folder: int, name: bytes, attributes: Attributes) -> None:
+    """Raises StoreError for an owner or group that this host does not know."""
+    with _entry(folder, name) as entry:
+        here = _link(entry)
+        if attributes.owner is not None or attributes.group is not None:
+            os.chown(here, _user(attributes.owner), _group(attributes.group))
+        if attributes.mode is not None:
+            os.chmod(here, attributes.mode)  # after chown, which takes set-user-id bits away
+        if attributes.mtime_ns is not None or attributes.atime_ns is not None:
+            now = os.fstat(entry)
+            atime = now.st_atime_ns if attributes.atime_ns is None else attributes.atime_ns
+            mtime = now.st_mtime_ns if attributes.mtime_ns is None else attributes.mtime_ns
+            os.utime(here, ns=(atime, mtime))
+
+
+def join(target: tuple[int, bytes], sources: Sequence[tuple[int, bytes]]) -> None:
+    """Put the sources' bytes behind the target's, all at once, and remove them. The target gets a new inode."""
+    folder, name = target
+    with contextlib.ExitStack() as held:
+        opened = [held.enter_context(_readable(*entry)) for entry in (target, *sources)]
+        new = NewFile(folder, name)
+        held.callback(new.close)
+        for descriptor in opened:
+            _copy(descriptor, new.descriptor)
+        before = os.fstat(opened[0])
+        with contextlib.suppress(PermissionError):  # only root gives files away
+            os.fchown(new.descriptor, before.st_uid, before.st_gid)
+        os.fchmod(new.descriptor, modes.S_IMODE(before.st_mode))
+        new.publish(replace=True)
+    for source_folder, source_name in sources:
+        os.unlink(source_name, dir_fd=source_folder)
+
+
+def _move_without_replacing(source: tuple[int, bytes], target: tuple[int, bytes]) -> None:
+    try:
+        rename_without_replacing(*source, *target)
+    except Unsupported:
+        pass
+    else:
+        return
+    # NFS and older FUSE file systems know no such flag. A file gets its second name first, which fails where that is
+    # taken. A directory cannot have two; in its way only an empty directory made this instant would be overlooked.
+    (source_folder, source_name), (target_folder, target_name) = source, target
+    if modes.S_ISDIR(os.stat(source_name, dir_fd=source_folder, follow_symlinks=False).st_mode):
+        with contextlib.suppress(FileNotFoundError):
+            os.stat(target_name, dir_fd=target_folder, follow_symlinks=False)
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST))
+        os.rename(source_name, target_name, src_dir_fd=source_folder, dst_dir_fd=target_folder)
+        return
+    os.link(source_name, target_name, src_dir_fd=source_folder, dst_dir_fd=target_folder, follow_symlinks=False)
+    os.unlink(source_name, dir_fd=source_folder)
+
+
+@contextlib.contextmanager
+def _entry(folder: int, name: bytes) -> Iterator[int]:
+    """A descriptor of whatever has this name, a link included, good for attributes alone."""
+    descriptor = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def _readable(folder: int, name: bytes) -> Iterator[int]:
+    descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        if not modes.S_ISREG(os.fstat(descriptor).st_mode):
+            raise Unsupported(f"{os.fsdecode(name)} is not a regular file")
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _copy(source: int, target: int) -> None:
+    """All of `source` from its start to where `target` stands."""
+    try:
+        while os.copy_file_range(source, target, _COPY):
+            pass
+    except OSError as error:
+        if error.errno not in _NO_COPY:
+            raise
+        while piece := os.read(source, _PIECE):
+            rest = memoryview(piece)
+            while rest:
+                rest = rest[os.write(target, rest) :]
+
+
+def _link(descriptor: int) -> str:
+    """A path to what `descriptor` holds open, for calls that take no descriptor of this kind."""
+    return f"/proc/self/fd/{descriptor}"
+
+
+def _user(name: str | None) -> int:
+    if name is None:
+        return -1
+    try:
+        return int(name) if name.isdecimal() else pwd.getpwnam(name).pw_uid
+    except KeyError as error:
+        raise StoreError(f"this host knows no user {name!r}") from error
+
+
+def _group(name: str | None) -> int:
+    if name is None:
+        return -1
+    try:
+        return int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
+    except KeyError as error:
+        raise StoreError(f"this host knows no group {name!r}") from error
