@@ -30,7 +30,7 @@ need_packages() {
 }
 
 # What the tests need besides: a second opinion on the images that we write and on what layers mean, what runs containers
-# of them, and a registry to build them from.
+# of them, a registry to build them from, and programs that write files in ways of their own.
 need_test_packages() {
     local missing=()
     command -v fsck.erofs >/dev/null || missing+=(erofs-utils)
@@ -39,6 +39,10 @@ need_test_packages() {
     command -v skopeo >/dev/null || missing+=(skopeo)
     command -v umoci >/dev/null || missing+=(umoci)
     command -v docker-registry >/dev/null || missing+=(docker-registry)
+    local program
+    for program in fio rsync sqlite3 zip; do
+        command -v "$program" >/dev/null || missing+=("$program")
+    done
     [ -x /bin/busybox ] && ! ldd /bin/busybox >/dev/null 2>&1 || missing+=(busybox-static)
     apt_install "${missing[@]}"
 }
