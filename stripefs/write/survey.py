@@ -1,9 +1,9 @@
 """What of the hidden things that writers make is rubbish: pure, from what a listing shows.
 
 A writer that lives has a lock whose time is at most `LEASE` seconds old, and the lock names the versions it works on. A
-version that a manifest names is part of a file. What is neither, and has not changed for a day by the store's own clock,
-was left by a crash. The day is there for what a survey cannot see: writers of a store without locks, a manifest that
-somebody is just moving, a clock that is wrong.
+version that a manifest names is part of a file. What is neither, and has not changed for a day by the store's own
+clock, was left by a crash. The day is there for what a survey cannot see: writers of a store without locks, a manifest
+that somebody is just moving.
 
 An fsync record whose file was never published is what `stripefs recover` needs. It keeps what it names for a week.
 """
@@ -14,16 +14,15 @@ import enum
 from collections.abc import Set
 from dataclasses import dataclass, field
 
-__all__ = ["AGE", "FORCED_AGE", "LEASE", "RECOVERABLE", "Circumstances", "Item", "Kind", "Verdict", "judge"]
+from stripefs.layout.record import LEASE
 
-LEASE = 60.0
-"""Seconds that a lock protects after it was last renewed; writers renew it every 20 s."""
+__all__ = ["AGE", "FORCED_AGE", "RECOVERABLE", "Circumstances", "Item", "Kind", "Verdict", "judge"]
 
 AGE = 86_400.0
 """Seconds without a change after which what nobody needs may go."""
 
 FORCED_AGE = 2 * LEASE
-"""The same with `--force`: a writer makes its lock first, so what it makes next is seen with a live lock or is young."""
+"""The same with `--force`: a writer makes its lock first, so what it makes is seen with a live lock or is young."""
 
 RECOVERABLE = 7 * AGE
 """Seconds for which a record that was not published keeps what it names."""
@@ -57,7 +56,7 @@ class Item:
     """A hidden thing. `path` from the store's root; `name` is the file that it belongs to, as a path, b"" in the pool.
 
     version: its 16 hex digits, "" for a lock. length in bytes, of all that is in it. changed_ns: the newest time in it,
-    by the store's clock, 0 where the store has none. published: of a record, whether its file is complete under its name.
+    by the store's clock, 0 where the store has none. published: of a record, that nothing of it is left to recover.
     """
 
     path: bytes

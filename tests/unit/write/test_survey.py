@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stripefs.write.survey import AGE, FORCED_AGE, LEASE, RECOVERABLE, Circumstances, Item, Kind, Verdict, judge
+from stripefs.layout.record import LEASE
+from stripefs.write.survey import AGE, FORCED_AGE, RECOVERABLE, Circumstances, Item, Kind, Verdict, judge
 
 NOW = 1_800_000_000 * 10**9
 VERSION = "00112233aabbccdd"

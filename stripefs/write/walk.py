@@ -1,0 +1,117 @@
+"""Every directory of a store, batch by batch, in memory that grows with the depth of the tree alone.
+
+A service that is away for a moment is waited for. A directory that cannot be listed is told of and passed over; one
+that vanished meanwhile is not missed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from stripefs.errors import NotADirectory, NotFound, StoreError, Transient
+from stripefs.layout.hidden import POOL_NAME
+from stripefs.store.base import Kind, Status, Store
+
+__all__ = ["Listed", "join", "patiently", "walk"]
+
+_T = TypeVar("_T")
+
+PATIENCE = 90.0
+"""Seconds for which a service that is away is asked again."""
+
+_LONGEST_PAUSE = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A batch of the entries of `folder`, whose own time was changed_ns before it was listed (0: not known)."""
+
+    folder: bytes
+    changed_ns: int
+    entries: Sequence[Status]
+
+    def path(self, entry: Status) -> bytes:
+        return join(self.folder, entry.name)
+
+
+@dataclass(slots=True)
+class _Frame:
+    folder: bytes
+    changed_ns: int
+    batches: Iterator[Sequence[Status]]
+    below: list[Status] = field(default_factory=list)
+
+
+def join(folder: bytes, name: bytes) -> bytes:
+    """The path of `name` in `folder`."""
+    return folder.rstrip(b"/") + b"/" + name
+
+
+def walk(
+    store: Store, failed: Callable[[bytes, StoreError], None], *, pause: Callable[[float], None] = time.sleep
+) -> Iterator[Listed]:
+    """The tree from its root, without the pool and without those of mounts of directories further down.
+
+    Calls `failed` with each directory that cannot be listed to its end; where that is the root it raises. Links are
+    not followed.
+    """
+    stack = [_Frame(b"/", store.stat(b"/").mtime_ns, _batches(store, b"/", pause))]
+    while stack:
+        frame = stack[-1]
+        if frame.below:
+            entry = frame.below.pop()
+            folder = join(frame.folder, entry.name)
+            stack.append(_Frame(folder, entry.mtime_ns, _batches(store, folder, pause)))
+            continue
+        try:
+            batch = next(frame.batches, None)
+        except (NotFound, NotADirectory):
+            if len(stack) == 1:
+                raise
+            stack.pop()
+            continue
+        except StoreError as error:
+            if len(stack) == 1:
+                raise
+            failed(frame.folder, error)
+            stack.pop()
+            continue
+        if batch is None:
+            stack.pop()
+            continue
+        yield Listed(frame.folder, frame.changed_ns, batch)
+        frame.below = [e for e in reversed(batch) if e.kind is Kind.DIRECTORY and e.name != POOL_NAME]
+
+
+def _batches(store: Store, folder: bytes, pause: Callable[[float], None]) -> Iterator[Sequence[Status]]:
+    """The entries of `folder`; where the service went away, from where it had come to."""
+    after, end, wait = b"", time.monotonic() + PATIENCE, 0.1
+    while True:
+        try:
+            for batch in store.scandir(folder, after):
+                if batch:
+                    yield batch
+                    after, end, wait = batch[-1].name, time.monotonic() + PATIENCE, 0.1
+        except Transient:
+            if time.monotonic() + wait >= end:
+                raise
+            pause(wait)
+            wait = min(2 * wait, _LONGEST_PAUSE)
+        else:
+            return
+
+
+def patiently(call: Callable[[], _T], *, pause: Callable[[float], None] = time.sleep) -> _T:
+    """`call()`, tried again for a while where the service is away. Raises what it raises last."""
+    end, wait = time.monotonic() + PATIENCE, 0.1
+    while True:
+        try:
+            return call()
+        except Transient:
+            if time.monotonic() + wait >= end:
+                raise
+        pause(wait)
+        wait = min(2 * wait, _LONGEST_PAUSE)
