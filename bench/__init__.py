@@ -13,5 +13,6 @@ peers        building rclone, finding libhdfs
 plan         which cases, systems and ratios `bench read` has
 read         runs the plan
 report       tables, and the chart of the README
+write        `bench write`, a room of its own
 image        `bench image`, a room of its own
 """

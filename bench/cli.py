@@ -15,13 +15,17 @@ from types import FrameType
 
 from bench import peers, read, report, simulate
 from bench.cluster import BenchError
+from bench.data import CHUNK
 from bench.image import report as image_report
 from bench.plan import CASES
 from bench.results import Document, load
+from bench.write import measure as writing_measure
+from bench.write import report as write_report
+from bench.write.plan import CASES as WRITE_CASES
 from stripefs.errors import StripefsError
 from stripefs.read.policy import Limits
 from stripefs.settings import ReadSettings
-from stripefs.units import parse_duration, parse_rate, parse_size
+from stripefs.units import format_size, parse_duration, parse_rate, parse_size
 
 __all__ = ["main"]
 
@@ -52,6 +56,16 @@ def _parser() -> argparse.ArgumentParser:
     reading.add_argument("--chart", type=Path, metavar="FILE", help="draw sequential reading here (.svg, .png)")
     reading.add_argument("--name", default="bench", help="of the HDFS instance; one that runs already is used")
     reading.add_argument("--keep", action="store_true", help="leave the instance and its files for the next run")
+    writing = commands.add_parser("write", help="writing big files to HDFS, against raw clients and rclone")
+    writing.add_argument("--quick", action="store_true", help="smaller files, fewer systems, two rounds")
+    writing.add_argument("--case", action="append", default=[], choices=WRITE_CASES, help="only this case (repeatable)")
+    writing.add_argument("--rounds", type=int, default=0, metavar="N", help="rounds of each run (3, quick: 2)")
+    writing.add_argument("--size", type=parse_size, default=0, help="of each file (2GiB, quick: 256MiB)")
+    writing.add_argument("--files", type=int, default=0, metavar="N", help="that are listed (10000, quick: 1000)")
+    writing.add_argument("--json", type=Path, metavar="FILE", help="write the document here, anew after each round")
+    writing.add_argument("--chart", type=Path, metavar="FILE", help="draw the writes here (.svg, .png)")
+    writing.add_argument("--name", default="bench", help="of the HDFS instance; one that runs already is used")
+    writing.add_argument("--keep", action="store_true", help="leave the instance for the next run")
     starting = commands.add_parser("image", help="starting a container from a remote image, lazily and otherwise")
     starting.add_argument("--quick", action="store_true", help="an image of numpy alone, two rounds: 5 minutes")
     starting.add_argument("--large", action="store_true", help="torch as well: 1.3 GB unpacked")
@@ -94,6 +108,31 @@ def _read(options: argparse.Namespace) -> None:
         report.chart(document, options.chart)
 
 
+def _write(options: argparse.Namespace) -> None:
+    if os.geteuid() != 0:
+        raise BenchError("network namespaces and page caches need root: sudo ./scripts/bench write")
+    if options.size % CHUNK:
+        raise BenchError(f"--size must be a multiple of {format_size(CHUNK)}")
+
+    def store(document: Document) -> None:
+        if options.json:
+            options.json.write_text(document.to_json())
+
+    chosen = writing_measure.Options(
+        options.quick,
+        tuple(options.case),
+        options.rounds,
+        options.name,
+        options.keep,
+        options.size,
+        options.files,
+    )
+    document = writing_measure.measure(chosen, _say, store)
+    print(write_report.text(document), end="")
+    if options.chart:
+        write_report.chart(document, options.chart)
+
+
 def _image(options: argparse.Namespace) -> None:
     from bench.image import measure, tools
 
@@ -119,6 +158,8 @@ def _table(options: argparse.Namespace) -> None:
     name, drawn, draw = "results", report.markdown, report.chart
     if document.bench == "image":
         name, drawn, draw = image_report.marks(document), image_report.markdown, image_report.chart
+    if document.bench == "write":
+        name, drawn, draw = write_report.MARKS, write_report.markdown, write_report.chart
     if options.into:
         options.into.write_text(report.insert(options.into.read_text(), drawn(document), name))
     else:
@@ -140,7 +181,14 @@ def _build_rclone(_options: argparse.Namespace) -> None:
     print(peers.build_rclone(_say))
 
 
-_COMMANDS = {"read": _read, "image": _image, "table": _table, "simulate": _simulate, "build-rclone": _build_rclone}
+_COMMANDS = {
+    "read": _read,
+    "write": _write,
+    "image": _image,
+    "table": _table,
+    "simulate": _simulate,
+    "build-rclone": _build_rclone,
+}
 
 
 def _say(line: str) -> None:

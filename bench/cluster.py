@@ -119,13 +119,27 @@ class Cluster:
                 raise BenchError(f"a DataNode of {self.name} did not come back: see its log in the instance's folder")
             time.sleep(0.5)
 
-    def _has(self, file: DataFile) -> bool:
+    def status(self, path: str) -> dict[str, Any] | None:
+        """What the NameNode says of a path, None where nothing is there."""
         try:
-            found = self._ask(f"webhdfs/v1{quote(file.path)}?op=GETFILESTATUS&user.name=root")["FileStatus"]
+            found: dict[str, Any] = self._ask(f"webhdfs/v1{quote(path)}?op=GETFILESTATUS&user.name=root")["FileStatus"]
         except urllib.error.HTTPError as error:
             if error.code == 404:
-                return False
+                return None
             raise
+        return found
+
+    def contents(self, path: str) -> bytes:
+        """All of a small file, as it lies in HDFS."""
+        query = "op=OPEN&user.name=root"
+        with urllib.request.urlopen(f"http://{self._http}/webhdfs/v1{quote(path)}?{query}", timeout=30) as answer:
+            data: bytes = answer.read()
+        return data
+
+    def _has(self, file: DataFile) -> bool:
+        found = self.status(file.path)
+        if found is None:
+            return False
         wanted = (file.size, file.block_size, file.replication)
         return (found["length"], found["blockSize"], found["replication"]) == wanted
 

@@ -17,7 +17,7 @@ from bench.data import GIB, MIB
 from bench.peers import RCLONE_VERSION
 from bench.plan import CAPPED, Scale
 
-__all__ = ["cpu_model", "environment", "first_touch", "version"]
+__all__ = ["cpu_model", "environment", "first_touch", "packages", "version"]
 
 _PACKAGES = ("hdfs-native", "pyfuse3", "trio", "pyarrow", "numpy", "safetensors")
 
@@ -55,7 +55,7 @@ def environment(cluster: Cluster, scale: Scale, rounds: int, touch: float) -> di
         "first_touch_s_per_gib": round(touch, 2),
         "load_15min": round(os.getloadavg()[2], 2),
         "python": platform.python_version(),
-        "packages": {name: found for name in _PACKAGES if (found := _package(name))},
+        "packages": packages(),
         "hadoop": "3.4.2",
         "rclone": RCLONE_VERSION if scale.rclone else None,
         "datanodes": len(cluster.datanodes),
@@ -65,6 +65,11 @@ def environment(cluster: Cluster, scale: Scale, rounds: int, touch: float) -> di
         "rounds": rounds,
         "quick": scale.quick,
     }
+
+
+def packages() -> dict[str, str]:
+    """Versions of the packages that matter, of those that are there."""
+    return {name: found for name in _PACKAGES if (found := _package(name))}
 
 
 def _package(name: str) -> str:

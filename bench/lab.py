@@ -22,7 +22,7 @@ from bench.model import Extent
 from bench.mounts import Mount
 from bench.processes import PeakMemory, cpu_seconds, tree
 
-__all__ = ["Lab", "cut"]
+__all__ = ["Lab", "cut", "rates", "run_module"]
 
 _STREAM_STEP = 4 * MIB
 _FREEZE_AT = 0.25  # of the file
@@ -57,8 +57,8 @@ class Lab:
         }
         drop_caches()
         before = self.cluster.datanode_cpu()
-        answer = _run("bench.clients", [], json.dumps(job), _LIMIT, self.environment)
-        return _rates(answer, answer["cpu"], self.cluster.datanode_cpu() - before)
+        answer = run_module("bench.clients", [], json.dumps(job), _LIMIT, self.environment)
+        return rates(answer, answer["cpu"], self.cluster.datanode_cpu() - before)
 
     def one_datanode(self, file: DataFile, number: int) -> dict[str, float]:
         """What one DataNode alone gives: its blocks of the file, read by three threads; another one each round."""
@@ -77,7 +77,7 @@ class Lab:
             with PeakMemory(mount.pid) as memory:
                 answer = self._read(mount, file, pattern, _LIMIT)
             cpu = cpu_seconds(mount.pid) - own + answer["cpu"]
-            values = _rates(answer, cpu, self.cluster.datanode_cpu() - nodes)
+            values = rates(answer, cpu, self.cluster.datanode_cpu() - nodes)
         values["peak_pss"] = memory.peak / MIB
         if budget:
             values["over_budget"] = (memory.peak - budget) / MIB
@@ -98,7 +98,7 @@ class Lab:
         return {"time": answer["seconds"]}
 
     def _read(self, mount: Mount, file: DataFile, pattern: str, limit: float) -> dict[str, float]:
-        answer = _run("bench.patterns", [pattern, str(mount.folder / file.name)], "", limit, {}, mount.pid)
+        answer = run_module("bench.patterns", [pattern, str(mount.folder / file.name)], "", limit, {}, mount.pid)
         if answer["bytes"] < 0.95 * file.size:
             raise BenchError(f"{pattern} read {answer['bytes']:.0f} of {file.size} bytes")
         return answer
@@ -145,7 +145,8 @@ class _Freezer:
         self.frozen = True
 
 
-def _rates(answer: Mapping[str, float], cpu: float, datanode_cpu: float) -> dict[str, float]:
+def rates(answer: Mapping[str, float], cpu: float, datanode_cpu: float) -> dict[str, float]:
+    """Metrics of a run that moved answer["bytes"] in answer["seconds"]; CPU in seconds."""
     gigabytes = answer["bytes"] / 1e9
     return {
         "throughput": answer["bytes"] / 1e6 / answer["seconds"],
@@ -155,7 +156,7 @@ def _rates(answer: Mapping[str, float], cpu: float, datanode_cpu: float) -> dict
     }
 
 
-def _run(
+def run_module(
     module: str, arguments: Sequence[str], text: str, limit: float, environment: Mapping[str, str], mount: int = 0
 ) -> dict[str, float]:
     """Run `python -m module` on `text` and return the JSON it prints.

@@ -35,19 +35,24 @@ class Mount:
 
 
 @contextmanager
-def stripefs(cluster: Cluster, transport: str, budget: int, environment: Mapping[str, str]) -> Iterator[Mount]:
-    """`stripefs mount` with this transport and memory budget in bytes, everything else as users get it."""
+def stripefs(
+    cluster: Cluster, transport: str, budget: int, environment: Mapping[str, str], *words: str, conf: str = ""
+) -> Iterator[Mount]:
+    """`stripefs mount` with this transport and memory budget in bytes, everything else as users get it.
+
+    `words`: further arguments. conf: a folder of site files other than the cluster's own.
+    """
     command = [str(Path(sys.executable).with_name("stripefs")), "mount", "--foreground"]
     command += ["--hdfs-transport", transport, "--memory", str(budget), "--hdfs-user", "root"]
-    command += ["--hadoop-conf", cluster.conf, f"{cluster.url}/bench"]
+    command += [*words, "--hadoop-conf", conf or cluster.conf, f"{cluster.url}/bench"]
     with _mounted(command, environment) as mount:
         yield mount
 
 
 @contextmanager
-def rclone(cluster: Cluster, binary: Path, streams: int) -> Iterator[Mount]:
+def rclone(cluster: Cluster, binary: Path, streams: int, *, writable: bool = False) -> Iterator[Mount]:
     """`rclone mount` with `streams` chunk streams of 8 MiB, a block each: the best size of 4, 8 and 16 MiB here."""
-    command = [str(binary), "mount", "--read-only", "--vfs-cache-mode", "off"]
+    command = [str(binary), "mount", *([] if writable else ["--read-only"]), "--vfs-cache-mode", "off"]
     command += ["--vfs-read-chunk-streams", str(streams), "--vfs-read-chunk-size", "8Mi"]
     command += ["--hdfs-namenode", cluster.url.removeprefix("hdfs://"), "--hdfs-username", "root", ":hdfs:/bench"]
     with _mounted(command, {"RCLONE_CONFIG": "/dev/null"}) as mount:

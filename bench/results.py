@@ -54,6 +54,10 @@ UNITS = {
     "time": "s",
     "cpu_per_gb": "s/GB",  # user and system time of all processes of the system, reader included
     "datanode_cpu_per_gb": "s/GB",
+    "sync_time": "s",  # of a write: in fsync
+    "close_time": "s",  # of a write: in close, after fsync
+    "close_share": "share",  # of the whole write
+    "again_time": "s",  # of a listing: the second one through the same mount
     "peak_pss": "MiB",
     "idle_pss": "MiB",
     "over_budget": "MiB",

@@ -1,0 +1,192 @@
+"""`bench write`: runs the plan on a cluster of its own and draws the document from the samples.
+
+Order: the cluster comes up without a cap and is warmed up by writing and reading over both data paths until two runs in
+a row differ by less than 3%, because fresh JVMs give half; then each DataNode is capped and the cases follow. Each
+round of a case begins one run further on, so that no system always follows the same other; `read_back` goes through
+its round right after that of `write`, whose files it reads.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench import peers
+from bench.cluster import BenchError, Cluster, running
+from bench.data import GIB, MIB
+from bench.environment import cpu_model, first_touch, packages, version
+from bench.image.plan import sum_up
+from bench.results import UNITS, Document, Key, Samples
+from bench.write.lab import WriteLab
+from bench.write.plan import BLOCK, CASES, STREAMS, Run, choose, derive, ratios, runs
+
+__all__ = ["Options", "draw", "measure", "sequence"]
+
+CAPPED = 40e6  # bytes a second of each DataNode
+_WARM = 0.03
+_WARM_ROUNDS = 8  # of a machine that others use, two equal rounds may never come
+_WARM_SIZE = 512 * MIB
+_FAMILIES = ("raw_placed", "raw_native")
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`cases` empty means all; `rounds` 0 means 2 when quick, else 3; `size` in bytes and `listed` 0: as usual."""
+
+    quick: bool = False
+    cases: tuple[str, ...] = ()
+    rounds: int = 0
+    name: str = "bench"
+    keep: bool = False
+    size: int = 0
+    listed: int = 0
+
+    @property
+    def file_size(self) -> int:
+        return self.size or (256 * MIB if self.quick else 2 * GIB)
+
+    @property
+    def files(self) -> int:
+        return self.listed or (1000 if self.quick else 10_000)
+
+
+@dataclass(slots=True)
+class _Session:
+    lab: WriteLab
+    say: Say
+    rounds: int
+    samples: Samples = field(default_factory=Samples)
+    notes: list[str] = field(default_factory=list)
+
+
+def measure(options: Options, say: Say, store: Callable[[Document], None]) -> Document:
+    """Measure. Hands what there is to `store` after each round, and answers the whole.
+
+    Raises BenchError where nothing can be measured; what one system cannot do becomes a note.
+    """
+    notes: list[str] = []
+    rclone = _rclone(options, notes, say)
+    chosen = choose(runs(quick=options.quick, rclone=rclone is not None), options.cases)
+    rounds = options.rounds or (2 if options.quick else 3)
+    document = Document("write", version(), {}, notes=notes)
+    with (
+        tempfile.TemporaryDirectory(prefix="bench-write-") as scratch,
+        running(options.name, say, keep=options.keep) as cluster,
+    ):
+        document.environment = _environment(cluster, options, rounds, rclone)
+        lab = WriteLab(cluster, options.file_size, options.files, Path(scratch), rclone)
+        session = _Session(lab, say, rounds, notes=notes)
+        cluster.set_rate(0)  # an instance that was running may still be capped
+        _warm_up(session)
+        cluster.set_rate(CAPPED)
+        for number, turn in sequence(chosen, rounds):
+            for one in turn:
+                _measure_one(session, one, number)
+            derive(session.samples, number)
+            draw(session.samples, document)
+            store(document)
+    return document
+
+
+def sequence(chosen: Sequence[Run], rounds: int) -> list[tuple[int, list[Run]]]:
+    """(round, its runs), in the order in which they are made; see the top of this file."""
+    made = []
+    for cases in (("write", "read_back"), *((case,) for case in CASES if case not in ("write", "read_back"))):
+        for number in range(rounds):
+            turn: list[Run] = []
+            for case in cases:
+                own = [run for run in chosen if run.case == case]
+                shift = number % len(own) if own else 0
+                turn += [*own[shift:], *own[:shift]]
+            if turn:
+                made.append((number, turn))
+    return made
+
+
+def draw(samples: Samples, document: Document) -> None:
+    """Set the document's rows and ratios anew; a family of raw clients is called after its best member."""
+    for case in ("write", "write_repl2"):
+        for family in _FAMILIES:
+            best = samples.best(case, [f"{family}:{count}" for count in STREAMS])
+            for key in [key for key in samples.series if (key.case, key.system) == (case, best)]:
+                samples.series[Key(case, family, key.metric)] = samples.series[key]
+    document.rows = samples.rows()
+    document.ratios = sum_up(samples, ratios())
+
+
+def _measure_one(session: _Session, one: Run, number: int) -> None:
+    try:
+        values = session.lab.measure(one, number)
+    except BenchError as error:
+        session.notes.append(f"{one.case}, {one.system}: {error}")
+        session.say(session.notes[-1])
+        return
+    session.samples.add(one.case, one.system, number, values)
+    first, value = next(iter(values.items()))
+    session.say(f"round {number + 1}/{session.rounds}  {one.case:12} {one.system:22} {value:8.2f} {UNITS[first]}")
+
+
+def _warm_up(session: _Session) -> None:
+    """Write, and then read, until two runs in a row are about equally fast.
+
+    Before any cap is set: behind one, a DataNode that still compiles its code is as fast as one that has.
+    """
+    size = min(_WARM_SIZE, session.lab.size)
+    kinds: dict[str, Callable[[int], dict[str, float]]] = {
+        "native": lambda _: session.lab.raw("native", STREAMS[0], 1, size),
+        "webhdfs": lambda _: session.lab.raw("placed", STREAMS[0], 1, size),
+    }
+    for kind, write in kinds.items():
+        last = 0.0
+        for number in range(_WARM_ROUNDS):
+            rate = write(number)["throughput"]
+            session.say(f"warm-up of {kind}: {rate:.0f} MB/s")
+            if abs(rate - last) < _WARM * rate:
+                break
+            last = rate
+        else:
+            session.notes.append(f"{kind}: no two of {_WARM_ROUNDS} warm-up runs came within {_WARM:.0%}")
+    for number in range(len(session.lab.cluster.datanodes)):
+        session.lab.read_alone(number)
+
+
+def _rclone(options: Options, notes: list[str], say: Say) -> Path | None:
+    """rclone's binary; a quick run neither builds nor measures it."""
+    if options.quick:
+        notes.append("rclone is left out of quick runs")
+        return None
+    try:
+        return peers.build_rclone(say)
+    except BenchError as error:
+        notes.append(str(error))
+        return None
+
+
+def _environment(cluster: Cluster, options: Options, rounds: int, rclone: Path | None) -> dict[str, Any]:
+    """Facts as JSON values; sizes in MiB, rates in MB/s, load as the kernel's average of 15 minutes."""
+    return {
+        "kernel": platform.release(),
+        "cpu": cpu_model(),
+        "cpus": os.cpu_count(),
+        "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // MIB,
+        "first_touch_s_per_gib": round(first_touch(), 2),
+        "load_15min": round(os.getloadavg()[2], 2),
+        "python": platform.python_version(),
+        "packages": packages(),
+        "hadoop": "3.4.2",
+        "rclone": peers.RCLONE_VERSION if rclone else None,
+        "datanodes": len(cluster.datanodes),
+        "rate_mb_s": CAPPED / 1e6,
+        "file_mib": options.file_size // MIB,
+        "block_mib": BLOCK // MIB,
+        "listed": options.files,
+        "rounds": rounds,
+        "quick": options.quick,
+    }

@@ -1,0 +1,108 @@
+"""Tables and the chart of `bench write`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.report import columns, pipes
+from bench.results import Document, Ratio, Row
+from bench.write.plan import CASES, SYSTEMS, ratios
+
+__all__ = ["MARKS", "chart", "markdown", "text"]
+
+MARKS = "results of write"
+"""Between which marks of the docs the tables belong."""
+
+_TARGETS = {plan.name: plan for plan in ratios() if plan.bound}
+_COLUMNS = {
+    "throughput": ("MB/s", 0),
+    "time": ("s", 2),
+    "again_time": ("s again", 2),
+    "sync_time": ("s in fsync", 2),
+    "close_time": ("s in close", 2),
+    "cpu_per_gb": ("CPU s/GB", 2),
+    "datanode_cpu_per_gb": ("DataNodes' CPU s/GB", 2),
+    "peak_pss": ("peak MiB", 0),
+}
+
+
+def text(document: Document) -> str:
+    """Both tables in columns, and the notes."""
+    return "\n\n".join([columns(_ratio_cells(document.ratios)), columns(_row_cells(document)), *document.notes]) + "\n"
+
+
+def markdown(document: Document) -> str:
+    """The same as Markdown, headed by the facts of the machine."""
+    facts = document.environment
+    head = (
+        f"Version {document.version}; {facts['rounds']} rounds; {facts['datanodes']} DataNodes behind "
+        f"{facts['rate_mb_s']:g} MB/s each; files of {facts['file_mib']} MiB in blocks of {facts['block_mib']} MiB; "
+        f"{facts['listed']} files listed; {facts['cpus']} CPUs ({facts['cpu']}), kernel {facts['kernel']}, "
+        f"Python {facts['python']}, Hadoop {facts['hadoop']}, "
+        f"hdfs-native {facts['packages'].get('hdfs-native', '-')}, rclone {facts['rclone'] or 'not built'}; "
+        f"first touch of memory {facts['first_touch_s_per_gib']:g} s/GiB; load {facts['load_15min']}."
+    )
+    notes = ["\n".join(f"- {note}" for note in document.notes)] if document.notes else []
+    return "\n\n".join([head, pipes(_ratio_cells(document.ratios)), pipes(_row_cells(document)), *notes]) + "\n"
+
+
+def chart(document: Document, file: Path) -> None:
+    """Draw the writing of one file by system; the ending of `file` says as what (svg, png). Needs matplotlib."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    shown = [(name, label, row) for name, label in SYSTEMS.items() if (row := document.row("write", name))]
+    if not shown:
+        raise ValueError("this document holds no writes to draw")
+    shown.reverse()  # barh draws from the bottom up
+    rows = [row for _, _, row in shown]
+    medians = [row.median for row in rows]
+    errors = [[row.median - row.min for row in rows], [row.max - row.median for row in rows]]
+    colours = ["#d95f02" if name.startswith("stripefs") else "#9aa5b1" for name, _, _ in shown]
+    figure, axes = plt.subplots(figsize=(7.5, 0.45 * len(shown) + 1.2))
+    bars = axes.barh([label for _, label, _ in shown], medians, xerr=errors, color=colours, ecolor="#444444")
+    axes.bar_label(bars, fmt="%.0f", padding=6)
+    axes.set_xlabel("MB/s from open to the end of close: median with lowest and highest round")
+    facts = document.environment
+    axes.set_title(
+        f"Writing {facts['file_mib']} MiB to {facts['datanodes']} DataNodes of {facts['rate_mb_s']:g} MB/s each, "
+        "replication 1",
+        fontsize=10,
+    )
+    axes.set_xlim(0, max(row.max for row in rows) * 1.12)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)  # same numbers, same file
+    plt.close(figure)
+
+
+def _ratio_cells(found: Sequence[Ratio]) -> list[list[str]]:
+    head = ["ratio", "value", "low", "high", "target", ""]
+    return [head] + [[r.name, f"{r.value:.3g}", f"{r.low:.3g}", f"{r.high:.3g}", *_verdict(r)] for r in found]
+
+
+def _verdict(ratio: Ratio) -> list[str]:
+    if ratio.name not in _TARGETS:
+        return ["", ""]
+    plan = _TARGETS[ratio.name]
+    met = ratio.value >= plan.bound if plan.at_least else ratio.value <= plan.bound
+    return [f"{'≥' if plan.at_least else '≤'} {plan.bound:g}", "met" if met else "missed"]
+
+
+def _row_cells(document: Document) -> list[list[str]]:
+    used = [metric for metric in _COLUMNS if any(row.metric == metric for row in document.rows)]
+    cells = [["case", "system", *(_COLUMNS[metric][0] for metric in used), "lowest", "highest", "rounds"]]
+    order = {case: number for number, case in enumerate(CASES)}
+    pairs = dict.fromkeys((row.case, row.system) for row in document.rows)
+    for case, system in sorted(pairs, key=lambda pair: (order.get(pair[0], len(order)), pair[1])):
+        found: dict[str, Row] = {metric: row for metric in used if (row := document.row(case, system, metric))}
+        if not found:
+            continue
+        values = [f"{found[m].median:.{_COLUMNS[m][1]}f}" if m in found else "" for m in used]
+        metric, main = next(iter(found.items()))
+        digits = _COLUMNS[metric][1]
+        cells.append([case, system, *values, f"{main.min:.{digits}f}", f"{main.max:.{digits}f}", str(main.n)])
+    return cells

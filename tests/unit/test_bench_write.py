@@ -1,0 +1,241 @@
+"""What `bench write` computes without a cluster: its plan, ratios, the order of runs, tables; what writers write."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from bench import report as read_report
+from bench.cli import main
+from bench.data import CHUNK, MIB, PAGE, DataFile, contents, wrong_page
+from bench.results import UNITS, Document, Key, Ratio, Row, Samples
+from bench.write import measure, program, report
+from bench.write.lab import even_parts, with_property
+from bench.write.listing import look
+from bench.write.measure import Options, draw, sequence
+from bench.write.plan import CASES, LAYOUTS, Run, choose, derive, ratios, runs
+from bench.write.raw import create_query, segments
+from bench.write.source import Source
+
+TARGETS = {
+    "striped_write_vs_even_limit": (0.75, True),
+    "concat_write_vs_even_limit": (0.7, True),
+    "striped_write_vs_raw_placed": (0.9, True),
+    "striped_write_vs_single_stream": (4.5, True),
+    "striped_read_small_window_vs_even_limit": (0.85, True),
+    "concat_read_vs_even_limit": (0.8, True),
+    "concat_join_share": (0.02, False),
+    "write_cpu_per_gb_vs_single_stream": (1.3, False),
+    "ls_striped_vs_plain": (15.0, False),
+    "ls_striped_again_vs_plain": (1.2, False),
+}
+
+FACTS = {
+    "kernel": "6.18",
+    "cpu": "some CPU",
+    "cpus": 2,
+    "python": "3.11",
+    "hadoop": "3.4.2",
+    "packages": {"hdfs-native": "0.14.7"},
+    "rclone": None,
+    "first_touch_s_per_gib": 0.4,
+    "load_15min": 0.5,
+    "datanodes": 8,
+    "rate_mb_s": 40.0,
+    "file_mib": 2048,
+    "block_mib": 8,
+    "listed": 10_000,
+    "rounds": 3,
+}
+
+
+def available(key: Key, made: list[Run]) -> bool:
+    wanted = "one_datanode" if key.system == "even_limit" else key.system
+    case = "write" if (key.case, wanted) == ("write_repl2", "one_datanode") else key.case
+    return any(run.case == case and (run.system == wanted or run.system.startswith(f"{wanted}:")) for run in made)
+
+
+def test_the_targets_are_those_that_were_set() -> None:
+    planned = {plan.name: (plan.bound, plan.at_least) for plan in ratios()}
+    assert {name: bound for name, bound in planned.items() if bound[0]} == TARGETS
+    assert len(planned) == len(ratios())
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_every_target_has_both_of_its_sides_measured(quick: bool) -> None:
+    made = runs(quick=quick, rclone=True)
+    for plan in ratios():
+        if plan.bound or not quick:
+            assert available(plan.upper, made), plan.name
+            assert plan.lower is None or available(plan.lower, made), plan.name
+
+
+def test_no_run_is_planned_twice_and_each_belongs_to_a_case() -> None:
+    made = runs(quick=False, rclone=True)
+    assert len({(run.case, run.system) for run in made}) == len(made)
+    assert {run.case for run in made} == set(CASES)
+    assert not [run for run in runs(quick=False, rclone=False) if run.system == "rclone"]
+
+
+def test_reading_back_brings_the_writing_of_what_it_reads() -> None:
+    made = runs(quick=False, rclone=True)
+    chosen = choose(made, ["read_back"])
+    assert {run.system for run in chosen if run.case == "write"} == {f"stripefs:{layout}" for layout in LAYOUTS}
+    assert [run for run in chosen if run.case == "read_back"] == [run for run in made if run.case == "read_back"]
+    assert choose(made, ["ls"]) == [run for run in made if run.case == "ls"]
+    assert choose(made, []) == made
+
+
+def test_each_round_begins_one_further_on_and_reads_what_it_has_written() -> None:
+    made = [Run("write", "a", ""), Run("write", "b", ""), Run("read_back", "c", ""), Run("ls", "d", "")]
+    order = [(number, [run.system for run in turn]) for number, turn in sequence(made, 2)]
+    assert order == [(0, ["a", "b", "c"]), (1, ["b", "a", "c"]), (0, ["d"]), (1, ["d"])]
+
+
+def test_the_even_limit_is_eight_times_what_one_datanode_gives() -> None:
+    samples = Samples()
+    samples.add("write", "one_datanode", 1, {"throughput": 38.0})
+    samples.add("write_repl2", "stripefs:striped", 1, {"throughput": 120.0})
+    derive(samples, 0)
+    derive(samples, 1)
+    assert samples.get(Key("write", "even_limit")) == {1: 304.0}
+    assert samples.get(Key("write_repl2", "even_limit")) == {1: 152.0}
+    assert samples.get(Key("read_back", "even_limit")) == {}
+
+
+def test_ratios_are_drawn_from_the_rounds() -> None:
+    samples = Samples()
+    for number in range(3):
+        samples.add("write", "one_datanode", number, {"throughput": 40.0})
+        samples.add("write", "raw_placed:8", number, {"throughput": 250.0})
+        samples.add("write", "raw_placed:16", number, {"throughput": 300.0})
+        samples.add("write", "stripefs:striped", number, {"throughput": 288.0, "cpu_per_gb": 1.2})
+        samples.add("write", "stripefs:concat", number, {"throughput": 256.0, "close_share": 0.01})
+        samples.add("write", "single_stream", number, {"throughput": 32.0, "cpu_per_gb": 1.0})
+        derive(samples, number)
+    document = Document("write", "0", {})
+    draw(samples, document)
+    found = {ratio.name: ratio.value for ratio in document.ratios}
+    assert found["striped_write_vs_even_limit"] == pytest.approx(0.9)
+    assert found["concat_write_vs_even_limit"] == pytest.approx(0.8)
+    assert found["striped_write_vs_raw_placed"] == pytest.approx(0.96)
+    assert found["striped_write_vs_single_stream"] == pytest.approx(9)
+    assert found["concat_join_share"] == pytest.approx(0.01)
+    assert found["write_cpu_per_gb_vs_single_stream"] == pytest.approx(1.2)
+    assert "ls_striped_vs_plain" not in found
+    assert {row.metric for row in document.rows} <= set(UNITS)
+
+
+def document(*found: Ratio) -> Document:
+    rows = [
+        Row("write", "stripefs:striped", "throughput", "MB/s", 280.0, 270.0, 290.0, 3),
+        Row("write", "stripefs:striped", "close_time", "s", 0.05, 0.04, 0.06, 3),
+        Row("write", "single_stream", "throughput", "MB/s", 37.5, 37.0, 38.0, 3),
+        Row("ls", "stripefs:striped", "time", "s", 1.5, 1.0, 2.0, 3),
+    ]
+    return Document("write", "0.1.0", FACTS, rows, list(found), ["rclone is not built: Go is missing"])
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict"),
+    [
+        (Ratio("striped_write_vs_even_limit", 0.75, 0.7, 0.8), "met"),
+        (Ratio("striped_write_vs_even_limit", 0.74, 0.7, 0.8), "missed"),
+        (Ratio("concat_join_share", 0.021, 0.0, 0.03), "missed"),
+        (Ratio("plain_write_vs_single_stream", 1.0, 1.0, 1.0), ""),
+    ],
+)
+def test_verdicts_follow_the_targets(ratio: Ratio, verdict: str) -> None:
+    (line,) = [line for line in report.text(document(ratio)).splitlines() if line.startswith(ratio.name)]
+    words = line.split()
+    assert (words[-1] if words[-1] in ("met", "missed") else "") == verdict
+
+
+def test_tables_go_between_their_marks_and_the_chart_is_drawn(tmp_path: Path) -> None:
+    file, page, drawn = tmp_path / "write.json", tmp_path / "page.md", tmp_path / "write.svg"
+    file.write_text(document(Ratio("concat_join_share", 0.01, 0.0, 0.02)).to_json())
+    page.write_text(f"# Head\n\n<!-- {report.MARKS} -->\n<!-- end of {report.MARKS} -->\n")
+    assert main(["table", str(file), "--into", str(page), "--chart", str(drawn)]) == 0
+    text = page.read_text()
+    assert "| concat_join_share | 0.01 | 0 | 0.02 | ≤ 0.02 | met |" in text
+    assert "| write | stripefs:striped | 280 |" in text
+    assert "- rclone is not built" in text
+    assert "<svg" in drawn.read_text()
+    assert read_report.insert(text, report.markdown(document()), report.MARKS).count("concat_join_share") == 0
+
+
+def test_the_docs_have_a_place_for_the_tables() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "benchmarks.md").read_text()
+    assert read_report.insert(text, "tables", report.MARKS)
+    assert {name for name in TARGETS if f"| `{name}` |" in text} == set(TARGETS)
+
+
+def test_what_is_written_is_what_readers_check() -> None:
+    source = Source(chunk=MIB)
+    size, begin = 2 * MIB + 3 * PAGE + 100, 5 * PAGE
+    written = b"".join(source.pieces(size, begin))
+    assert len(written) == size
+    assert wrong_page(begin, written) == ""
+    assert all(wrong_page(begin + at, written[at : at + PAGE]) == "" for at in range(0, size - PAGE, PAGE))
+    assert source.cpu > 0
+    whole = b"".join(Source().pieces(2 * CHUNK))
+    assert whole == b"".join(contents(DataFile("x", 2 * CHUNK, CHUNK), 0, 2 * CHUNK))
+
+
+def test_a_program_saves_a_file_and_times_its_calls(tmp_path: Path) -> None:
+    seconds, sync, close = program.save(str(tmp_path / "saved"), 3 * MIB, Source(chunk=MIB))
+    assert (tmp_path / "saved").read_bytes() == b"".join(Source(chunk=MIB).pieces(3 * MIB))
+    assert seconds >= sync + close
+
+
+def test_a_listing_that_is_not_right_is_refused(tmp_path: Path) -> None:
+    for name in "abc":
+        (tmp_path / name).write_bytes(bytes(100))
+    assert look(str(tmp_path), 3, 100) > 0
+    with pytest.raises(RuntimeError, match="lists 3 of 4 files"):
+        look(str(tmp_path), 4, 100)
+    os.truncate(tmp_path / "b", 99)
+    with pytest.raises(RuntimeError, match="1 of them with a wrong length"):
+        look(str(tmp_path), 3, 100)
+
+
+@pytest.mark.parametrize(("size", "count"), [(2 << 30, 8), (256 * MIB, 3), (10 * PAGE + 1, 3)])
+def test_parts_are_whole_pages_and_make_up_the_file(size: int, count: int) -> None:
+    parts = even_parts(size, count)
+    assert (len(parts), sum(parts)) == (count, size)
+    assert all(part % PAGE == 0 for part in parts[:-1])
+
+
+def test_a_long_file_of_a_raw_writer_is_cut() -> None:
+    assert segments("/a", 100, 0) == [("/a", 0, 100)]
+    assert segments("/a", 100, 100) == [("/a", 0, 100)]
+    assert segments("/a", 100, 40) == [("/a-0", 0, 40), ("/a-1", 40, 40), ("/a-2", 80, 20)]
+
+
+def test_a_placed_create_names_the_namenode() -> None:
+    query = create_query("hdfs://198.18.0.2:9000", 8 * MIB, 2)
+    assert "namenoderpcaddress=198.18.0.2:9000&" in query
+    assert query.endswith("&blocksize=8388608&replication=2")
+
+
+def test_a_property_of_a_site_file_is_changed_alone() -> None:
+    site = "<property><name>dfs.replication</name><value>1</value></property><property><name>x</name><value>1</value>"
+    assert with_property(site, "dfs.replication", "2") == site.replace(">1<", ">2<", 1)
+    assert with_property(site, "dfs.other", "2") == site
+
+
+def test_how_much_is_measured() -> None:
+    assert (Options().file_size, Options().files) == (2 << 30, 10_000)
+    assert (Options(quick=True).file_size, Options(quick=True).files) == (256 * MIB, 1000)
+    assert Options(quick=True, size=8 * MIB, listed=5).file_size == 8 * MIB
+    assert measure.CAPPED == 40e6
+
+
+def test_a_size_that_raw_writers_cannot_share_is_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert main(["write", "--size", "1MiB"]) == 1
+    assert capsys.readouterr().err == "bench: error: --size must be a multiple of 8 MiB\n"
