@@ -26,6 +26,8 @@ from tests.store.conformance import StoreConformance
 from tests.store.listing_conformance import ListingConformance
 from tests.store.material import Place, RecordingWatch, content, listing
 from tests.store.places import LocalPopulate
+from tests.store.put_conformance import PutConformance
+from tests.store.write_conformance import WriteConformance
 
 MIB = 1 << 20
 
@@ -37,14 +39,18 @@ def wrapped(tmp_path_factory: pytest.TempPathFactory, prefix: str, query: str) -
     store.close()
 
 
-class TestThrottled(ListingConformance, StoreConformance):
+class TestThrottled(WriteConformance, PutConformance, ListingConformance, StoreConformance):
+    time_step = 1
+
     @pytest.fixture(scope="class")
     @classmethod
     def place(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
         yield from wrapped(tmp_path_factory, "throttled", "?rate=1GB/s&block-size=64KiB&replication=2&hosts=5")
 
 
-class TestAllAtOnce(ListingConformance, StoreConformance):
+class TestAllAtOnce(WriteConformance, PutConformance, ListingConformance, StoreConformance):
+    time_step = 1
+
     @pytest.fixture(scope="class")
     @classmethod
     def place(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:

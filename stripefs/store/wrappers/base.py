@@ -5,16 +5,18 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 from stripefs.errors import Abandoned, ConfigError
 from stripefs.store.base import (
+    Attributes,
     Block,
     Buffer,
     Capabilities,
     Handle,
     Host,
     Identity,
+    Sink,
     Space,
     Status,
     Store,
@@ -22,8 +24,10 @@ from stripefs.store.base import (
 )
 
 __all__ = [
+    "CHANGES",
     "Parser",
     "WrappedHandle",
+    "WrappedSink",
     "WrappedStore",
     "choices",
     "fraction",
@@ -33,6 +37,11 @@ __all__ = [
     "switch",
     "whole",
 ]
+
+CHANGES = ("put", "remove", "create", "mkdir", "rmdir", "rename", "attributes", "concat")
+"""The calls that change a store, sinks aside."""
+
+_T = TypeVar("_T")
 
 Parser = Callable[[str], Any]
 """From a parameter's text to the keyword argument's value. Raises ConfigError or ValueError."""
@@ -59,11 +68,39 @@ class WrappedStore(Store):
     def open(self, path: bytes, expect: Identity | None = None) -> Handle:
         return self.inner.open(path, expect)
 
+    def changing(self, call: str, paths: tuple[bytes, ...], act: Callable[[], _T]) -> _T:
+        """Every call that changes names, attributes or whole files goes through here, by its name in CHANGES."""
+        return act()
+
     def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False) -> None:
-        self.inner.put(path, data, replace=replace)
+        self.changing("put", (path,), lambda: self.inner.put(path, data, replace=replace))
 
     def remove(self, path: bytes) -> None:
-        self.inner.remove(path)
+        self.changing("remove", (path,), lambda: self.inner.remove(path))
+
+    def create(
+        self, path: bytes, *, host: str = "", block_size: int = 0, replication: int = 0, length: int | None = None
+    ) -> Sink:
+        return self.changing(
+            "create",
+            (path,),
+            lambda: self.inner.create(path, host=host, block_size=block_size, replication=replication, length=length),
+        )
+
+    def mkdir(self, path: bytes, mode: int = 0o755) -> None:
+        self.changing("mkdir", (path,), lambda: self.inner.mkdir(path, mode))
+
+    def rmdir(self, path: bytes) -> None:
+        self.changing("rmdir", (path,), lambda: self.inner.rmdir(path))
+
+    def rename(self, source: bytes, target: bytes, *, replace: bool = False) -> None:
+        self.changing("rename", (source, target), lambda: self.inner.rename(source, target, replace=replace))
+
+    def set_attributes(self, path: bytes, attributes: Attributes) -> None:
+        self.changing("attributes", (path,), lambda: self.inner.set_attributes(path, attributes))
+
+    def concat(self, target: bytes, sources: Sequence[bytes]) -> None:
+        self.changing("concat", (target, *sources), lambda: self.inner.concat(target, sources))
 
     def readlink(self, path: bytes) -> bytes:
         return self.inner.readlink(path)
@@ -96,6 +133,22 @@ class WrappedHandle(Handle):
 
     def close(self) -> None:
         self.inner.close()
+
+
+class WrappedSink(Sink):
+    """Hands everything to `inner`."""
+
+    def __init__(self, inner: Sink) -> None:
+        self.inner = inner
+
+    def write(self, data: Buffer) -> None:
+        self.inner.write(data)
+
+    def close(self) -> Status:
+        return self.inner.close()
+
+    def abort(self) -> None:
+        self.inner.abort()
 
 
 def pause(seconds: float, watch: Watch | None) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import bisect
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, TypeVar
 
-from stripefs.store.base import Buffer, Handle, Identity, Status, Store, Watch
-from stripefs.store.wrappers.base import Parser, WrappedHandle, WrappedStore
+from stripefs.store.base import Buffer, Handle, Identity, Sink, Status, Store, Watch
+from stripefs.store.wrappers.base import Parser, WrappedHandle, WrappedSink, WrappedStore
 
 __all__ = ["CountingStore", "Counts"]
+
+_T = TypeVar("_T")
 
 
 @dataclass
@@ -21,6 +23,10 @@ class Counts:
 
     Only reads that succeeded add to bytes and bytes_by_host. refetched is how many of those bytes lay in a range of the
     same version that had been read before. peak and peak_by_host are the most reads under way at once.
+
+    changes counts the calls that change the store by name (create, put, remove, mkdir, rmdir, rename, attributes,
+    concat), those that failed too. written holds the bytes that sinks took, by the host that `create` named;
+    sinks_peak is the most of them open at once, sinks_now how many are.
     """
 
     stats: int = 0
@@ -34,6 +40,10 @@ class Counts:
     peak: int = 0
     bytes_by_host: Counter[str] = field(default_factory=Counter)
     peak_by_host: Counter[str] = field(default_factory=Counter)
+    changes: Counter[str] = field(default_factory=Counter)
+    written: Counter[str] = field(default_factory=Counter)
+    sinks_now: int = 0
+    sinks_peak: int = 0
 
 
 class CountingStore(WrappedStore):
@@ -66,9 +76,33 @@ class CountingStore(WrappedStore):
             self.counts.open_now += 1
         return _CountingHandle(self, path, handle)
 
+    def changing(self, call: str, paths: tuple[bytes, ...], act: Callable[[], _T]) -> _T:
+        with self._lock:
+            self.counts.changes[call] += 1
+        return act()
+
+    def create(
+        self, path: bytes, *, host: str = "", block_size: int = 0, replication: int = 0, length: int | None = None
+    ) -> Sink:
+        sink = super().create(path, host=host, block_size=block_size, replication=replication, length=length)
+        return _CountingSink(self, host, sink)
+
     def describe(self) -> dict[str, str]:
         counts = self.counts
-        return {**self.inner.describe(), "counted": f"{counts.opens} opens, {counts.reads} reads, {counts.bytes} bytes"}
+        return {
+            **self.inner.describe(),
+            "counted": f"{counts.opens} opens, {counts.reads} reads, {counts.bytes} bytes, "
+            f"{counts.changes.total()} changes, {counts.written.total()} bytes written",
+        }
+
+    def sinks(self, change: int) -> None:
+        with self._lock:
+            self.counts.sinks_now += change
+            self.counts.sinks_peak = max(self.counts.sinks_peak, self.counts.sinks_now)
+
+    def wrote(self, host: str, length: int) -> None:
+        with self._lock:
+            self.counts.written[host] += length
 
     def begin(self, host: str) -> None:
         with self._lock:
@@ -117,6 +151,33 @@ class _CountingHandle(WrappedHandle):
             self._open = False
             self._store.closed()
         self.inner.close()
+
+
+class _CountingSink(WrappedSink):
+    def __init__(self, store: CountingStore, host: str, inner: Sink) -> None:
+        super().__init__(inner)
+        self._store = store
+        self._host = host
+        self._open = True
+        store.sinks(+1)
+
+    def write(self, data: Buffer) -> None:
+        self.inner.write(data)
+        self._store.wrote(self._host, len(data))
+
+    def close(self) -> Status:
+        status = self.inner.close()
+        self._gone()
+        return status
+
+    def abort(self) -> None:
+        self._gone()
+        self.inner.abort()
+
+    def _gone(self) -> None:
+        if self._open:
+            self._open = False
+            self._store.sinks(-1)
 
 
 class _Covered:

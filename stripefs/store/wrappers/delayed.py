@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import ClassVar, TypeVar
 
-from stripefs.store.base import Buffer, Handle, Identity, Status, Store, Watch
-from stripefs.store.wrappers.base import Parser, WrappedHandle, WrappedStore, choices, pause
+from stripefs.store.base import Buffer, Handle, Identity, Sink, Status, Store, Watch
+from stripefs.store.wrappers.base import Parser, WrappedHandle, WrappedSink, WrappedStore, choices, pause
 from stripefs.units import parse_duration
 
 __all__ = ["DelayedStore"]
 
-_CALLS = ("stat", "scandir", "open", "read")
+_T = TypeVar("_T")
+
+_READING = ("stat", "scandir", "open", "read")
+_CALLS = (*_READING, "change", "write")
 
 
 class DelayedStore(WrappedStore):
-    """`delay` in seconds, before each call named in `on`; scandir waits before each batch and before its end."""
+    """`delay` in seconds, before each call named in `on`; scandir waits before each batch and before its end.
+
+    change stands for every call that changes names, attributes or whole files, a sink's close included; write is a
+    sink's. Those two are for who names them: by default what reads is delayed.
+    """
 
     NAME = "delayed"
     PARAMETERS: ClassVar[Mapping[str, Parser]] = {"delay": parse_duration, "on": choices(*_CALLS)}
 
-    def __init__(self, inner: Store, *, delay: float = 0.005, on: tuple[str, ...] = _CALLS) -> None:
+    def __init__(self, inner: Store, *, delay: float = 0.005, on: tuple[str, ...] = _READING) -> None:
         super().__init__(inner)
         self._delay = delay
         self._on = on
@@ -39,6 +46,16 @@ class DelayedStore(WrappedStore):
         self.wait("open")
         return _DelayedHandle(self, self.inner.open(path, expect))
 
+    def changing(self, call: str, paths: tuple[bytes, ...], act: Callable[[], _T]) -> _T:
+        self.wait("change")
+        return act()
+
+    def create(
+        self, path: bytes, *, host: str = "", block_size: int = 0, replication: int = 0, length: int | None = None
+    ) -> Sink:
+        sink = super().create(path, host=host, block_size=block_size, replication=replication, length=length)
+        return _DelayedSink(self, sink)
+
     def describe(self) -> dict[str, str]:
         return {**self.inner.describe(), "delayed": f"{self._delay * 1000:g} ms before {', '.join(self._on)}"}
 
@@ -55,3 +72,17 @@ class _DelayedHandle(WrappedHandle):
     def read(self, offset: int, length: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
         self._store.wait("read", watch)
         return self.inner.read(offset, length, host=host, watch=watch)
+
+
+class _DelayedSink(WrappedSink):
+    def __init__(self, store: DelayedStore, inner: Sink) -> None:
+        super().__init__(inner)
+        self._store = store
+
+    def write(self, data: Buffer) -> None:
+        self._store.wait("write")
+        self.inner.write(data)
+
+    def close(self) -> Status:
+        self._store.wait("change")
+        return self.inner.close()

@@ -8,24 +8,40 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from typing import ClassVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import ClassVar, TypeVar
 
-from stripefs.errors import HostFailed, ServiceDown, Transient
-from stripefs.store.base import Buffer, Handle, Identity, Status, Store, Watch
-from stripefs.store.wrappers.base import Parser, WrappedHandle, WrappedStore, choices, fraction, seeded
+from stripefs.errors import HostFailed, NoSpace, QuotaExceeded, ServiceDown, Transient
+from stripefs.store.base import Buffer, Handle, Identity, Sink, Status, Store, Watch
+from stripefs.store.wrappers.base import (
+    CHANGES,
+    Parser,
+    WrappedHandle,
+    WrappedSink,
+    WrappedStore,
+    choices,
+    fraction,
+    seeded,
+    switch,
+    whole,
+)
 
 __all__ = ["FaultyStore"]
 
-_CALLS = ("stat", "scandir", "open", "read")
-_KINDS = ("host", "service", "transient", "wrong")
+_CALLS = ("stat", "scandir", "open", "read", *CHANGES, "write", "close")
+_KINDS = ("host", "service", "transient", "space", "quota", "wrong")
+_T = TypeVar("_T")
 
 
 class FaultyStore(WrappedStore):
     """`rate` is the share of calls that fail, `on` the calls that may, `kinds` the errors drawn from.
 
-    host, service and transient are HostFailed, ServiceDown and Transient; wrong is a RuntimeError, which no client
-    may raise: it shows what the callers make of a client's bug.
+    host, service and transient are HostFailed, ServiceDown and Transient, space and quota NoSpace and QuotaExceeded;
+    wrong is a RuntimeError, which no client may raise: it shows what the callers make of a client's bug.
+
+    write and close are a sink's, the others the store's. With `nth` no draw is made: of all calls named in `on` the
+    n-th fails, counted from 1 since the store was made or `fail_at` was called, and no other. With `after` a change
+    has its effect first and fails then, as when an answer gets lost on the way.
     """
 
     NAME = "faulty"
@@ -34,6 +50,8 @@ class FaultyStore(WrappedStore):
         "seed": int,
         "kinds": choices(*_KINDS),
         "on": choices(*_CALLS),
+        "nth": whole,
+        "after": switch,
     }
 
     def __init__(
@@ -44,6 +62,8 @@ class FaultyStore(WrappedStore):
         seed: int = 0,
         kinds: tuple[str, ...] = ("host", "service", "transient"),
         on: tuple[str, ...] = ("read",),
+        nth: int = 0,
+        after: bool = False,
     ) -> None:
         super().__init__(inner)
         self._rate = rate
@@ -52,6 +72,17 @@ class FaultyStore(WrappedStore):
         self._on = on
         self._asked: Counter[tuple[object, ...]] = Counter()
         self._lock = threading.Lock()
+        self._nth = nth
+        self._after = after
+        self._calls = 0
+
+    def fail_at(self, nth: int, *on: str, kind: str = "", after: bool | None = None) -> None:
+        """From here on the `nth` call of those named in `on` (of those given before if empty) fails; 0: none does."""
+        with self._lock:
+            self._rate, self._calls, self._nth = 0.0, 0, nth
+            self._on = on or self._on
+            self._kinds = (kind,) if kind else self._kinds
+            self._after = self._after if after is None else after
 
     def stat(self, path: bytes) -> Status:
         self.maybe_fail("stat", path)
@@ -66,6 +97,20 @@ class FaultyStore(WrappedStore):
         self.maybe_fail("open", path)
         return _FaultyHandle(self, path, self.inner.open(path, expect))
 
+    def changing(self, call: str, paths: tuple[bytes, ...], act: Callable[[], _T]) -> _T:
+        if self._after:
+            answer = act()
+            self.maybe_fail(call, *paths)
+            return answer
+        self.maybe_fail(call, *paths)
+        return act()
+
+    def create(
+        self, path: bytes, *, host: str = "", block_size: int = 0, replication: int = 0, length: int | None = None
+    ) -> Sink:
+        sink = super().create(path, host=host, block_size=block_size, replication=replication, length=length)
+        return _FaultySink(self, path, host, sink)
+
     def describe(self) -> dict[str, str]:
         return {**self.inner.describe(), "faulty": f"{self._rate:.2%} of {', '.join(self._on)}"}
 
@@ -75,9 +120,10 @@ class FaultyStore(WrappedStore):
         key = (call, *what, host)
         with self._lock:
             self._asked[key] += 1
-            turn = self._asked[key]
+            self._calls += 1
+            turn, number = self._asked[key], self._calls
         draw = seeded(self._seed, turn, *key)
-        if draw.random() >= self._rate:
+        if number != self._nth if self._nth else draw.random() >= self._rate:
             return
         kind = draw.choice(self._kinds)
         if kind == "host":
@@ -86,6 +132,10 @@ class FaultyStore(WrappedStore):
             raise ServiceDown("an injected failure of the metadata service")
         if kind == "transient":
             raise Transient("an injected passing failure")
+        if kind == "space":
+            raise NoSpace("an injected want of room")
+        if kind == "quota":
+            raise QuotaExceeded("an injected quota")
         raise RuntimeError("an injected bug of the client")
 
 
@@ -98,3 +148,20 @@ class _FaultyHandle(WrappedHandle):
     def read(self, offset: int, length: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
         self._store.maybe_fail("read", self._path, offset, length, host=host)
         return self.inner.read(offset, length, host=host, watch=watch)
+
+
+class _FaultySink(WrappedSink):
+    def __init__(self, store: FaultyStore, path: bytes, host: str, inner: Sink) -> None:
+        super().__init__(inner)
+        self._store = store
+        self._path = path
+        self._host = host
+        self._offset = 0
+
+    def write(self, data: Buffer) -> None:
+        self._store.maybe_fail("write", self._path, self._offset, host=self._host)
+        self.inner.write(data)
+        self._offset += len(data)
+
+    def close(self) -> Status:
+        return self._store.changing("close", (self._path,), self.inner.close)

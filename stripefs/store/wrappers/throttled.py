@@ -5,6 +5,10 @@ to `replication` hosts drawn anew, as HDFS does; `even` deals blocks out in turn
 
 A read is paced by the hosts first and its bytes are fetched from the inner store then, so they are of the moment at
 which the last byte would have arrived.
+
+A file that is written through `create` lies where it was asked to (`host`), in blocks of the size asked for, and keeps
+its place when it is moved or joined (see `wrappers.places`). Its bytes take as long as its hosts need, one replica
+beside the other. Joins are refused as HDFS refuses them. This needs an inner store with file ids that can be written.
 """
 
 from __future__ import annotations
@@ -13,16 +17,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from stripefs.errors import ConfigError, HostFailed
-from stripefs.store.base import Block, Buffer, Handle, Host, Identity, Kind, Status, Store, Watch
+from stripefs.errors import ConfigError, HostFailed, StoreError, Unsupported
+from stripefs.store.base import Block, Buffer, Handle, Host, Identity, Kind, Sink, Status, Store, Watch
 from stripefs.store.ranges import check_range
-from stripefs.store.wrappers.base import Parser, WrappedHandle, WrappedStore, one_of, seeded, whole
+from stripefs.store.wrappers.base import Parser, WrappedHandle, WrappedSink, WrappedStore, one_of, seeded, whole
 from stripefs.store.wrappers.hosts import Hosts
+from stripefs.store.wrappers.places import FOLDER, Layout, Places, cut
 from stripefs.units import format_size, parse_duration, parse_rate, parse_size
 
 __all__ = ["ThrottledStore"]
 
 _PLACEMENTS = ("random", "even", "one")
+_STEP = 256 << 10
+"""Bytes that one replica takes before the next one does: idle hosts have saved more, so none waits for another."""
 
 
 class ThrottledStore(WrappedStore):
@@ -64,7 +71,9 @@ class ThrottledStore(WrappedStore):
             raise ConfigError(
                 "throttled needs rate and block-size above 0 and replication from 1 to the number of hosts"
             )
-        self.capabilities = replace(inner.capabilities, locations=True, choose_host=True, cancel=True)
+        placed = inner.capabilities.writes and inner.capabilities.put and inner.capabilities.file_ids
+        self.capabilities = replace(inner.capabilities, locations=True, choose_host=True, cancel=True, place=placed)
+        self._places = Places(inner) if placed else None
         self.hosts_control = Hosts(hosts, rate, burst=burst, timeout=host_timeout, control=control)
         self._block_size = block_size
         self._replication = replication
@@ -76,11 +85,55 @@ class ThrottledStore(WrappedStore):
         return self.spread(self.inner.stat(path))
 
     def scandir(self, path: bytes, after: bytes = b"") -> Iterator[Sequence[Status]]:
+        names = self._places.names() if self._places else None
         for batch in self.inner.scandir(path, after):
-            yield [self.spread(status) for status in batch]
+            yield [self.spread(status, names) for status in batch if path != b"/" or status.name != FOLDER]
 
     def open(self, path: bytes, expect: Identity | None = None) -> Handle:
         return _ThrottledHandle(self, path, self.inner.open(path, expect))
+
+    def create(
+        self, path: bytes, *, host: str = "", block_size: int = 0, replication: int = 0, length: int | None = None
+    ) -> Sink:
+        if host and self._places is None:
+            raise Unsupported(f"{self.inner.url} has no file ids to note by what was placed where")
+        if host and host not in self.hosts_control.names:
+            raise HostFailed(f"there is no host {host}", host=host)
+        sink = super().create(path, length=length)
+        wanted = Layout(
+            block_size or self._block_size, min(replication or self._replication, len(self.hosts_control.names)), ()
+        )
+        return _ThrottledSink(self, path, host, wanted, sink)
+
+    def remove(self, path: bytes) -> None:
+        before = self._look(path)
+        super().remove(path)
+        self._forget(before)
+
+    def rename(self, source: bytes, target: bytes, *, replace: bool = False) -> None:
+        before = self._look(target) if replace else None
+        super().rename(source, target, replace=replace)
+        self._forget(before)
+
+    def concat(self, target: bytes, sources: Sequence[bytes]) -> None:
+        if self._places is None:
+            super().concat(target, sources)
+            return
+        files = [(path, self.stat(path)) for path in (target, *sources)]
+        for path, status in files[1:]:
+            if not status.length or status.block_size > files[0][1].block_size:
+                why = "is empty" if not status.length else "has larger blocks than the target"
+                raise Unsupported(f"{path.decode(errors='backslashreplace')} {why}, which cannot be joined")
+        blocks = [
+            (block.length, block.hosts)
+            for path, status in files
+            for block in self.blocks(path, status, 0, status.length)
+        ]
+        super().concat(target, sources)
+        for _, status in files:
+            self._places.forget(status)
+        joined = Layout(files[0][1].block_size, files[0][1].replication, tuple(blocks))
+        self._places.put(self.inner.stat(target), joined)
 
     def hosts(self) -> Sequence[Host]:
         return self.hosts_control.listed()
@@ -88,11 +141,37 @@ class ThrottledStore(WrappedStore):
     def describe(self) -> dict[str, str]:
         return {**self.inner.describe(), "throttled": self._facts}
 
-    def spread(self, status: Status) -> Status:
-        """`status` as a file in blocks; other kinds as they are."""
+    def spread(self, status: Status, names: frozenset[bytes] | None = None) -> Status:
+        """`status` as a file in blocks; other kinds as they are. `names` are those of `Places`."""
         if status.kind is not Kind.FILE:
             return status
-        return replace(status, block_size=self._block_size, replication=self._replication)
+        layout = self._places.of(status, names) if self._places else None
+        if layout is None:
+            return replace(status, block_size=self._block_size, replication=self._replication)
+        return replace(status, block_size=layout.block_size, replication=layout.replication)
+
+    def blocks(self, path: bytes, status: Status, offset: int, length: int) -> list[Block]:
+        """The blocks of the file `status` that overlap the range, whole."""
+        end, size = status.length, status.block_size
+        if length <= 0 or offset >= end:
+            return []
+        layout = self._places.of(status) if self._places else None
+        if layout is not None:
+            return layout.overlapping(offset, length)
+        indexes = range(offset // size, -(-min(end, offset + length) // size))
+        return [Block(index * size, min(size, end - index * size), self.replicas(path, index)) for index in indexes]
+
+    def wrote(self, status: Status, wanted: Layout, hosts: Sequence[tuple[str, ...]]) -> Status:
+        """Note where the blocks of a new file are."""
+        if self._places is not None:
+            layout = replace(wanted, blocks=cut(status.length, wanted.block_size, hosts))
+            self._places.put(status, layout)
+        return self.spread(status)
+
+    def beside(self, host: str, path: bytes, index: int, count: int) -> tuple[str, ...]:
+        """`host` and `count` - 1 others, for block `index` of the file at `path`."""
+        others = [name for name in self.hosts_control.names if name != host]
+        return (host, *seeded(self._seed, path, index).sample(others, count - 1))
 
     def replicas(self, path: bytes, index: int) -> tuple[str, ...]:
         """The hosts that hold block `index` of the file at `path`."""
@@ -101,6 +180,59 @@ class ThrottledStore(WrappedStore):
             return tuple(seeded(self._seed, path, index).sample(names, self._replication))
         first = seeded(self._seed, path).randrange(len(names)) + (index if self._placement == "even" else 0)
         return tuple(names[(first + turn) % len(names)] for turn in range(self._replication))
+
+    def _look(self, path: bytes) -> Status | None:
+        if self._places is None:
+            return None
+        try:
+            return self.inner.stat(path)
+        except StoreError:
+            return None  # the call that follows says why
+
+    def _forget(self, before: Status | None) -> None:
+        """Of a file whose last name is gone."""
+        if self._places is not None and before is not None and before.kind is Kind.FILE and before.links == 1:
+            self._places.forget(before)
+
+
+class _ThrottledSink(WrappedSink):
+    """`wanted` is the layout but for its blocks; without `host` they go where the store's placement says."""
+
+    def __init__(self, store: ThrottledStore, path: bytes, host: str, wanted: Layout, inner: Sink) -> None:
+        super().__init__(inner)
+        self._store = store
+        self._path = path
+        self._host = host
+        self._wanted = wanted
+        self._length = 0
+        self._hosts: list[tuple[str, ...]] = []
+
+    def write(self, data: Buffer) -> None:
+        view = memoryview(data).cast("B")
+        while view:
+            size = min(len(view), _STEP, self._wanted.block_size - self._length % self._wanted.block_size)
+            self._send(size)
+            self.inner.write(view[:size])
+            self._length += size
+            view = view[size:]
+
+    def close(self) -> Status:
+        return self._store.wrote(self.inner.close(), self._wanted, self._hosts)
+
+    def _send(self, size: int) -> None:
+        """Let the block's hosts take `size` bytes. One that fails is left out, unless it was asked for or is alone."""
+        if self._length % self._wanted.block_size == 0:
+            index, count = len(self._hosts), self._wanted.replication
+            first = self._host or self._store.replicas(self._path, index)[0]
+            self._hosts.append(self._store.beside(first, self._path, index, count))
+        for host in self._hosts[-1]:
+            try:
+                self._store.hosts_control.send(host, size)
+            except HostFailed:
+                left = tuple(name for name in self._hosts[-1] if name != host)
+                if host == self._host or not left:
+                    raise
+                self._hosts[-1] = left
 
 
 class _ThrottledHandle(WrappedHandle):
@@ -111,14 +243,7 @@ class _ThrottledHandle(WrappedHandle):
         self._path = path
 
     def locate(self, offset: int, length: int) -> Sequence[Block]:
-        end, size = self.status.length, self.status.block_size
-        if length <= 0 or offset >= end:
-            return ()
-        indexes = range(offset // size, -(-min(end, offset + length) // size))
-        return [
-            Block(index * size, min(size, end - index * size), self._store.replicas(self._path, index))
-            for index in indexes
-        ]
+        return self._store.blocks(self._path, self.status, offset, length)
 
     def read(self, offset: int, length: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
         check_range(self.status, offset, length)
