@@ -28,6 +28,7 @@ __all__ = ["WriteLab", "even_parts", "with_property"]
 
 _LIMIT = 600.0  # seconds for one run
 _ALONE = 3  # writers at one DataNode that is measured alone: as many as readers there
+_ALONE_SIZE = 128 * MIB  # at least: three seconds
 _SEGMENT = 64 * MIB
 _CREATORS = 4
 _BUDGET = 512 * MIB
@@ -46,6 +47,13 @@ class WriteLab:
     scratch: Path
     rclone: Path | None = None
     _ready: set[str] = field(default_factory=set)
+
+    def prepare(self) -> None:
+        """The directories that the runs write to."""
+        from hdfs_native import Client
+
+        for folder in ("/bench/write", "/bench/raw"):
+            Client(self.cluster.url).mkdirs(folder, 0o755, True)
 
     def measure(self, run: Run, number: int) -> dict[str, float]:
         """What `run` gave in the round of this number. Raises BenchError."""
@@ -73,7 +81,7 @@ class WriteLab:
     def write_alone(self, number: int) -> dict[str, float]:
         """What one DataNode alone takes: an equal share of the file, by three writers; another one each round."""
         node = self.cluster.datanodes[number % len(self.cluster.datanodes)]
-        parts = even_parts(self.size // len(self.cluster.datanodes), _ALONE)
+        parts = even_parts(max(_ALONE_SIZE, self.size // len(self.cluster.datanodes)), _ALONE)
         files = [(f"/bench/raw/alone-{n}", part, node.http) for n, part in enumerate(parts)]
         return {"throughput": self._raw("placed", files, 1, 0)["throughput"]}
 
@@ -81,7 +89,7 @@ class WriteLab:
         """What one DataNode alone gives: a file that lies there whole, read by three threads; another each round."""
         node = self.cluster.datanodes[number % len(self.cluster.datanodes)]
         path = f"/bench/raw/whole-{node.name}"
-        size = self.size // len(self.cluster.datanodes)
+        size = max(_ALONE_SIZE, self.size // len(self.cluster.datanodes))
         if path not in self._ready:
             self._raw("placed", [(path, size, node.http)], 1, 0)
             self._ready.add(path)

@@ -82,6 +82,7 @@ def measure(options: Options, say: Say, store: Callable[[Document], None]) -> Do
     ):
         document.environment = _environment(cluster, options, rounds, rclone)
         lab = WriteLab(cluster, options.file_size, options.files, Path(scratch), rclone)
+        lab.prepare()
         session = _Session(lab, say, rounds, notes=notes)
         cluster.set_rate(0)  # an instance that was running may still be capped
         _warm_up(session)
