@@ -1,0 +1,307 @@
+"""The view in which a striped file is one file: its manifest is read and its parts are not seen.
+
+    stat, scandir    a manifest appears with the file's length, the unit as block size, and an id that is new with every
+                     version; hidden names and the pool do not appear
+    open             a handle that reads the parts (`striped_handle`)
+    all that writes  goes to the inner store as it is: whoever removes or renames a manifest moves the whole file
+
+Which entries are manifests is told by their length first (`may_be_manifest`), so of other files one in 4096 of the
+small ones is opened in vain; 64 are opened at once, and what they say is kept by their identity. A manifest that cannot
+be used is listed with the length it has itself, under an id that no file has: its open says what is wrong.
+
+**Pools.** Parts are named by version and number alone, so a manifest can lead nowhere but into a pool: the one at this
+store's root, or one of `trust_pool` when the manifest names it. A manifest that names any other pool is looked for in
+our own, which finds the parts of a directory that was moved or is mounted by another name.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import posixpath
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from stripefs.errors import ConfigError, NotADirectory, NotFound, StaleVersion, StoreError
+from stripefs.layout.hidden import POOL, is_hidden, is_hidden_path
+from stripefs.layout.striped import MAGIC, MANIFEST_MAX, Heading, Manifest, ManifestError, may_be_manifest
+from stripefs.store.base import Buffer, Handle, Identity, Kind, Status, Store, Watch
+from stripefs.store.url import parse_url
+from stripefs.store.wrappers.base import WrappedHandle, WrappedStore
+from stripefs.store.wrappers.striped_handle import PartFiles, StripedHandle
+
+__all__ = ["StripedStore", "pool_of"]
+
+log = logging.getLogger(__name__)
+
+AT_ONCE = 64
+"""Manifests and parts opened at once: a listing waits for the network's round trips, not for its rate."""
+
+KEPT = 65_536
+"""Headings kept: about 20 MB for as many striped files, so that the second `ls` of a large directory opens nothing."""
+
+UNKNOWN = "?"
+
+_Key = tuple[Identity, bytes]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """What a heading says for a listing, `damage` the line about one that is no use. No manifest has neither."""
+
+    length: int = -1
+    unit: int = 0
+    version: str = ""
+    damage: str = ""
+    hint: str = ""
+
+
+class StripedStore(WrappedStore):
+    """`trust_pool`: absolute paths of further pools (`Manifest.pool`) whose parts may be read.
+
+    `open_pool` answers a store whose root is the directory that holds such a pool, for pools outside of `inner`; it is
+    called once for each and the store is closed with this one.
+    """
+
+    NAME = "striped"
+    PARAMETERS = {}  # noqa: RUF012  # it is not part of URLs
+
+    def __init__(
+        self,
+        inner: Store,
+        trust_pool: Iterable[str | bytes] = (),
+        open_pool: Callable[[bytes], Store] | None = None,
+    ) -> None:
+        super().__init__(inner)
+        self.url = inner.url
+        self.pool = pool_of(inner.url)
+        """Where this store's pool is on its service: what `Manifest.pool` is to say."""
+        self._trusted = frozenset(map(os.fsencode, trust_pool))
+        self._open_pool = open_pool
+        self._pools: dict[bytes, Store] = {}
+        self._lock = threading.Lock()
+        self._workers = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="striped")
+        self._seen: dict[_Key, _Seen] = {}
+
+    # -- the view ------------------------------------------------------------------------------------------------
+
+    def stat(self, path: bytes) -> Status:
+        _refuse_hidden(path)
+        status = self.inner.stat(path)
+        if not _candidate(status):
+            return status
+        seen = self._look(path, status)
+        if seen.damage:
+            raise StoreError(f"{_shown(path)}: {seen.damage}", hint=seen.hint)
+        return _as_seen(status, seen)
+
+    def scandir(self, path: bytes, after: bytes = b"") -> Iterator[Sequence[Status]]:
+        _refuse_hidden(path)
+        for batch in self.inner.scandir(path, after):
+            shown = [status for status in batch if not is_hidden(status.name)]
+            known = {status.name: self._kept(_below(path, status), status) for status in shown if _candidate(status)}
+            unknown = [status for status in shown if status.name in known and known[status.name] is None]
+            known |= zip(
+                (status.name for status in unknown),
+                self._workers.map(lambda status: self._listed(_below(path, status), status), unknown),
+                strict=True,
+            )
+            yield [_listed_as(status, known[status.name]) if status.name in known else status for status in shown]
+
+    def open(self, path: bytes, expect: Identity | None = None) -> Handle:
+        _refuse_hidden(path)
+        handle = self.inner.open(path)
+        try:
+            status, manifest = handle.status, None
+            if may_be_manifest(status.length):
+                manifest = self._read_manifest(path, handle)
+                status = _as_seen(status, _seen_of(manifest))
+            if expect is not None and status.identity != expect:
+                raise StaleVersion(f"{_shown(path)} was replaced or changed")
+        except BaseException:
+            handle.close()
+            raise
+        if manifest is not None:
+            handle.close()
+            return self._striped(path, handle.status, status, manifest)
+        return _PlainHandle(handle) if status.length <= MANIFEST_MAX else handle
+
+    def readlink(self, path: bytes) -> bytes:
+        _refuse_hidden(path)
+        return self.inner.readlink(path)
+
+    def manifest(self, path: bytes) -> Manifest | None:
+        """The manifest of the striped file at `path`, None for any other file. Raises what `open` raises."""
+        if not _candidate(self.inner.stat(path)):
+            return None
+        handle = self.inner.open(path)
+        try:
+            return self._read_manifest(path, handle) if may_be_manifest(handle.status.length) else None
+        finally:
+            handle.close()
+
+    def describe(self) -> dict[str, str]:
+        return {**self.inner.describe(), "pool of striped files": _shown(self.pool)}
+
+    def close(self) -> None:
+        self._workers.shutdown(wait=False, cancel_futures=True)
+        for store in self._pools.values():
+            store.close()
+        self.inner.close()
+
+    # -- manifests ---------------------------------------------------------------------------------------------------
+
+    def _kept(self, path: bytes, status: Status) -> _Seen | None:
+        with self._lock:
+            return self._seen.get(_key(path, status))
+
+    def _look(self, path: bytes, status: Status) -> _Seen:
+        """What the candidate of `status` at `path` says. Raises what reading it raises."""
+        seen = self._kept(path, status)
+        if seen is None:
+            seen = _seen_in(bytes(self.inner.get(path)))
+            self._keep(path, status, seen)
+        return seen
+
+    def _keep(self, path: bytes, status: Status, seen: _Seen) -> None:
+        with self._lock:
+            while len(self._seen) >= KEPT:
+                del self._seen[next(iter(self._seen))]
+            self._seen[_key(path, status)] = seen
+
+    def _listed(self, path: bytes, status: Status) -> _Seen:
+        try:
+            return self._look(path, status)
+        except StoreError as error:
+            log.info("listing %s: %s", _shown(path), error)
+            return _Seen(damage=error.message)
+
+    def _read_manifest(self, path: bytes, handle: Handle) -> Manifest | None:
+        """The manifest that an open handle of the inner store holds; None for a file that is none."""
+        data = bytes(handle.read(0, handle.status.length))
+        try:
+            heading = Heading.from_bytes(data)
+            if heading is None:
+                return None
+            found = heading
+            listed = self._in_pool(found.pool, lambda store, pool: _list(store, pool, found)) if found.outside else None
+            return Manifest.from_bytes(data, listed)
+        except ManifestError as error:
+            raise StoreError(f"{_shown(path)}: {error.message}", hint=error.hint) from error
+        except (NotFound, NotADirectory) as error:
+            pool = "" if heading is None else _shown(heading.pool)
+            raise StoreError(
+                f"{_shown(path)}: its list of parts is missing",
+                hint=f"it was written with the pool {pool}; see --trust-pool",
+            ) from error
+
+    def _striped(self, path: bytes, inner: Status, status: Status, manifest: Manifest) -> StripedHandle:
+        parts = self._in_pool(manifest.pool, lambda store, pool: PartFiles(store, pool, manifest, _shown(path)))
+
+        def current() -> bool:
+            try:
+                return self.inner.stat(path).identity == inner.identity
+            except (NotFound, NotADirectory):
+                return False
+
+        return StripedHandle(status, manifest, parts, current, self._workers)
+
+    def _in_pool(self, pool: bytes, work: Callable[[Store, bytes], T]) -> T:
+        """`work(store, path of the pool in it)` where the pool that a manifest names is to be looked for."""
+        if pool == self.pool or pool not in self._trusted:
+            return work(self.inner, POOL)
+        root = self.pool.removesuffix(POOL)
+        if pool.startswith(root + b"/"):
+            return work(self.inner, pool.removeprefix(root))
+        if self._open_pool is None:
+            raise StoreError(f"the pool {_shown(pool)} cannot be reached from {self.url}")
+        with self._lock:
+            store = self._pools.get(pool)
+        if store is None:
+            opened = self._open_pool(pool.removesuffix(POOL) or b"/")
+            with self._lock:
+                store = self._pools.setdefault(pool, opened)
+            if store is not opened:
+                opened.close()
+        return work(store, POOL)
+
+
+class _PlainHandle(WrappedHandle):
+    """A small file that is no manifest, for all its length says: cut or padded manifests must not pass for content."""
+
+    def read(self, offset: int, length: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
+        data = self.inner.read(offset, length, host=host, watch=watch)
+        if not offset and bytes(memoryview(data)[: len(MAGIC)]) == MAGIC:
+            raise StoreError(f"{_shown(self.status.name)}: a manifest of a striped file that was cut or changed")
+        return data
+
+
+def pool_of(url: str) -> bytes:
+    """Where the pool of the store at `url` is on its service: an absolute path, with a bucket's name in front."""
+    try:
+        found = parse_url(url)
+    except ConfigError:
+        return POOL
+    bucket = os.fsencode(found.authority) if found.scheme in ("s3", "gs") else b""
+    path = posixpath.normpath(b"/" + bucket + b"/" + found.path)
+    return b"/" + (path.strip(b"/") + POOL).lstrip(b"/")
+
+
+def _candidate(status: Status) -> bool:
+    return status.kind is Kind.FILE and may_be_manifest(status.length)
+
+
+def _key(path: bytes, status: Status) -> _Key:
+    """Without ids two files may look alike, so there the path tells them apart."""
+    return status.identity, b"" if status.file_id else path
+
+
+def _seen_in(data: bytes) -> _Seen:
+    try:
+        return _seen_of(Heading.from_bytes(data))
+    except ManifestError as error:
+        return _Seen(damage=error.message, hint=error.hint)
+
+
+def _seen_of(found: Heading | Manifest | None) -> _Seen:
+    return _Seen() if found is None else _Seen(found.length, found.unit, f"{found.version}.{found.generation}")
+
+
+def _as_seen(status: Status, seen: _Seen) -> Status:
+    if not seen.version:
+        return status
+    return replace(status, length=seen.length, block_size=seen.unit, file_id=f"{status.file_id}:{seen.version}")
+
+
+def _listed_as(status: Status, seen: _Seen | None) -> Status:
+    if seen is None or seen.damage:
+        return replace(status, file_id=f"{status.file_id}:{UNKNOWN}")
+    return _as_seen(status, seen)
+
+
+def _list(store: Store, pool: bytes, heading: Heading) -> bytes:
+    """The list of parts that is not in the manifest."""
+    handle = store.open(heading.list_path(pool))
+    try:
+        if handle.status.length != heading.list_length:
+            raise ManifestError("its list of parts has not the length it should have")
+        return bytes(handle.read(0, heading.list_length)) if heading.list_length else b""
+    finally:
+        handle.close()
+
+
+def _below(folder: bytes, status: Status) -> bytes:
+    return folder.rstrip(b"/") + b"/" + status.name
+
+
+def _refuse_hidden(path: bytes) -> None:
+    if is_hidden_path(path):
+        raise NotFound(f"{_shown(path)}: no such name")
+
+
+def _shown(path: bytes) -> str:
+    return path.decode("utf-8", "backslashreplace")

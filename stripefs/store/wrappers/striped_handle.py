@@ -1,0 +1,262 @@
+"""A striped file, open: ranges of it are read from the parts that hold them, and nothing unverified is answered.
+
+**Verified.** A part's table of checksums comes before its first bytes and must have the digest that the manifest
+names. Whatever is read is widened to whole checks (1 MiB; the chunks that the reader fetches are that already) and
+compared. Bytes that do not fit are asked for once more, which may reach another replica, and then refused.
+
+**Which version.** Parts never change, so an open handle reads its version as long as the parts are there. When one is
+gone the manifest is looked at again: another one means StaleVersion, the same one a damaged file.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from stripefs.errors import HostFailed, NotADirectory, NotFound, StaleVersion, StoreError, Transient
+from stripefs.layout.striped import CHECK, SUM, Manifest, Piece, check_sums, digest_of, table_length
+from stripefs.store.base import Block, Buffer, Handle, Identity, Status, Store, Watch
+from stripefs.store.ranges import InUse, check_range, exact
+
+__all__ = ["PartFiles", "StripedHandle"]
+
+OPEN_PARTS = 128
+"""Parts of one file that stay open: those of the 2 GiB whose places the reader asks for at once, in parts of 16 MiB."""
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    handle: Handle
+    users: int = 0
+
+
+class PartFiles:
+    """The parts of one version, opened when they are needed.
+
+    `pool` is the pool's path in `store`; `name` is what messages call the file.
+    """
+
+    def __init__(self, store: Store, pool: bytes, manifest: Manifest, name: str) -> None:
+        self._store = store
+        self._pool = pool
+        self._manifest = manifest
+        self.name = name
+        self._lock = threading.Lock()
+        self._open: dict[int, _Open] = {}
+        """Least recently used first."""
+        self._identities: dict[int, Identity] = {}
+        self._tables: dict[int, bytes] = {}
+        self._closed = False
+
+    def path(self, index: int) -> bytes:
+        return self._manifest.parts[index].path(self._pool)
+
+    @contextmanager
+    def using(self, index: int) -> Iterator[Handle]:
+        """The part, open. Raises what `Store.open` raises, and StoreError for a part of another length."""
+        entry = self._taken(index)
+        if entry is None:
+            handle = self._opened(index)
+            with self._lock:
+                entry = _Open(handle) if self._closed else self._open.setdefault(index, _Open(handle))
+                entry.users += 1
+            if entry.handle is not handle:
+                handle.close()
+        try:
+            yield entry.handle
+        finally:
+            self._let_go(entry)
+
+    def _taken(self, index: int) -> _Open | None:
+        with self._lock:
+            entry = self._open.pop(index, None)
+            if entry is not None:
+                self._open[index] = entry
+                entry.users += 1
+            return entry
+
+    def _opened(self, index: int) -> Handle:
+        part = self._manifest.parts[index]
+        handle = self._store.open(self.path(index), self._identities.get(index))
+        if handle.status.length != part.length:
+            handle.close()
+            raise StoreError(
+                f"{self.name}: its part {_shown(self.path(index))} has {handle.status.length} bytes, not {part.length}"
+            )
+        self._identities[index] = handle.status.identity
+        return handle
+
+    def _let_go(self, entry: _Open) -> None:
+        with self._lock:
+            entry.users -= 1
+            # Nothing stays open that came while we were closed: by a caller that did not wait for what it had begun.
+            excess = len(self._open) - OPEN_PARTS
+            idle = [index for index, other in self._open.items() if not other.users] if excess > 0 else []
+            gone = [self._open.pop(index) for index in idle[:excess]]
+            if self._closed and not entry.users:
+                gone.append(entry)
+        for one in gone:
+            one.handle.close()
+
+    def table(self, index: int, part: Handle, host: str, watch: Watch | None) -> bytes:
+        """The verified table of a part. Threads that need it at once each fetch it: one may wait for a silent host."""
+        table = self._tables.get(index)
+        if table is None:
+            begin = self._manifest.data_length(index)
+            length = part.status.length - begin
+            blocks = part.locate(begin, length)
+            near = host if len(blocks) == 1 and host in blocks[0].hosts else ""
+            quiet = None if watch is None else _Shifted(watch, 0, counts=False)
+            read = exact(part.read(begin, length, host=near, watch=quiet), length, where=self.name, host=near)
+            table = bytes(read)
+            if digest_of(table) != self._manifest.parts[index].digest:
+                raise _Damaged(f"{self.name}: the checksums of its part {_shown(self.path(index))} are damaged")
+            self._tables[index] = table
+        return table
+
+    def close(self) -> None:
+        """Close what nobody uses now; the last user closes the rest."""
+        with self._lock:
+            self._closed = True
+            idle = [entry for entry in self._open.values() if not entry.users]
+            self._open.clear()
+        for entry in idle:
+            entry.handle.close()
+
+
+class StripedHandle(Handle):
+    """`current()` answers whether the manifest that was opened still stands. `workers` opens parts side by side."""
+
+    def __init__(
+        self, status: Status, manifest: Manifest, parts: PartFiles, current: Callable[[], bool], workers: Executor
+    ) -> None:
+        self.status = status
+        self.manifest = manifest
+        self._name = parts.name
+        self._parts = parts
+        self._current = current
+        self._workers = workers
+        self._in_use = InUse(self._name, parts.close)
+        self._once: set[tuple[int, int]] = set()
+        """(part, offset) of what did not fit its checksum once."""
+
+    def locate(self, offset: int, length: int) -> Sequence[Block]:
+        """One block for each unit: what a range may not cross, since the next unit lies in another part.
+
+        A part that cannot be opened has no hosts; its bytes say why when they are read.
+        """
+        if length <= 0 or offset >= self.status.length:
+            return ()
+        with self._in_use.reading():
+            first = next(self.manifest.pieces(max(0, offset), 1))
+            end = min(self.status.length, offset + length)
+            units = list(self.manifest.pieces(first.unit_offset, end - first.unit_offset))
+            spans: dict[int, tuple[int, int]] = {}
+            for unit in units:
+                begin, _ = spans.get(unit.part, (unit.part_offset, 0))
+                spans[unit.part] = (begin, unit.part_offset + unit.unit_length)
+            found = self._workers.map(self._located, spans, *zip(*spans.values(), strict=True))
+            blocks = dict(zip(spans, found, strict=True))
+        return [Block(unit.unit_offset, unit.unit_length, _hosts(blocks[unit.part], unit)) for unit in units]
+
+    def _located(self, index: int, begin: int, end: int) -> Sequence[Block]:
+        try:
+            with self._parts.using(index) as part:
+                return part.locate(begin, end - begin)
+        except Transient:
+            raise
+        except StoreError:
+            return ()
+
+    def read(self, offset: int, length: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
+        check_range(self.status, offset, length)
+        with self._in_use.reading():
+            got: list[Buffer] = []
+            received = 0
+            for piece in self.manifest.pieces(offset, length):
+                shifted = None if watch is None else _Shifted(watch, received)
+                got.append(self._read_piece(piece, host, shifted))
+                received += piece.length
+        return got[0] if len(got) == 1 else b"".join(got)
+
+    def close(self) -> None:
+        self._in_use.close()
+
+    def _read_piece(self, piece: Piece, host: str, watch: Watch | None) -> Buffer:
+        into = piece.offset - piece.unit_offset
+        begin = into - into % CHECK
+        end = min(piece.unit_length, -(-(into + piece.length) // CHECK) * CHECK)
+        unit_at = piece.part_offset - into
+        try:
+            with self._parts.using(piece.part) as part:
+                table = self._parts.table(piece.part, part, host, watch)
+                data = exact(
+                    part.read(unit_at + begin, end - begin, host=host, watch=watch),
+                    end - begin,
+                    where=self._name,
+                    host=host,
+                )
+                self._verify(piece.part, unit_at, begin, data, table)
+        except (NotFound, NotADirectory, StaleVersion) as error:
+            raise self._gone(piece.part, error) from error
+        except _Damaged as error:
+            key = (piece.part, unit_at + begin)
+            if key in self._once:
+                raise StoreError(error.message, hint="its bytes are not those that were written") from error
+            self._once.add(key)
+            raise HostFailed(error.message, host=host) from error
+        return data if len(data) == piece.length else memoryview(data)[into - begin : into - begin + piece.length]
+
+    def _verify(self, index: int, unit_at: int, begin: int, data: Buffer, table: bytes) -> None:
+        at = table_length(unit_at, self.manifest.unit) + begin // CHECK * SUM
+        sums = check_sums(data)
+        if table[at : at + len(sums)] != sums:
+            where = f"its part {_shown(self._parts.path(index))} from byte {unit_at + begin} on"
+            raise _Damaged(f"{self._name}: {where} does not fit its checksum")
+
+    def _gone(self, index: int, error: StoreError) -> StoreError:
+        if not self._current():
+            return StaleVersion(f"{self._name} was replaced or deleted since it was opened")
+        path, pool = _shown(self._parts.path(index)), _shown(self.manifest.pool)
+        if isinstance(error, StaleVersion):
+            return StoreError(f"{self._name}: its part {path} was changed")
+        return StoreError(
+            f"{self._name}: its part {path} is missing", hint=f"it was written with the pool {pool}; see --trust-pool"
+        )
+
+
+class _Damaged(StoreError):
+    """Bytes or a table that do not fit; never leaves this module."""
+
+
+class _Shifted:
+    """The `Watch` of one of several reads that make up one: `before` bytes came already."""
+
+    def __init__(self, watch: Watch, before: int, *, counts: bool = True) -> None:
+        self._watch = watch
+        self._before = before
+        self._counts = counts
+
+    @property
+    def cancelled(self) -> bool:
+        return self._watch.cancelled
+
+    def progress(self, received: int) -> None:
+        self._watch.progress(self._before + received * self._counts)
+
+    def on_cancel(self, close: Callable[[], None] | None) -> None:
+        self._watch.on_cancel(close)
+
+
+def _hosts(blocks: Sequence[Block], unit: Piece) -> tuple[str, ...]:
+    """The hosts that have all of a unit, in the order of its first block. `blocks` are in bytes of the part."""
+    begin, end = unit.part_offset, unit.part_offset + unit.unit_length
+    over = [block.hosts for block in blocks if block.offset < end and block.offset + block.length > begin]
+    return tuple(host for host in over[0] if all(host in hosts for hosts in over)) if over else ()
+
+
+def _shown(path: bytes) -> str:
+    return path.decode("utf-8", "backslashreplace")
