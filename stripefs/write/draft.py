@@ -1,47 +1,179 @@
-"""One new version of one file, from its first byte to its publication."""
+"""One new version of one file, from its first byte to its publication: turns, errors, the lock.
+
+Calls that change a draft take turns. Memory for a write is waited for within its turn, since what follows must come
+behind it; parts travel meanwhile, and `abandon` and `detach` end the wait.
+"""
 
 from __future__ import annotations
 
-from stripefs.store.base import Attributes, Buffer, Status
+import dataclasses
+import logging
+from typing import Protocol
+
+import trio
+
+from stripefs.errors import StripefsError, Unsupported
+from stripefs.layout.striped import Manifest
+from stripefs.store.base import Attributes, Buffer, Kind, Status
+from stripefs.write.contents import Base, Contents
+from stripefs.write.lease import Lease, take
+from stripefs.write.names import Names, split
 from stripefs.write.policy import Layout
+from stripefs.write.publication import Publisher
+from stripefs.write.refusals import DraftLost, NotSequential
+from stripefs.write.shared import Shared
 
 __all__ = ["Draft"]
+
+_log = logging.getLogger(__name__)
+
+PIECE = 1 << 20
+"""Bytes taken at once, so that several writers share a full budget in turn."""
+
+
+class Register(Protocol):
+    """Who wants to know what becomes of a draft."""
+
+    def gone(self, draft: Draft) -> None:
+        """It publishes nothing any more. May be told twice."""
+
+    def moved(self, draft: Draft, old: bytes) -> None:
+        """It was to be at `old`."""
 
 
 class Draft:
     """Made by `Drafts.begin`. All calls may come from several tasks; those that change it take turns.
 
-    An error of a background send is kept and raised, once each, by the next `write`, `sync` and `publish`; a draft
-    that has failed can only be abandoned (or rewound), every `publish` of it raises.
+    An error of a background send is kept and raised by every following `write`, `sync` and `publish`: a draft that has
+    failed can only be abandoned or rewound.
     """
 
-    path: bytes
-    """Where it will be published; `move` changes it."""
-    length: int
-    """Bytes written so far, published or not: where the next write must begin."""
-    published: Status | None
-    """The version published last by this draft, None before the first."""
-    layout: Layout | None
-    """None until enough is written to decide (files below `policy.small` are plain)."""
+    def __init__(
+        self,
+        shared: Shared,
+        lease: Lease | None,
+        names: Names,
+        wanted: Layout,
+        attributes: Attributes,
+        replaced: Manifest | None,
+        register: Register,
+    ) -> None:
+        block = lease.status.block_size if lease is not None else 0
+        self._shared = shared
+        self._lease = lease
+        self._names = names
+        self._contents = Contents(shared, wanted, block, names)
+        self._publisher = Publisher(shared, names, self._contents)
+        self._publisher.attributes = attributes
+        self._replaced = replaced
+        self._register = register
+        self._turn = trio.Lock()
+        self._fresh = True
+        self._durable = 0
+        self._closed = False
+        self.detached = False
+
+    # -- what is known -----------------------------------------------------------------------------------------------
+
+    @property
+    def path(self) -> bytes:
+        """Where it will be published; `move` changes it."""
+        return self._names.path
+
+    @property
+    def version(self) -> str:
+        """16 hex digits in the names of its hidden things."""
+        return self._names.version
+
+    @property
+    def length(self) -> int:
+        """Bytes written so far, published or not: where the next write must begin."""
+        return self._contents.length
+
+    @property
+    def published(self) -> Status | None:
+        """The version published last by this draft, None before the first."""
+        return self._publisher.published if not self._fresh else None
+
+    @property
+    def layout(self) -> Layout | None:
+        """None until enough is written to decide (files below `policy.small` are plain)."""
+        return self._contents.layout
 
     @property
     def dirty(self) -> bool:
         """Whether there is something that the next `publish` makes visible (a new, empty file counts until then)."""
-        raise NotImplementedError
+        return self._fresh or self._durable != self.length
+
+    @property
+    def failure(self) -> Exception | None:
+        """Why what was written since the last publication is lost."""
+        return self._contents.failure
+
+    # -- writing -----------------------------------------------------------------------------------------------------
 
     async def write(self, offset: int, data: Buffer) -> None:
         """Take all of `data`; returns when it is in memory, which waits while the memory of the mount is full.
 
         `data` must not change afterwards when it is `bytes` (kept without a copy); other buffers are copied.
-        Raises NotSequential (nothing taken) unless offset == length; the sticky error.
+        Raises NotSequential (nothing taken) unless offset == length; the draft's failure.
         """
+        async with self._turn:
+            self._check()
+            if offset != self.length:
+                raise NotSequential(
+                    f"{self.path!r} is written at {offset} where it ends at {self.length}",
+                    hint="files that are not written in order need --staging DIR",
+                )
+            contents = self._contents
+            view = memoryview(data if isinstance(data, bytes) else bytes(data))
+            for at in range(0, len(view), PIECE):
+                piece = view[at : at + PIECE]
+                await contents.account.take(len(piece))
+                if contents.failure is not None:
+                    contents.account.drop(len(piece))
+                    raise contents.failure
+                contents.add(piece)
+                contents.account.settled()
 
     async def read(self, offset: int, size: int) -> bytes:
         """Exactly the bytes [offset, min(offset + size, length)) as written so far, published or not."""
-        raise NotImplementedError
+        async with self._turn:
+            self._check()
+            contents = self._contents
+            if contents.stream is not None:
+                await contents.drain()  # a stream cannot be read before it is complete; writing goes on in a copy
+            size = max(0, min(size, self.length - offset))
+            found = []
+            for piece in list(contents.pieces(offset, size)):
+                if isinstance(piece, tuple):
+                    found.append(await self._fetch(*piece))
+                else:
+                    found.append(bytes(piece))
+            return b"".join(found)
+
+    async def _fetch(self, path: bytes, offset: int, size: int) -> bytes:
+        base = self._contents.base
+        visible = base is not None and not base.hidden and path == base.path
+        store = self._shared.view if visible else self._shared.store
+
+        def fetch() -> bytes:
+            handle = store.open(path)
+            try:
+                return bytes(handle.read(offset, size))
+            finally:
+                handle.close()
+
+        return await self._shared.effects.call("reading back what was written", fetch)
 
     async def sync(self) -> None:
         """fsync: all of it acknowledged by every replica's host, and a record beside the file names it."""
+        async with self._turn:
+            self._check()
+            if self.dirty and not self.detached:
+                await self._publisher.record()
+
+    # -- publishing --------------------------------------------------------------------------------------------------
 
     async def publish(self, final: bool) -> Status:
         """Make what is written visible at `path` as one version, by one atomic step, durably; what it is now.
@@ -49,19 +181,173 @@ class Draft:
         final: the draft is done and lets its lock go, in any case, also when this raises. Else writing may go on, and
         the next publication makes the next version. Publishing what is not dirty changes nothing.
         """
-        raise NotImplementedError
+        try:
+            async with self._turn:
+                self._check()
+                return await self._publish()
+        finally:
+            if final:
+                await self.abandon(recoverable=True)
+
+    async def _publish(self) -> Status:
+        if self.detached:
+            self._fresh, self._durable = False, self.length
+            return Status(split(self.path)[1], Kind.FILE, self.length)
+        published = self._publisher.published
+        if not self.dirty and published is not None:
+            return published
+        if self._lease is not None:
+            await self._shared.effects.call("looking whether the lock is held", self._lease.ensure)
+        replaced, self._replaced = self._replaced, None
+        try:
+            status = await self._publisher.publish(replaced)
+        except BaseException:
+            self._replaced = replaced
+            raise
+        self._fresh, self._durable = False, self.length
+        # What is written from now on has a time of its own.
+        publisher = self._publisher
+        publisher.attributes = dataclasses.replace(publisher.attributes, mtime_ns=None, atime_ns=None)
+        return status
 
     async def rewind(self) -> None:
         """Drop what is unpublished: the next write is at 0 and the next publication replaces the file as a whole."""
+        async with self._turn:
+            if self._closed:
+                raise DraftLost(f"{self.path!r} is no longer being written")
+            old, contents = self._publisher, self._contents
+            rubbish, folder = self._rubbish(), self._names.folder
+            self._replaced = self._replaced or old.manifest
+            self._names.anew()
+            self._contents = Contents(self._shared, contents.wanted, contents.block, self._names)
+            self._publisher = Publisher(self._shared, self._names, self._contents)
+            self._publisher.attributes, self._publisher.published = old.attributes, old.published
+            contents.account.close()
+            self._durable = -1
+            if self._lease is not None:
+                await self._shared.effects.call("renewing a lock", lambda: _add(self._lease, self._names.version))
+            await self._shared.effects.clear(rubbish, folder)
 
-    async def abandon(self) -> None:
-        """Drop what is unpublished, and the lock. Never raises; safe to call twice or after `publish(final=True)`."""
+    async def abandon(self, *, recoverable: bool = False) -> None:
+        """Drop what is unpublished, and the lock. Never raises; safe to call twice or after `publish(final=True)`.
+
+        recoverable: what `sync` made durable, with its record, stays for `stripefs recover`.
+        """
+        self._contents.account.close()
+        async with self._turn:
+            if self._closed:
+                return
+            self._closed = True
+            kept = recoverable and self._publisher.recorded and self.dirty
+            rubbish, folder = self._rubbish(), self._names.folder
+            try:
+                if not kept and rubbish:
+                    await self._shared.effects.clear(rubbish, folder)
+                await self._release(self._lease)
+            finally:
+                self._register.gone(self)
+
+    def _rubbish(self) -> list[bytes]:
+        return [*self._publisher.leftovers(), *self._contents.drop()]
+
+    async def _release(self, lease: Lease | None) -> None:
+        if lease is not None:
+            with trio.move_on_after(self._shared.effects.timeout):
+                await trio.to_thread.run_sync(lease.release, abandon_on_cancel=True)
+
+    # -- names and attributes ----------------------------------------------------------------------------------------
 
     async def move(self, path: bytes) -> None:
-        """The file was (or is to be) renamed to `path`: publish there from now on. Takes that path's lock: Busy."""
+        """Publish at `path` from now on: its lock is taken (Busy), the old one let go.
+
+        Whoever calls this renames what is published in the store, before or after, without a write in between.
+        """
+        async with self._turn:
+            self._check()
+            if path == self.path:
+                return
+            lease, names, contents = self._lease, self._names, self._contents
+            if lease is not None:
+                owner, versions = lease.document.owner, lease.document.versions
+                store = self._shared.store
+                self._lease = await self._shared.effects.call("locking", lambda: take(store, path, versions, owner))
+            base = contents.base
+            if base is not None and base.path == names.path:
+                contents.base = Base(path, base.length, base.hidden)
+            old, names.path = names.path, path
+            self._register.moved(self, old)
+            await self._release(lease)
 
     def detach(self) -> None:
         """The name was unlinked or renamed over: writing goes on, nothing will be published, the lock is let go."""
+        if not self.detached:
+            self.detached = True
+            lease, self._lease = self._lease, None
+            if self._shared.nursery is not None:
+                self._shared.nursery.start_soon(self._release, lease)
+            self._register.gone(self)
 
     def set_attributes(self, attributes: Attributes) -> None:
         """What the next publication gives the file; None fields stay as they are."""
+        now = self._publisher.attributes
+        self._publisher.attributes = Attributes(
+            mode=now.mode if attributes.mode is None else attributes.mode,
+            owner=now.owner if attributes.owner is None else attributes.owner,
+            group=now.group if attributes.group is None else attributes.group,
+            mtime_ns=now.mtime_ns if attributes.mtime_ns is None else attributes.mtime_ns,
+            atime_ns=now.atime_ns if attributes.atime_ns is None else attributes.atime_ns,
+        )
+
+    # -- for `Drafts` ------------------------------------------------------------------------------------------------
+
+    async def continue_file(self, status: Status, manifest: Manifest | None) -> None:
+        """Begin with the bytes of the published file `status`, which has `manifest` if it is striped."""
+        contents, publisher = self._contents, self._publisher
+        base = Base(self.path, status.length)
+        publisher.published = status
+        if manifest is not None:
+            publisher.manifest = manifest
+            contents.start_behind(base, Layout.STRIPED)
+        elif status.length < self._shared.policy.small:
+            if status.length:
+                data = await self._fetch_published(status.length)
+                await contents.account.take(len(data))
+                contents.add(memoryview(data))
+                contents.account.settled()
+        elif self._shared.store.capabilities.concat:
+            contents.block = status.block_size
+            contents.start_behind(base, Layout.CONCAT)
+        elif self._shared.store.capabilities.replace:
+            contents.start_behind(base, Layout.PLAIN)
+        else:
+            raise Unsupported(f"{self._shared.store.url} cannot append to files")
+        self._fresh, self._durable = False, self.length
+
+    async def _fetch_published(self, size: int) -> bytes:
+        view, path = self._shared.view, self.path
+        data = await self._shared.effects.call("reading what is continued", lambda: bytes(view.get(path)))
+        return data[:size]
+
+    async def renew(self) -> None:
+        """Keep the lock. A lock that was lost fails the draft; what cannot be told now is told at the next time."""
+        lease = self._lease
+        if lease is None or self._closed:
+            return
+        try:
+            await self._shared.effects.call("renewing a lock", lease.renew)
+        except DraftLost as error:
+            if lease is self._lease:
+                self._contents.fail(error)
+        except StripefsError as error:
+            _log.warning("the lock of %r could not be renewed: %s", self.path, error)
+
+    def _check(self) -> None:
+        if self._closed:
+            raise DraftLost(f"{self.path!r} is no longer being written")
+        if self._contents.failure is not None:
+            raise self._contents.failure
+
+
+def _add(lease: Lease | None, version: str) -> None:
+    if lease is not None:
+        lease.add(version)

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 
 import trio
 
+from stripefs.errors import Busy, Unsupported
+from stripefs.layout.hidden import new_version
 from stripefs.store.base import Attributes, Identity, Store
 from stripefs.write.draft import Draft
+from stripefs.write.lease import RENEW, Lease, take
+from stripefs.write.names import Names
 from stripefs.write.policy import Layout, WritePolicy
+from stripefs.write.shared import Shared
 
 __all__ = ["Drafts"]
+
+_log = logging.getLogger(__name__)
 
 
 class Drafts:
@@ -23,10 +32,24 @@ class Drafts:
     def __init__(
         self, store: Store, policy: WritePolicy, *, bury: Callable[[Iterable[str], bytes], None] | None = None
     ) -> None:
-        raise NotImplementedError
+        self._shared = Shared.of(store, policy, bury)
+        self._drafts: dict[bytes, Draft | None] = {}
+        self._all: set[Draft] = set()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Sends parts and renews leases until cancelled. `await nursery.start(drafts.run)`."""
+        async with trio.open_nursery() as nursery:
+            await nursery.start(self._shared.sender.run)
+            self._shared.nursery = nursery
+            nursery.start_soon(self._renew)
+            task_status.started()
+
+    async def _renew(self) -> None:
+        while True:
+            await trio.sleep(RENEW)
+            async with trio.open_nursery() as nursery:
+                for draft in list(self._all):
+                    nursery.start_soon(draft.renew)
 
     async def begin(
         self,
@@ -43,18 +66,92 @@ class Drafts:
         `draft.length` starts at its length. attributes: mode, owner, group, times that the published file gets.
         layout: None is the policy's. Nothing is visible before `Draft.publish`. A directory must exist above.
 
-        Raises Busy (another writer, here or elsewhere), NotFound (no directory), Exists/StaleVersion when `path` is
-        not what `replacing` says, Unsupported (append where the store cannot), StoreError.
+        Raises Busy (another writer, here or elsewhere), NotFound (no directory), Unsupported (append where the store
+        cannot), StoreError.
         """
-        raise NotImplementedError
+        if not self._shared.store.capabilities.put:
+            raise Unsupported(f"{self._shared.store.url} cannot be written to")
+        if path in self._drafts:
+            raise Busy(f"{path!r} is being written through this mount already")
+        self._drafts[path] = None
+        try:
+            draft = await self._begin(path, replacing, append, attributes or Attributes(), layout)
+        except BaseException:
+            del self._drafts[path]
+            raise
+        self._drafts[path] = draft
+        return draft
+
+    async def _begin(
+        self, path: bytes, replacing: Identity | None, append: bool, attributes: Attributes, layout: Layout | None
+    ) -> Draft:
+        shared = self._shared
+        await shared.sender.look()
+        names = Names(path)
+        lease = await self._lock(path, names.version)
+        manifest = None
+        try:
+            if replacing is not None:
+                manifest = await shared.manifest(path)
+            draft = Draft(shared, lease, names, layout or shared.policy.layout, attributes, manifest, self)
+        except BaseException:
+            if lease is not None:
+                with trio.CancelScope(shield=True), trio.move_on_after(5):
+                    await trio.to_thread.run_sync(lease.release, abandon_on_cancel=True)
+            raise
+        self._all.add(draft)
+        if append:
+            try:
+                status = await shared.effects.call("looking at what is continued", partial(shared.view.stat, path))
+                await draft.continue_file(status, manifest)
+            except BaseException:
+                await draft.abandon()
+                raise
+        return draft
+
+    async def _lock(self, path: bytes, version: str) -> Lease | None:
+        shared = self._shared
+        if not shared.store.capabilities.put_if_absent:
+            if "lock" not in shared.said:
+                shared.said.add("lock")
+                _log.warning("files are written without locks: the store cannot put a file only where there is none")
+            return None
+        owner = new_version()
+        return await shared.effects.call("locking", lambda: take(shared.store, path, (version,), owner))
 
     def get(self, path: bytes) -> Draft | None:
         """The draft of this mount that writes `path` now."""
-        raise NotImplementedError
+        return self._drafts.get(path)
+
+    def gone(self, draft: Draft) -> None:
+        """A draft says that it publishes nothing any more."""
+        self._all.discard(draft)
+        for path in [path for path, found in self._drafts.items() if found is draft]:
+            del self._drafts[path]
+
+    def moved(self, draft: Draft, old: bytes) -> None:
+        """A draft says that it was to be at `old` and is now to be at its path."""
+        if self._drafts.get(old) is draft:
+            del self._drafts[old]
+        self._drafts[draft.path] = draft
 
     def status(self) -> dict[str, object]:
         """Figures for `status` and metrics: files open, bytes of memory used, sends under way, retries."""
-        raise NotImplementedError
+        shared = self._shared
+        return {
+            "files": len(self._all),
+            "memory_bytes": shared.budget.used,
+            "memory_limit_bytes": shared.budget.limit,
+            "memory_waits": shared.budget.waits,
+            "parts_under_way": shared.sender.flying,
+            "parts_waiting": shared.sender.waiting,
+            "sent_bytes": shared.sender.sent_bytes,
+            "retries": shared.sender.retries + shared.effects.retries,
+            "resting_hosts": shared.sender.hosts.resting(trio.current_time()),
+        }
 
     async def aclose(self) -> None:
         """Abandon what is still open and let the locks go. After that `run` may be cancelled."""
+        async with trio.open_nursery() as nursery:
+            for draft in list(self._all):
+                nursery.start_soon(draft.abandon)

@@ -1,13 +1,26 @@
-"""Which layout, how many parts, how long each: pure arithmetic over what the store can do and the memory at hand."""
+"""Which layout, how many parts, how long each: pure arithmetic over what the store can do and the memory at hand.
+
+A part stays in memory until the store has acknowledged all of it, so that it can be written again elsewhere when its
+host fails. Two parts for each host make up the memory: one flows while the other fills, or closes.
+"""
 
 from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
 
-__all__ = ["Layout", "WritePolicy"]
+__all__ = ["Layout", "Means", "Shape", "WritePolicy", "best_layout", "concat_shape", "striped_shape"]
 
 MIB = 1 << 20
+
+LONGEST_PART = 64 * MIB
+"""More would only hold memory longer: a DataNode takes 0.5 to 1.6 s for it, and opening and closing take 15 ms."""
+
+MEMORY_PER_PART = 8 * MIB
+"""Least memory of a part that is written beside others."""
+
+UNPLACED_WIDTH = 4
+"""Parts side by side where the store says nothing of its hosts."""
 
 
 class Layout(enum.Enum):
@@ -20,9 +33,9 @@ class Layout(enum.Enum):
 class WritePolicy:
     """How files are written. Sizes in bytes, times in seconds.
 
-    layout: what is wanted; a store without the means gets the next best one (`layout_for`). unit: bytes that lie
-    together in one part of a striped file. memory: for all files of the mount together. small: files below are plain.
-    grace: how long a replaced striped version stays readable. io_timeout: how long a failing store is tried again.
+    layout: what is wanted; a store without the means gets the next best one. unit: bytes that lie together in one part
+    of a striped file. memory: for all files of the mount together. small: files below are plain, and stay in memory
+    whole. grace: how long a replaced striped version stays readable. io_timeout: how long a failing store is tried.
     """
 
     layout: Layout = Layout.CONCAT
@@ -31,3 +44,64 @@ class WritePolicy:
     small: int = 8 * MIB
     grace: float = 600.0
     io_timeout: float = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What the store can do for a file: names as in `Capabilities`."""
+
+    writes: bool
+    replace: bool
+    concat: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The next segment: at most `width` parts of `part_length` bytes each, dealt out in units of `unit` (0: one part).
+
+    block_size: of the parts' files, 0 for the store's own.
+    """
+
+    width: int
+    part_length: int
+    unit: int
+    block_size: int
+
+    @property
+    def length(self) -> int:
+        return self.width * self.part_length
+
+
+def best_layout(wanted: Layout, means: Means) -> tuple[Layout, str]:
+    """The layout that a big file gets, and why it is not the one that is wanted ("" where it is)."""
+    if wanted is Layout.PLAIN:
+        return wanted, ""
+    if not (means.writes and means.replace):
+        return Layout.PLAIN, "the store cannot rename a file over another in one step"
+    if wanted is Layout.CONCAT and not means.concat:
+        return Layout.PLAIN, "the store cannot join files"
+    return wanted, ""
+
+
+def striped_shape(policy: WritePolicy, hosts: int, share: int, done: int) -> Shape:
+    """Segment number `done` of a file that may use `share` bytes of memory, over `hosts` data hosts (0: unknown).
+
+    The first segments are short, so that the hosts begin at once: parts of 1, 2, 4… units.
+    """
+    width = max(1, min(hosts or UNPLACED_WIDTH, share // MEMORY_PER_PART))
+    units = min(share // (2 * width), LONGEST_PART) // policy.unit
+    return Shape(width, policy.unit * max(1, min(units, 1 << min(done, 30))), policy.unit, 0)
+
+
+def concat_shape(hosts: int, share: int, block: int) -> Shape:
+    """One part of a file of whole blocks; `block` is the store's own block size in bytes (0: it has none).
+
+    Blocks shorter than the store's burden its NameNode, and so do parts of less than a block. They are halved only
+    down to LONGEST_PART, where the memory would hold too few parts otherwise.
+    """
+    wanted = min(share // (2 * (hosts or UNPLACED_WIDTH)), LONGEST_PART)
+    if not block:
+        return Shape(1, max(wanted, MEMORY_PER_PART), 0, 0)
+    while block > LONGEST_PART and block % 1024 == 0 and share // block < 2 * (hosts or UNPLACED_WIDTH):
+        block //= 2
+    return Shape(1, block * max(1, wanted // block), 0, block)

@@ -1,0 +1,177 @@
+"""The memory of all files being written: one limit, first come first served, and no way to wait for ever.
+
+Bytes are *open* while they wait for more of their part, and *sealed* once the part is on its way: sealed bytes come
+back by themselves, when the part is acknowledged or given up, which the senders do within the I/O time-out. So whoever
+waits for memory waits for sealed bytes; where there are too few of those, the account with the most open bytes is told
+to seal what it has (`cut`), be it an idle file or the waiting one itself. A full budget therefore slows the writers
+and shortens parts, and does nothing else.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+
+import trio
+
+from stripefs.write.refusals import DraftLost
+
+__all__ = ["Account", "Budget"]
+
+
+class Account:
+    """The bytes of one file. `cut()` must seal all open bytes before it returns; it is called on trio's thread."""
+
+    def __init__(self, budget: Budget, cut: Callable[[], None]) -> None:
+        self._budget = budget
+        self._cut = cut
+        self.open = 0
+        self.sealed = 0
+        self.granted = 0
+        """Handed out while their writer slept; it takes them when it runs."""
+        self.closed = False
+
+    @property
+    def held(self) -> int:
+        return self.open + self.sealed + self.granted
+
+    async def take(self, size: int) -> None:
+        """Wait for `size` bytes; they are open then, and the caller puts them where `cut` finds them at once.
+
+        Then it calls `settled`. Raises DraftLost when the account is closed meanwhile.
+        """
+        await self._budget.take(self, size)
+
+    def settled(self) -> None:
+        """What was taken can be cut now."""
+        self._budget.serve()
+
+    def seal(self, size: int) -> None:
+        """`size` open bytes are on their way."""
+        assert 0 <= size <= self.open
+        self.open -= size
+        self.sealed += size
+
+    def give(self, size: int) -> None:
+        """`size` sealed bytes are no longer held."""
+        assert 0 <= size <= self.sealed
+        self.sealed -= size
+        self._budget.serve()
+
+    def drop(self, size: int) -> None:
+        """`size` open bytes are no longer held."""
+        assert 0 <= size <= self.open
+        self.open -= size
+        self._budget.serve()
+
+    def cut(self) -> None:
+        self._cut()
+        assert not self.open, "cutting leaves nothing open"
+
+    def close(self) -> None:
+        """Nothing is taken any more: whoever waits gets DraftLost. Sealed bytes come back as they do."""
+        self.closed = True
+        self._budget.leave(self)
+
+
+class Budget:
+    """`limit` in bytes. One piece larger than the limit passes when nothing else is held."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.waits = 0
+        self._accounts: list[Account] = []
+        self._queue: deque[_Waiter] = deque()
+        self._serving = False
+
+    @property
+    def used(self) -> int:
+        return sum(account.held for account in self._accounts)
+
+    @property
+    def busy(self) -> int:
+        """Accounts that hold or want memory now, at least 1."""
+        wanting = {id(waiter.account) for waiter in self._queue}
+        return max(1, sum(account.held > 0 or id(account) in wanting for account in self._accounts))
+
+    def account(self, cut: Callable[[], None]) -> Account:
+        account = Account(self, cut)
+        self._accounts.append(account)
+        return account
+
+    async def take(self, account: Account, size: int) -> None:
+        if account.closed:
+            raise DraftLost("the file is no longer being written")
+        if not self._queue and self._fits(size):
+            account.open += size
+            return
+        waiter = _Waiter(account, size)
+        self._queue.append(waiter)
+        self.waits += 1
+        try:
+            self.serve()
+            await waiter.ready.wait()
+        except trio.Cancelled:
+            if waiter.served:
+                account.granted -= size
+            elif waiter in self._queue:
+                self._queue.remove(waiter)
+            self.serve()
+            raise
+        if not waiter.served:
+            raise DraftLost("the file is no longer being written")
+        account.granted -= size
+        account.open += size
+
+    def serve(self) -> None:
+        """Hand out what is free, in order, and see that what is missing will come."""
+        if self._serving:  # cutting seals, which asks to serve again: the loop below sees what changed
+            return
+        self._serving = True
+        try:
+            while self._queue:
+                first = self._queue[0]
+                if self._fits(first.size):
+                    self._queue.popleft()
+                    first.account.granted += first.size
+                    first.served = True
+                    first.ready.set()
+                elif not self._make_room(first.size):
+                    return
+        finally:
+            self._serving = False
+
+    def leave(self, account: Account) -> None:
+        """Forget a closed account once it holds nothing, and let go those who wait in its name."""
+        for waiter in [waiter for waiter in self._queue if waiter.account is account]:
+            self._queue.remove(waiter)
+            waiter.ready.set()
+        self._forget()
+        self.serve()
+
+    def _forget(self) -> None:
+        self._accounts = [account for account in self._accounts if account.held or not account.closed]
+
+    def _fits(self, size: int) -> bool:
+        used = self.used
+        return used + size <= self.limit or used == 0
+
+    def _make_room(self, size: int) -> bool:
+        """Whether something was cut: enough must be on its way back for a waiter of `size` bytes."""
+        self._forget()
+        coming = sum(account.sealed for account in self._accounts)
+        if self.limit - self.used + coming >= size:
+            return False
+        fullest = max(self._accounts, key=lambda account: account.open, default=None)
+        if fullest is None or not fullest.open:
+            return False
+        fullest.cut()
+        return True
+
+
+class _Waiter:
+    def __init__(self, account: Account, size: int) -> None:
+        self.account = account
+        self.size = size
+        self.ready = trio.Event()
+        self.served = False

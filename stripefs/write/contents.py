@@ -1,0 +1,231 @@
+"""What has been written of one file: in the published version it continues, in parts, in memory. No turns, no lock.
+
+Up to `policy.small` bytes stay in memory as the *head*, since the file may end there and be plain. When it grows past
+that, or its memory is wanted, its layout is settled and the bytes go into segments. All methods but `drain` and `read`
+run at once, without letting other tasks in, so that the budget may `cut` between any two awaits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from stripefs.errors import StoreError
+from stripefs.store.base import Buffer
+from stripefs.write.names import Names
+from stripefs.write.policy import Layout, Shape, concat_shape, striped_shape
+from stripefs.write.segments import Column, Segment
+from stripefs.write.shared import Shared
+from stripefs.write.shipment import Shipment
+from stripefs.write.stream import Stream
+
+__all__ = ["Base", "Contents"]
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The first `length` bytes of the file are those of the file at `path`, published unless it is hidden."""
+
+    path: bytes
+    length: int
+    hidden: bool = False
+
+
+class Contents:
+    """block: the store's own block size in bytes, 0 for none."""
+
+    def __init__(self, shared: Shared, wanted: Layout, block: int, names: Names) -> None:
+        self._shared = shared
+        self.wanted = wanted
+        self._names = names
+        self.block = block
+        self.account = shared.budget.account(self.cut)
+        self.layout: Layout | None = None
+        self.base: Base | None = None
+        self.head: Column | None = Column()
+        self.segments: list[Segment] = []
+        self.stream: Stream | None = None
+        self._open: Segment | None = None
+        self._under_way: dict[Shipment, int] = {}  # -> bytes of the account that come back with it
+        self.failure: Exception | None = None
+        self.length = 0
+
+    # -- what comes in ----------------------------------------------------------------------------------------------
+
+    def add(self, data: memoryview) -> None:
+        """Take `data`, whose bytes are open in the account and do not change."""
+        self.length += len(data)
+        if self.head is not None:
+            if self.head.size + len(data) < self._shared.policy.small:
+                self.head.add(data)
+                return
+            self.settle()
+        self._deal(data)
+
+    def settle(self) -> None:
+        """The layout is settled now, if it was not, and the head goes into segments."""
+        if self.layout is None:
+            self.layout = self._shared.layout(self.wanted)
+        if self.head is not None:
+            head, self.head = self.head, None
+            for piece in head.pieces():
+                self._deal(memoryview(piece))
+
+    def start_behind(self, base: Base, layout: Layout) -> None:
+        """Nothing is held, and what comes goes behind `base`."""
+        self.base, self.layout, self.head = base, layout, None
+        self.segments, self.length = [], base.length
+
+    def _deal(self, data: memoryview) -> None:
+        if self.layout is Layout.PLAIN:
+            if self.stream is None:
+                self.stream = Stream(self._shared, self._names.beside()[0], self.base, self.account.give, self.fail)
+            self.account.seal(len(data))
+            self.stream.add(data)
+            return
+        while data:
+            if self._open is None:
+                start = self.segments[-1].end if self.segments else (self.base.length if self.base else 0)
+                self._open = Segment(start, self._shape(), self._ship)
+                self.segments.append(self._open)
+            segment = self._open
+            take = min(len(data), segment.room)
+            segment.add(data[:take])
+            data = data[take:]
+            if not segment.room:
+                self.seal()
+
+    def _shape(self) -> Shape:
+        hosts = self._shared.sender.hosts.count
+        share = self._shared.budget.limit // self._shared.budget.busy
+        if self.layout is Layout.STRIPED:
+            return striped_shape(self._shared.policy, hosts, share, len(self.segments))
+        return concat_shape(hosts, share, self.block)
+
+    def seal(self) -> None:
+        """The open segment takes no more bytes; all of it is on its way."""
+        segment, self._open = self._open, None
+        if segment is not None:
+            segment.seal()
+
+    def cut(self) -> None:
+        """Nothing stays open: the memory is wanted."""
+        if self.failure is not None:
+            self.drop()
+            return
+        if self.head is not None and self.head.size:
+            self.settle()
+        self.seal()
+
+    # -- what goes out ----------------------------------------------------------------------------------------------
+
+    def _ship(self, segment: Segment, column: Column) -> None:
+        pooled = self.layout is Layout.STRIPED
+        column.shipment = Shipment(
+            column.pieces(),
+            column.size,
+            self._names.pooled if pooled else self._names.beside,
+            folder=self._names.folder if pooled else b"",
+            unit=segment.shape.unit,
+            block_size=segment.shape.block_size,
+            group=segment.group,
+            on_end=lambda shipment: self._ended(column, shipment),
+        )
+        self.account.seal(column.size)
+        self._under_way[column.shipment] = column.size
+        self._shared.sender.submit(column.shipment)
+
+    def ship_head(self) -> Shipment:
+        """Send the head as it is now, and keep it."""
+        assert self.head is not None
+        shipment = Shipment(self.head.pieces(), self.head.size, self._names.beside)
+        shipment.on_end = lambda ended: self._ended(None, ended)
+        self._under_way[shipment] = 0
+        self._shared.sender.submit(shipment)
+        return shipment
+
+    def _ended(self, column: Column | None, shipment: Shipment) -> None:
+        size = self._under_way.pop(shipment)
+        shipment.chunks = ()
+        if column is not None:
+            column.forget()
+        if shipment.error is not None and not shipment.cancelled:
+            self.fail(shipment.error)
+        self.account.give(size)
+
+    def fail(self, error: Exception) -> None:
+        """The file cannot become what was written: the first reason stays, and nothing more is sent."""
+        if self.failure is None:
+            self.failure = error
+            for shipment in list(self._under_way):
+                shipment.cancel()
+            if self.stream is not None:
+                self.stream.cancel()
+
+    async def drain(self) -> None:
+        """Seal, and wait until nothing is under way; raises why the file failed. A stream is then a hidden `base`."""
+        self.seal()
+        while self._under_way:
+            await next(iter(self._under_way)).ended.wait()
+        if self.stream is not None and self.failure is None:
+            stream, self.stream = self.stream, None
+            status = await stream.finish()
+            if status is not None:
+                self.base = Base(stream.path, status.length, hidden=True)
+        if self.failure is not None:
+            raise self.failure
+
+    def drop(self) -> list[bytes]:
+        """Forget all that is not published, from memory too; the paths of what stands in the store."""
+        for shipment in list(self._under_way):
+            shipment.cancel()
+        landed = [shipment.path for shipment in self.landed()]
+        if self.stream is not None:
+            self.stream.cancel()
+            landed.append(self.stream.path)
+            self.stream = None
+        if self.base is not None and self.base.hidden:
+            landed.append(self.base.path)
+        for segment in self.segments:
+            for column in segment.columns:
+                if column.shipment is None or column.shipment.ended.is_set():
+                    column.forget()
+        self._open, self.segments = None, []
+        if self.head is not None:
+            self.head = Column()
+        self.account.drop(self.account.open)
+        return landed
+
+    def landed(self) -> Iterator[Shipment]:
+        """The parts that stand in the store, in order."""
+        for segment in self.segments:
+            yield from (shipment for shipment in segment.shipments if shipment.landed)
+
+    # -- reading back -----------------------------------------------------------------------------------------------
+
+    def pieces(self, offset: int, size: int) -> Iterator[Buffer | tuple[bytes, int, int]]:
+        """The bytes [offset, offset + size), which must have been written: in memory, or (path, offset, bytes) of an
+        object of the store (of the published file where the path is `base.path`)."""
+        if self.head is not None:
+            yield from self.head.read(offset, size)
+            return
+        if self.base is not None and offset < self.base.length:
+            take = min(size, self.base.length - offset)
+            yield self.base.path, offset, take
+            offset, size = offset + take, size - take
+        for segment in self.segments:
+            if size and segment.start <= offset < segment.end:
+                take = min(size, segment.end - offset)
+                for column, at, part in segment.places(offset, take):
+                    yield from _column_pieces(column, at, part)
+                offset, size = offset + take, size - take
+
+
+def _column_pieces(column: Column, offset: int, size: int) -> Iterator[Buffer | tuple[bytes, int, int]]:
+    shipment = column.shipment
+    if shipment is not None and shipment.landed:
+        yield shipment.path, offset, size
+    elif shipment is not None and shipment.error is not None:
+        raise StoreError("a part of the file was lost") from shipment.error
+    else:
+        yield from column.read(offset, size)

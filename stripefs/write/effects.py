@@ -1,0 +1,156 @@
+"""Changes to the store that may be tried again: each knows what it left when its answer got lost.
+
+A call that raises Transient is repeated after 0.1 s, 0.2 s, … 2 s until `timeout` seconds have passed; then the last
+error stands. From the second try on, an answer that says "already so" (the source of a rename is gone and its target
+is what the source was) counts as success.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
+
+import trio
+
+from stripefs.errors import NotFound, ServiceDown, StoreError, Transient
+from stripefs.store.base import Attributes, Status, Store
+
+__all__ = ["Effects", "shown"]
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+_FIRST_DELAY = 0.1
+_LONGEST_DELAY = 2.0
+
+THREADS = 64
+"""Metadata calls of writers under way at once."""
+
+SOURCES_AT_ONCE = 64
+"""Files joined by one call: their names (about 60 bytes each, percent-encoded up to three times that) stay within the
+64 KiB that Hadoop's web server takes of a request's head, also with names of 255 bytes."""
+
+
+class Effects:
+    """`timeout` in seconds bounds each call with all its repetitions."""
+
+    def __init__(self, store: Store, timeout: float) -> None:
+        self.store = store
+        self.timeout = timeout
+        self.retries = 0
+        self._limiter = trio.CapacityLimiter(THREADS)
+
+    async def call(self, what: str, function: Callable[[], _T], repeat: Callable[[], _T] | None = None) -> _T:
+        """`function()` in a thread, from the second try on `repeat()`. `what` names it in messages."""
+        deadline = trio.current_time() + self.timeout
+        delay = _FIRST_DELAY
+        while True:
+            with trio.move_on_at(deadline):
+                try:
+                    return await trio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=self._limiter)
+                except Transient as error:
+                    if trio.current_time() + delay >= deadline:
+                        raise
+                    _log.info("%s failed, next try in %.1f s: %s", what, delay, error)
+                self.retries += 1
+                function = repeat or function
+                await trio.sleep(delay)
+                delay = min(2 * delay, _LONGEST_DELAY)
+                continue
+            raise ServiceDown(
+                f"{what}: no answer within {self.timeout:g} s",
+                hint="see whether the store is up and reachable; --io-timeout sets how long to wait",
+            )
+
+    async def stat(self, path: bytes) -> Status:
+        return await self.call(f"looking at {shown(path)}", lambda: self.store.stat(path))
+
+    async def remove(self, path: bytes) -> None:
+        """Nothing is at `path` afterwards."""
+
+        def remove() -> None:
+            with contextlib.suppress(NotFound):
+                self.store.remove(path)
+
+        await self.call(f"removing {shown(path)}", remove)
+
+    async def put(self, path: bytes, data: bytes) -> None:
+        """Replaces what is there, atomically."""
+        await self.call(f"writing {shown(path)}", lambda: self.store.put(path, [data], replace=True))
+
+    async def rename_over(self, source: bytes, target: bytes, length: int) -> None:
+        """`source`, of `length` bytes, becomes `target`, whatever file was there."""
+
+        def rename() -> None:
+            self.store.rename(source, target, replace=True)
+
+        def repeat() -> None:
+            try:
+                rename()
+            except NotFound:
+                if not self._is(target, length):
+                    raise
+
+        await self.call(f"renaming {shown(source)} to {shown(target)}", rename, repeat)
+
+    async def set_attributes(self, path: bytes, attributes: Attributes) -> None:
+        def change() -> None:
+            self.store.set_attributes(path, attributes)
+
+        await self.call(f"setting attributes of {shown(path)}", change)
+
+    async def concat(self, target: bytes, length: int, sources: Sequence[tuple[bytes, int]]) -> None:
+        """The bytes of `sources` (path, length each) go behind the `length` bytes of `target`, in order.
+
+        Not one step for everyone when there are more than SOURCES_AT_ONCE: give it a target that nobody sees then.
+        """
+        for at in range(0, len(sources), SOURCES_AT_ONCE):
+            batch = sources[at : at + SOURCES_AT_ONCE]
+            length = await self._concat(target, length, batch)
+
+    async def _concat(self, target: bytes, length: int, batch: Sequence[tuple[bytes, int]]) -> int:
+        joined = length + sum(size for _, size in batch)
+
+        def concat() -> None:
+            self.store.concat(target, [path for path, _ in batch])
+
+        def repeat() -> None:
+            # Looked at first: what a store answers for sources that are gone already is its own affair.
+            if not self._is(target, joined):
+                concat()
+
+        await self.call(f"joining {len(batch)} parts behind {shown(target)}", concat, repeat)
+        return joined
+
+    async def clear(self, paths: Iterable[bytes], folder: bytes = b"") -> None:
+        """Remove what is rubbish now, then the directory `folder` if that is empty, as far as one try does.
+
+        The rest is found by gc. Raises nothing.
+        """
+        paths = list(paths)
+
+        def clear() -> None:
+            for path in paths:
+                try:
+                    self.store.remove(path)
+                except StoreError as error:
+                    if not isinstance(error, NotFound):
+                        _log.info("%s stays for gc: %s", shown(path), error)
+            if folder:
+                with contextlib.suppress(StoreError):
+                    self.store.rmdir(folder)
+
+        with trio.move_on_after(self.timeout):
+            await trio.to_thread.run_sync(clear, abandon_on_cancel=True, limiter=self._limiter)
+
+    def _is(self, path: bytes, length: int) -> bool:
+        try:
+            return self.store.stat(path).length == length
+        except NotFound:
+            return False
+
+
+def shown(path: bytes) -> str:
+    return path.decode(errors="backslashreplace")

@@ -1,0 +1,160 @@
+"""One writer a file: a lock beside it, leased for LEASE seconds by the store's own clock. All calls block.
+
+The lock is a small document put where nothing was. Its time, which the store gave it, is when it was renewed last; a
+renewal writes it anew. A lock older than LEASE is its writer's death: whoever wants the file moves it to a name of its
+own, which only one can, sees that it moved the lock it had looked at (else it puts it back), and then puts its own. A
+writer that could not renew in time looks whether the lock is still its own before it publishes.
+
+The clocks of hosts are never compared; within one host only the monotonic clock is used.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from stripefs.errors import Busy, Exists, NotFound, StoreError, Unsupported
+from stripefs.layout.hidden import lock_name, new_version, part_name
+from stripefs.layout.record import LEASE, DocumentError, LockDocument
+from stripefs.store.base import Status, Store
+from stripefs.write.clock import StoreClock
+from stripefs.write.names import join, split
+from stripefs.write.refusals import DraftLost
+
+__all__ = ["RENEW", "Lease", "lock_path", "take"]
+
+RENEW = LEASE / 3
+"""Seconds between renewals: two may fail."""
+
+_SURE = LEASE * 2 / 3
+"""Seconds after its last renewal that a writer need not look whether it still holds the lock."""
+
+_TRIES = 3
+
+
+def lock_path(path: bytes) -> bytes:
+    folder, name = split(path)
+    return join(folder, lock_name(name))
+
+
+class Lease:
+    """A lock that is held. `status` is its file's, as it was when it was taken."""
+
+    def __init__(self, store: Store, document: LockDocument, status: Status, renewed_at: float) -> None:
+        self._store = store
+        self.document = document
+        self.status = status
+        self._path = lock_path(document.path)
+        self._renewed_at = renewed_at
+        self._released = False
+
+    @property
+    def path(self) -> bytes:
+        """The file that it locks."""
+        return self.document.path
+
+    def add(self, version: str) -> None:
+        """The writer's hidden things bear this version too. Renews."""
+        document = self.document
+        self.document = LockDocument(
+            document.owner, document.path, (*document.versions, version), document.where, document.since
+        )
+        self.renew()
+
+    def renew(self) -> None:
+        """Raises DraftLost when somebody else has it, StoreError when that cannot be told or done now."""
+        self.check()
+        now = time.monotonic()
+        self._store.put(self._path, [self.document.to_bytes()], replace=True)
+        self._renewed_at = now
+
+    def check(self) -> None:
+        """Raises DraftLost unless the lock is ours in the store; StoreError when that cannot be told now."""
+        held = _read(self._store, self._path)
+        if held is None or held.owner != self.document.owner:
+            now = "nobody" if held is None else held.where
+            raise DraftLost(
+                f"the lock of {self.path!r} was lost: {now} holds it now",
+                hint=f"a writer that the store does not hear of for {LEASE:g} s loses its lock",
+            )
+
+    def ensure(self) -> None:
+        """`check`, when too much time has passed since the last renewal."""
+        if time.monotonic() - self._renewed_at > _SURE:
+            self.check()
+
+    def release(self) -> None:
+        """Let it go. What cannot be removed now runs out. Never raises; safe to call twice."""
+        if self._released:
+            return
+        self._released = True
+        with contextlib.suppress(StoreError):
+            self.ensure()
+            self._store.remove(self._path)
+
+
+def take(store: Store, path: bytes, versions: Sequence[str] = (), owner: str = "") -> Lease:
+    """Take the lock of the file at `path`. Raises Busy, NotFound (no directory), StoreError.
+
+    versions: those that the hidden things of the writer will bear. owner: who asks, unique; to be given by those who
+    ask again when an answer may have been lost, and then find the lock to be their own.
+    """
+    if not store.capabilities.put_if_absent:
+        raise Unsupported(f"{store.url} cannot lock files: it has no way to put a file only where there is none")
+    since = datetime.now(UTC).isoformat(timespec="seconds")
+    document = LockDocument(
+        owner or new_version(), path, tuple(versions), f"{socket.gethostname()}:{os.getpid()}", since
+    )
+    lock = lock_path(path)
+    for _ in range(_TRIES):
+        now = time.monotonic()
+        try:
+            store.put(lock, [document.to_bytes()])
+        except Exists:
+            held = _read(store, lock)
+            if held is None or held.owner != document.owner:
+                _clear_dead(store, path, lock)
+                continue
+        return Lease(store, document, store.stat(lock), now)
+    raise Busy(f"{path!r} is being written by somebody else")
+
+
+def _read(store: Store, lock: bytes) -> LockDocument | None:
+    try:
+        return LockDocument.from_bytes(bytes(store.get(lock)))
+    except NotFound:
+        return None
+    except DocumentError as error:
+        return LockDocument("", b"", (), f"somebody whose lock is not readable ({error.message})")
+
+
+def _clear_dead(store: Store, path: bytes, lock: bytes) -> None:
+    """Make room for a lock where a dead writer's stands; raises Busy where a living one's does."""
+    folder, name = split(path)
+    try:
+        seen = store.stat(lock)
+        now_ns = StoreClock(store, folder).now_ns()
+        if now_ns - seen.mtime_ns <= LEASE * 1e9:
+            raise _busy(store, path, lock)
+        aside = join(folder, part_name(name, new_version(), 0))
+        store.rename(lock, aside)
+    except NotFound:
+        return  # released, or taken over by somebody else: the next try tells
+    moved = store.stat(aside)
+    if moved.identity != seen.identity:
+        # Somebody else was quicker, and this is the new owner's lock.
+        with contextlib.suppress(StoreError):
+            store.rename(aside, lock)
+        raise _busy(store, path, lock)
+    with contextlib.suppress(StoreError):
+        store.remove(aside)
+
+
+def _busy(store: Store, path: bytes, lock: bytes) -> Busy:
+    held = _read(store, lock)
+    who = f" by {held.where} since {held.since}" if held is not None and held.where else ""
+    return Busy(f"{path!r} is being written{who}", hint=f"a dead writer's lock runs out after {LEASE:g} s")

@@ -1,0 +1,55 @@
+"""The hidden names of one file that is being written. Pure. Each try of an object has a number of its own."""
+
+from __future__ import annotations
+
+from stripefs.layout.hidden import new_version, part_name, pool_part, record_name, version_folder
+
+__all__ = ["Names", "join", "split"]
+
+
+def split(path: bytes) -> tuple[bytes, bytes]:
+    """The directory and the last component of an absolute path."""
+    folder, _, name = path.rpartition(b"/")
+    return folder or b"/", name
+
+
+def join(folder: bytes, name: bytes) -> bytes:
+    return (b"" if folder == b"/" else folder) + b"/" + name
+
+
+class Names:
+    """`path` is where the file will be published; it may change."""
+
+    def __init__(self, path: bytes) -> None:
+        self.path = path
+        self.version = new_version()
+        self._next = 0
+
+    def anew(self) -> None:
+        """Another version begins."""
+        self.version = new_version()
+        self._next = 0
+
+    def beside(self) -> tuple[bytes, int]:
+        """The next object beside the file: its path and number."""
+        number = self._number()
+        folder, name = split(self.path)
+        return join(folder, part_name(name, self.version, number)), number
+
+    def pooled(self) -> tuple[bytes, int]:
+        """The next part in the pool."""
+        number = self._number()
+        return pool_part(self.version, number), number
+
+    def record(self) -> bytes:
+        folder, name = split(self.path)
+        return join(folder, record_name(name, self.version))
+
+    @property
+    def folder(self) -> bytes:
+        """That of `pooled`."""
+        return version_folder(self.version)
+
+    def _number(self) -> int:
+        self._next += 1
+        return self._next - 1

@@ -1,0 +1,252 @@
+"""How what was written becomes a version: everything durable under hidden names first, then one rename (or one join).
+
+    head      one small file, renamed onto the name
+    concat    the parts are joined to one hidden file, renamed onto the name; later generations are joined to one
+              hidden file, which is then joined behind the published one, in one step too
+    striped   a manifest that names all parts, old ones included, renamed onto the name
+    plain     the stream's file, renamed onto the name
+
+A publisher knows what the last publication left and which record stands; it is used by one task at a time.
+"""
+
+from __future__ import annotations
+
+from stripefs.errors import StaleVersion
+from stripefs.layout.hidden import POOL
+from stripefs.layout.record import Base as RecordBase
+from stripefs.layout.record import Record, RecordPart, RecordSegment
+from stripefs.layout.striped import MANIFEST_BLOCK_SIZE, Manifest, Part, Segment
+from stripefs.store.base import Attributes, Status
+from stripefs.write.contents import Base, Contents
+from stripefs.write.names import Names, split
+from stripefs.write.policy import Layout
+from stripefs.write.segments import Segment as Written
+from stripefs.write.shared import Shared
+from stripefs.write.shipment import Shipment
+
+__all__ = ["Publisher"]
+
+
+class Publisher:
+    """`manifest`: of the striped version that the contents continue, None for other files."""
+
+    def __init__(self, shared: Shared, names: Names, contents: Contents) -> None:
+        self._shared = shared
+        self._effects = shared.effects
+        self._names = names
+        self._contents = contents
+        self.manifest: Manifest | None = None
+        self.published: Status | None = None
+        self.attributes = Attributes()
+        self._generation = 0
+        self._saved_head: Shipment | None = None
+        self._record: bytes | None = None
+        self._recorded = -1
+
+    @property
+    def recorded(self) -> bool:
+        """Whether a record stands."""
+        return self._record is not None
+
+    # -- fsync -------------------------------------------------------------------------------------------------------
+
+    async def record(self) -> None:
+        """All that is written is durable, and a record beside the file says where."""
+        contents = self._contents
+        if self._recorded == contents.length:
+            return
+        outdated = self._saved_head
+        if contents.head is not None:
+            await self._save_head()
+        else:
+            await contents.drain()
+            self._saved_head = None
+        before, self._record = self._record, self._names.record()
+        await self._effects.put(self._record, self._record_now().to_bytes())
+        self._recorded = contents.length
+        rubbish = [before] if before not in (None, self._record) else []
+        if outdated is not None and outdated is not self._saved_head:
+            rubbish.append(outdated.path)
+        if rubbish:
+            await self._effects.clear([path for path in rubbish if path is not None])
+
+    async def _save_head(self) -> Shipment:
+        """The head stands in the store as one object."""
+        saved, head = self._saved_head, self._contents.head
+        assert head is not None
+        if saved is None or saved.size != head.size:
+            saved = self._contents.ship_head()
+            await saved.ended.wait()
+            await self._contents.drain()
+            self._saved_head = saved
+        return saved
+
+    def _record_now(self) -> Record:
+        contents = self._contents
+        segments: list[RecordSegment] = []
+        base = None
+        if self._saved_head is not None:
+            if self._saved_head.size:
+                segments.append(_as_record(self._saved_head.size, [self._saved_head]))
+        elif contents.layout is Layout.STRIPED:
+            old = self.manifest.segments if self.manifest is not None else ()
+            for segment in old:
+                parts = tuple(RecordPart(part.path(), part.length, part.digest.hex()) for part in segment.parts)
+                segments.append(RecordSegment(segment.length, parts))
+        elif contents.base is not None and contents.base.hidden:
+            segments.append(
+                RecordSegment(contents.base.length, (RecordPart(contents.base.path, contents.base.length),))
+            )
+        elif contents.base is not None and self.published is not None:
+            identity = self.published.identity
+            base = RecordBase(identity.length, identity.mtime_ns, identity.file_id)
+        segments += [_as_record(segment.length, segment.shipments) for segment in contents.segments]
+        layout = (contents.layout or Layout.PLAIN).value
+        unit = self._unit if contents.layout is Layout.STRIPED else 0
+        names = self._names
+        return Record(names.path, names.version, layout, unit, tuple(segments), base, self.attributes.mode)
+
+    @property
+    def _unit(self) -> int:
+        return self.manifest.unit if self.manifest is not None else self._shared.policy.unit
+
+    # -- publishing --------------------------------------------------------------------------------------------------
+
+    async def publish(self, replaced: Manifest | None) -> Status:
+        """The contents are the file at `names.path`. replaced: the manifest of what stands there until now."""
+        contents = self._contents
+        if contents.head is not None:
+            await self._publish_head()
+        else:
+            await contents.drain()
+            if contents.layout is Layout.STRIPED:
+                await self._publish_striped()
+            elif contents.layout is Layout.PLAIN:
+                await self._publish_plain()
+            else:
+                await self._publish_joined()
+        status = await self._effects.call(
+            "looking at the new version", lambda: self._shared.view.stat(self._names.path)
+        )
+        self.published = status
+        await self.forget_record()
+        self._bury(replaced)
+        return status
+
+    async def forget_record(self) -> None:
+        """Remove the record and what only it needs."""
+        if self._record is not None:
+            await self._effects.clear([self._record])
+            self._record = None
+        self._recorded = self._contents.length
+
+    async def _publish_head(self) -> None:
+        if not self._shared.store.capabilities.replace:
+            await self._put_head()
+            return
+        shipment = await self._save_head()
+        self._saved_head = None  # its path is about to go
+        await self._replace(shipment.path, shipment.size)
+
+    async def _put_head(self) -> None:
+        """For stores that cannot rename: whole or not at all, in one call."""
+        head = self._contents.head
+        assert head is not None
+        pieces = head.pieces()
+        store, path = self._shared.store, self._names.path
+        await self._effects.call("writing a file", lambda: store.put(path, pieces, replace=True))
+
+    async def _replace(self, source: bytes, length: int) -> None:
+        await self.apply(source)
+        await self._effects.rename_over(source, self._names.path, length)
+
+    async def apply(self, path: bytes) -> None:
+        """Give `path` the attributes that were asked for."""
+        if self.attributes != Attributes() and self._shared.store.capabilities.attributes:
+            await self._effects.set_attributes(path, self.attributes)
+
+    async def _publish_plain(self) -> None:
+        base, names = self._contents.base, self._names
+        if base is None or base.path == names.path:
+            return
+        await self._replace(base.path, base.length)
+        self._contents.base = Base(names.path, base.length)
+
+    async def _publish_joined(self) -> None:
+        contents, path = self._contents, self._names.path
+        parts = [(shipment.path, shipment.size) for shipment in contents.landed()]
+        if parts:
+            first, length = await self._join(parts)
+            if contents.base is None:
+                await self._replace(first, length)
+            else:
+                await self._join_behind(contents.base, first, length)
+        contents.start_behind(Base(path, contents.length), Layout.CONCAT)
+
+    async def _join(self, parts: list[tuple[bytes, int]]) -> tuple[bytes, int]:
+        """One hidden file, beside the file as it is named now, of all parts: its path and length."""
+        home, _ = split(self._names.path)
+        for index, (path, length) in enumerate(parts):
+            if split(path)[0] != home:  # the file was moved meanwhile, and only what lies together can be joined
+                moved, _ = self._names.beside()
+                await self._effects.rename_over(path, moved, length)
+                parts[index] = (moved, length)
+        first, length = parts[0]
+        if len(parts) > 1:
+            await self._effects.concat(first, length, parts[1:])
+        return first, sum(length for _, length in parts)
+
+    async def _join_behind(self, base: Base, source: bytes, length: int) -> None:
+        """In one step; the published file must be the one that the contents continue."""
+        now = await self._effects.stat(base.path)
+        if self.published is None or now.identity != self.published.identity:
+            raise StaleVersion(f"{base.path!r} was replaced or changed by somebody else while it was being written")
+        await self._effects.concat(base.path, base.length, [(source, length)])
+        await self.apply(base.path)
+
+    async def _publish_striped(self) -> None:
+        contents, names = self._contents, self._names
+        old = self.manifest.segments if self.manifest is not None else ()
+        segments = (*old, *(_as_segment(segment, names.version) for segment in contents.segments))
+        manifest = Manifest(names.version, self._generation, self._unit, self._shared.pool, segments)
+        listed = manifest.parts_list()
+        if listed is not None:
+            await self._effects.put(*listed)
+        document = manifest.to_bytes()
+        shipment = Shipment([document], len(document), names.beside, block_size=MANIFEST_BLOCK_SIZE)
+        self._shared.sender.submit(shipment)
+        await shipment.ended.wait()
+        if shipment.error is not None:
+            raise shipment.error
+        await self._replace(shipment.path, len(document))
+        self._generation += 1
+        self.manifest = manifest
+        contents.start_behind(Base(names.path, manifest.length), Layout.STRIPED)
+
+    def _bury(self, replaced: Manifest | None) -> None:
+        """What the replaced version needed and this one does not stays for a while for those who read it."""
+        if replaced is None or self._shared.bury is None:
+            return
+        gone = replaced.versions - (self.manifest.versions if self.manifest is not None else frozenset())
+        if gone:
+            self._shared.bury(sorted(gone), POOL)
+
+    # -- giving up ---------------------------------------------------------------------------------------------------
+
+    def leftovers(self) -> list[bytes]:
+        """Paths of what this publisher made besides the contents' parts. They are forgotten here."""
+        left = [self._record] if self._record is not None else []
+        if self._saved_head is not None and self._saved_head.landed:
+            left.append(self._saved_head.path)
+        self._record, self._saved_head, self._recorded = None, None, -1
+        return left
+
+
+def _as_record(length: int, shipments: list[Shipment]) -> RecordSegment:
+    parts = (RecordPart(shipment.path, shipment.length, shipment.digest.hex()) for shipment in shipments)
+    return RecordSegment(length, tuple(parts))
+
+
+def _as_segment(segment: Written, version: str) -> Segment:
+    shipments = segment.shipments
+    return Segment(segment.length, tuple(Part(version, s.number, s.length, s.digest) for s in shipments))

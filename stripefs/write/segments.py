@@ -1,0 +1,124 @@
+"""Bytes of a file on their way into parts: dealt out in units to columns, each column becoming one object.
+
+A column is shipped as soon as it is full, the others when the segment is sealed. All of it happens in memory and at
+once; the bytes of a column stay until its shipment has landed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from stripefs.store.base import Buffer
+from stripefs.write.policy import Shape
+from stripefs.write.shipment import Group, Shipment
+
+__all__ = ["Column", "Segment"]
+
+GATHERED = 1 << 20
+"""Small writes are gathered into pieces of this many bytes, so that a million of them are no million objects."""
+
+_SMALL = 64 << 10
+
+
+class Column:
+    """Bytes in pieces that do not change any more, but for a last one that gathers small writes."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._pieces: list[Buffer] = []
+        self._tail = bytearray()
+        self.shipment: Shipment | None = None
+
+    def add(self, data: memoryview) -> None:
+        """Take `data`, whose bytes stay as they are (no copy is made of long ones)."""
+        self.size += len(data)
+        if len(data) < _SMALL:
+            self._tail += data
+            if len(self._tail) >= GATHERED:
+                self._close_tail()
+        else:
+            self._close_tail()
+            self._pieces.append(data)
+
+    def _close_tail(self) -> None:
+        if self._tail:
+            self._pieces.append(self._tail)
+            self._tail = bytearray()
+
+    def pieces(self) -> list[Buffer]:
+        """All bytes so far; what is added later goes elsewhere."""
+        self._close_tail()
+        return list(self._pieces)
+
+    def forget(self) -> None:
+        self._pieces = []
+        self._tail = bytearray()
+
+    def read(self, offset: int, size: int) -> Iterator[Buffer]:
+        """The bytes [offset, offset + size) that are held."""
+        for piece in self.pieces():
+            view = memoryview(piece)
+            if offset < len(view):
+                yield view[offset : offset + size]
+                size -= min(size, len(view) - offset)
+                offset = 0
+                if not size:
+                    return
+            else:
+                offset -= len(view)
+
+
+class Segment:
+    """`ship(column)` is called once for every column that holds something, and sets `column.shipment`."""
+
+    def __init__(self, start: int, shape: Shape, ship: Callable[[Segment, Column], None]) -> None:
+        self.start = start
+        self.shape = shape
+        self.length = 0
+        self.group = Group()
+        self.columns = [Column() for _ in range(shape.width)]
+        self._ship = ship
+
+    @property
+    def end(self) -> int:
+        return self.start + self.length
+
+    @property
+    def room(self) -> int:
+        return self.shape.length - self.length
+
+    @property
+    def shipments(self) -> list[Shipment]:
+        """Of a sealed segment, in the order of its columns."""
+        return [column.shipment for column in self.columns if column.shipment is not None]
+
+    def add(self, data: memoryview) -> None:
+        """Take all of `data`, at most `room` bytes."""
+        unit = self.shape.unit or self.shape.part_length
+        while data:
+            index, into = divmod(self.length, unit)
+            column = self.columns[index % len(self.columns)]
+            take = min(len(data), unit - into)
+            column.add(data[:take])
+            self.length += take
+            data = data[take:]
+            if column.size == self.shape.part_length:
+                self._ship(self, column)
+
+    def seal(self) -> None:
+        """Nothing more comes."""
+        self.columns = [column for column in self.columns if column.size]
+        for column in self.columns:
+            if column.shipment is None:
+                self._ship(self, column)
+
+    def places(self, offset: int, size: int) -> Iterator[tuple[Column, int, int]]:
+        """(column, offset in it, bytes) of the file's bytes [offset, offset + size), which lie in this segment."""
+        unit = self.shape.unit or self.shape.part_length
+        while size:
+            number, into = divmod(offset - self.start, unit)
+            row, index = divmod(number, self.shape.width)
+            take = min(size, unit - into)
+            yield self.columns[index], row * unit + into, take
+            offset += take
+            size -= take

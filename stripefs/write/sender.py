@@ -1,0 +1,167 @@
+"""Sends shipments: one thread each, to the host that is free, and again elsewhere while that can help.
+
+A part that fails because of its host goes to another one from memory, under a name of its own, since the try that was
+given up may still be writing. What passes by itself (a metadata service that is away, safe mode) is tried again after
+0.1 s, 0.2 s, … 2 s. Both end `io_timeout` seconds after the first failure. Any other error ends the shipment at once.
+
+A try that makes no progress for STALL seconds is given up with its thread, whatever its client thinks.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+
+from stripefs.errors import Exists, HostFailed, StoreError, StripefsError, Transient
+from stripefs.store.base import Status, Store
+from stripefs.write.effects import Effects, shown
+from stripefs.write.hosts import SendHosts
+from stripefs.write.refusals import DraftLost
+from stripefs.write.shipment import Attempt, Shipment, send
+
+__all__ = ["Sender"]
+
+_log = logging.getLogger(__name__)
+
+STALL = 20.0
+"""Seconds without a byte, or for closing a file: clients give a silent host up after 5 s by themselves."""
+
+FRESH = 30.0
+"""Seconds that the list of hosts is used for."""
+
+_FIRST_DELAY = 0.1
+_LONGEST_DELAY = 2.0
+_THREADS = 256
+
+
+class Sender:
+    """`run` must be running. What failed tries may leave is for gc."""
+
+    def __init__(self, store: Store, effects: Effects, io_timeout: float) -> None:
+        self._store = store
+        self._effects = effects
+        self._io_timeout = io_timeout
+        self.hosts = SendHosts()
+        self.retries = 0
+        self.sent_bytes = 0
+        self._queue: list[Shipment] = []
+        self._flying: dict[Shipment, Attempt] = {}
+        self._limiter = trio.CapacityLimiter(_THREADS)
+        self._nursery: trio.Nursery | None = None
+        self._looked_at = float("-inf")
+
+    @property
+    def flying(self) -> int:
+        return len(self._flying)
+
+    @property
+    def waiting(self) -> int:
+        return len(self._queue)
+
+    async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        try:
+            async with trio.open_nursery() as self._nursery:
+                task_status.started()
+                await self._watch()
+        finally:
+            self._nursery = None
+            for shipment in [*self._queue, *self._flying]:
+                if not shipment.ended.is_set():
+                    shipment.end(DraftLost("the mount is being shut down"))
+
+    async def look(self) -> None:
+        """Learn the data hosts, unless they were asked for lately. What went wrong shows when something is sent."""
+        now = trio.current_time()
+        if now - self._looked_at < FRESH or not self._store.capabilities.place:
+            return
+        self._looked_at = now
+        try:
+            self.hosts.known(await self._effects.call("asking for the data hosts", self._store.hosts))
+        except StoreError as error:
+            _log.warning("the data hosts are not known, so the store places parts itself: %s", error)
+
+    def submit(self, shipment: Shipment) -> None:
+        if self._nursery is None:
+            shipment.end(DraftLost("the mount is being shut down"))
+            return
+        self._queue.append(shipment)
+        self._pump()
+
+    def _pump(self) -> None:
+        if self._nursery is None:
+            return
+        for shipment in list(self._queue):
+            if shipment.cancelled:
+                self._queue.remove(shipment)
+                shipment.end(DraftLost("it was given up before it was sent"))
+                continue
+            host = self.hosts.choose(shipment.group.hosts, trio.current_time(), load=shipment.size)
+            if host is not None:
+                self._queue.remove(shipment)
+                shipment.group.hosts.add(host)
+                path, shipment.number = shipment.place()
+                shipment.attempt = Attempt(path, host, trio.current_time())
+                self._flying[shipment] = shipment.attempt
+                self._nursery.start_soon(self._fly, shipment, shipment.attempt)
+
+    async def _fly(self, shipment: Shipment, attempt: Attempt) -> None:
+        error: Exception | None = None
+        try:
+            shipment.status, shipment.digest = await self._try(shipment, attempt)
+        except StripefsError as failure:
+            error = failure
+        except Exception as failure:  # noqa: BLE001  # the border: whatever a client raises reaches the writer
+            error = StoreError(f"the client failed unexpectedly: {failure!r}")
+        except trio.Cancelled:
+            shipment.end(DraftLost("the mount is being shut down"))
+            raise
+        finally:
+            attempt.cancelled = True  # a thread that was left behind is to stop
+            self.hosts.done(attempt.host)
+            del self._flying[shipment]
+        if error is None:
+            shipment.path = attempt.path
+            self.hosts.succeeded(attempt.host)
+            self.sent_bytes += shipment.size
+            shipment.end(None)
+        else:
+            shipment.group.hosts.discard(attempt.host)
+            await self._failed(shipment, attempt, error)
+        self._pump()
+
+    async def _try(self, shipment: Shipment, attempt: Attempt) -> tuple[Status, bytes]:
+        with attempt.scope:
+            return await trio.to_thread.run_sync(
+                send, self._store, shipment, attempt, abandon_on_cancel=True, limiter=self._limiter
+            )
+        raise HostFailed(f"no byte moved for {STALL:g} s", host=attempt.host, stalled=True)
+
+    async def _failed(self, shipment: Shipment, attempt: Attempt, error: Exception) -> None:
+        now = trio.current_time()
+        if isinstance(error, HostFailed):
+            self.hosts.failed(attempt.host, now)
+        if shipment.first_failure is None:
+            shipment.first_failure = now
+        shipment.delay = min(max(_FIRST_DELAY, 2 * shipment.delay), _LONGEST_DELAY)
+        passing = isinstance(error, (Transient, Exists))  # Exists: an answer was lost, and the name is taken by us
+        if shipment.cancelled or not passing or now + shipment.delay > shipment.first_failure + self._io_timeout:
+            shipment.end(error)
+            return
+        self.retries += 1
+        _log.info("%s failed on %s, next try in %.1f s: %s", shown(attempt.path), attempt.host, shipment.delay, error)
+        self._pump()  # others may use the host's place meanwhile
+        try:
+            await trio.sleep(shipment.delay)
+        except trio.Cancelled:
+            shipment.end(DraftLost("the mount is being shut down"))
+            raise
+        self._queue.insert(0, shipment)
+
+    async def _watch(self) -> None:
+        while True:
+            await trio.sleep(1)
+            now = trio.current_time()
+            for attempt in self._flying.values():
+                if attempt.stalled(now, STALL):
+                    attempt.scope.cancel()

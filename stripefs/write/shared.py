@@ -1,0 +1,71 @@
+"""What all files of a mount that are being written share."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+import trio
+
+from stripefs.layout.hidden import POOL
+from stripefs.layout.striped import Manifest
+from stripefs.store.base import Store
+from stripefs.store.wrappers.striped import StripedStore
+from stripefs.write.budget import Budget
+from stripefs.write.effects import Effects
+from stripefs.write.policy import Layout, Means, WritePolicy, best_layout
+from stripefs.write.sender import Sender
+
+__all__ = ["Shared"]
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(eq=False)
+class Shared:
+    """view: how files are read, striped ones as one. store: the one below, which is written to.
+
+    bury(versions, pool) is told which striped versions a publication has replaced. nursery: while the mount runs.
+    """
+
+    view: Store
+    store: Store
+    policy: WritePolicy
+    bury: Callable[[Iterable[str], bytes], None] | None
+    effects: Effects
+    sender: Sender
+    budget: Budget
+    nursery: trio.Nursery | None = None
+    said: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, view: Store, policy: WritePolicy, bury: Callable[[Iterable[str], bytes], None] | None) -> Shared:
+        store = view.inner if isinstance(view, StripedStore) else view
+        effects = Effects(store, policy.io_timeout)
+        sender = Sender(store, effects, policy.io_timeout)
+        return cls(view, store, policy, bury, effects, sender, Budget(policy.memory))
+
+    @property
+    def pool(self) -> bytes:
+        """What manifests say of where their parts are."""
+        return self.view.pool if isinstance(self.view, StripedStore) else POOL
+
+    def layout(self, wanted: Layout) -> Layout:
+        """The layout that a big file gets; says once why it is another than the one that is wanted."""
+        able = self.store.capabilities
+        if wanted is Layout.STRIPED and not isinstance(self.view, StripedStore):
+            layout, why = Layout.PLAIN, "striped files cannot be read here"
+        else:
+            layout, why = best_layout(wanted, Means(able.writes, able.replace, able.concat))
+        if why and why not in self.said:
+            self.said.add(why)
+            _log.warning("big files are written as %s, not %s: %s", layout.value, wanted.value, why)
+        return layout
+
+    async def manifest(self, path: bytes) -> Manifest | None:
+        """That of the striped file at `path`; None for other files, and where there is none."""
+        view = self.view
+        if not isinstance(view, StripedStore):
+            return None
+        return await self.effects.call("reading what is replaced", lambda: view.manifest(path))

@@ -1,0 +1,132 @@
+"""A big file in one go: one sink, written behind by a task of its own, for stores that cannot join parts.
+
+Bytes are given back when they are written, not when they are acknowledged, since all of the file would have to stay
+otherwise. So a host that fails takes the file with it, unless the client mends that by itself (HDFS pipelines do).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import trio
+
+from stripefs.errors import StoreError, StripefsError
+from stripefs.store.base import Buffer, Sink, Status
+from stripefs.write.refusals import DraftLost
+from stripefs.write.segments import Column
+
+if TYPE_CHECKING:
+    from stripefs.write.contents import Base
+    from stripefs.write.shared import Shared
+
+__all__ = ["Stream"]
+
+_COPIED_AT_ONCE = 8 << 20
+
+
+class Stream:
+    """Writes `path`: first the bytes of `prefix`, if there is one, then what is added.
+
+    give(size) is called for bytes that were written; fail(error) once when the file is lost.
+    """
+
+    def __init__(
+        self,
+        shared: Shared,
+        path: bytes,
+        prefix: Base | None,
+        give: Callable[[int], None],
+        fail: Callable[[Exception], None],
+    ) -> None:
+        self.path = path
+        self._shared = shared
+        self._prefix = prefix
+        self._give = give
+        self._fail = fail
+        self._queue = Column()
+        self._more = trio.Event()
+        self._complete = False
+        self._cancelled = False
+        self._ended = trio.Event()
+        self._status: Status | None = None
+        if shared.nursery is None:
+            raise DraftLost("the mount is being shut down")
+        shared.nursery.start_soon(self._run)
+
+    def add(self, data: memoryview) -> None:
+        self._queue.add(data)
+        self._more.set()
+
+    async def finish(self) -> Status | None:
+        """All of it is written and acknowledged; None when it failed, which `fail` was told."""
+        self._complete = True
+        self._more.set()
+        await self._ended.wait()
+        return self._status
+
+    def cancel(self) -> None:
+        """Nobody wants it any more: what stands of it is removed."""
+        self._cancelled = True
+        self._more.set()
+
+    async def _run(self) -> None:
+        sink: Sink | None = None
+        try:
+            sink = await self._shared.effects.call("creating a file", lambda: self._shared.store.create(self.path))
+            await self._copy(sink)
+            await self._flow(sink)
+            if not self._cancelled:
+                self._status = await trio.to_thread.run_sync(sink.close)
+        except StripefsError as error:
+            self._fail(error)
+        except Exception as error:  # noqa: BLE001  # the border: whatever a client raises reaches the writer
+            self._fail(StoreError(f"the client failed unexpectedly: {error!r}"))
+        finally:
+            with trio.CancelScope(shield=True):
+                if sink is not None and self._status is None:
+                    with trio.move_on_after(self._shared.effects.timeout):
+                        await trio.to_thread.run_sync(sink.abort, abandon_on_cancel=True)
+            self._give(self._queue.size)
+            self._ended.set()
+
+    async def _copy(self, sink: Sink) -> None:
+        prefix = self._prefix
+        if prefix is None or not prefix.length:
+            return
+
+        def copy() -> None:
+            handle = self._shared.store.open(prefix.path)
+            try:
+                for at in range(0, prefix.length, _COPIED_AT_ONCE):
+                    if self._cancelled:
+                        return
+                    sink.write(handle.read(at, min(_COPIED_AT_ONCE, prefix.length - at)))
+            finally:
+                handle.close()
+
+        await trio.to_thread.run_sync(copy)
+        if prefix.hidden:
+            await self._shared.effects.clear([prefix.path])
+
+    async def _flow(self, sink: Sink) -> None:
+        while not self._cancelled:
+            queue, self._queue = self._queue, Column()
+            self._more = trio.Event()
+            if queue.size:
+                try:
+                    await trio.to_thread.run_sync(_write, sink, queue.pieces())
+                finally:
+                    self._give(queue.size)
+            elif self._complete:
+                return
+            else:
+                await self._more.wait()
+
+    def _give_back(self, size: int) -> None:
+        self._give(size)
+
+
+def _write(sink: Sink, pieces: list[Buffer]) -> None:
+    for piece in pieces:
+        sink.write(piece)

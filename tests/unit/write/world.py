@@ -1,0 +1,81 @@
+"""Writers over a local directory that is spread over hosts, with small units and parts so that tests are quick."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncIterator, Callable, Iterable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import trio
+
+from stripefs.layout.hidden import is_hidden
+from stripefs.store.base import Store
+from stripefs.store.local import LocalStore
+from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.wrappers.throttled import ThrottledStore
+from stripefs.write import Drafts, Layout, WritePolicy
+
+KIB = 1 << 10
+MIB = 1 << 20
+
+DEADLINE = 60
+"""Seconds after which a condition that has to come counts as missing."""
+
+
+def spread(root: Path, **changed: object) -> ThrottledStore:
+    """Four fast hosts with blocks of 64 KiB over the directory `root`."""
+    given = {"hosts": 4, "rate": 4e9, "burst": 64 * MIB, "block_size": 64 * KIB, "host_timeout": 0.2, **changed}
+    return ThrottledStore(LocalStore(str(root).encode()), **given)  # type: ignore[arg-type]
+
+
+def policy(**changed: object) -> WritePolicy:
+    """Units of 64 KiB, files are small below 128 KiB, parts as the memory of 32 MiB makes them."""
+    given = {"unit": 64 * KIB, "small": 128 * KIB, "memory": 32 * MIB, "io_timeout": 5.0, **changed}
+    return WritePolicy(**given)  # type: ignore[arg-type]
+
+
+@asynccontextmanager
+async def writing(store: Store, **changed: object) -> AsyncIterator[Drafts]:
+    """Drafts of a mount with `policy(**changed)`; what is still open in the end is abandoned."""
+    bury: Callable[[Iterable[str], bytes], None] | None = changed.pop("bury", None)  # type: ignore[assignment]
+    drafts = Drafts(StripedStore(store), policy(**changed), bury=bury)
+    with trio.fail_after(DEADLINE):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(drafts.run)
+            yield drafts
+            await drafts.aclose()
+            nursery.cancel_scope.cancel()
+
+
+def content(size: int, seed: int = 1) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+async def save(drafts: Drafts, path: bytes, data: bytes, *, step: int = MIB, **begin: object) -> None:
+    """A whole file written from its start in steps."""
+    draft = await drafts.begin(path, **{"replacing": None, **begin})  # type: ignore[arg-type]
+    for at in range(0, len(data), step):
+        await draft.write(at, data[at : at + step])
+    await draft.publish(final=True)
+
+
+def load(store: Store, path: bytes) -> bytes:
+    """All of a file as a mount reads it. Opened anew, so that nothing is remembered."""
+    return bytes(StripedStore(store).get(path))
+
+
+def hidden(root: Path) -> set[str]:
+    """Hidden names below `root` but for the notes of the simulated hosts, and parts in the pool."""
+    found = {str(path.relative_to(root)) for path in root.rglob("*") if is_hidden(path.name.encode())}
+    found |= {str(path.relative_to(root)) for path in root.glob(".stripefs/*/*")}
+    return {name for name in found if not name.startswith(".stripefs-hosts") and name != ".stripefs"}
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    with trio.fail_after(DEADLINE):
+        while not condition():
+            await trio.sleep(0.005)
+
+
+LAYOUTS = [Layout.CONCAT, Layout.STRIPED, Layout.PLAIN]
