@@ -12,8 +12,9 @@ version stays, and the file is not published until that write was made good.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol, TypeVar, TypeVarTuple
 
 import trio
@@ -99,6 +100,8 @@ class Staged:
         self._file = file
         self._limiter = limiter
         self._order = trio.Lock()
+        self._changes = 0
+        self._poured: tuple[Sequential, int] | None = None  # which draft has the content after how many changes
 
     @property
     def length(self) -> int:
@@ -116,7 +119,7 @@ class Staged:
     async def write(self, offset: int, data: Buffer) -> None:
         """All of `data` at any offset. Raises NoSpace, and then nothing of it is there."""
         async with self._order:
-            self.dirty = True
+            self._change()
             await self._thread(self._file.write, offset, data)
 
     async def read(self, offset: int, size: int) -> bytes:
@@ -125,7 +128,7 @@ class Staged:
 
     async def truncate(self, length: int) -> None:
         async with self._order:
-            self.dirty = True
+            self._change()
             await self._thread(self._file.truncate, length)
 
     async def publish(self, draft: Sequential, final: bool) -> Status:
@@ -134,26 +137,44 @@ class Staged:
         The latter when a write found no room and was not made good: the version before stays then.
         """
         async with self._order:
-            await self._pour(draft)
-            status = await draft.publish(final)
+            with self._pouring():
+                await self._pour(draft)
+                status = await draft.publish(final)
             self.dirty = False
             return status
 
     async def sync(self, draft: Sequential) -> None:
         """Make the content as it is now durable in the store without showing it. Raises as `publish` does."""
         async with self._order:
-            await self._pour(draft)
-            await draft.sync()
+            with self._pouring():
+                await self._pour(draft)
+                await draft.sync()
 
     def close(self) -> None:
         """Let go of the file and its space. Never raises."""
         self._file.close()
 
+    def _change(self) -> None:
+        self.dirty = True
+        self._changes += 1
+
+    @contextlib.contextmanager
+    def _pouring(self) -> Iterator[None]:
+        """A draft that fails is filled anew the next time; one that has everything, by fsync, is not."""
+        try:
+            yield
+        except BaseException:
+            self._poured = None
+            raise
+
     async def _pour(self, draft: Sequential) -> None:
         self._file.check_whole()
+        if self._poured == (draft, self._changes):
+            return
         await draft.rewind()
         for offset in range(0, self._file.length, _PIECE):
             await draft.write(offset, await self._thread(self._file.read, offset, _PIECE))
+        self._poured = (draft, self._changes)
 
     async def _thread(self, function: Callable[[*_Args], _T], *args: *_Args) -> _T:
         return await trio.to_thread.run_sync(function, *args, limiter=self._limiter)

@@ -22,7 +22,7 @@ from stripefs.write.staging_file import CHUNK
 MIB = 1 << 20
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(eq=False)
 class FakeDraft:
     """A draft that keeps what it is given, and fails when told to."""
 
@@ -217,6 +217,20 @@ async def test_a_draft_that_fails_is_tried_again(staging: Staging) -> None:
     draft.failing = None
     await staged.publish(draft, False)
     assert draft.version == b"x" * (3 * MIB)
+    staged.close()
+
+
+async def test_what_fsync_sent_is_not_sent_again(staging: Staging) -> None:
+    staged, draft = staging.new(b"f"), FakeDraft()
+    await staged.write(0, b"x" * MIB)
+    await staged.sync(draft)
+    await staged.publish(draft, False)
+    assert (draft.rewinds, draft.version) == (1, b"x" * MIB)
+    await staged.publish(draft, False)
+    assert draft.rewinds == 1
+    await staged.truncate(3)
+    await staged.publish(draft, True)
+    assert (draft.rewinds, draft.version) == (2, b"xxx")
     staged.close()
 
 
