@@ -9,12 +9,15 @@ import signal
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
-from tests.hdfs_instance import hdfs_instance
+from tests.hdfs_instance import HdfsInstance, hdfs_instance
 from tests.soak.command import Place
 from tests.soak.crowd import ReaderFailed
 from tests.soak.engine import Contents, SoakFailed, soak
 from tests.soak.plan import make_plan
+from tests.soak.writing import WriterFailed, make_deaths, soak_writers
+from tests.store.hdfs_places import HdfsPopulate, WebHdfs
 
 
 def main() -> int:
@@ -36,12 +39,14 @@ def main() -> int:
             plan = make_plan(seed, options.kills, nodes, 60 * options.minutes / max(1, options.kills))
             try:
                 summary = soak(place, instance, contents, plan, seed=seed, readers=options.readers, say=_say)
+                contents.delete(instance)
+                summary["writing"] = _write(place, instance, options, seed)
             except BaseException:
                 _say(_last_words(place))
                 raise
             finally:
                 complaints = place.close()
-    except (ReaderFailed, SoakFailed, AssertionError, TimeoutError) as error:
+    except (ReaderFailed, SoakFailed, WriterFailed, AssertionError, TimeoutError) as error:
         _say(f"failed with seed {seed}: {error}")
         return 1
     except KeyboardInterrupt:
@@ -53,12 +58,27 @@ def main() -> int:
     return 0
 
 
+def _write(place: Place, instance: HdfsInstance, options: argparse.Namespace, seed: int) -> list[dict[str, Any]]:
+    """The deaths of writers, half in each layout, on a directory of its own; a summary of each."""
+    summaries = []
+    for number, layout in enumerate(("concat", "striped")):
+        count = (options.deaths + number) // 2
+        HdfsPopulate(WebHdfs(instance.web), f"/written-{layout}")  # makes the directory
+        deaths = make_deaths(seed + number, count, count)
+        source = f"{instance.url}/written-{layout}"
+        more = ("--layout", layout, "--unit", "1MiB", "--write-memory", "64MiB")
+        summaries.append({"layout": layout} | soak_writers(place, source, deaths, seed=seed, say=_say, options=more))
+    return summaries
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="soak",
-        description="Kill workers and DataNodes at random under readers that check every byte, on an HDFS of its own.",
+        description="Kill workers and DataNodes at random under readers that check every byte, on an HDFS of its own; "
+        "then writers and workers at random points of what they write.",
     )
     parser.add_argument("--kills", type=int, default=200, metavar="N")
+    parser.add_argument("--deaths", type=int, default=50, metavar="N", help="of writers, and as many of workers")
     parser.add_argument("--seed", type=int, metavar="N", help="repeats the order of an earlier run; else a random one")
     parser.add_argument("--minutes", type=float, default=20, metavar="M", help="over which the kills are spread")
     parser.add_argument("--readers", type=int, default=8, metavar="N")

@@ -1,0 +1,83 @@
+"""The soak of writers: its parts, and five deaths of each kind in every run, with a local directory as the store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.mount.written import hidden, unreferenced
+from tests.soak.command import Place
+from tests.soak.versions import Outcome, outcomes, version
+from tests.soak.writing import make_deaths, soak_writers
+
+seeds = st.integers(0, 1 << 31)
+
+
+@given(seeds, st.integers(0, 50))
+def test_a_version_is_its_seeds(seed: int, number: int) -> None:
+    made = version(seed, number)
+    assert made == version(seed, number)
+    at = 0
+    for step in made.steps:
+        if step.what == "write":
+            assert step.offset == at
+            at += step.length
+    assert at == made.length
+    whats = [step.what for step in made.steps]
+    assert whats[0] == "open"
+    assert whats[-1] == ("replace" if made.beside else "close")
+    assert whats.count("close") == 1
+
+
+@given(seeds, st.integers(1, 50), st.data())
+def test_nothing_is_visible_before_its_close(seed: int, number: int, data: st.DataObject) -> None:
+    made = version(seed, number)
+    step = data.draw(st.integers(0, len(made.steps)))
+    (outcome,) = outcomes(made, step)
+    closed = [step.what for step in made.steps].index("close") < step
+    assert (number in (outcome.file, outcome.beside)) == closed
+    assert (outcome.file == number) or outcome.file == number - 1
+    later = outcomes(made, step, exact=False)
+    assert {outcome, Outcome(number)} <= later
+    assert outcomes(made, len(made.steps), exact=False) == {Outcome(number)}
+
+
+@given(seeds, st.integers(0, 60), st.integers(0, 60))
+def test_deaths_are_their_seeds(seed: int, writers: int, workers: int) -> None:
+    deaths = make_deaths(seed, writers, workers)
+    assert deaths == make_deaths(seed, writers, workers)
+    assert [death.kind for death in deaths].count("writer") == writers
+    assert len(deaths) == writers + workers
+
+
+@pytest.mark.mount
+@pytest.mark.root
+@pytest.mark.parametrize("layout", ["concat", "striped"])
+def test_writers_and_workers_die(tmp_path: Path, layout: str) -> None:
+    """The old version is intact every time, and gc leaves nothing but the file."""
+    source = tmp_path / "source"
+    source.mkdir()
+    place = Place(tmp_path)
+    said: list[str] = []
+    try:
+        summary = soak_writers(
+            place,
+            f"file://{source}",
+            make_deaths(20261122, 5, 5),
+            seed=20261122,
+            say=said.append,
+            options=("--layout", layout, "--write-memory", "64MiB", "--unit", "1MiB"),
+        )
+    except BaseException:
+        print("\n".join(said))
+        raise
+    finally:
+        complaints = place.close()
+    assert not complaints
+    assert summary["deaths"] == {"writer": 5, "worker": 5}
+    assert summary["read_whole"] > 0
+    assert hidden(source) == []
+    assert unreferenced(source) == set()
