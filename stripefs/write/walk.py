@@ -14,20 +14,26 @@ from typing import TypeVar
 from stripefs.errors import NotADirectory, NotFound, StoreError, Transient
 from stripefs.layout.hidden import POOL_NAME
 from stripefs.store.base import Kind, Status, Store
+from stripefs.write.names import join
 
-__all__ = ["Listed", "join", "patiently", "walk"]
+__all__ = ["Listed", "patiently", "walk"]
 
 _T = TypeVar("_T")
 
 PATIENCE = 90.0
 """Seconds for which a service that is away is asked again."""
 
+FIRST_PAUSE = 0.1
 _LONGEST_PAUSE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """A batch of the entries of `folder`, whose own time was changed_ns before it was listed (0: not known)."""
+    """A batch of the entries of `folder`.
+
+    changed_ns: the newest time of the folder and all those above it, from before it was listed; 0 where one is not
+    known. What was moved here, with a directory perhaps, has changed one of them.
+    """
 
     folder: bytes
     changed_ns: int
@@ -45,11 +51,6 @@ class _Frame:
     below: list[Status] = field(default_factory=list)
 
 
-def join(folder: bytes, name: bytes) -> bytes:
-    """The path of `name` in `folder`."""
-    return folder.rstrip(b"/") + b"/" + name
-
-
 def walk(
     store: Store, failed: Callable[[bytes, StoreError], None], *, pause: Callable[[float], None] = time.sleep
 ) -> Iterator[Listed]:
@@ -64,7 +65,8 @@ def walk(
         if frame.below:
             entry = frame.below.pop()
             folder = join(frame.folder, entry.name)
-            stack.append(_Frame(folder, entry.mtime_ns, _batches(store, folder, pause)))
+            changed_ns = entry.mtime_ns and frame.changed_ns and max(entry.mtime_ns, frame.changed_ns)
+            stack.append(_Frame(folder, changed_ns, _batches(store, folder, pause)))
             continue
         try:
             batch = next(frame.batches, None)
@@ -88,13 +90,13 @@ def walk(
 
 def _batches(store: Store, folder: bytes, pause: Callable[[float], None]) -> Iterator[Sequence[Status]]:
     """The entries of `folder`; where the service went away, from where it had come to."""
-    after, end, wait = b"", time.monotonic() + PATIENCE, 0.1
+    after, end, wait = b"", time.monotonic() + PATIENCE, FIRST_PAUSE
     while True:
         try:
             for batch in store.scandir(folder, after):
                 if batch:
                     yield batch
-                    after, end, wait = batch[-1].name, time.monotonic() + PATIENCE, 0.1
+                    after, end, wait = batch[-1].name, time.monotonic() + PATIENCE, FIRST_PAUSE
         except Transient:
             if time.monotonic() + wait >= end:
                 raise
@@ -106,7 +108,7 @@ def _batches(store: Store, folder: bytes, pause: Callable[[float], None]) -> Ite
 
 def patiently(call: Callable[[], _T], *, pause: Callable[[float], None] = time.sleep) -> _T:
     """`call()`, tried again for a while where the service is away. Raises what it raises last."""
-    end, wait = time.monotonic() + PATIENCE, 0.1
+    end, wait = time.monotonic() + PATIENCE, FIRST_PAUSE
     while True:
         try:
             return call()
