@@ -17,10 +17,10 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from stripefs.errors import Busy, Exists, NotFound, StoreError, Unsupported
+from stripefs.errors import Busy, Exists, NotADirectory, NotFound, StoreError, Unsupported
 from stripefs.layout.hidden import lock_name, new_version, part_name
 from stripefs.layout.record import LEASE, DocumentError, LockDocument
-from stripefs.store.base import Status, Store
+from stripefs.store.base import Kind, Status, Store
 from stripefs.write.clock import StoreClock
 from stripefs.write.names import join, split
 from stripefs.write.refusals import DraftLost
@@ -110,6 +110,8 @@ def take(store: Store, path: bytes, versions: Sequence[str] = (), owner: str = "
         owner or new_version(), path, tuple(versions), f"{socket.gethostname()}:{os.getpid()}", since
     )
     lock = lock_path(path)
+    if store.stat(split(path)[0]).kind is not Kind.DIRECTORY:  # `put` would make it
+        raise NotADirectory(f"there is no directory for {path!r}")
     for _ in range(_TRIES):
         now = time.monotonic()
         try:

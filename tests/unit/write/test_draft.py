@@ -1,0 +1,304 @@
+"""One draft: order, generations, fsync and its record, reading back, moving, giving up."""
+
+import random
+
+import pytest
+import trio
+
+from stripefs.errors import Busy, NotFound, StaleVersion
+from stripefs.layout.record import Record
+from stripefs.store.base import Attributes
+from stripefs.store.local import LocalStore
+from stripefs.store.wrappers.striped import StripedStore
+from stripefs.write import DraftLost, Layout, NotSequential
+from tests.unit.write.world import KIB, LAYOUTS, MIB, content, hidden, load, save, spread, until, writing
+
+PARTED = [Layout.CONCAT, Layout.STRIPED]
+
+
+@pytest.fixture
+def store(tmp_path):
+    return spread(tmp_path)
+
+
+def record_of(root):
+    (found,) = [path for path in root.rglob("*") if path.name.endswith("-record")]
+    return Record.from_bytes(found.read_bytes())
+
+
+def bytes_of(root, record):
+    """What a record says is durable, put together from its parts."""
+    found = []
+    for segment in record.segments:
+        parts = [(root / part.path.decode().lstrip("/")).read_bytes() for part in segment.parts]
+        unit = record.unit or segment.length
+        pieces = [
+            parts[number % len(parts)][number // len(parts) * unit :][: min(unit, segment.length - number * unit)]
+            for number in range(-(-segment.length // unit))
+        ]
+        found += pieces
+    return b"".join(found)
+
+
+async def test_only_in_order(store):
+    async with writing(store) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        await draft.write(0, b"abc")
+        for offset in (0, 2, 4):
+            with pytest.raises(NotSequential):
+                await draft.write(offset, b"x")
+        assert draft.length == 3
+        await draft.write(3, b"def")
+        await draft.publish(final=True)
+    assert load(store, b"/file") == b"abcdef"
+
+
+async def test_nothing_is_visible_before_it_is_published(store):
+    view = StripedStore(store)
+    async with writing(store, layout=Layout.STRIPED) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        await draft.write(0, content(3 * MIB))
+        with pytest.raises(NotFound):
+            view.stat(b"/file")
+        assert [status.name for batch in view.scandir(b"/") for status in batch] == []
+        await draft.publish(final=True)
+        assert view.stat(b"/file").length == 3 * MIB
+
+
+async def test_buffers_may_change_afterwards(store):
+    async with writing(store) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        buffer = bytearray(b"a" * MIB)
+        await draft.write(0, buffer)
+        buffer[:] = b"b" * MIB
+        await draft.write(MIB, memoryview(buffer))
+        buffer[:] = b"c" * MIB
+        await draft.publish(final=True)
+    assert load(store, b"/file") == b"a" * MIB + b"b" * MIB
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_writes_of_all_sizes(store, layout):
+    data = content(2 * MIB + 77)
+    draw = random.Random(3)
+    async with writing(store, layout=layout) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        at = 0
+        while at < len(data):
+            size = draw.choice((1, 100, 4096, 65536, 65537, 300_000))
+            await draft.write(at, data[at : at + size])
+            at += len(data[at : at + size])
+        await draft.write(at, b"")
+        await draft.publish(final=True)
+    assert load(store, b"/file") == data
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("cuts", [(10, 50_000), (10, 200_000, 3 * MIB), (MIB, 2 * MIB, 5 * MIB + 3)])
+async def test_generations(store, tmp_path, layout, cuts):
+    data = content(cuts[-1])
+    identities = set()
+    async with writing(store, layout=layout) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        for cut in cuts:
+            await draft.write(draft.length, data[draft.length : cut])
+            assert draft.dirty
+            status = await draft.publish(final=False)
+            assert not draft.dirty
+            assert await draft.publish(final=False) == status
+            assert status == draft.published
+            assert status.identity == StripedStore(store).stat(b"/file").identity
+            assert load(store, b"/file") == data[:cut]
+            identities.add(status.identity)
+        await draft.publish(final=True)
+        assert len(identities) == len(cuts)
+    assert not {name for name in hidden(tmp_path) if not name.startswith(".stripefs/")}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("size", [0, 1000, 2 * MIB + 5])
+async def test_append(store, layout, size):
+    async with writing(store, layout=layout) as drafts:
+        await save(drafts, b"/file", content(size))
+        before = StripedStore(store).stat(b"/file").identity
+        draft = await drafts.begin(b"/file", replacing=before, append=True)
+        assert (draft.length, draft.dirty) == (size, False)
+        await draft.write(size, b"more")
+        await draft.publish(final=True)
+    assert load(store, b"/file") == content(size) + b"more"
+
+
+async def test_append_to_what_changed_meanwhile(store):
+    async with writing(store) as drafts:
+        await save(drafts, b"/file", content(MIB))
+        draft = await drafts.begin(b"/file", replacing=StripedStore(store).stat(b"/file").identity, append=True)
+        await draft.write(MIB, b"more")
+        store.put(b"/file", [content(MIB, seed=2)], replace=True)
+        with pytest.raises(StaleVersion):
+            await draft.publish(final=True)
+    assert load(store, b"/file") == content(MIB, seed=2)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("size", [1000, 2 * MIB + 5])
+async def test_sync_leaves_a_record_of_all_bytes(store, tmp_path, layout, size):
+    data = content(size + 100_000)
+    async with writing(store, layout=layout) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None, attributes=Attributes(mode=0o640))
+        await draft.write(0, data[:size])
+        await draft.sync()
+        await draft.sync()
+        record = record_of(tmp_path)
+        assert (record.path, record.version, record.length, record.mode) == (b"/file", draft.version, size, 0o640)
+        assert bytes_of(tmp_path, record) == data[:size]
+        await draft.write(size, data[size:])
+        await draft.sync()
+        record = record_of(tmp_path)
+        assert bytes_of(tmp_path, record) == data
+        await draft.publish(final=True)
+        assert load(store, b"/file") == data
+    assert not {name for name in hidden(tmp_path) if not name.startswith(".stripefs/")}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_abandoned_after_sync(store, tmp_path, layout):
+    """A writer that was killed leaves what is durable; one that gives up leaves nothing."""
+    async with writing(store, layout=layout) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        await draft.write(0, content(MIB))
+        await draft.sync()
+        await draft.abandon(recoverable=True)
+        assert bytes_of(tmp_path, record_of(tmp_path)) == content(MIB)
+        assert not any("lock" in name for name in hidden(tmp_path))
+        draft = await drafts.begin(b"/other", replacing=None)
+        await draft.write(0, content(MIB))
+        await draft.sync()
+        await draft.abandon()
+        await draft.abandon()
+        assert not any("other" in name or draft.version in name for name in hidden(tmp_path))
+        for call in (draft.write(MIB, b"x"), draft.sync(), draft.publish(final=True), draft.rewind()):
+            with pytest.raises(DraftLost):
+                await call
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_reading_back(store, layout):
+    data = content(5 * MIB)
+    async with writing(store, layout=layout, memory=64 * MIB) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        for end, act in ((100, None), (MIB, None), (2 * MIB, draft.sync), (3 * MIB, None)):
+            await draft.write(draft.length, data[draft.length : end])
+            if act:
+                await act()
+            for offset, size in ((0, 10), (end // 2, 300_000), (end - 5, 100), (end, 5), (0, end)):
+                assert await draft.read(offset, size) == data[offset : min(end, offset + size)]
+        await draft.publish(final=False)
+        await draft.write(3 * MIB, data[3 * MIB :])
+        assert await draft.read(0, 5 * MIB) == data
+        await draft.publish(final=True)
+    assert load(store, b"/file") == data
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("published", [False, True])
+async def test_rewind(store, tmp_path, layout, published):
+    buried = []
+    async with writing(store, layout=layout, bury=lambda versions, pool: buried.extend(versions)) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        await draft.write(0, content(2 * MIB))
+        first = draft.version
+        if published:
+            await draft.publish(final=False)
+        await draft.sync()
+        await draft.rewind()
+        assert (draft.length, draft.dirty) == (0, True)
+        assert load(store, b"/file") == content(2 * MIB) if published else True
+        await draft.write(0, content(MIB, seed=2))
+        await draft.publish(final=True)
+    assert load(store, b"/file") == content(MIB, seed=2)
+    if layout is Layout.STRIPED:
+        assert buried == ([first] if published else [])
+        assert any(first in name for name in hidden(tmp_path)) == published
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_moved_while_it_is_written(store, tmp_path, layout):
+    (tmp_path / "folder").mkdir()
+    data = content(4 * MIB)
+    async with writing(store, layout=layout) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        await draft.write(0, data[:MIB])
+        await draft.sync()
+        await draft.move(b"/folder/new")
+        assert drafts.get(b"/file") is None
+        assert drafts.get(b"/folder/new") is draft
+        await draft.write(MIB, data[MIB : 2 * MIB])
+        await draft.sync()
+        await draft.publish(final=False)
+        assert load(store, b"/folder/new") == data[: 2 * MIB]
+        store.rename(b"/folder/new", b"/newer")
+        await draft.move(b"/newer")
+        await draft.write(2 * MIB, data[2 * MIB :])
+        await draft.publish(final=True)
+    assert load(store, b"/newer") == data
+    assert not {name for name in hidden(tmp_path) if not name.startswith(".stripefs/")}
+
+
+async def test_detached_publishes_nothing(store, tmp_path):
+    async with writing(store) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        await draft.write(0, content(MIB))
+        draft.detach()
+        await until(lambda: not any("lock" in name for name in hidden(tmp_path)))
+        other = await drafts.begin(b"/file", replacing=None)
+        await draft.write(MIB, b"more")
+        await draft.sync()
+        assert (await draft.publish(final=True)).length == MIB + 4
+        await other.write(0, b"other")
+        await other.publish(final=True)
+    assert load(store, b"/file") == b"other"
+    assert not hidden(tmp_path)
+
+
+async def test_one_writer_a_file(store):
+    async with writing(store) as here, writing(store) as there:
+        draft = await here.begin(b"/file", replacing=None)
+        for drafts in (here, there):
+            with pytest.raises(Busy):
+                await drafts.begin(b"/file", replacing=None)
+        await draft.abandon()
+        other = await there.begin(b"/file", replacing=None)
+        with pytest.raises(Busy):
+            await here.begin(b"/file", replacing=None)
+        await other.abandon()
+
+
+async def test_no_directory(store):
+    async with writing(store) as drafts:
+        with pytest.raises(NotFound):
+            await drafts.begin(b"/none/file", replacing=None)
+        assert drafts.get(b"/none/file") is None
+
+
+async def test_attributes(tmp_path):
+    store = LocalStore(str(tmp_path).encode())
+    async with writing(store, layout=Layout.CONCAT) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None, attributes=Attributes(mode=0o600))
+        await draft.write(0, content(MIB))
+        draft.set_attributes(Attributes(mtime_ns=10**18))
+        status = await draft.publish(final=False)
+        assert (status.mode, status.mtime_ns) == (0o600, 10**18)
+        await draft.write(MIB, b"x")
+        status = await draft.publish(final=True)
+        assert status.mode == 0o600
+        assert status.mtime_ns > 10**18
+
+
+async def test_the_end_of_the_mount(store, tmp_path):
+    """Whoever waits learns of it, nothing hangs, and what is open is given up."""
+    async with writing(store, memory=MIB) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        await draft.write(0, content(100 * KIB))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(drafts.aclose)
+    assert not hidden(tmp_path)
