@@ -14,11 +14,12 @@ from tests.store.hdfs_places import HdfsPopulate, WebHdfs
 from tests.store.listing_conformance import ListingConformance
 from tests.store.material import ODD_NAMES, Place
 from tests.store.put_conformance import PutConformance
+from tests.store.write_conformance import WriteConformance
 
 pytestmark = pytest.mark.cluster
 
 
-class HdfsConformance(ListingConformance, StoreConformance):
+class HdfsConformance(WriteConformance, PutConformance, ListingConformance, StoreConformance):
     transport: ClassVar[str]
     webhdfs_port: ClassVar[int] = 0
     below_a_file = (NotFound, NotADirectory)  # the NameNode says either, by whether the user is its superuser
@@ -36,7 +37,7 @@ class HdfsConformance(ListingConformance, StoreConformance):
         populate.delete(b"")
 
 
-class TestAuto(PutConformance, HdfsConformance):
+class TestAuto(HdfsConformance):
     transport = "auto"
 
 
@@ -48,7 +49,7 @@ class TestNative(HdfsConformance):
     transport = "native"
 
 
-class TestNativeAlone(PutConformance, HdfsConformance):
+class TestNativeAlone(HdfsConformance):
     """A cluster whose WebHDFS cannot be reached."""
 
     transport = "native"

@@ -1,4 +1,4 @@
-"""WebHDFS at one chosen DataNode: one range of one file, received into one buffer.
+"""WebHDFS at one chosen DataNode: one range of one file, received into one buffer, and what `sink` shares with that.
 
 The socket is read directly: MSG_WAITALL with a receive time-out of the kernel's takes one system call where
 http.client takes a poll and a read for every 64 to 200 KiB (bench/transports.py: a third less client CPU). A DataNode
@@ -19,7 +19,7 @@ from stripefs.store.base import Watch
 from stripefs.store.hdfs.probe import connect, reason
 from stripefs.store.hdfs.wire import remote_error
 
-__all__ = ["fetch"]
+__all__ = ["fetch", "read_head", "refusal", "silent_after"]
 
 _STEP = 1 << 20  # between two reports of progress
 _HEAD = 64 << 10  # longest response head that we accept
@@ -34,11 +34,11 @@ def fetch(address: str, target: str, length: int, *, name: str, timeout: float, 
     """
     try:
         with contextlib.closing(connect(address, timeout)) as sock, _cancellable(sock, watch):
-            _silent_after(sock, timeout)
+            silent_after(sock, timeout)
             sock.sendall(f"GET {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode("ascii"))
-            status, headers, body = _head(sock, name)
+            status, headers, body = read_head(sock, name)
             if status != 200:
-                raise _refusal(sock, status, body, name)
+                raise refusal(sock, status, body, name)
             if headers.get("content-length") != str(length):
                 answered = headers.get("content-length", "an unknown number of")
                 raise HostFailed(f"DataNode {name} offered {answered} bytes where {length} were asked for", host=name)
@@ -73,8 +73,8 @@ def _shut_down(sock: socket.socket) -> None:
         sock.shutdown(socket.SHUT_RDWR)
 
 
-def _silent_after(sock: socket.socket, timeout: float) -> None:
-    """Let the kernel end a receive after `timeout` seconds without a byte (it returns what came, if anything did)."""
+def silent_after(sock: socket.socket, timeout: float) -> None:
+    """Let the kernel end a receive or a send after `timeout` seconds without a byte (it tells what came or went)."""
     sock.settimeout(None)
     seconds, rest = divmod(timeout, 1.0)
     limit = struct.pack("@ll", int(seconds), int(rest * 1e6))
@@ -82,9 +82,8 @@ def _silent_after(sock: socket.socket, timeout: float) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 
 
-def _head(sock: socket.socket, name: str) -> tuple[int, dict[str, str], bytes]:
-    """Status, headers with lower-case names, and the bytes of the body that came along."""
-    received = b""
+def read_head(sock: socket.socket, name: str, received: bytes = b"") -> tuple[int, dict[str, str], bytes]:
+    """Status, headers with lower-case names, and the bytes that came along behind them; `received` came before."""
     while b"\r\n\r\n" not in received:
         more = sock.recv(_HEAD)
         if not more or len(received) > _HEAD:
@@ -115,13 +114,13 @@ def _receive(sock: socket.socket, begun: bytes, length: int, name: str, watch: W
     return buffer
 
 
-def _refusal(sock: socket.socket, status: int, body: bytes, name: str) -> StoreError:
-    """The error that a DataNode's answer other than 200 means."""
+def refusal(sock: socket.socket, status: int, body: bytes, name: str, where: str = "file") -> StoreError:
+    """The error that a DataNode's answer about `where` other than 200 means."""
     while len(body) < _ERROR_BODY and (more := sock.recv(_ERROR_BODY)):
         body += more
     try:
         remote = json.loads(body)["RemoteException"]
-        error = remote_error(str(remote.get("javaClassName") or remote["exception"]), str(remote["message"]), "file")
+        error = remote_error(str(remote.get("javaClassName") or remote["exception"]), str(remote["message"]), where)
     except (ValueError, KeyError, TypeError, AttributeError):
         return HostFailed(f"DataNode {name} answered {status}", host=name)
     # What we have no class for happened inside this DataNode: a missing block, a full disk, too many connections.

@@ -74,7 +74,7 @@ class NativeClient:
         self._timeout = timeout
         self._answered = float("-inf")
         self._warming = _WARM_UPS
-        self._look()
+        self.look()
         # The library takes the user from the environment, once, when a client is made.
         with _ENVIRONMENT:
             os.environ["HADOOP_USER_NAME"] = target.user
@@ -119,7 +119,7 @@ class NativeClient:
         folder, _, name = path.rpartition("/")
         for pause in (0.1, 0.3, 1.0, 3.0, 0.0):
             passing = f"{folder}/.{name[:200]}.{uuid.uuid4().hex}.tmp"
-            self._look()
+            self.look()
             try:
                 self._write(passing, pieces)
                 self._client.rename(passing, path, overwrite=replace)
@@ -152,9 +152,13 @@ class NativeClient:
         if not self._ask(lambda: self._client.delete(path), path):
             raise NotFound(f"{path} does not exist")
 
+    def ask(self, call: Callable[[Client], _T], where: str) -> _T:
+        """What `call` answers that asks the NameNode through the client. ServiceDown when that is away or silent."""
+        return self._ask(lambda: call(self._client), where)
+
     def _ask(self, call: Callable[[], _T], where: str) -> _T:
         """What a call answers that goes to the NameNode. ServiceDown when that is away or silent."""
-        self._look()
+        self.look()
         try:
             answer = bounded(call, self._timeout, f"NameNode of {where}")
         except ServiceDown:
@@ -178,7 +182,7 @@ class NativeClient:
             return  # this file's DataNodes cannot be reached: the next file's may
         self._warming = 0
 
-    def _look(self) -> None:
+    def look(self) -> None:
         """ServiceDown when no NameNode answers: the library would try for a minute and more."""
         if time.monotonic() - self._answered < _TRUSTED:
             return

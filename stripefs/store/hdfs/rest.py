@@ -1,8 +1,11 @@
-"""WebHDFS at the NameNodes: small JSON questions over pooled connections.
+"""WebHDFS at the NameNodes: small JSON questions over pooled connections, and changes over fresh ones.
 
 One question is one GET. A pooled connection that the server closed meanwhile is replaced once, at once; then each
 further NameNode is asked, the one that answered last first. Nothing sleeps here: waiting for a NameNode to come back is
 the caller's business.
+
+A change must not be asked for twice by accident, so it never goes over a connection that may be dead already, and one
+whose answer is lost is not repeated but raises Unanswered: the caller looks whether it took effect (see `changes`).
 """
 
 from __future__ import annotations
@@ -11,17 +14,22 @@ import collections
 import http.client
 import json
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
+from urllib.parse import parse_qs, urlsplit
 
-from stripefs.errors import PermissionDenied, ServiceDown
+from stripefs.errors import PermissionDenied, SafeMode, ServiceDown
 from stripefs.store.hdfs.probe import reason
 from stripefs.store.hdfs.wire import remote_error, request_target
 
-__all__ = ["NameNodeRest"]
+__all__ = ["NameNodeRest", "RpcAddress", "Unanswered"]
 
 _IDLE_CONNECTIONS = 32  # kept for each NameNode: one for each of the reader's threads
 _LARGEST_ANSWER = 256 << 20  # a listing page holds 1000 entries; a segment of locations is below 1 MiB
+
+
+class Unanswered(ServiceDown):
+    """A change was asked for, and whether it was made is not known."""
 
 
 class NameNodeRest:
@@ -45,11 +53,18 @@ class NameNodeRest:
 
         Raises ServiceDown when no NameNode serves, and what `wire.remote_error` makes of a refusal.
         """
-        return self._first(request_target(path, operation, self._user, parameters), path)
+        return self._first("GET", request_target(path, operation, self._user, parameters), path)
+
+    def change(self, method: str, operation: str, path: str, **parameters: str | int) -> dict[str, Any]:
+        """As `ask` for an operation that changes something, by PUT, POST or DELETE; {} where there is no document.
+
+        Raises Unanswered besides. Any other ServiceDown means that no NameNode did it.
+        """
+        return self._first(method, request_target(path, operation, self._user, parameters), path)
 
     def jmx(self, bean: str) -> dict[str, Any]:
         """The attributes of the NameNode's JMX bean `Hadoop:service=NameNode,name=<bean>`; {} where it is refused."""
-        document = self._first(f"/jmx?qry=Hadoop:service=NameNode,name={bean}", "/jmx")
+        document = self._first("GET", f"/jmx?qry=Hadoop:service=NameNode,name={bean}", "/jmx")
         beans = document.get("beans")
         return beans[0] if isinstance(beans, list) and beans and isinstance(beans[0], dict) else {}
 
@@ -59,25 +74,31 @@ class NameNodeRest:
             while connections:
                 connections.pop().close()
 
-    def _first(self, target: str, where: str) -> dict[str, Any]:
+    def _first(self, method: str, target: str, where: str) -> dict[str, Any]:
         """The answer of the first NameNode that serves."""
         failures: list[ServiceDown] = []
         start = self._active
         for step in range(len(self.addresses)):
             index = (start + step) % len(self.addresses)
             try:
-                document = self._answer(self.addresses[index], target, where)
+                document = self._answer(self.addresses[index], method, target, where)
+            except Unanswered:
+                raise
             except ServiceDown as failure:
                 failures.append(failure)
                 continue
             self._active = index
             return document
-        if len(failures) == 1:
-            raise failures[0]
+        telling = [failure for failure in failures if len(failures) == 1 or isinstance(failure, SafeMode)]
+        if telling:
+            raise telling[0]
         raise ServiceDown("; ".join(failure.message for failure in failures), hint=failures[-1].hint)
 
-    def _answer(self, address: str, target: str, where: str) -> dict[str, Any]:
-        status, kind, body = self._exchange(address, target)
+    def _answer(self, address: str, method: str, target: str, where: str) -> dict[str, Any]:
+        exchange = self._exchange if method == "GET" else self._exchange_once
+        status, kind, body = exchange(address, method, target)
+        if method != "GET" and status == 200 and not body:
+            return {}
         try:
             document = json.loads(body) if "json" in kind else None
         except ValueError:
@@ -98,22 +119,37 @@ class NameNodeRest:
             str(remote.get("javaClassName") or remote.get("exception")), str(remote.get("message")), where
         )
 
-    def _exchange(self, address: str, target: str) -> tuple[int, str, bytes]:
+    def _exchange_once(self, address: str, method: str, target: str) -> tuple[int, str, bytes]:
+        """One request over a connection of its own: status, content type, body."""
+        connection = self._fresh(address)
+        try:
+            try:
+                connection.connect()
+            except OSError as error:
+                raise self._down(address, error) from error
+            try:
+                connection.request(method, target)
+                response = connection.getresponse()
+                return response.status, response.getheader("Content-Type", ""), response.read(_LARGEST_ANSWER)
+            except (OSError, http.client.HTTPException) as error:
+                why = reason(error, self._timeout) if isinstance(error, OSError) else repr(error)
+                raise Unanswered(f"NameNode http://{address} did not answer a change: {why}") from error
+        finally:
+            connection.close()
+
+    def _exchange(self, address: str, method: str, target: str) -> tuple[int, str, bytes]:
         """One GET: status, content type, body. A connection that was idle may be dead: then once more on a new one."""
         while True:
             connection, reused = self._connection(address)
             try:
-                connection.request("GET", target)
+                connection.request(method, target)
                 response = connection.getresponse()
                 body = response.read(_LARGEST_ANSWER)
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
                 if reused and not isinstance(error, TimeoutError):
                     continue
-                why = reason(error, self._timeout) if isinstance(error, OSError) else f"no HTTP answer ({error!r})"
-                raise ServiceDown(
-                    f"NameNode http://{address}: {why}", hint="is this its web port? --webhdfs-port N"
-                ) from error
+                raise self._down(address, error) from error
             if response.will_close or not response.isclosed():
                 connection.close()
             else:
@@ -124,8 +160,15 @@ class NameNodeRest:
         with self._lock:
             if self._idle[address]:
                 return self._idle[address].pop(), True
+        return self._fresh(address), False
+
+    def _fresh(self, address: str) -> http.client.HTTPConnection:
         host, _, port = address.rpartition(":")
-        return http.client.HTTPConnection(host.strip("[]"), int(port), timeout=self._timeout), False
+        return http.client.HTTPConnection(host.strip("[]"), int(port), timeout=self._timeout)
+
+    def _down(self, address: str, error: Exception) -> ServiceDown:
+        why = reason(error, self._timeout) if isinstance(error, OSError) else f"no HTTP answer ({error!r})"
+        return ServiceDown(f"NameNode http://{address}: {why}", hint="is this its web port? --webhdfs-port N")
 
     def _keep(self, address: str, connection: http.client.HTTPConnection) -> None:
         with self._lock:
@@ -133,3 +176,26 @@ class NameNodeRest:
                 self._idle[address].append(connection)
                 return
         connection.close()
+
+
+class RpcAddress:
+    """What DataNodes should call the active NameNode: as that tells clients whom it sends to a DataNode."""
+
+    def __init__(self, rest: NameNodeRest) -> None:
+        self._rest = rest
+        self._known: dict[str, str] = {}
+
+    def get(self, ask: Callable[[], dict[str, Any]]) -> str:
+        """`ask` makes a request that the NameNode answers with a DataNode's address, where it is not known yet."""
+        active = self._rest.active
+        if active not in self._known:
+            location = urlsplit(str(ask().get("Location", "")))
+            told = parse_qs(location.query).get("namenoderpcaddress")
+            if not told:
+                raise ServiceDown(f"NameNode http://{active} did not say how DataNodes reach it")
+            self._known[active] = told[0]
+        return self._known[active]
+
+    def forget(self) -> None:
+        """It may be another when the NameNodes are back."""
+        self._known.clear()

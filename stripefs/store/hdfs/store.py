@@ -21,7 +21,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from urllib.parse import parse_qs, urlsplit
 
 from stripefs.errors import (
     ConfigError,
@@ -35,15 +34,30 @@ from stripefs.errors import (
     Unsupported,
 )
 from stripefs.settings import StoreSettings
-from stripefs.store.base import Block, Buffer, Capabilities, Handle, Host, Identity, Kind, Space, Status, Store, Watch
+from stripefs.store.base import (
+    Attributes,
+    Block,
+    Buffer,
+    Capabilities,
+    Handle,
+    Host,
+    Identity,
+    Kind,
+    Sink,
+    Space,
+    Status,
+    Store,
+    Watch,
+)
 from stripefs.store.hdfs import datanode
 from stripefs.store.hdfs.conf import resolve
 from stripefs.store.hdfs.datanodes import DataNodes
 from stripefs.store.hdfs.handle import HdfsHandle
 from stripefs.store.hdfs.native import NativeClient, PinnedClient, PinnedFile
 from stripefs.store.hdfs.order import byte_order
-from stripefs.store.hdfs.rest import NameNodeRest
+from stripefs.store.hdfs.rest import NameNodeRest, RpcAddress
 from stripefs.store.hdfs.wire import inode_path, located_of, page_of, request_target, status_of
+from stripefs.store.hdfs.writing import HdfsWriter
 
 __all__ = ["HdfsStore"]
 
@@ -97,7 +111,7 @@ class HdfsStore(Store):
         )
         self._datanodes = DataNodes(self._rest, by_hostname=settings.use_datanode_hostname)
         self._away = _Away(self._look)
-        self._rpc_addresses: dict[str, str] = {}
+        self._rpc = RpcAddress(self._rest)
         self._off: dict[str, str] = {}
         try:
             # In this order: a NameNode that starts opens its web port before its RPC port. The other way round one that
@@ -122,8 +136,23 @@ class HdfsStore(Store):
             permissions=True,
             cancel=self.chooses_host,
             copies=not self.chooses_host,
-            put=self._native is not None,
-            put_if_absent=self._native is not None,
+            put=self._native is not None or self.chooses_host,
+            put_if_absent=self._native is not None or self.chooses_host,
+            writes=self._native is not None or self.chooses_host,
+            replace=True,
+            place=self.chooses_host,
+            concat=self._web,
+            attributes=True,
+        )
+        self._writer = HdfsWriter(
+            self._rest if self._web else None,
+            self._native,
+            self._datanodes if self.chooses_host else None,
+            lambda full: self._stat(full, full.rpartition("/")[2].encode()),
+            rpc=self._rpc,
+            root=self._full(b"/"),
+            user=self._target.user,
+            timeout=settings.host_timeout,
         )
         if self._root_status.kind is not Kind.DIRECTORY:
             self.close()
@@ -154,10 +183,32 @@ class HdfsStore(Store):
         return self._open(path, expect, attempts - 1)
 
     def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False) -> None:
-        self._need_native().put(self._full(path), data, replace=replace)
+        self._writer.put(self._full(path), data, replace=replace)
 
     def remove(self, path: bytes) -> None:
-        self._need_native().remove(self._full(path))
+        self._writer.remove(self._full(path))
+
+    def create(
+        self, path: bytes, *, host: str = "", block_size: int = 0, replication: int = 0, length: int | None = None
+    ) -> Sink:
+        return self._writer.create(
+            self._full(path), host=host, block_size=block_size, replication=replication, length=length
+        )
+
+    def mkdir(self, path: bytes, mode: int = 0o755) -> None:
+        self._writer.mkdir(self._full(path), mode)
+
+    def rmdir(self, path: bytes) -> None:
+        self._writer.rmdir(self._full(path))
+
+    def rename(self, source: bytes, target: bytes, *, replace: bool = False) -> None:
+        self._writer.rename(self._full(source), self._full(target), replace=replace)
+
+    def set_attributes(self, path: bytes, attributes: Attributes) -> None:
+        self._writer.set_attributes(self._full(path), attributes)
+
+    def concat(self, target: bytes, sources: Sequence[bytes]) -> None:
+        self._writer.concat(self._full(target), [self._full(source) for source in sources])
 
     def space(self) -> Space | None:
         if not self._web:
@@ -208,7 +259,9 @@ class HdfsStore(Store):
 
     def fetch(self, status: Status, offset: int, length: int, host: str, watch: Watch | None) -> Buffer:
         parameters: dict[str, str | int] = {
-            "namenoderpcaddress": self._rpc_address(status),
+            "namenoderpcaddress": self._rpc.get(
+                lambda: self._rest.ask("OPEN", inode_path(status.file_id), noredirect="true")
+            ),
             "offset": offset,
             "length": length,
         }
@@ -232,7 +285,7 @@ class HdfsStore(Store):
         return self._away.now()
 
     def note_away(self) -> None:
-        self._rpc_addresses.clear()
+        self._rpc.forget()
         self._away.note()
 
     # Connecting.
@@ -339,14 +392,3 @@ class HdfsStore(Store):
         except Unsupported:
             return None
         return Space(int(sizes["capacity"]), int(sizes["remaining"]))
-
-    def _rpc_address(self, status: Status) -> str:
-        """What DataNodes should call the NameNode: as the NameNode itself tells clients whom it redirects."""
-        active = self._rest.active
-        if active not in self._rpc_addresses:
-            answer = self._rest.ask("OPEN", inode_path(status.file_id), noredirect="true")
-            known = parse_qs(urlsplit(str(answer.get("Location", ""))).query).get("namenoderpcaddress")
-            if not known:
-                raise ServiceDown(f"NameNode http://{active} did not say how DataNodes reach it")
-            self._rpc_addresses[active] = known[0]
-        return self._rpc_addresses[active]

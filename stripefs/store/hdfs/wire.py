@@ -7,19 +7,25 @@ each replica's web address beside its transfer address.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
 
 from stripefs.errors import (
+    Busy,
     Exists,
     IsADirectory,
     NotADirectory,
+    NotEmpty,
     NotFound,
     PermissionDenied,
+    QuotaExceeded,
+    SafeMode,
     ServiceDown,
     StoreError,
+    Transient,
     Unsupported,
 )
 from stripefs.store.base import Kind, Status
@@ -32,7 +38,6 @@ _AWAY = {
     "StandbyException",
     "ObserverRetryOnActiveException",
     "RetriableException",
-    "SafeModeException",
     "ServerNotActiveException",
     "NoNamenodesAvailableException",
     "ConnectException",
@@ -44,6 +49,8 @@ _AWAY = {
 }
 _SHAPES = (KeyError, TypeError, ValueError, AttributeError)  # what a document of another shape makes of our look-ups
 _DENIED = {"AccessControlException", "SecurityException", "AuthorizationException"}
+_QUOTAS = {"DSQuotaExceededException", "NSQuotaExceededException", "QuotaByStorageTypeExceededException"}
+_WRITTEN = {"AlreadyBeingCreatedException", "RecoveryInProgressException"}
 _UNAUTHENTICATED = {"AuthenticationException", "InvalidToken", "ExpiredTokenException"}
 
 
@@ -149,8 +156,25 @@ def remote_error(exception: str, message: str, where: str) -> StoreError:
     # An RPC connection that ended has this class too, and names its two ends; a read past the end of a file does not.
     if name in _AWAY or (name == "EOFException" and "destination host" in reason):
         return ServiceDown(f"{where}: the NameNode cannot serve: {name}: {reason}")
-    if name == "UnsupportedOperationException" or "is not a valid GET operation" in reason:
+    if (change := _refused_change(name, reason, where)) is not None:
+        return change
+    if name == "UnsupportedOperationException" or re.search("is not a valid [A-Z]+ operation", reason):
         return Unsupported(f"{where}: {reason}")
     if name == "IllegalArgumentException" and "Invalid path" in reason:
         return NotFound(f"{where} does not exist")
     return StoreError(f"{where}: {name}: {reason}")
+
+
+def _refused_change(name: str, reason: str, where: str) -> StoreError | None:
+    """The error for what only changes meet."""
+    if name == "SafeModeException":
+        return SafeMode(f"{where}: the NameNode is in safe mode and takes no changes")
+    if name in _QUOTAS:
+        return QuotaExceeded(f"{where}: {reason}")
+    if name == "PathIsNotEmptyDirectoryException" or "destination directory is not empty" in reason:
+        return NotEmpty(f"{where} is a directory that is not empty")
+    if name == "NotReplicatedYetException":  # a replica that its DataNode has not reported yet; it will
+        return Transient(f"{where}: {reason}")
+    if name in _WRITTEN:
+        return Busy(f"{where} is being written by another client")
+    return None

@@ -1,0 +1,276 @@
+"""Names, attributes and joins of HDFS with the manners that `Store` promises, over WebHDFS or hdfs-native.
+
+HDFS's own calls promise less: MKDIRS makes whole paths and is content with what exists, DELETE takes files and
+directories alike, RENAME tells kinds apart in words only. So each change looks at what is there first. Between look and
+change others may act: then of two who make the same directory at once both may be told that they did.
+
+**An answer that is lost.** No change is asked for twice unless it is known what became of the first time: as long as
+that is not known, the NameNodes are asked, for up to a minute, whether the effect stands (by the inode ids seen before
+where there are such), and only when it does not, the change is asked for again.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import uuid
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+from stripefs.errors import (
+    Exists,
+    IsADirectory,
+    NotADirectory,
+    NotFound,
+    ServiceDown,
+    StoreError,
+    Transient,
+    Unsupported,
+)
+from stripefs.store.base import Attributes, Kind, Status
+from stripefs.store.hdfs.rest import NameNodeRest, Unanswered
+
+__all__ = ["Calls", "Changes", "WebCalls"]
+
+_log = logging.getLogger(__name__)
+
+_SETTLE = 60.0  # seconds to find out what became of a change; a NameNode restarts within half of that
+_PAUSE = 0.5
+
+
+class Calls(Protocol):
+    """HDFS's own calls. Paths are HDFS's, in plain text. All raise StoreErrors, Unanswered among them."""
+
+    def stat(self, path: str) -> Status: ...
+
+    def make_directories(self, path: str, mode: int) -> None: ...
+
+    def delete(self, path: str) -> bool:
+        """A file or an empty directory; False where nothing was."""
+
+    def rename(self, source: str, target: str, *, replace: bool) -> None: ...
+
+    def set_mode(self, path: str, mode: int) -> None: ...
+
+    def set_owner(self, path: str, owner: str | None, group: str | None) -> None: ...
+
+    def set_times(self, path: str, mtime_ms: int | None, atime_ms: int | None) -> None: ...
+
+    def concat(self, target: str, sources: Sequence[str]) -> None: ...
+
+
+class WebCalls:
+    """By WebHDFS at the NameNodes. `stat` is the store's."""
+
+    def __init__(self, rest: NameNodeRest, stat: Callable[[str], Status]) -> None:
+        self._rest = rest
+        self.stat = stat
+
+    def make_directories(self, path: str, mode: int) -> None:
+        self._rest.change("PUT", "MKDIRS", path, permission=f"{mode:o}")
+
+    def delete(self, path: str) -> bool:
+        return bool(self._rest.change("DELETE", "DELETE", path, recursive="false").get("boolean"))
+
+    def rename(self, source: str, target: str, *, replace: bool) -> None:
+        # Only with options HDFS says why it refuses.
+        options = "OVERWRITE" if replace else "NONE"
+        self._rest.change("PUT", "RENAME", source, destination=target, renameoptions=options)
+
+    def set_mode(self, path: str, mode: int) -> None:
+        self._rest.change("PUT", "SETPERMISSION", path, permission=f"{mode:o}")
+
+    def set_owner(self, path: str, owner: str | None, group: str | None) -> None:
+        given = {"owner": owner, "group": group}
+        self._rest.change("PUT", "SETOWNER", path, **{key: value for key, value in given.items() if value})
+
+    def set_times(self, path: str, mtime_ms: int | None, atime_ms: int | None) -> None:
+        given = {"modificationtime": mtime_ms, "accesstime": atime_ms}
+        self._rest.change("PUT", "SETTIMES", path, **{key: value for key, value in given.items() if value is not None})
+
+    def concat(self, target: str, sources: Sequence[str]) -> None:
+        self._rest.change("POST", "CONCAT", target, sources=",".join(sources))
+
+
+class Changes:
+    """`Store`'s changes by `calls`; settle is the time to find out about a lost answer, in seconds."""
+
+    def __init__(self, calls: Calls, *, settle: float = _SETTLE) -> None:
+        self._calls = calls
+        self._settle = settle
+
+    def mkdir(self, path: str, mode: int) -> None:
+        if self._there(path) is not None:
+            raise Exists(f"{path} exists already")
+        above = self._calls.stat(path.rpartition("/")[0] or "/")
+        if above.kind is not Kind.DIRECTORY:
+            raise NotADirectory(f"{path}: a parent is not a directory")
+
+        def made() -> bool:
+            found = self._there(path)
+            return found is not None and found.kind is Kind.DIRECTORY
+
+        self._change(f"making {path}", lambda: self._calls.make_directories(path, mode), made)
+
+    def make_directories(self, path: str) -> None:
+        """With all above; what is there is left as it is."""
+        self._change(f"making {path}", lambda: self._calls.make_directories(path, 0o755), lambda: False)
+
+    def rmdir(self, path: str) -> None:
+        found = self._calls.stat(path)
+        if found.kind is not Kind.DIRECTORY:
+            raise NotADirectory(f"{path} is not a directory")
+        self._delete(path, found)
+
+    def remove(self, path: str) -> None:
+        found = self._calls.stat(path)
+        if found.kind is Kind.DIRECTORY:
+            raise IsADirectory(f"{path} is a directory")
+        self._delete(path, found)
+
+    def rename(self, source: str, target: str, *, replace: bool) -> None:
+        moving = self._calls.stat(source)
+        if source == target:
+            if replace:
+                return
+            raise Exists(f"{target} exists already")
+
+        def moved() -> bool:
+            return not _same(self._there(source), moving) and _same(self._there(target), moving)
+
+        try:
+            self._change(
+                f"renaming {source} to {target}",
+                lambda: self._calls.rename(source, target, replace=replace),
+                moved,
+            )
+        except StoreError as error:
+            if "must both be directories" in error.message:
+                if not replace:
+                    raise Exists(f"{target} exists already") from error
+                raise _mismatch(moving, target) from error
+            raise
+
+    def set_attributes(self, path: str, attributes: Attributes) -> None:
+        # Each of these may be done twice.
+        if attributes.owner is not None or attributes.group is not None:
+            owner, group = attributes.owner, attributes.group
+            self._change(f"giving {path} away", lambda: self._calls.set_owner(path, owner, group), lambda: False)
+        if attributes.mode is not None:
+            mode = attributes.mode
+            self._change(f"setting the mode of {path}", lambda: self._calls.set_mode(path, mode), lambda: False)
+        if attributes.mtime_ns is not None or attributes.atime_ns is not None:
+            mtime, atime = _milliseconds(attributes.mtime_ns), _milliseconds(attributes.atime_ns)
+            self._change(f"setting the times of {path}", lambda: self._set_times(path, mtime, atime), lambda: False)
+
+    def concat(self, target: str, sources: Sequence[str]) -> None:
+        if not sources:
+            return
+        before = self._calls.stat(target)
+        found = [self._calls.stat(source) for source in sources]
+        for source, status in zip(sources, found, strict=True):
+            if status.kind is not Kind.FILE or not status.length:
+                raise Unsupported(f"{source} is no file with bytes in it, which HDFS cannot join")
+        total = before.length + sum(status.length for status in found)
+        named = [self._plainly_named(source) for source in sources]
+
+        def joined() -> bool:
+            now = self._there(target)
+            return now is not None and now.length == total and all(self._there(source) is None for source in named)
+
+        try:
+            self._change(f"joining {target}", lambda: self._calls.concat(target, named), joined)
+        except StoreError as error:
+            if "underConstruction" in error.message:  # and not empty, as we have seen: its last block is on its way
+                raise Transient(error.message) from error
+            if "IllegalArgumentException" in error.message:
+                raise Unsupported(error.message) from error
+            raise
+
+    def _plainly_named(self, source: str) -> str:
+        """`source`, moved to a name that the list of sources can hold: WebHDFS cuts it at every comma."""
+        folder, _, name = source.rpartition("/")
+        if "," in folder:
+            raise Unsupported(f"{source}: WebHDFS joins no files of a directory whose path has a comma")
+        if "," not in name:
+            return source
+        plain = f"{folder}/.stripefs-{uuid.uuid4().hex}"
+        self.rename(source, plain, replace=False)
+        return plain
+
+    def _set_times(self, path: str, mtime_ms: int | None, atime_ms: int | None) -> None:
+        try:
+            self._calls.set_times(path, mtime_ms, atime_ms)
+        except StoreError as error:
+            if atime_ms is None or "accesstime" not in error.message:
+                raise
+            # This cluster keeps no access times (dfs.namenode.accesstime.precision 0).
+            if mtime_ms is not None:
+                self._calls.set_times(path, mtime_ms, None)
+
+    def _delete(self, path: str, found: Status) -> None:
+        def gone() -> bool:
+            return not _same(self._there(path), found)
+
+        def delete() -> None:
+            if not self._calls.delete(path):
+                raise NotFound(f"{path} does not exist")
+
+        self._change(f"removing {path}", delete, gone)
+
+    def _there(self, path: str) -> Status | None:
+        try:
+            return self._calls.stat(path)
+        except (NotFound, NotADirectory):
+            return None
+
+    def _change(self, what: str, attempt: Callable[[], None], stands: Callable[[], bool]) -> None:
+        """Make the change once. `stands` tells whether it was made; False where it may as well be made again."""
+        deadline = time.monotonic() + self._settle
+        asked_before = False
+        while True:
+            try:
+                attempt()
+                return
+            except Unanswered as error:
+                _log.warning("%s: %s; looking what became of it", what, error)
+                if asked_before and time.monotonic() > deadline:
+                    raise
+                asked_before = True
+            except StoreError:
+                # What was asked for before may have been late rather than lost, and be what is in the way now.
+                if asked_before and self._became(what, stands, deadline):
+                    return
+                raise
+            if self._became(what, stands, deadline):
+                return
+            time.sleep(_PAUSE)
+
+    def _became(self, what: str, stands: Callable[[], bool], deadline: float) -> bool:
+        """Whether the change was made, as soon as a NameNode can tell. Raises ServiceDown when none can in time."""
+        while True:
+            try:
+                return stands()
+            except ServiceDown as error:
+                if time.monotonic() + _PAUSE > deadline:
+                    raise ServiceDown(f"{what}: not known whether it was done: {error.message}") from error
+            time.sleep(_PAUSE)
+
+
+def _same(now: Status | None, before: Status) -> bool:
+    """Whether two sightings are of one entry: by inode id, else by what a rename leaves as it is."""
+    if now is None:
+        return False
+    if now.file_id or before.file_id:
+        return now.file_id == before.file_id
+    return (now.kind, now.length, now.mtime_ns) == (before.kind, before.length, before.mtime_ns)
+
+
+def _mismatch(moving: Status, target: str) -> StoreError:
+    if moving.kind is Kind.DIRECTORY:
+        return NotADirectory(f"{target} is not a directory")
+    return IsADirectory(f"{target} is a directory")
+
+
+def _milliseconds(ns: int | None) -> int | None:
+    return None if ns is None else ns // 1_000_000

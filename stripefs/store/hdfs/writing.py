@@ -1,0 +1,173 @@
+"""The writing half of `HdfsStore`: which client does what.
+
+Names, attributes and joins go to the NameNodes by WebHDFS where it answers, else by hdfs-native, which cannot join. A
+file for a chosen DataNode is sent to it by WebHDFS; any other by hdfs-native, for which the NameNode picks DataNodes,
+or, with `--hdfs-transport webhdfs`, to a live DataNode picked here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+from stripefs.errors import Busy, Exists, HostFailed, NotFound, ServiceDown, StoreError, Unsupported
+from stripefs.store.base import Attributes, Buffer, Host, Kind, Sink, Status
+from stripefs.store.hdfs.changes import Changes, WebCalls
+from stripefs.store.hdfs.native import NativeClient
+from stripefs.store.hdfs.nativewrite import NativeCalls, NativeSink
+from stripefs.store.hdfs.rest import NameNodeRest, RpcAddress
+from stripefs.store.hdfs.sink import PlacedSink
+from stripefs.store.hdfs.wire import request_target
+
+__all__ = ["DataNodeDirectory", "HdfsWriter"]
+
+
+class DataNodeDirectory(Protocol):
+    """What is known of the DataNodes."""
+
+    def address(self, name: str) -> str: ...
+
+    def known(self) -> Sequence[Host]: ...
+
+
+class HdfsWriter:
+    """Paths are HDFS's, in plain text; `root` is the store's own, which stays where it is.
+
+    rest is None where WebHDFS does not answer, native where the transport leaves it out, datanodes where files cannot
+    be placed. `stat` is the store's; timeout that of one silent host, in seconds.
+    """
+
+    def __init__(
+        self,
+        rest: NameNodeRest | None,
+        native: NativeClient | None,
+        datanodes: DataNodeDirectory | None,
+        stat: Callable[[str], Status],
+        *,
+        rpc: RpcAddress,
+        root: str,
+        user: str,
+        timeout: float,
+    ) -> None:
+        self._rest = rest
+        self._native = native
+        self._datanodes = datanodes
+        self._stat = stat
+        self._root = root or "/"
+        self._user = user
+        self._timeout = timeout
+        self._rpc = rpc
+        if rest is not None:
+            self._changes = Changes(WebCalls(rest, stat))
+        elif native is not None:
+            self._changes = Changes(NativeCalls(native, stat))
+        else:
+            raise ServiceDown("neither WebHDFS nor the RPC port can be used")
+
+    def create(self, path: str, *, host: str, block_size: int, replication: int, length: int | None) -> Sink:
+        with contextlib.suppress(NotFound):
+            self._stat(path)
+            raise Exists(f"{path} exists already")
+
+        def confirm() -> Status:
+            return self._stat(path)
+
+        def discard(at_most: int) -> None:
+            self._discard(path, at_most)
+
+        if not host and self._native is not None:
+            return NativeSink(
+                self._native, path, block_size=block_size, replication=replication, confirm=confirm, discard=discard
+            )
+        if self._datanodes is None:
+            raise Unsupported("files can be placed on a DataNode of one's choice only by WebHDFS")
+        name = host or self._any_datanode()
+        return PlacedSink(
+            self._datanodes.address(name),
+            self._target(path, block_size, replication),
+            path,
+            name=name,
+            timeout=self._timeout,
+            length=length,
+            confirm=confirm,
+            discard=discard,
+        )
+
+    def put(self, path: str, data: Iterable[Buffer], *, replace: bool) -> None:
+        if self._native is not None:
+            self._native.put(path, data, replace=replace)
+            return
+        folder, _, name = path.rpartition("/")
+        self._changes.make_directories(folder or "/")
+        passing = f"{folder}/.{name[:200]}.{uuid.uuid4().hex}.tmp"
+        sink = self.create(passing, host="", block_size=0, replication=0, length=None)
+        try:
+            for piece in data:
+                sink.write(piece)
+            sink.close()
+        except BaseException:
+            sink.abort()
+            raise
+        try:
+            self._changes.rename(passing, path, replace=replace)
+        except BaseException:
+            with contextlib.suppress(StoreError):
+                self._changes.remove(passing)
+            raise
+
+    def remove(self, path: str) -> None:
+        self._changes.remove(path)
+
+    def mkdir(self, path: str, mode: int) -> None:
+        self._changes.mkdir(path, mode)
+
+    def rmdir(self, path: str) -> None:
+        self._refuse_root(path)
+        self._changes.rmdir(path)
+
+    def rename(self, source: str, target: str, *, replace: bool) -> None:
+        self._refuse_root(source, target)
+        self._changes.rename(source, target, replace=replace)
+
+    def set_attributes(self, path: str, attributes: Attributes) -> None:
+        self._changes.set_attributes(path, attributes)
+
+    def concat(self, target: str, sources: Sequence[str]) -> None:
+        self._changes.concat(target, sources)
+
+    def _refuse_root(self, *paths: str) -> None:
+        if self._root in paths:
+            raise Busy("the root of the store stays where it is")
+
+    def _discard(self, path: str, at_most: int) -> None:
+        """Remove a file of ours that is no good. A longer one is none of ours."""
+        with contextlib.suppress(StoreError):
+            found = self._stat(path)
+            if found.kind is Kind.FILE and found.length <= at_most:
+                self._changes.remove(path)
+
+    def _any_datanode(self) -> str:
+        live = [host.name for host in self._datanodes.known() if host.live] if self._datanodes else []
+        if not live:
+            raise HostFailed("no DataNode is known that could take a file")
+        return random.choice(live)  # noqa: S311 - spreads load
+
+    def _target(self, path: str, block_size: int, replication: int) -> str:
+        assert self._rest is not None
+        rest = self._rest
+        parameters: dict[str, str | int] = {
+            "namenoderpcaddress": self._rpc.get(
+                lambda: rest.change("PUT", "CREATE", path, noredirect="true", overwrite="false")
+            ),
+            "overwrite": "false",
+            "createparent": "false",
+            "permission": "644",
+        }
+        if block_size:
+            parameters["blocksize"] = block_size
+        if replication:
+            parameters["replication"] = replication
+        return request_target(path, "CREATE", self._user, parameters)
