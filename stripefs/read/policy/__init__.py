@@ -32,6 +32,11 @@ one stream was to read and another has read, then the look-ahead of cursors that
 waits for may also take the place of the farthest look-ahead of the others; ranges shrink as the budget divided by the
 streams shrinks. So the bytes a reader waits for always find room, however many readers there are.
 
+**Little memory, many hosts.** The units of a striped file lie on a different host each, and all hosts are busy if the
+look-ahead holds something of every one. Where the budget has no room for several full ranges a host, ranges shrink and
+fewer of them run at each host: what a second host's reads hold is missing for the ninth. With 64 MiB and units of 4 MiB
+on 8 hosts that is three ranges of 2 MiB each and 0.99 of the hosts' rate (simulated, 5 ms a request; 0.84 without).
+
 **Slow and broken hosts.** A host that fails, or that sends nothing for a second while this process runs, is avoided
 for a while, twice as long each time. A range that is silent, or takes several times as long as its recent peers, is
 asked for again from another replica; the first answer counts. What fails is tried again, elsewhere first, until the

@@ -52,6 +52,8 @@ class HostTable:
     def __init__(self, *, per_host: int, total: int) -> None:
         # Half of all reads at most: one silent host must leave the others their threads.
         self.per_host = max(1, min(per_host, total // 2))
+        self.ahead = self.per_host
+        """How many of them may be for look-ahead."""
         self.total = total
         self.in_flight = 0
         self._hosts: dict[str, HostState] = {}
@@ -75,8 +77,8 @@ class HostTable:
         limit = self.limit(name)
         if demanded:
             limit = max(limit, self.total // 2)
-        elif state.on_probation(now):
-            limit = 1
+        elif name != ANY_HOST:
+            limit = 1 if state.on_probation(now) else min(limit, self.ahead)
         return state.in_flight < limit
 
     def choose(self, names: Sequence[str], now: float, *, demanded: bool, tried: Sequence[str] = ()) -> str | None:

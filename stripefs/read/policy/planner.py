@@ -71,7 +71,9 @@ class Planner:
         # A quarter of the threads is for readers that wait, and for second attempts.
         self.look_ahead_threads = max(1, limits.threads * 3 // 4)
         self._wanted: dict[Range, None] = {}
-        self._shares = Shares(limits.budget, limits.range_size)
+        self._shares = Shares(
+            limits.budget, limits.range_size, threads=self.look_ahead_threads, per_host=self.hosts.per_host
+        )
         self._looked = 0.0
         self._settled = False
         """Nothing that matters has changed since look-ahead found nothing to start."""
@@ -214,6 +216,7 @@ class Planner:
         if self._settled or self.hosts.in_flight >= self.look_ahead_threads:
             return started
         share = self._shares.share
+        self.hosts.ahead = self._shares.per_host
         queue: list[tuple[int, int, Span, Iterator[Span], FilePlan, Cursor]] = []
         for file in self.files:
             if file.failed is None:
