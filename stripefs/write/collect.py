@@ -220,7 +220,8 @@ class Collection:
         if not self._store.capabilities.put_if_absent:
             yield lambda: None
             return
-        lease = patiently(lambda: take(self._store, name))
+        owner = hidden.new_version()  # by which a second try knows what the first has done
+        lease = patiently(lambda: take(self._store, name, (), owner))
         renewed = time.monotonic()
 
         def keep() -> None:

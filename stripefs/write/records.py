@@ -53,10 +53,13 @@ class Found:
         folder, name = split(self.file)
         return join(folder, hidden.draft_name(name, self.record.version))
 
-    def place(self, part: RecordPart) -> bytes:
-        """Where a part is to be looked for."""
+    def place(self, store: Store, part: RecordPart) -> bytes:
+        """Where a part lies: in our pool, beside the record, or where the file was when it was written."""
         inside = pooled(part.path) if self.record.layout == "striped" else None
-        return hidden.pool_part(*inside) if inside else join(split(self.path)[0], split(part.path)[1])
+        if inside:
+            return hidden.pool_part(*inside)
+        beside = join(split(self.path)[0], split(part.path)[1])
+        return part.path if part.path != beside and not exists(store, beside) else beside
 
 
 def find(store: Store, path: bytes) -> list[Found]:
@@ -95,7 +98,7 @@ def is_spent(store: Store, view: StripedStore, record: Record, path: bytes) -> b
         if found.file != record.path:
             return False  # seen from another root, or moved: the pool that it means may not be ours
     parts = (part for segment in record.segments for part in segment.parts)
-    if any(exists(store, found.place(part)) for part in parts):
+    if any(exists(store, found.place(store, part)) for part in parts):
         return False
     return not exists(store, found.draft)
 

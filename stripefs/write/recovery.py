@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 
-from stripefs.errors import Exists, NotFound, StoreError, Transient
+from stripefs.errors import Exists, NotFound, StaleVersion, StoreError, Transient
 from stripefs.layout import hidden
 from stripefs.layout.record import RecordPart, RecordSegment
 from stripefs.layout.striped import MANIFEST_BLOCK_SIZE, Manifest, ManifestError, Part, Segment
@@ -24,7 +24,7 @@ from stripefs.store.base import Attributes, Buffer, Identity, Kind, Status, Stor
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.store.wrappers.striped_handle import PartFiles, StripedHandle
 from stripefs.write.lease import RENEW, Lease, take
-from stripefs.write.names import split
+from stripefs.write.names import join, split
 from stripefs.write.records import (
     Found,
     exists,
@@ -96,23 +96,24 @@ def _plan_joined(store: Store, view: StripedStore, found: Found) -> Plan:
             raise StoreError(f"{shown(found.file)} has changed since the parts were written that continue it")
         pieces, length = [(found.file, base.length)], base.length
     rest: Sequence[RecordSegment] = record.segments
-    joined = length_of(store, found.draft)
-    if joined is not None and base is None:
-        # A writer or a recovery that died while it joined parts: the draft is the first of them.
-        for count in range(len(rest), 0, -1):
-            if joined == sum(segment.length for segment in rest[:count]):
-                pieces, length, rest = [(found.draft, joined)], joined, rest[count:]
-                break
-    lost = ""
-    for segment in rest:
-        (part,) = segment.parts
-        at = found.place(part)
-        there = length_of(store, at)
-        if there != part.length:
-            lost = f"{shown(at)} " + ("is missing" if there is None else f"has {there} bytes, not {part.length}")
+    places = [found.place(store, segment.parts[0]) for segment in rest]
+    for carrier in (found.draft, *places[:1]):
+        # A writer or a recovery that died while it joined parts: one of these holds the first of them by now.
+        carried = length_of(store, carrier)
+        sums = [sum(segment.length for segment in rest[:count]) for count in range(len(rest) + 1)]
+        if carried and carried in sums[1:]:
+            count = sums.index(carried)
+            pieces, length = [*pieces, (carrier, carried)], length + carried
+            rest, places = rest[count:], places[count:]
             break
-        pieces.append((at, part.length))
-        length += part.length
+    lost = ""
+    for segment, at in zip(rest, places, strict=True):
+        there = length_of(store, at)
+        if there != segment.length:
+            lost = f"{shown(at)} " + ("is missing" if there is None else f"has {there} bytes, not {segment.length}")
+            break
+        pieces.append((at, segment.length))
+        length += segment.length
     return Plan(found, length, lost, tuple(pieces), base=base)
 
 
@@ -223,19 +224,24 @@ def _publish(
             f"{shown(target)} exists", hint="give another name by --to; --to this very name replaces what is there"
         )
     draft = planned.found.draft
-    left: list[bytes] = []
+    own = [path for path, _ in planned.pieces[1 if planned.base else 0 :]]
     if planned.manifest is not None:
         _write_manifest(store, draft, planned.manifest)
-    elif store.capabilities.concat and not planned.base:
-        _join(store, draft, [path for path, _ in planned.pieces], keep)
+    elif store.capabilities.concat and (planned.base is None or target == planned.found.file):
+        _join(store, draft, own, keep)
+        own = []
+        if planned.base is not None:
+            if not is_version_of(store, view, target, planned.base):
+                raise StaleVersion(f"{shown(target)} was changed meanwhile")
+            store.concat(target, [draft])
+            return
     else:
         _copy(store, draft, planned.pieces, keep)
-        left = [path for path, _ in planned.pieces[1 if planned.base else 0 :]]
     if planned.found.record.mode is not None and store.capabilities.attributes:
         store.set_attributes(draft, Attributes(mode=planned.found.record.mode))
     keep()
     store.rename(draft, target, replace=there is not None)
-    for path in left:
+    for path in own:
         with contextlib.suppress(StoreError):  # gc finds it
             store.remove(path)
     for part in planned.manifest.parts if planned.manifest else ():
@@ -255,6 +261,11 @@ def _join(store: Store, draft: bytes, paths: Sequence[bytes], keep: Callable[[],
     first, *rest = paths
     if first != draft:
         store.rename(first, draft, replace=True)
+    home = split(draft)[0]
+    for index, path in enumerate(rest):
+        if split(path)[0] != home:  # only what lies together can be joined
+            rest[index] = join(home, split(path)[1])
+            store.rename(path, rest[index], replace=True)
     for at in range(0, len(rest), SOURCES_AT_ONCE):
         keep()
         store.concat(draft, rest[at : at + SOURCES_AT_ONCE])
@@ -304,18 +315,25 @@ def _locks(store: Store, paths: Sequence[bytes], versions: Sequence[str]) -> Ite
 
     try:
         if store.capabilities.put_if_absent:
-            leases.extend(take(store, path, versions) for path in paths)
+            for path in paths:
+                leases.append(_take(store, path, versions))  # noqa: PERF401  # those taken must be let go when one fails
         yield keep
     finally:
         for lease in leases:
             lease.release()
 
 
+def _take(store: Store, path: bytes, versions: Sequence[str]) -> Lease:
+    owner = hidden.new_version()  # by which a second try knows what the first has done
+    return patiently(lambda: take(store, path, versions, owner))
+
+
 def _touch(store: Store, version: str) -> None:
     """Make a version of the pool young, so that a gc that has judged it already looks again and lets it be."""
-    path = hidden.version_folder(version) + b"/recover"
-    store.put(path, (), replace=True)
-    store.remove(path)
+    if exists(store, hidden.version_folder(version)):
+        path = hidden.version_folder(version) + b"/recover"
+        store.put(path, (), replace=True)
+        store.remove(path)
 
 
 def _part(part: RecordPart) -> Part:

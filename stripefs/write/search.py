@@ -196,6 +196,9 @@ class Search:
 
 
 def _looks_like_manifest(entry: Status) -> bool:
+    """Whether it may be the manifest of a file. What is hidden is of a file that is not published."""
+    if hidden.is_hidden(entry.name):
+        return False
     return may_be_manifest(entry.length) or entry.block_size == MANIFEST_BLOCK_SIZE
 
 
