@@ -16,7 +16,7 @@ from stripefs.write.names import Names
 from stripefs.write.policy import Layout, Shape, concat_shape, striped_shape
 from stripefs.write.segments import Column, Segment
 from stripefs.write.shared import Shared
-from stripefs.write.shipment import Shipment
+from stripefs.write.shipment import Folder, Shipment
 from stripefs.write.stream import Stream
 
 __all__ = ["Base", "Contents"]
@@ -38,6 +38,7 @@ class Contents:
         self._shared = shared
         self.wanted = wanted
         self._names = names
+        self._folder = Folder(names.folder)
         self.block = block
         self.account = shared.budget.account(self.cut)
         self.layout: Layout | None = None
@@ -125,7 +126,7 @@ class Contents:
             column.pieces(),
             column.size,
             self._names.pooled if pooled else self._names.beside,
-            folder=self._names.folder if pooled else b"",
+            folder=self._folder if pooled else None,
             unit=segment.shape.unit,
             block_size=segment.shape.block_size,
             group=segment.group,

@@ -40,6 +40,7 @@ class Publisher:
         self.attributes = Attributes()
         self._generation = 0
         self._saved_head: Shipment | None = None
+        self._outdated: list[bytes] = []  # to be removed once what takes their place stands
         self._record: bytes | None = None
         self._recorded = -1
 
@@ -55,26 +56,34 @@ class Publisher:
         contents = self._contents
         if self._recorded == contents.length:
             return
-        outdated = self._saved_head
         if contents.head is not None:
             await self._save_head()
         else:
             await contents.drain()
-            self._saved_head = None
+            self._outdate_head()
         before, self._record = self._record, self._names.record()
         await self._effects.put(self._record, self._record_now().to_bytes())
         self._recorded = contents.length
-        rubbish = [before] if before not in (None, self._record) else []
-        if outdated is not None and outdated is not self._saved_head:
-            rubbish.append(outdated.path)
-        if rubbish:
-            await self._effects.clear([path for path in rubbish if path is not None])
+        if before not in (None, self._record):
+            self._outdated.append(before)
+        await self._clear_outdated()
+
+    def _outdate_head(self) -> None:
+        if self._saved_head is not None:
+            self._outdated.append(self._saved_head.path)
+            self._saved_head = None
+
+    async def _clear_outdated(self) -> None:
+        outdated, self._outdated = self._outdated, []
+        if outdated:
+            await self._effects.clear(outdated)
 
     async def _save_head(self) -> Shipment:
         """The head stands in the store as one object."""
         saved, head = self._saved_head, self._contents.head
         assert head is not None
         if saved is None or saved.size != head.size:
+            self._outdate_head()
             saved = self._contents.ship_head()
             await saved.ended.wait()
             await self._contents.drain()
@@ -135,9 +144,11 @@ class Publisher:
 
     async def forget_record(self) -> None:
         """Remove the record and what only it needs."""
+        self._outdate_head()
         if self._record is not None:
-            await self._effects.clear([self._record])
+            self._outdated.append(self._record)
             self._record = None
+        await self._clear_outdated()
         self._recorded = self._contents.length
 
     async def _publish_head(self) -> None:
@@ -235,10 +246,11 @@ class Publisher:
 
     def leftovers(self) -> list[bytes]:
         """Paths of what this publisher made besides the contents' parts. They are forgotten here."""
-        left = [self._record] if self._record is not None else []
-        if self._saved_head is not None and self._saved_head.landed:
-            left.append(self._saved_head.path)
-        self._record, self._saved_head, self._recorded = None, None, -1
+        self._outdate_head()
+        left, self._outdated = self._outdated, []
+        if self._record is not None:
+            left.append(self._record)
+        self._record, self._recorded = None, -1
         return left
 
 

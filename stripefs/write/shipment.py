@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import trio
 
 from stripefs.errors import Abandoned, Exists, HostFailed, NotFound, StoreError, Transient
 from stripefs.layout.sums import PartTable, digest_of, table_length
-from stripefs.store.base import Buffer, Sink, Status, Store
+from stripefs.store.base import Buffer, Status, Store
 
-__all__ = ["Attempt", "Group", "Shipment", "send"]
+__all__ = ["Attempt", "Folder", "Group", "Shipment", "send"]
 
 
 class Group:
@@ -23,13 +23,38 @@ class Group:
         self.hosts: set[str] = set()
 
 
+class Folder:
+    """A directory that is made when the first shipment needs it. For many threads."""
+
+    def __init__(self, path: bytes) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._made = False
+
+    def make(self, store: Store) -> None:
+        """It is there, and those above it."""
+        with self._lock:
+            if self._made:
+                return
+            at = b""
+            for name in self._path.split(b"/")[1:]:
+                at += b"/" + name
+                with contextlib.suppress(Exists):
+                    store.mkdir(at)
+            self._made = True
+
+    def lost(self) -> None:
+        """It is not there, as it turned out."""
+        self._made = False
+
+
 @dataclass(eq=False)
 class Shipment:
     """`chunks`, `size` bytes in all, to become one file.
 
     unit: a table of checksums goes behind the bytes when it is not 0 (parts of striped files). place answers the path
     for every try anew, so that a try that was given up cannot harm the next. group: shipments of one group go to
-    different hosts as far as there are any. folder is made where it is missing, unless it is b"". on_end is called on
+    different hosts as far as there are any. folder is made before, if there is one. on_end is called on
     trio's thread once `status` or `error` stands.
     """
 
@@ -39,7 +64,7 @@ class Shipment:
     unit: int = 0
     block_size: int = 0
     group: Group = field(default_factory=Group)
-    folder: bytes = b""
+    folder: Folder | None = None
     on_end: Callable[[Shipment], None] | None = None
 
     path: bytes = b""
@@ -102,7 +127,9 @@ def send(store: Store, shipment: Shipment, attempt: Attempt) -> tuple[Status, by
         raise Abandoned("nobody wants this part any more")
     table = PartTable(shipment.unit) if shipment.unit else None
     total = shipment.size + (table_length(shipment.size, shipment.unit) if table else 0)
-    sink = _create(store, shipment, attempt, total)
+    if shipment.folder is not None:
+        shipment.folder.make(store)
+    sink = store.create(attempt.path, host=attempt.host, block_size=shipment.block_size, length=total)
     digest = b""
     try:
         for chunk in shipment.chunks:
@@ -121,6 +148,9 @@ def send(store: Store, shipment: Shipment, attempt: Attempt) -> tuple[Status, by
         sink.abort()
         if isinstance(error, HostFailed):
             error.host = error.host or attempt.host
+        elif isinstance(error, NotFound) and shipment.folder is not None:
+            shipment.folder.lost()
+            raise Transient(f"the folder of {attempt.path!r} went: {error.message}") from error
         elif not isinstance(error, Exception):  # a panic of a client written in Rust is no Exception
             raise StoreError(f"the client failed unexpectedly: {error!r}") from None
         raise
@@ -130,21 +160,6 @@ def send(store: Store, shipment: Shipment, attempt: Attempt) -> tuple[Status, by
             raise Abandoned("nobody wants this part any more")
         raise Transient(f"{attempt.path!r} has {status.length} bytes in the store instead of {total}")
     return status, digest
-
-
-def _create(store: Store, shipment: Shipment, attempt: Attempt, length: int) -> Sink:
-    create = partial(store.create, attempt.path, host=attempt.host, block_size=shipment.block_size, length=length)
-    try:
-        return create()
-    except NotFound:
-        if not shipment.folder:
-            raise
-    at = b""
-    for name in shipment.folder.split(b"/")[1:]:
-        at += b"/" + name
-        with contextlib.suppress(Exists):
-            store.mkdir(at)
-    return create()
 
 
 def _remove(store: Store, path: bytes) -> None:

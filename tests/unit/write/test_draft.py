@@ -160,6 +160,20 @@ async def test_sync_leaves_a_record_of_all_bytes(store, tmp_path, layout, size):
     assert not {name for name in hidden(tmp_path) if not name.startswith(".stripefs/")}
 
 
+@pytest.mark.parametrize("sizes", [(0, 1), (10, 20), (1000, MIB), (0, 1000, 3 * MIB)])
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_heads_saved_by_earlier_syncs_go(store, tmp_path, layout, sizes):
+    async with writing(store, layout=layout) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        for size in sizes:
+            await draft.write(draft.length, content(sizes[-1])[draft.length : size])
+            if size != sizes[-1]:
+                await draft.sync()
+        await draft.publish(final=True)
+    assert load(store, b"/file") == content(sizes[-1])
+    assert not {name for name in hidden(tmp_path) if not name.startswith(".stripefs/")}
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_abandoned_after_sync(store, tmp_path, layout):
     """A writer that was killed leaves what is durable; one that gives up leaves nothing."""
