@@ -31,8 +31,8 @@ from stripefs import __version__, logs
 from stripefs.errors import StripefsError
 from stripefs.mount import channel as talk
 from stripefs.mount import kernel
+from stripefs.mount.changes import operations_for
 from stripefs.mount.journal import Board, MemoryJournal
-from stripefs.mount.operations import TreeOperations
 from stripefs.mount.served import ServedTree
 from stripefs.mount.service import Request, Service
 from stripefs.settings import MountSettings, mount_settings
@@ -172,7 +172,8 @@ class _Worker:
 
         gc.freeze()  # what was loaded is for good, and need not be looked at again
         _survive_vanished_requests()
-        pyfuse3.init(TreeOperations(tree, self._board, on_init), f"/dev/fd/{number}", set(_OPTIONS))
+        operations = operations_for(tree, self._board, on_init, writable=self._mount.rw)
+        pyfuse3.init(operations, f"/dev/fd/{number}", set(_OPTIONS))
         await pyfuse3.main(max_tasks=TASKS)
 
     async def _announce(self) -> None:

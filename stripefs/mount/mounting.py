@@ -32,8 +32,8 @@ _FLAGS = {
 """MS_* of include/uapi/linux/mount.h."""
 
 _OFF = {"suid": "nosuid", "dev": "nodev", "exec": "noexec", "async": "sync"}
-_OURS = frozenset(("nonempty", "rw", "defaults"))  # rw: until writing is there a mount is ro whatever is asked for
-_ALWAYS = ("ro", "nosuid", "nodev")
+_OURS = frozenset(("nonempty", "rw", "defaults"))  # rw among the options says nothing: MountSettings.rw does
+_ALWAYS = ("nosuid", "nodev")
 _SECURITY = ("context=", "fscontext=", "defcontext=", "rootcontext=")
 
 
@@ -69,7 +69,7 @@ def check_mountpoint(job: Job) -> str:
 def mount_device(job: Job, source: str) -> int:
     """Mount a new connection at `job.mount.mountpoint` and answer its descriptor. Raises MountError."""
     mount = job.mount
-    names = [*_ALWAYS, *mount.options]
+    names = [*(() if mount.rw else ("ro",)), *_ALWAYS, *mount.options]
     extra = [name for name in names if name.startswith(_SECURITY)]
     known = {*_FLAGS, *_OFF, *_OURS, *extra}
     for name in names:

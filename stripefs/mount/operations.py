@@ -23,7 +23,7 @@ from stripefs.errors import NotFound, StripefsError
 from stripefs.mount.journal import Board
 from stripefs.mount.served import ServedAttributes, ServedTree
 
-__all__ = ["TreeOperations"]
+__all__ = ["WRITING", "TreeOperations", "entry_of", "handler"]
 
 _log = logging.getLogger(__name__)
 
@@ -42,10 +42,10 @@ _REPEAT_AFTER = 5.0
 _BLOCK = 4096
 """st_blksize and the unit of statfs. The kernel derives the inode's block bits from it, so it stays the page size."""
 
-_WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_APPEND | os.O_CREAT
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_TRUNC | os.O_APPEND | os.O_CREAT
 
 
-def _handler(function: Callable[_P, Coroutine[Any, Any, _R]]) -> Callable[_P, Coroutine[Any, Any, _R]]:
+def handler(function: Callable[_P, Coroutine[Any, Any, _R]]) -> Callable[_P, Coroutine[Any, Any, _R]]:
     """The border at which every exception becomes an errno; counts what was answered and what failed."""
 
     @functools.wraps(function)
@@ -58,7 +58,7 @@ def _handler(function: Callable[_P, Coroutine[Any, Any, _R]]) -> Callable[_P, Co
             raise
         except StripefsError as error:
             self.count(error.errno)
-            if error.errno not in _ORDINARY:
+            if error.errno not in self.ordinary:
                 self.report(function.__name__, error)
             raise FUSEError(error.errno) from None
         except (trio.Cancelled, GeneratorExit, KeyboardInterrupt, SystemExit):
@@ -79,6 +79,9 @@ class TreeOperations(pyfuse3.Operations):
     supports_dot_lookup = False
     enable_writeback_cache = False
 
+    ordinary = _ORDINARY
+    """Error numbers that are answers like any other."""
+
     def __init__(self, tree: ServedTree, board: Board, on_init: Callable[[], None]) -> None:
         super().__init__()
         self.enable_acl = tree.posix_acl
@@ -91,7 +94,7 @@ class TreeOperations(pyfuse3.Operations):
         self._on_init()
 
     def count(self, error: int) -> None:
-        self._board.count(answered=1, failed=1 if error and error not in _ORDINARY else 0)
+        self._board.count(answered=1, failed=1 if error and error not in self.ordinary else 0)
 
     def report(self, request: str, error: StripefsError) -> None:
         """Log a failed request, once in a while if such failures repeat."""
@@ -106,10 +109,10 @@ class TreeOperations(pyfuse3.Operations):
 
     # Names and attributes
 
-    @_handler
+    @handler
     async def lookup(self, parent_inode: InodeT, name: bytes, ctx: RequestContext) -> EntryAttributes:
         try:
-            return _entry(await self._tree.lookup(parent_inode, name))
+            return entry_of(await self._tree.lookup(parent_inode, name))
         except NotFound:
             # Number 0 lets the kernel remember that there is nothing, for as long as it believes what there is.
             absent = EntryAttributes()
@@ -121,61 +124,61 @@ class TreeOperations(pyfuse3.Operations):
         with contextlib.suppress(FUSEError):  # it has no reply that could carry an error
             await self._forget(inode_list)
 
-    @_handler
+    @handler
     async def _forget(self, inode_list: Sequence[tuple[InodeT, int]]) -> None:
         self._tree.forget(inode_list)
 
-    @_handler
+    @handler
     async def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes:
-        return _entry(await self._tree.getattr(inode))
+        return entry_of(await self._tree.getattr(inode))
 
-    @_handler
+    @handler
     async def readlink(self, inode: InodeT, ctx: RequestContext) -> bytes:
         return await self._tree.readlink(inode)
 
-    @_handler
+    @handler
     async def access(self, inode: InodeT, mode: int, ctx: RequestContext) -> bool:
         return not mode & os.W_OK  # permission bits are the kernel's part (default_permissions)
 
     # Files
 
-    @_handler
+    @handler
     async def open(self, inode: InodeT, flags: int, ctx: RequestContext) -> FileInfo:
-        if flags & _WRITING:
+        if flags & WRITING:
             raise FUSEError(errno.EROFS)
         # A node is one version, so what the kernel cached of it stays true.
         return FileInfo(fh=FileHandleT(await self._tree.open(inode)), keep_cache=True)
 
-    @_handler
+    @handler
     async def read(self, fh: FileHandleT, off: int, size: int) -> bytes:
         data = await self._tree.read(fh, off, size)
         self._board.count(read_bytes=len(data))
         return cast(bytes, data)  # pyfuse3 takes any contiguous buffer
 
-    @_handler
+    @handler
     async def release(self, fh: FileHandleT) -> None:
         await self._tree.release(fh)
 
     # Directories
 
-    @_handler
+    @handler
     async def opendir(self, inode: InodeT, ctx: RequestContext) -> FileHandleT:
         return FileHandleT(await self._tree.opendir(inode))
 
-    @_handler
+    @handler
     async def readdir(self, fh: FileHandleT, start_id: int, token: ReaddirToken) -> None:
         def show(name: bytes, attributes: ServedAttributes, cookie: int) -> bool:
-            return pyfuse3.readdir_reply(token, name, _entry(attributes), cookie)
+            return pyfuse3.readdir_reply(token, name, entry_of(attributes), cookie)
 
         await self._tree.readdir(fh, start_id, show)
 
-    @_handler
+    @handler
     async def releasedir(self, fh: FileHandleT) -> None:
         await self._tree.releasedir(fh)
 
     # The rest
 
-    @_handler
+    @handler
     async def statfs(self, ctx: RequestContext) -> StatvfsData:
         space = await self._tree.statfs()
         answer = StatvfsData()
@@ -186,14 +189,14 @@ class TreeOperations(pyfuse3.Operations):
         answer.f_namemax = 255
         return answer
 
-    @_handler
+    @handler
     async def getxattr(self, inode: InodeT, name: bytes, ctx: RequestContext) -> bytes:
         value = await self._tree.getxattr(inode, name)
         if value is None:
             raise FUSEError(pyfuse3.ENOATTR)
         return value
 
-    @_handler
+    @handler
     async def listxattr(self, inode: InodeT, ctx: RequestContext) -> Sequence[bytes]:
         names = await self._tree.listxattr(inode)
         # Only root may read trusted attributes, and the kernel leaves it to the file system not to name them.
@@ -211,7 +214,7 @@ for _name in (
     setattr(TreeOperations, _name, _read_only)
 
 
-def _entry(attributes: ServedAttributes) -> EntryAttributes:
+def entry_of(attributes: ServedAttributes) -> EntryAttributes:
     entry = EntryAttributes()
     entry.st_ino = InodeT(attributes.id)
     entry.entry_timeout = entry.attr_timeout = attributes.valid

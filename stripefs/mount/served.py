@@ -1,17 +1,17 @@
 """What a tree must be able to do so that FUSE can serve it: `stripefs.tree`, and whatever else is mounted.
 
 Every call answers or raises an error of `stripefs.errors`, whose errno the caller of the system call gets. Node 1 is
-the root. Mounts are read-only.
+the root. A mount is read-only unless its tree is a `WritableServedTree` and its settings say that it may be written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from stripefs.store.base import Buffer, Space
 
-__all__ = ["ROOT", "ServedAttributes", "ServedTree", "Show"]
+__all__ = ["ROOT", "ServedAttributes", "ServedTree", "Show", "WritableServedTree"]
 
 ROOT = 1
 
@@ -89,3 +89,49 @@ class ServedTree(Protocol):
 
     async def getxattr(self, node_id: int, name: bytes) -> bytes | None:
         """None where there is none of that name."""
+
+
+@runtime_checkable
+class WritableServedTree(ServedTree, Protocol):
+    """A tree that can be changed. `flags` are those of open(2); `thread` is who asks, as the kernel numbers it.
+
+    A file that is being written has a node of its own, of which the kernel believes nothing. Names that are not there
+    are not remembered either.
+    """
+
+    async def create(
+        self, parent: int, name: bytes, mode: int, flags: int, thread: int
+    ) -> tuple[int, ServedAttributes, bool]:
+        """A handle of a new file (or of one that was made meanwhile), and whether it is for direct I/O."""
+
+    async def open_writing(self, node_id: int, flags: int, thread: int) -> tuple[int, bool]:
+        """A handle to write, and whether it is for direct I/O. StaleVersion: look the path up and open that node."""
+
+    async def write(self, handle: int, offset: int, data: Buffer) -> None: ...
+
+    async def flush(self, handle: int) -> None:
+        """A descriptor was closed, of which there may be others. Raises what writing met."""
+
+    async def fsync(self, handle: int) -> None: ...
+    async def mkdir(self, parent: int, name: bytes, mode: int) -> ServedAttributes: ...
+    async def rmdir(self, parent: int, name: bytes) -> None: ...
+    async def unlink(self, parent: int, name: bytes) -> None: ...
+
+    async def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes, *, replace: bool) -> None:
+        """Raises Exists where something is in the way and is not to be replaced."""
+
+    async def setattr(
+        self,
+        node_id: int,
+        *,
+        size: int | None,
+        mode: int | None,
+        uid: int | None,
+        gid: int | None,
+        mtime_ns: int | None,
+        atime_ns: int | None,
+    ) -> ServedAttributes:
+        """Change what is not None. mode holds permission bits only. StaleVersion: look the path up, and do it there."""
+
+    async def setxattr(self, node_id: int, name: bytes, value: bytes) -> None: ...
+    async def removexattr(self, node_id: int, name: bytes) -> None: ...

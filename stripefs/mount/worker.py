@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import secrets
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -18,7 +19,11 @@ from stripefs.settings import Settings, redact
 from stripefs.store.allocator import tune_allocator
 from stripefs.store.base import Kind, Store
 from stripefs.store.url import open_store
+from stripefs.store.wrappers.striped import StripedStore
 from stripefs.tree import State, Tree
+
+if TYPE_CHECKING:
+    from stripefs.mount.writing import Writing
 
 __all__ = ["StoreBackend"]
 
@@ -37,7 +42,9 @@ class StoreBackend:
         self._settings = dataclasses.replace(settings, mount=start.mount)
         self._start = start
         self._file_ids = bool(start.kept.get("file_ids"))
-        self._store: Store
+        self._writer = str(start.kept.get("writer") or secrets.token_hex(8))
+        self._writing: Writing | None = None
+        self._store: StripedStore
         self._reader: Reader
         self._tree: Tree
 
@@ -47,17 +54,28 @@ class StoreBackend:
 
     @property
     def kept(self) -> dict[str, Any]:
-        return {"file_ids": self._store.capabilities.file_ids}
+        return {"file_ids": self._store.capabilities.file_ids, "writer": self._writer}
 
     async def open(self) -> None:
         tune_allocator()
-        self._store = await (self._check_source() if self._start.first else self._open_store())
+        store = await (self._check_source() if self._start.first else self._open_store())
+        self._store = StripedStore(store, self._settings.write.trust_pool)
+        if self._settings.mount.rw:
+            from stripefs.mount.writing import Writing  # what only reads starts without all that
+
+            self._writing = Writing(self._store, self._settings, self._writer)
 
     async def run(self, *, task_status: trio.TaskStatus[ServedTree]) -> None:
         self._reader = Reader(self._store, self._settings.read)
+        state = State(self._start.journal)
+        state.replay(self._start.journal.load())
         async with trio.open_nursery() as nursery:
             await nursery.start(self._reader.run)
-            self._tree = self._make_tree()
+            if self._writing is None:
+                self._tree = Tree(self._store, self._reader, state=state, **self._tree_options)
+                task_status.started(self._tree)
+                return
+            self._tree = await nursery.start(self._writing.run, self._reader, state, self._tree_options)
             task_status.started(self._tree)
 
     def status(self) -> dict[str, Any]:
@@ -66,6 +84,7 @@ class StoreBackend:
             "tree": self._tree.snapshot(),
             "reader": self._reader.snapshot(),
             "store": self._store.describe(),
+            **({"writer": self._writing.status()} if self._writing is not None else {}),
             # What `probe` needs to reach the source the same way; the URL without secrets.
             "settings": {
                 "store": dataclasses.asdict(settings.store) | {"url": self._store.url},
@@ -123,20 +142,16 @@ class StoreBackend:
             hint="see whether its host and port are right",
         )
 
-    def _make_tree(self) -> Tree:
+    @property
+    def _tree_options(self) -> dict[str, Any]:
         mount = self._settings.mount
-        state = State(self._start.journal)
-        state.replay(self._start.journal.load())
-        return Tree(
-            self._store,
-            self._reader,
-            state=state,
-            attr_timeout=mount.attr_timeout,
-            io_timeout=self._settings.read.io_timeout,
-            umask=mount.umask,
-            uid=mount.uid,
-            gid=mount.gid,
-        )
+        return {
+            "attr_timeout": mount.attr_timeout,
+            "io_timeout": self._settings.read.io_timeout,
+            "umask": mount.umask,
+            "uid": mount.uid,
+            "gid": mount.gid,
+        }
 
 
 if __name__ == "__main__":

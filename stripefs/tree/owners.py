@@ -9,9 +9,10 @@ from __future__ import annotations
 import grp
 import os
 import pwd
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from stripefs.store.base import Status
+from stripefs.tree.refusals import NotPermitted
 
 __all__ = ["Owners"]
 
@@ -45,6 +46,26 @@ class Owners:
     def gid(self, name: str) -> int:
         return self._gid if self._gid >= 0 else self._gids.get(name, self._own_gid)
 
+    def owner(self, uid: int, now: str, like: str) -> str | None:
+        """The name in the store of the user with this number here; None where `now` is that user's already.
+
+        `like` is some owner in the store, which tells whether names are kept there or numbers. Raises NotPermitted
+        where the mount shows one user as the owner of everything. Blocks as `learn` does.
+        """
+        if self.uid(now) == uid:
+            return None
+        if self._uid >= 0:
+            raise NotPermitted("this mount shows one user as the owner of everything")
+        return str(uid) if like.isdigit() else _name(pwd.getpwuid, uid)
+
+    def group(self, gid: int, now: str, like: str) -> str | None:
+        """The same for groups."""
+        if self.gid(now) == gid:
+            return None
+        if self._gid >= 0:
+            raise NotPermitted("this mount shows one group as that of everything")
+        return str(gid) if like.isdigit() else _name(grp.getgrgid, gid)
+
     def _find_uid(self, name: str) -> int:
         try:
             return pwd.getpwnam(name).pw_uid
@@ -56,6 +77,13 @@ class Owners:
             return grp.getgrnam(name).gr_gid
         except (KeyError, ValueError, UnicodeEncodeError):
             return _number(name, self._own_gid)
+
+
+def _name(find: Callable[[int], Sequence[object]], number: int) -> str:
+    try:
+        return str(find(number)[0])
+    except KeyError:
+        return str(number)
 
 
 def _number(text: str, default: int) -> int:

@@ -3,7 +3,7 @@
 A node id stands for one *version* of a path. It is derived, never handed out in turn: the first 63 bits of a BLAKE2b
 hash over (parent id, name, kind, identity), moved on by one while another node holds it. So a version that the kernel
 forgot and looks up again keeps its inode number, and a replaced file gets a new one. Directories have no identity:
-their id is that of their path.
+their id is that of their path. A version that this mount itself renamed, or gave other times, stays the node it was.
 
 Every change is also a record, so that the worker that follows a dead one can carry on. Records gather in a buffer that
 `commit` hands to the journal as one unit; callers commit *before* the reply that reveals what changed. `replay`
@@ -18,6 +18,10 @@ Records (little endian; `str` and `bytes` fields are a 16-bit length and the byt
     D  handle u64, id u64                                      a directory was opened
     C  handle u64, name                                        the handle's next cookie stands for name
     R  handle u64                                              released
+    M  id u64, parent u64, length u64, mtime_ns i64,
+       name, file_id                                           moved by this mount, or its times set; current
+    I  number u32, key                                         a change of names is about to be made
+    J  number u32                                              it was answered
 """
 
 from __future__ import annotations
@@ -29,21 +33,19 @@ from hashlib import blake2b
 from typing import Protocol
 
 from stripefs.store.base import Identity, Kind, Status
+from stripefs.tree.records import KIND_NUMBER, KINDS, RecordReader, pack_bytes, pack_status, unpack_status
 
 __all__ = ["ROOT", "DirectoryHandle", "FileHandle", "Journal", "NoJournal", "Node", "State"]
 
 ROOT = 1
 _MASK = (1 << 63) - 1
 
-_KINDS = (Kind.FILE, Kind.DIRECTORY, Kind.SYMLINK, Kind.OTHER)
-_KIND_NUMBER = {kind: number for number, kind in enumerate(_KINDS)}
-
 _NODE = struct.Struct("<QQIB?Qq")
 _COUNT32 = struct.Struct("<QI")
 _COUNT64 = struct.Struct("<QQ")
 _HANDLE = struct.Struct("<Q")
-_STATUS = struct.Struct("<BQqqIQII")
-_LENGTH = struct.Struct("<H")
+_MOVED = struct.Struct("<QQQq")
+_NUMBER = struct.Struct("<I")
 
 
 class Journal(Protocol):
@@ -102,13 +104,17 @@ class DirectoryHandle:
 
 
 class State:
-    """Nodes by id and handles by number. `current` holds the version last seen at (parent id, name)."""
+    """Nodes by id and handles by number. `current` holds the version last seen at (parent id, name).
+
+    `intents` are changes of names by number: those begun and not answered yet, also by a worker that is dead.
+    """
 
     def __init__(self, journal: Journal | None = None) -> None:
         self.nodes: dict[int, Node] = {ROOT: Node(ROOT, ROOT, b"", Kind.DIRECTORY, None, lookups=1)}
         self.current: dict[tuple[int, bytes], int] = {}
         self.files: dict[int, FileHandle] = {}
         self.directories: dict[int, DirectoryHandle] = {}
+        self.intents: dict[int, bytes] = {}
         self._next_handle = 1
         self._journal = journal or NoJournal()
         self._pending = bytearray()
@@ -126,6 +132,9 @@ class State:
 
     def id_of(self, parent: int, name: bytes, kind: Kind, identity: Identity | None) -> int:
         """The id that this version has or would have."""
+        node = self.current.get((parent, name), 0)
+        if (known := self.nodes.get(node)) is not None and known.kind is kind and known.identity == identity:
+            return node  # also one that was moved here
         node = _derive(parent, name, kind, identity)
         while True:
             other = self.nodes.get(node)
@@ -163,10 +172,30 @@ class State:
         node.lookups = max(0, node.lookups - count)
         self._collect(node)
 
+    def amend(self, node_id: int, parent: int, name: bytes, identity: Identity | None) -> None:
+        """This mount moved a version to (parent, name), or changed what makes its identity and not its bytes."""
+        node = self.nodes[node_id]
+        reference = identity or Identity(0, 0, "")
+        self._pending += b"M" + _MOVED.pack(node_id, parent, reference.length, reference.mtime_ns)
+        self._pending += pack_bytes(name) + pack_bytes(reference.file_id.encode())
+        self._move(node, parent, name, identity)
+
+    def intend(self, key: bytes) -> int:
+        """Note, with the next commit, that a change of names is about to be made; its number, for `settle`."""
+        number = max(self.intents, default=0) + 1
+        self.intents[number] = key
+        self._pending += b"I" + _NUMBER.pack(number) + pack_bytes(key)
+        return number
+
+    def settle(self, number: int) -> None:
+        """An intended change was answered, or never will be. No error for one that is settled already."""
+        if self.intents.pop(number, None) is not None:
+            self._pending += b"J" + _NUMBER.pack(number)
+
     def open_file(self, node_id: int, status: Status) -> int:
         """A new handle of the file version `node_id`, whose status is `status`."""
         handle = self._number()
-        self._pending += b"O" + _COUNT64.pack(handle, node_id) + _pack_status(status)
+        self._pending += b"O" + _COUNT64.pack(handle, node_id) + pack_status(status)
         self._hold_file(handle, node_id, status)
         return handle
 
@@ -180,7 +209,7 @@ class State:
         """The cookie of the position after `name`; one more in the handle's sequence."""
         names = self.directories[handle].names
         names.append(name)
-        self._pending += b"C" + _HANDLE.pack(handle) + _pack_bytes(name)
+        self._pending += b"C" + _HANDLE.pack(handle) + pack_bytes(name)
         return len(names)
 
     def release(self, handle: int) -> Node | None:
@@ -217,28 +246,30 @@ class State:
                 yield bytes(out)
                 out.clear()
         for handle, file in self.files.items():
-            out += b"O" + _COUNT64.pack(handle, file.node) + _pack_status(file.status)
+            out += b"O" + _COUNT64.pack(handle, file.node) + pack_status(file.status)
         for handle, directory in self.directories.items():
             out += b"D" + _COUNT64.pack(handle, directory.node)
             for name in directory.names:
-                out += b"C" + _HANDLE.pack(handle) + _pack_bytes(name)
+                out += b"C" + _HANDLE.pack(handle) + pack_bytes(name)
+        for number, key in self.intents.items():
+            out += b"I" + _NUMBER.pack(number) + pack_bytes(key)
         yield bytes(out)
 
     def replay(self, payloads: Iterable[bytes]) -> None:
         """Apply records of an earlier worker. Call it on a fresh state."""
         for payload in payloads:
-            reader = _Reader(payload)
+            reader = RecordReader(payload)
             while reader.more():
                 self._apply(reader)
         self._pending.clear()
 
-    def _apply(self, reader: _Reader) -> None:
+    def _apply(self, reader: RecordReader) -> None:
         tag = reader.take(1)
         if tag == b"N":
             node_id, parent, lookups, kind, current, length, mtime_ns = reader.unpack(_NODE)
             name, file_id = reader.text(), reader.text().decode()
-            identity = None if _KINDS[kind] is Kind.DIRECTORY else Identity(length, mtime_ns, file_id)
-            self._add(Node(node_id, parent, name, _KINDS[kind], identity, lookups))
+            identity = None if KINDS[kind] is Kind.DIRECTORY else Identity(length, mtime_ns, file_id)
+            self._add(Node(node_id, parent, name, KINDS[kind], identity, lookups))
             if current:
                 self.current[parent, name] = node_id
         elif tag == b"L":
@@ -250,7 +281,7 @@ class State:
             self.forget(*reader.unpack(_COUNT64))
         elif tag == b"O":
             handle, node_id = reader.unpack(_COUNT64)
-            self._hold_file(handle, node_id, _unpack_status(reader))
+            self._hold_file(handle, node_id, unpack_status(reader))
         elif tag == b"D":
             self._hold_directory(*reader.unpack(_COUNT64))
         elif tag == b"C":
@@ -258,6 +289,17 @@ class State:
             self.directories[handle].names.append(reader.text())
         elif tag == b"R":
             self.release(*reader.unpack(_HANDLE))
+        elif tag == b"M":
+            node_id, parent, length, mtime_ns = reader.unpack(_MOVED)
+            name, file_id = reader.text(), reader.text().decode()
+            node = self.nodes[node_id]
+            self._move(node, parent, name, None if node.kind is Kind.DIRECTORY else Identity(length, mtime_ns, file_id))
+        elif tag == b"I":
+            (number,) = reader.unpack(_NUMBER)
+            self.intents[number] = reader.text()
+        elif tag == b"J":
+            (number,) = reader.unpack(_NUMBER)
+            self.intents.pop(number, None)
         else:
             raise ValueError(f"unknown journal record {tag!r}")
 
@@ -267,6 +309,16 @@ class State:
         self.nodes[node.id] = node
         self.nodes[node.parent].children += 1
         return node
+
+    def _move(self, node: Node, parent: int, name: bytes, identity: Identity | None) -> None:
+        if self.current.get((node.parent, node.name)) == node.id:
+            del self.current[node.parent, node.name]
+        former = self.nodes[node.parent]
+        former.children -= 1
+        self.nodes[parent].children += 1
+        node.parent, node.name, node.identity = parent, name, identity
+        self.current[parent, name] = node.id
+        self._collect(former)
 
     def _collect(self, node: Node) -> None:
         """Drop a node that nothing refers to any more, and then perhaps its parent."""
@@ -301,13 +353,13 @@ class State:
             node.id,
             node.parent,
             node.lookups,
-            _KIND_NUMBER[node.kind],
+            KIND_NUMBER[node.kind],
             current,
             identity.length,
             identity.mtime_ns,
         )
-        self._pending += _pack_bytes(node.name)
-        self._pending += _pack_bytes(identity.file_id.encode())
+        self._pending += pack_bytes(node.name)
+        self._pending += pack_bytes(identity.file_id.encode())
 
     def _parents_first(self) -> Iterator[Node]:
         """All nodes but the root, each after its parent."""
@@ -328,68 +380,3 @@ def _derive(parent: int, name: bytes, kind: Kind, identity: Identity | None) -> 
         else (f"{parent} {kind.value} {identity.length} {identity.mtime_ns} {identity.file_id}")
     )
     return int.from_bytes(blake2b(text.encode() + b"\0" + name, digest_size=8).digest(), "little") & _MASK
-
-
-class _Reader:
-    __slots__ = ("_at", "_payload")
-
-    def __init__(self, payload: bytes) -> None:
-        self._payload = payload
-        self._at = 0
-
-    def more(self) -> bool:
-        return self._at < len(self._payload)
-
-    def take(self, size: int) -> bytes:
-        self._at += size
-        return self._payload[self._at - size : self._at]
-
-    def unpack(self, form: struct.Struct) -> tuple[int, ...]:
-        self._at += form.size
-        return form.unpack_from(self._payload, self._at - form.size)
-
-    def text(self) -> bytes:
-        return self.take(*self.unpack(_LENGTH))
-
-
-def _pack_bytes(text: bytes) -> bytes:
-    return _LENGTH.pack(len(text)) + text
-
-
-def _pack_status(status: Status) -> bytes:
-    return b"".join(
-        (
-            _STATUS.pack(
-                _KIND_NUMBER[status.kind],
-                status.length,
-                status.mtime_ns,
-                status.atime_ns,
-                status.mode,
-                status.block_size,
-                status.replication,
-                status.links,
-            ),
-            _pack_bytes(status.name),
-            _pack_bytes(status.owner.encode(errors="surrogateescape")),
-            _pack_bytes(status.group.encode(errors="surrogateescape")),
-            _pack_bytes(status.file_id.encode()),
-        )
-    )
-
-
-def _unpack_status(reader: _Reader) -> Status:
-    kind, length, mtime_ns, atime_ns, mode, block_size, replication, links = reader.unpack(_STATUS)
-    return Status(
-        name=reader.text(),
-        kind=_KINDS[kind],
-        length=length,
-        mtime_ns=mtime_ns,
-        atime_ns=atime_ns,
-        mode=mode,
-        owner=reader.text().decode(errors="surrogateescape"),
-        group=reader.text().decode(errors="surrogateescape"),
-        file_id=reader.text().decode(),
-        block_size=block_size,
-        replication=replication,
-        links=links,
-    )

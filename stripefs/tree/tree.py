@@ -28,7 +28,7 @@ from stripefs.tree.listing import Listing
 from stripefs.tree.owners import Owners
 from stripefs.tree.state import Journal, Node, State
 
-__all__ = ["Attributes", "OpenFile", "Reader", "Tree", "UnknownHandle"]
+__all__ = ["Attributes", "OpenFile", "Reader", "Tree", "UnknownHandle", "require_file"]
 
 _log = logging.getLogger(__name__)
 
@@ -179,7 +179,7 @@ class Tree:
     async def open(self, node_id: int) -> int:
         """A handle of the file version `node_id`. Raises StaleVersion when it is not its path's version any more."""
         node = self._node(node_id)
-        _require_file(node, self.state.path(node_id))
+        require_file(node, self.state.path(node_id))
         if not self.state.is_current(node):
             raise StaleVersion(f"{self.state.path(node_id)!r} was replaced")
         shared = self._share(node)
@@ -264,7 +264,7 @@ class Tree:
                 identity = _identity(status)
                 node_id = self.state.id_of(held.node, status.name, status.kind, identity)
                 attributes = self._attributes(node_id, status)
-                attributes.valid = max(0.0, self.attr_timeout - (trio.current_time() - entry.seen))
+                attributes.valid = self._believe(held.node, status.name, entry.seen)
                 if not show(status.name, attributes, listing.cookie(entry)):
                     break
                 listing.take()
@@ -344,6 +344,10 @@ class Tree:
         if self._node(parent).kind is not Kind.DIRECTORY:
             raise NotADirectory(f"{self.state.path(parent)!r} is no directory")
         return self.state.path(parent).rstrip(b"/") + b"/" + name
+
+    def _believe(self, parent: int, name: bytes, seen: float) -> float:
+        """For how many more seconds the kernel may believe what the store said of a name at the time `seen`."""
+        return max(0.0, self.attr_timeout - (trio.current_time() - seen))
 
     def _attributes(self, node_id: int, status: Status) -> Attributes:
         return Attributes(
@@ -426,7 +430,7 @@ def _identity(status: Status) -> Identity | None:
     return None if status.kind is Kind.DIRECTORY else status.identity
 
 
-def _require_file(node: Node, path: bytes) -> None:
+def require_file(node: Node, path: bytes) -> None:
     if node.kind is Kind.DIRECTORY:
         raise IsADirectory(f"{path!r} is a directory")
     if node.kind is not Kind.FILE:

@@ -1,0 +1,317 @@
+"""Names in the mounted tree: directories made and removed, files unlinked and renamed, attributes set.
+
+A worker may die between a change in the store and its answer, and the kernel then asks the next one the same again. So
+an *intent* (what, where, and which version was there) is in the journal before the store is asked, and is dropped with
+the answer. What a dead worker left of these says whether an effect that stands already is its own: then the request has
+succeeded, where it would otherwise fail with "no such file" or "exists".
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import AsyncIterator, Callable, Iterable
+
+import trio
+
+from stripefs.errors import Busy, Exists, IsADirectory, NotADirectory, NotFound, StoreError
+from stripefs.layout.hidden import is_hidden
+from stripefs.store.base import Attributes as Change
+from stripefs.store.base import Kind, Status
+from stripefs.tree.pens import Pen, Pens
+from stripefs.tree.refusals import Invalid, NotPermitted
+from stripefs.tree.state import ROOT
+from stripefs.tree.tree import Attributes, Tree
+
+__all__ = ["Bury", "NamingTree"]
+
+_LEFT_FOR = 60.0
+"""Seconds in which a worker may be asked again what its predecessor was asked: the kernel does so at once."""
+
+Bury = Callable[[Iterable[str]], None]
+"""Told which striped versions no name stands for any more; see `stripefs.write.graves`."""
+
+
+class NamingTree(Tree):
+    """A tree whose names can be changed. `versions(path)` are the pool folders that a striped file needs."""
+
+    def __init__(
+        self,
+        *arguments: object,
+        bury: Bury | None = None,
+        versions: Callable[[bytes], Iterable[str]] | None = None,
+        **options: object,
+    ) -> None:
+        super().__init__(*arguments, **options)  # type: ignore[arg-type]  # those of Tree
+        self._pens = Pens()
+        self._bury = bury
+        self._versions = versions
+        self._changed_at = -1.0
+        self._left = list(self.state.intents.items())  # of a worker that is dead
+        self._left_until = trio.current_time() + _LEFT_FOR
+
+    # Directories
+
+    async def mkdir(self, parent: int, name: bytes, mode: int) -> Attributes:
+        path = self._new_name(parent, name)
+        async with self._intent(b"mkdir", path) as before:
+            if before is None or not await self._is_directory(path):
+                await self._change(f"make directory {path!r}", path, Exists, self._store.mkdir, path, mode & 0o7777)
+        status = await self._stat(path)
+        self._node(parent)
+        node = self.state.see(parent, name, status.kind, None)
+        attributes = self._attributes(node.id, status)
+        self.state.commit()
+        return attributes
+
+    async def rmdir(self, parent: int, name: bytes) -> None:
+        path = self._child(parent, name)
+        async with self._intent(b"rmdir", path) as before:
+            try:
+                await self._stat(path)  # which knows nothing of hidden names
+                await self._change(f"remove directory {path!r}", path, NotFound, self._store.rmdir, path)
+            except NotFound:
+                if before is None:
+                    raise
+        self._drop_name(parent, name)
+
+    # Files
+
+    async def unlink(self, parent: int, name: bytes) -> None:
+        """Take a name away. Who writes or reads the file may go on; what is being written is then published nowhere."""
+        path = self._child(parent, name)
+        pen = self._pens.at(path)
+        async with pen.lock if pen is not None else contextlib.nullcontext():
+            if pen is not None and pen is not self._pens.at(path):
+                pen = None  # closed, or moved, while we waited
+            await self._unlink(path, pen)
+        self._drop_name(parent, name)
+
+    async def _unlink(self, path: bytes, pen: Pen | None) -> None:
+        async with self._intent(b"unlink", path) as before:
+            try:
+                status = await self._stat(path)
+                if status.kind is Kind.DIRECTORY:
+                    raise IsADirectory(f"{path!r} is a directory")
+                await self._remove(path)
+            except NotFound:
+                if before is None and pen is None:
+                    raise
+        if pen is not None:
+            await self._pens.take_name(pen)
+
+    async def rename(self, parent: int, name: bytes, new_parent: int, new_name: bytes, *, replace: bool) -> None:
+        """Move a file or directory, also one being written, and put it in the place of another where `replace` says so.
+
+        Raises Exists without `replace`; NotFound; Busy for a directory below which files are being written, and where
+        another mount writes a file of the new name.
+        """
+        source, target = self._child(parent, name), self._new_name(new_parent, new_name)
+        if source == target:
+            await self._present(source)
+            return
+        if target.startswith(source + b"/"):
+            raise Invalid(f"{source!r} cannot go below itself")
+        async with self._both(source, target) as (pen, other):
+            try:
+                status = await self._stat(source)
+            except NotFound:
+                status = None
+            if status is not None and status.kind is Kind.DIRECTORY and self._pens.below(source):
+                raise Busy(f"files below {source!r} are being written", hint="rename it when they are closed")
+            if not replace and (other is not None or await self._exists(target)):
+                raise Exists(f"{target!r} exists")
+            if other is not None:
+                await self._pens.take_name(other)
+            if pen is not None:
+                status = await self._before_rename(pen, status)
+                await pen.draft.move(target)
+            try:
+                if pen is None or status is not None:
+                    await self._rename(source, target, status, replace=replace)
+            except BaseException:
+                if pen is not None:
+                    await pen.draft.move(source)
+                raise
+            if pen is not None:
+                self._pens.move(pen, target)
+            self._move_nodes(pen, (parent, name), (new_parent, new_name))
+
+    async def _before_rename(self, pen: Pen, status: Status | None) -> Status | None:
+        """What is at the path of a file being written once that was published as far as it can be, None for nothing.
+
+        A program that renames what it has open has written what it wanted to write, so that a rename publishes, unless
+        bytes are missing of a length that it announced.
+        """
+        raise NotImplementedError
+
+    async def _rename(self, source: bytes, target: bytes, status: Status | None, *, replace: bool) -> None:
+        async with self._intent(b"rename", source, target, status=status) as before:
+            if status is None:
+                if before is not None and await self._is_version(target, before):
+                    return
+                raise NotFound(f"{source!r} does not exist")
+            old = await self._old_versions(target) if replace and status.kind is Kind.FILE else ()
+            what = f"rename {source!r} to {target!r}"
+            call = self._store.rename
+            await self._change(what, target, NotFound, lambda: call(source, target, replace=replace))
+            self._changed(source)
+            self._lose(old)
+
+    # Attributes
+
+    async def set_attributes(self, node_id: int, wanted: Change) -> Attributes:
+        """Change attributes of what is at the node's path. Raises StaleVersion as `getattr` does."""
+        node = self._node(node_id)
+        path = self.state.path(node_id)
+        await self._version(node, path)
+        pen = self._pens.at(path)
+        if pen is not None:  # it has the node of its own, and what it will publish is to look the same
+            pen.set_attributes(dataclasses.replace(wanted, mtime_ns=None, atime_ns=None), pen.status)
+        status = await self._set(path, wanted)
+        if node_id != ROOT:
+            identity = None if status.kind is Kind.DIRECTORY else status.identity
+            if identity != node.identity:
+                self.state.amend(node_id, node.parent, node.name, identity)
+        self.state.commit()
+        return self._attributes(node_id, status)
+
+    async def _set(self, path: bytes, wanted: Change) -> Status:
+        if wanted != Change():
+            await self._change(f"set attributes of {path!r}", path, (), self._store.set_attributes, path, wanted)
+        return await self._stat(path)
+
+    # Inner workings
+
+    def _new_name(self, parent: int, name: bytes) -> bytes:
+        """The path of a name that is to be. Raises NotPermitted for those that are kept for what is hidden."""
+        if is_hidden(name):
+            raise NotPermitted(f"{name!r}: names of that form are kept for stripefs itself")
+        return self._child(parent, name)
+
+    async def _change(
+        self, what: str, path: bytes, stands: type[StoreError] | tuple[()], function: Callable[..., None], *args: object
+    ) -> None:
+        """One call that changes the store; whoever looks `path` up from now on sees what it did.
+
+        `stands` is what it raises when its effect stands already: of a second try that is success, as the first one's
+        answer was lost.
+        """
+        tries = 0
+
+        def once() -> None:
+            nonlocal tries
+            tries += 1
+            try:
+                function(*args)
+            except stands:
+                if tries == 1:
+                    raise
+
+        try:
+            await self._calls.thread(what, once)
+        finally:
+            self._changed(path)
+
+    def _changed(self, path: bytes) -> None:
+        self._calls.outdate(("stat", path))
+        self._changed_at = trio.current_time()
+
+    async def _remove(self, path: bytes) -> None:
+        old = await self._old_versions(path)
+        await self._change(f"unlink {path!r}", path, NotFound, self._store.remove, path)
+        self._lose(old)
+
+    async def _old_versions(self, path: bytes) -> Iterable[str]:
+        """Which striped versions lose their name with `path`. None where that cannot be told: gc finds those."""
+        if self._bury is None or self._versions is None:
+            return ()
+        try:
+            return await self._calls.thread(f"look at {path!r}", self._versions, path)
+        except StoreError:
+            return ()
+
+    def _lose(self, versions: Iterable[str]) -> None:
+        if self._bury is not None:
+            self._bury(versions)
+
+    async def _exists(self, path: bytes) -> bool:
+        try:
+            await self._stat(path)
+        except NotFound:
+            return False
+        return True
+
+    async def _present(self, path: bytes) -> None:
+        if self._pens.at(path) is None:
+            await self._stat(path)
+
+    async def _is_directory(self, path: bytes) -> bool:
+        try:
+            return (await self._stat(path)).kind is Kind.DIRECTORY
+        except (NotFound, NotADirectory):
+            return False
+
+    async def _is_version(self, path: bytes, facts: bytes) -> bool:
+        try:
+            return _facts(await self._stat(path)) == facts
+        except (NotFound, NotADirectory):
+            return False
+
+    def _drop_name(self, parent: int, name: bytes) -> None:
+        self.state.current.pop((parent, name), None)
+
+    def _move_nodes(self, pen: Pen | None, source: tuple[int, bytes], target: tuple[int, bytes]) -> None:
+        """The kernel has moved its entry, so the node behind it has another path from now on."""
+        moved = {self.state.current.get(source), pen.node if pen is not None else None}
+        self.state.current.pop(target, None)
+        for node_id in moved:
+            node = self.state.nodes.get(node_id) if node_id is not None else None
+            if node is not None and (node.parent, node.name) == source:
+                self.state.amend(node.id, *target, node.identity)
+        self.state.current.pop(source, None)
+        self.state.commit()
+
+    @contextlib.asynccontextmanager
+    async def _both(self, source: bytes, target: bytes) -> AsyncIterator[tuple[Pen | None, Pen | None]]:
+        """Who writes `source` and who writes `target`, both locked, the one with the smaller node first."""
+        while True:
+            found = [self._pens.at(path) for path in (source, target)]
+            async with contextlib.AsyncExitStack() as held:
+                for pen in sorted({pen for pen in found if pen is not None}, key=_node_of):
+                    await held.enter_async_context(pen.lock)
+                if found == [self._pens.at(path) for path in (source, target)]:
+                    yield found[0], found[1]
+                    return
+
+    @contextlib.asynccontextmanager
+    async def _intent(self, what: bytes, *paths: bytes, status: Status | None = None) -> AsyncIterator[bytes | None]:
+        """Around a change: what a dead worker noted when it was asked the same, None when none was."""
+        key = b"\0".join((what, *paths))
+        before = self._take_left(key)
+        number = self.state.intend(key + b"\0" + (b"" if status is None else _facts(status)))
+        self.state.commit()
+        try:
+            yield before
+        finally:
+            self.state.settle(number)
+            self.state.commit()
+
+    def _take_left(self, key: bytes) -> bytes | None:
+        late = trio.current_time() > self._left_until
+        found = None
+        for number, intent in list(self._left):
+            if late or (found is None and intent.startswith(key + b"\0")):
+                found = None if late else intent.removeprefix(key + b"\0")
+                self._left.remove((number, intent))
+                self.state.settle(number)
+        return found
+
+
+def _node_of(pen: Pen) -> int:
+    return pen.node
+
+
+def _facts(status: Status) -> bytes:
+    """What a rename leaves as it was on every store: some give the new name another time, or another id."""
+    return f"{status.kind.value} {0 if status.kind is Kind.DIRECTORY else status.length}".encode()

@@ -1,0 +1,87 @@
+"""Who opened a file for writing, and whether that process still holds it, has let go of it, or dies of a signal.
+
+The kernel sends FLUSH for every descriptor that is closed: also for the copies that a fork, a subprocess, dup2 or a
+shell's redirection made, and also while a killed process is taken apart. None of these may publish half a file. What
+tells them apart is the state of the process that opened the file:
+
+- one of its threads is being ended by a signal (/proc/PID/stat: exiting, and a signal in exit_code): `KILLED`
+- it has a descriptor of the file (an inode number in /proc/PID/fdinfo; the descriptor whose closing made the kernel
+  ask is out of that table by then): `HOLDS`
+- anything else, also where we may not look or the process is of another pid namespace: `GONE`
+
+Process numbers come again, so an opener is its number and the time at which it started.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+from dataclasses import dataclass
+
+__all__ = ["Fate", "Opener", "fate", "find_opener"]
+
+_EXITING = 0x4
+"""PF_EXITING of include/linux/sched.h, in the flags of /proc/PID/stat."""
+
+_STATE, _FLAGS, _STARTED, _EXIT_CODE = 0, 6, 19, 49
+"""Fields of /proc/PID/stat behind the command's name: the 3rd, 9th, 22nd and 52nd of proc(5)."""
+
+
+class Fate(enum.Enum):
+    HOLDS = "holds"
+    KILLED = "killed"
+    GONE = "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Opener:
+    """A process: its number, 0 where it is not known here, and its start in clock ticks since the machine's."""
+
+    pid: int
+    started: int
+
+
+def find_opener(thread: int) -> Opener:
+    """The process of `thread`, a number as requests of the kernel carry it; 0 for one of another pid namespace."""
+    if not thread:
+        return Opener(0, 0)
+    try:
+        with open(f"/proc/{thread}/status", "rb") as file:
+            process = next(int(line[5:]) for line in file if line.startswith(b"Tgid:"))
+        return Opener(process, int(_stat(process)[_STARTED]))
+    except (OSError, StopIteration, ValueError, IndexError):
+        return Opener(0, 0)
+
+
+def fate(opener: Opener, inode: int) -> Fate:
+    """What `opener` has to do with the file of this inode number now. Reads /proc, so call it in a thread."""
+    if not opener.pid:
+        return Fate.GONE
+    try:
+        fields = _stat(opener.pid)
+        if int(fields[_STARTED]) != opener.started:
+            return Fate.GONE
+        if fields[_STATE] in (b"Z", b"X") or int(fields[_FLAGS]) & _EXITING:
+            return Fate.KILLED if int(fields[_EXIT_CODE]) & 0x7F else Fate.GONE
+        return Fate.HOLDS if _holds(f"/proc/{opener.pid}/fdinfo", inode) else Fate.GONE
+    except (OSError, ValueError, IndexError):
+        return Fate.GONE
+
+
+def _stat(process: int) -> list[bytes]:
+    """The fields behind the command's name, which may hold anything, blanks and brackets included."""
+    with open(f"/proc/{process}/stat", "rb") as file:
+        return file.read().rpartition(b")")[2].split()
+
+
+def _holds(folder: str, inode: int) -> bool:
+    """Whether a descriptor is open on this inode. Only fdinfo is read: a stat through fd would ask our own mount."""
+    wanted = b"\nino:\t%d\n" % inode
+    for name in os.listdir(folder):
+        try:
+            with open(f"{folder}/{name}", "rb") as file:
+                if wanted in file.read():
+                    return True
+        except OSError:  # closed since
+            continue
+    return False

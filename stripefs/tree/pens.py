@@ -1,0 +1,327 @@
+"""Files that are being written: one `Pen` each, with a node of its own, and the table of them.
+
+A node id stands for one version, and what is being written is a version that does not exist yet. So a file open for
+writing has its own node, made of its path and a random mark. That node serves whoever writes, until the last handle is
+closed; what is published meanwhile is found under the path as any other version.
+
+A handle that is opened on an existing file would be the handle of *that* version's node, and what is written through it
+would go into pages that its readers see. So such an open is answered ESTALE after a *wish* was noted; the kernel then
+looks the path up again and is given the node of the version to come, upon which it opens that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import secrets
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+import trio
+
+from stripefs.errors import StripefsError, Unsupported
+from stripefs.store.base import Attributes, Buffer, Identity, Status
+from stripefs.tree.opener import Opener
+from stripefs.tree.state import Node
+from stripefs.write import Draft, NotSequential
+from stripefs.write.staging import Staged, Staging
+
+__all__ = ["Pen", "Pens", "Wish", "future", "is_future"]
+
+_MARK = "\0being written:"
+"""Begins the file id of a version to come. No store has file ids with a NUL."""
+
+_ZEROS = 1 << 20
+
+_WISH_LASTS = 5.0
+"""Seconds between the open that is told ESTALE and the one that the kernel repeats at once."""
+
+
+def future() -> Identity:
+    """The identity of a version that is yet to be written."""
+    return Identity(0, 0, _MARK + secrets.token_hex(8))
+
+
+def is_future(node: Node) -> bool:
+    """Whether a node is of a file being written, by this worker or by one that is dead."""
+    return node.identity is not None and node.identity.file_id.startswith(_MARK)
+
+
+@dataclass(slots=True)
+class Wish:
+    """Someone is about to open a version to come. `over` is set when they did; until `until` it may happen."""
+
+    identity: Identity
+    until: float
+    over: trio.Event = field(default_factory=trio.Event)
+
+
+class Pen:
+    """One file that is being written, by one or more handles of one open. Hold `lock` around its calls.
+
+    path: None once its name was taken away. status: what fstat shows at first. untouched: the draft begins empty and
+    the file does not, and nobody has written yet. killed: the opener died of a signal, so nothing will be published.
+
+    A file that is made longer by ftruncate and then written from its start (safetensors does so) stays a stream: the
+    length is a promise, and what is missing of it in the end becomes zeros. A write that was refused or got lost makes
+    the file one that must not be published: `publish` raises until it is cut to nothing.
+    """
+
+    def __init__(
+        self, node: int, path: bytes, draft: Draft, opener: Opener, status: Status, *, untouched: bool = False
+    ) -> None:
+        self.node = node
+        self.path: bytes | None = path
+        self.draft = draft
+        self.opener = opener
+        self.untouched = untouched
+        self.killed = False
+        self.told = False  # whether the writer knows that what is written is lost
+        self.handles: dict[int, bool] = {}  # whether each appends
+        self.lock = trio.Lock()
+        self.closed = trio.Event()
+        self._base = status
+        self._status = status
+        self._staged: Staged | None = None
+        self._times: Attributes | None = None
+        self._promised = 0
+        self._broken: StripefsError | None = None
+
+    @property
+    def length(self) -> int:
+        if self._staged is not None:
+            return self._staged.length
+        return self._base.length if self.untouched else max(self.draft.length, self._promised)
+
+    @property
+    def status(self) -> Status:
+        """What the writer's fstat shows."""
+        return dataclasses.replace(self._status, length=self.length)
+
+    @property
+    def dirty(self) -> bool:
+        """Whether the path does not hold yet what was written."""
+        if self.path is None:
+            return False
+        if self._broken is not None:
+            return True
+        if self._staged is not None:
+            return self._staged.dirty
+        return not self.untouched and (self.draft.dirty or self._promised > self.draft.length)
+
+    @property
+    def complete(self) -> bool:
+        """Whether all of the length that was promised has been written."""
+        return self._staged is not None or self._promised <= self.draft.length
+
+    # Bytes
+
+    async def write(self, offset: int, data: Buffer, staging: Staging | None) -> None:
+        staged = self._staged or await self._write_on(offset, data, staging)
+        if staged is not None:
+            await staged.write(offset, data)
+        self._touched()
+
+    async def _write_on(self, offset: int, data: Buffer, staging: Staging | None) -> Staged | None:
+        """Let the draft take `data`; where that cannot be, the staged file that is to take it."""
+        try:
+            try:
+                if self.untouched:
+                    raise NotSequential(f"{self.name} is written somewhere inside")
+                await self.draft.write(offset, data)
+            except NotSequential as error:
+                return await self._stage(staging, error)
+        except StripefsError as error:
+            self._broken = error
+            raise
+        return None
+
+    async def read(self, offset: int, size: int) -> Buffer:
+        """What was written so far, published or not; at most `size` bytes, none behind the end."""
+        if self._staged is not None:
+            return await self._staged.read(offset, size)
+        if self.untouched:
+            raise Unsupported(f"{self.name} cannot be read through a descriptor that may write it")
+        data = await self.draft.read(offset, size)
+        return bytes(data) + bytes(max(0, min(size, self.length - offset) - len(data)))
+
+    async def truncate(self, length: int, staging: Staging | None) -> None:
+        if length == self.length and self._broken is None:
+            return
+        if self._staged is not None:
+            await self._staged.truncate(length)
+        elif length == 0:
+            if not self.untouched:
+                await self.draft.rewind()
+            self.untouched = False
+            self._promised = 0
+            self._broken = None
+        elif length >= self.draft.length and not self.untouched:
+            self._promised = length
+        else:
+            staged = await self._stage(staging, NotSequential(f"{self.name} is cut somewhere inside"))
+            await staged.truncate(length)
+        self._touched()
+
+    async def sync(self) -> None:
+        """fsync(2): what was written is on the store's hosts, and can be found by `stripefs recover`."""
+        if not self.dirty:
+            return
+        self._check()
+        if self._staged is not None:
+            await self._staged.sync(self.draft)
+        else:
+            await self.draft.sync()
+
+    async def publish(self, *, final: bool) -> Status:
+        """What is written becomes the version at the path; the status of that."""
+        try:
+            self._check()
+            if self._times is not None:
+                self.draft.set_attributes(self._times)
+            if self._staged is not None:
+                status = await self._staged.publish(self.draft, final)
+            else:
+                await self._keep_promise()
+                status = await self.draft.publish(final)
+        except BaseException:
+            self.told = True
+            raise
+        self._times = None
+        return status
+
+    # Name and attributes
+
+    @property
+    def name(self) -> str:
+        return os.fsdecode(self.path or self._base.name)
+
+    def set_attributes(self, wanted: Attributes, shown: Status) -> None:
+        """Of what will be published. Times hold until something is written."""
+        lasting = dataclasses.replace(wanted, mtime_ns=None, atime_ns=None)
+        if lasting != Attributes():
+            self.draft.set_attributes(lasting)
+        if wanted.mtime_ns is not None or wanted.atime_ns is not None:
+            known = self._times or Attributes()
+            self._times = Attributes(
+                mtime_ns=known.mtime_ns if wanted.mtime_ns is None else wanted.mtime_ns,
+                atime_ns=known.atime_ns if wanted.atime_ns is None else wanted.atime_ns,
+            )
+        self._status = shown
+
+    async def lose_name(self) -> None:
+        """It was unlinked, or another file took its name: writing goes on and nothing comes of it."""
+        self.path = None
+        await _finished(self.draft.detach)
+
+    async def close(self) -> None:
+        """Let go of everything that was not published; what a killed writer had made durable can be recovered."""
+        if self._staged is not None:
+            self._staged.close()
+        await self.draft.abandon(recoverable=self.killed)
+
+    # Inner workings
+
+    def _check(self) -> None:
+        if self._broken is not None:
+            raise type(self._broken)(f"{self.name} is not published: {self._broken.message}", hint=self._broken.hint)
+
+    def _touched(self) -> None:
+        now = time.time_ns()
+        self._status = dataclasses.replace(self._status, mtime_ns=now, atime_ns=now)
+        self._times = None
+
+    async def _keep_promise(self) -> None:
+        while (missing := self._promised - self.draft.length) > 0:
+            await self.draft.write(self.draft.length, bytes(min(missing, _ZEROS)))
+
+    async def _stage(self, staging: Staging | None, error: NotSequential) -> Staged:
+        if staging is None:
+            raise NotSequential(
+                f"{self.name}: only written from start to end here",
+                hint="mount with --staging DIR for programs that seek back, append in place or map files to write",
+            ) from error
+        if self.untouched:
+            raise error
+        staged = staging.new(self.name.encode(errors="surrogateescape"))
+        try:
+            await staged.fill(self.draft.read, self.draft.length)
+        except BaseException:
+            staged.close()
+            raise
+        if self._promised > staged.length:
+            await staged.truncate(self._promised)
+        staged.dirty = staged.dirty or self.draft.dirty
+        self._staged = staged
+        return staged
+
+
+async def _finished(call: Callable[[], object]) -> None:
+    done = call()
+    if isinstance(done, Awaitable):
+        await done
+
+
+class Pens:
+    """The pens of one mount, by node and by path; and the wishes."""
+
+    def __init__(self) -> None:
+        self.by_node: dict[int, Pen] = {}
+        self._by_path: dict[bytes, Pen] = {}
+        self._wishes: dict[bytes, Wish] = {}
+
+    def __len__(self) -> int:
+        return len(self.by_node)
+
+    def at(self, path: bytes) -> Pen | None:
+        """Who writes the file at `path`."""
+        return self._by_path.get(path)
+
+    def below(self, path: bytes) -> bool:
+        """Whether a file somewhere below the directory `path` is being written."""
+        return any(one.startswith(path + b"/") for one in self._by_path)
+
+    def add(self, pen: Pen) -> None:
+        assert pen.path is not None
+        self.by_node[pen.node] = pen
+        self._by_path[pen.path] = pen
+
+    def move(self, pen: Pen, path: bytes) -> None:
+        """The file being written has another name now."""
+        self._unname(pen)
+        pen.path = path
+        self._by_path[path] = pen
+
+    async def take_name(self, pen: Pen) -> None:
+        """The name of the file is gone."""
+        self._unname(pen)
+        await pen.lose_name()
+
+    def remove(self, pen: Pen) -> None:
+        self._unname(pen)
+        self.by_node.pop(pen.node, None)
+        pen.closed.set()
+
+    def _unname(self, pen: Pen) -> None:
+        if pen.path is not None and self._by_path.get(pen.path) is pen:
+            del self._by_path[pen.path]
+
+    # Wishes
+
+    def wish(self, path: bytes) -> None:
+        self._wishes[path] = Wish(future(), trio.current_time() + _WISH_LASTS)
+
+    def wished(self, path: bytes) -> Wish | None:
+        """The wish to write `path`, if somebody has one now."""
+        wish = self._wishes.get(path)
+        if wish is not None and trio.current_time() > wish.until:
+            self.grant(path)
+            return None
+        return wish
+
+    def grant(self, path: bytes) -> None:
+        """The wish came true, or never will."""
+        wish = self._wishes.pop(path, None)
+        if wish is not None:
+            wish.over.set()

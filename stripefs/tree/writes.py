@@ -1,0 +1,397 @@
+"""The tree of a mount on which files can be written.
+
+What a file is while it is open for writing is in `stripefs.tree.pens`, how its bytes get to the store in
+`stripefs.write`. What is visible when: the path keeps its version until a new one is published, which happens when the
+opener closes the file, when it renames it, and at the latest when the last handle is closed. A name that has no
+version yet can be looked up from the moment it is created, for the programs of this host, and not be read.
+
+Closing is where errors must arrive. FLUSH publishes unless the opener still holds the file, and then makes it durable;
+what a killed opener wrote is published by nobody (`stripefs.tree.opener`). RELEASE publishes what was written since.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import os
+import time
+from collections.abc import Callable
+
+import trio
+
+from stripefs.errors import Busy, Exists, IsADirectory, NotFound, StaleVersion, StripefsError, Unsupported
+from stripefs.store.base import Attributes as Change
+from stripefs.store.base import Buffer, Kind, Status
+from stripefs.tree.entries import NamingTree
+from stripefs.tree.opener import Fate, Opener, fate, find_opener
+from stripefs.tree.pens import Pen, future, is_future
+from stripefs.tree.refusals import Lost
+from stripefs.tree.state import FileHandle, Node
+from stripefs.tree.tree import Attributes, UnknownHandle, require_file
+from stripefs.write import Draft, Drafts, Layout
+from stripefs.write.staging import Staging
+
+__all__ = ["WritableTree"]
+
+_log = logging.getLogger(__name__)
+
+_CLOSING = 5.0
+"""Seconds for which an open waits for a file that is about to be closed: the kernel does not wait for RELEASE."""
+
+
+class WritableTree(NamingTree):
+    """`drafts` must be running. layout_of: the layout for a new file at a path, None for the usual one."""
+
+    def __init__(
+        self,
+        *arguments: object,
+        drafts: Drafts,
+        staging: Staging | None = None,
+        layout_of: Callable[[bytes], Layout | None] | None = None,
+        **options: object,
+    ) -> None:
+        super().__init__(*arguments, **options)  # type: ignore[arg-type]  # those of NamingTree
+        self._drafts = drafts
+        self._staging = staging
+        self._layout_of = layout_of
+
+    def snapshot(self) -> dict[str, int]:
+        return {**super().snapshot(), "open_for_writing": len(self._pens)}
+
+    async def aclose(self) -> None:
+        """The kernel will not come back: publish what its writers had finished, let go of the rest."""
+        for pen in list(self._pens.by_node.values()):
+            pen.killed = pen.killed or await self._fate(pen) is Fate.HOLDS
+            await self._finish(pen)
+
+    # Names and attributes
+
+    async def lookup(self, parent: int, name: bytes) -> Attributes:
+        path = self._child(parent, name)
+        if (wish := self._pens.wished(path)) is not None:
+            status = await self._stat(path)
+            self._node(parent)
+            node = self.state.see(parent, name, Kind.FILE, wish.identity)
+            attributes = self._attributes(node.id, status)
+            attributes.valid = 0.0
+            self.state.commit()
+            return attributes
+        began = trio.current_time()
+        try:
+            attributes = await super().lookup(parent, name)
+        except NotFound:
+            pen = self._pens.at(path)
+            if pen is None:
+                raise
+            node = self.state.see(parent, name, Kind.FILE, self._node(pen.node).identity)
+            self.state.commit()
+            return self._shown(pen)
+        attributes.valid = self._believe(parent, name, began)
+        return attributes
+
+    async def getattr(self, node_id: int) -> Attributes:
+        if (pen := self._pens.by_node.get(node_id)) is not None:
+            return self._shown(pen)
+        return await super().getattr(node_id)
+
+    async def setattr(
+        self,
+        node_id: int,
+        *,
+        size: int | None = None,
+        mode: int | None = None,
+        uid: int | None = None,
+        gid: int | None = None,
+        mtime_ns: int | None = None,
+        atime_ns: int | None = None,
+    ) -> Attributes:
+        """Change what is not None. mode holds permission bits only.
+
+        Raises StaleVersion when a new length made a new version, which is what the path then has: look it up again.
+        """
+        wanted = Change(mode=mode, mtime_ns=mtime_ns, atime_ns=atime_ns)
+        if (pen := self._pens.by_node.get(node_id)) is not None:
+            async with pen.lock:
+                if size is not None:
+                    await pen.truncate(size, self._staging)
+                await self._set_written(pen, await self._owned(wanted, uid, gid, pen.status))
+            return self._shown(pen)
+        node = self._node(node_id)
+        if is_future(node):
+            raise self._lost(node)
+        if size is not None:
+            await self._cut(node, size)
+        if uid is not None or gid is not None:
+            status = await self._version(node, self.state.path(node_id))
+            wanted = await self._owned(wanted, uid, gid, status)
+        return await self.set_attributes(node_id, wanted)
+
+    async def _owned(self, wanted: Change, uid: int | None, gid: int | None, status: Status) -> Change:
+        """`wanted` with the names of the new owners, in the way in which the store has them."""
+        if uid is None and gid is None:
+            return wanted
+        like = status if status.owner else await self._stat(b"/")
+
+        def names() -> tuple[str | None, str | None]:
+            owner = None if uid is None else self._owners.owner(uid, status.owner, like.owner)
+            return owner, None if gid is None else self._owners.group(gid, status.group, like.group)
+
+        owner, group = await self._calls.thread("look up owners", names)
+        return dataclasses.replace(wanted, owner=owner, group=group)
+
+    async def setxattr(self, node_id: int, name: bytes, value: bytes) -> None:
+        raise Unsupported(f"extended attribute {name!r} cannot be set")
+
+    async def removexattr(self, node_id: int, name: bytes) -> None:
+        raise Unsupported(f"extended attribute {name!r} cannot be removed")
+
+    # Files
+
+    async def open(self, node_id: int) -> int:
+        node = self._node(node_id)
+        if not is_future(node):
+            return await super().open(node_id)
+        path = self.state.path(node_id)
+        if (wish := self._pens.wished(path)) is not None:  # the kernel asks twice at most, so not before that is over
+            with trio.move_on_at(wish.until):
+                await wish.over.wait()
+        if self._pens.at(path) is None or await self._exists(path):
+            raise StaleVersion(f"{path!r} has another version")
+        raise Busy(f"{path!r} is being written and has no version yet")
+
+    async def create(
+        self, parent: int, name: bytes, mode: int, flags: int, thread: int
+    ) -> tuple[int, Attributes, bool]:
+        """A handle to write a new file, or the one that somebody else has made meanwhile; whether it is direct I/O.
+
+        flags: of open(2). thread: who asks, a number as requests of the kernel carry it.
+        Raises Exists where that was excluded, Busy where somebody writes it, NotPermitted for hidden names.
+        """
+        path = self._new_name(parent, name)
+        exclusive = bool(flags & os.O_EXCL)
+        if exclusive and self._pens.at(path) is not None:
+            raise Exists(f"{path!r} exists")
+        await self._wait_until_free(path)
+        try:
+            status: Status | None = await self._stat(path)
+        except NotFound:
+            status = None
+        if status is not None and exclusive:
+            raise Exists(f"{path!r} exists")
+        pen = await self._begin(path, status, flags, mode, thread)
+        try:
+            self._node(parent)
+            node = self.state.see(parent, name, Kind.FILE, future())
+        except BaseException:
+            await pen.close()
+            raise
+        handle, direct = self._hold(pen, node, flags)
+        return handle, self._shown(pen), direct
+
+    async def open_writing(self, node_id: int, flags: int, thread: int) -> tuple[int, bool]:
+        """A handle to write an existing file, and whether it is direct I/O. Raises Busy where somebody writes it.
+
+        Raises StaleVersion for the node of a version that exists: look the path up again, and open what that gives.
+        """
+        node = self._node(node_id)
+        path = self.state.path(node_id)
+        require_file(node, path)
+        if not is_future(node):
+            if not self.state.is_current(node):
+                raise StaleVersion(f"{path!r} was replaced")
+            await self._wait_until_free(path)
+            if self._pens.wished(path) is None:
+                self._pens.wish(path)
+            self._calls.outdate(("stat", path))
+            raise StaleVersion(f"{path!r} gets a new version")
+        if node.handles and node_id not in self._pens.by_node:
+            raise self._lost(node)
+        await self._wait_until_free(path)
+        try:
+            pen = await self._begin(path, await self._stat(path), flags, 0, thread)
+        finally:
+            self._pens.grant(path)
+        return self._hold(pen, node, flags)
+
+    async def read(self, handle: int, offset: int, size: int) -> Buffer:
+        pen = self._pen(handle)
+        if pen is None:
+            return await super().read(handle, offset, size)
+        async with pen.lock:
+            return await pen.read(offset, size)
+
+    async def write(self, handle: int, offset: int, data: Buffer) -> None:
+        """All of `data` at `offset`, or at the end where the handle appends."""
+        pen = self._pen(handle)
+        if pen is None:
+            raise UnknownHandle(f"file handle {handle} is not open for writing")
+        async with pen.lock:
+            await pen.write(pen.length if pen.handles.get(handle) else offset, data, self._staging)
+
+    async def fsync(self, handle: int) -> None:
+        if (pen := self._pen(handle)) is not None:
+            async with pen.lock:
+                await pen.sync()
+
+    async def flush(self, handle: int) -> None:
+        """A descriptor was closed, perhaps not the last one: see the module. Raises what writing or publishing met."""
+        pen = self._pen(handle)
+        if pen is None:
+            return
+        async with pen.lock:
+            if not pen.dirty:
+                return
+            state = await self._fate(pen)
+            if state is Fate.HOLDS:
+                await pen.sync()
+            elif state is Fate.KILLED:
+                pen.killed = True
+            elif not pen.killed:
+                await self._publish(pen, final=False)
+
+    async def release(self, handle: int) -> None:
+        held = self.state.files.get(handle)
+        pen = self._pens.by_node.get(held.node) if held is not None else None
+        if pen is None:
+            return await super().release(handle)
+        pen.handles.pop(handle, None)
+        if not pen.handles:
+            await self._finish(pen)
+        self.state.release(handle)
+        self.state.commit()
+        return None
+
+    # Inner workings
+
+    def _believe(self, parent: int, name: bytes, seen: float) -> float:
+        """Nothing of what changed since it was seen, and nothing of what may change any moment."""
+        if seen <= self._changed_at or (len(self._pens) and self._pens.at(self._child(parent, name)) is not None):
+            return 0.0
+        return super()._believe(parent, name, seen)
+
+    def _shown(self, pen: Pen) -> Attributes:
+        attributes = self._attributes(pen.node, pen.status)
+        attributes.valid = 0.0
+        return attributes
+
+    def _pen(self, handle: int) -> Pen | None:
+        """Who writes through `handle`; None for one that only reads. Raises Lost, UnknownHandle."""
+        held: FileHandle | None = self.state.files.get(handle)
+        if held is None:
+            raise UnknownHandle(f"file handle {handle} is not known", hint="close the file and open it again")
+        pen = self._pens.by_node.get(held.node)
+        if pen is None and is_future(node := self._node(held.node)):
+            raise self._lost(node)
+        return pen
+
+    def _lost(self, node: Node) -> Lost:
+        return Lost(
+            f"{self.state.path(node.id)!r} was being written when the worker ended: what was not published is lost",
+            hint="close it and write it again",
+        )
+
+    async def _fate(self, pen: Pen) -> Fate:
+        return await trio.to_thread.run_sync(fate, pen.opener, pen.node)
+
+    async def _wait_until_free(self, path: bytes) -> None:
+        """Raises Busy where somebody writes the file, unless they have closed it and the kernel is yet to say so."""
+        pen = self._pens.at(path)
+        if pen is None:
+            return
+        if await self._fate(pen) is not Fate.HOLDS:
+            with trio.move_on_after(_CLOSING):
+                await pen.closed.wait()
+        if self._pens.at(path) is not None:
+            raise Busy(f"{path!r} is being written")
+
+    async def _begin(self, path: bytes, status: Status | None, flags: int, mode: int, thread: int) -> Pen:
+        """A pen for the file at `path`, whose version is `status` (None: there is none)."""
+        if status is not None and status.kind is not Kind.FILE:
+            raise IsADirectory(f"{path!r} is no regular file")
+        opener = await trio.to_thread.run_sync(find_opener, thread)
+        now = time.time_ns()
+        shown = status or Status(path.rpartition(b"/")[2], Kind.FILE, 0, now, now, mode & 0o7777)
+        draft, untouched = await self._draft(path, status, shown.mode, cut=bool(flags & os.O_TRUNC))
+        return Pen(0, path, draft, opener, shown, untouched=untouched)
+
+    async def _draft(self, path: bytes, status: Status | None, mode: int, *, cut: bool) -> tuple[Draft, bool]:
+        """What will be published, and whether it begins empty although the file is not."""
+        replacing = status.identity if status is not None else None
+        attributes = Change(mode=mode) if self._store.capabilities.attributes else None
+        layout = self._layout_of(path) if self._layout_of is not None else None
+        self._calls.outdate(("stat", path))
+        if status is not None and status.length and not cut:
+            with contextlib.suppress(Unsupported):
+                draft = await self._drafts.begin(
+                    path, replacing=replacing, append=True, attributes=attributes, layout=layout
+                )
+                return draft, False
+        draft = await self._drafts.begin(path, replacing=replacing, attributes=attributes, layout=layout)
+        return draft, status is not None and not cut
+
+    def _hold(self, pen: Pen, node: Node, flags: int) -> tuple[int, bool]:
+        """A handle of a new pen, whose node is `node`. Nothing is awaited, so that nobody finds half of it."""
+        pen.node = node.id
+        handle = self.state.open_file(node.id, pen.status)
+        pen.handles[handle] = bool(flags & os.O_APPEND)
+        self._pens.add(pen)
+        self.state.commit()
+        # Without the kernel's page cache a file is written faster; only a shared mapping to write needs it.
+        return handle, self._staging is None or flags & os.O_ACCMODE != os.O_RDWR
+
+    async def _publish(self, pen: Pen, *, final: bool) -> Status:
+        path = pen.path
+        assert path is not None
+        try:
+            return await pen.publish(final=final)
+        finally:
+            self._changed(path)
+
+    async def _finish(self, pen: Pen) -> None:
+        """The last handle is closed."""
+        async with pen.lock:
+            try:
+                if pen.dirty and not pen.killed:
+                    pen.killed = await self._fate(pen) is Fate.KILLED
+                if pen.dirty and pen.killed:
+                    _log.warning("%s is not published: its writer was killed", pen.name)
+                elif pen.dirty:
+                    await self._publish(pen, final=True)
+            except StripefsError as error:
+                if not pen.told:
+                    _log.warning("%s", error)
+            finally:
+                await pen.close()
+                self._pens.remove(pen)
+
+    async def _before_rename(self, pen: Pen, status: Status | None) -> Status | None:
+        if pen.dirty and pen.complete:
+            return await self._publish(pen, final=False)
+        return status
+
+    async def _set_written(self, pen: Pen, wanted: Change) -> None:
+        if wanted == Change():
+            return
+        if pen.path is not None and not pen.dirty:
+            status = await self._set(pen.path, wanted)
+            pen.set_attributes(dataclasses.replace(wanted, mtime_ns=None, atime_ns=None), status)
+            return
+        shown = {name: value for name, value in dataclasses.asdict(wanted).items() if value is not None}
+        pen.set_attributes(wanted, dataclasses.replace(pen.status, **shown))
+
+    async def _cut(self, node: Node, size: int) -> None:
+        """truncate(2) by path: another length is another version."""
+        path = self.state.path(node.id)
+        status = await self._version(node, path)
+        if size == status.length:
+            return
+        await self._wait_until_free(path)
+        draft, untouched = await self._draft(path, status, status.mode, cut=size == 0)
+        pen = Pen(0, path, draft, Opener(0, 0), status, untouched=untouched)
+        try:
+            await pen.truncate(size, self._staging)
+            await self._publish(pen, final=True)
+        finally:
+            await pen.close()
+        raise StaleVersion(f"{path!r} has a new version")
