@@ -46,6 +46,8 @@ class Contents:
         self.head: Column | None = Column()
         self.segments: list[Segment] = []
         self.stream: Stream | None = None
+        self.outdated: list[bytes] = []
+        """Hidden files that nothing needs once what was written is published or recorded."""
         self._open: Segment | None = None
         self._under_way: dict[Shipment, int] = {}  # -> bytes of the account that come back with it
         self.failure: Exception | None = None
@@ -172,6 +174,8 @@ class Contents:
             stream, self.stream = self.stream, None
             status = await stream.finish()
             if status is not None:
+                if self.base is not None and self.base.hidden:
+                    self.outdated.append(self.base.path)  # a record may name it until the next one stands
                 self.base = Base(stream.path, status.length, hidden=True)
         if self.failure is not None:
             raise self.failure
@@ -187,6 +191,7 @@ class Contents:
             self.stream = None
         if self.base is not None and self.base.hidden:
             landed.append(self.base.path)
+        landed += self.outdated
         for segment in self.segments:
             for column in segment.columns:
                 if column.shipment is None or column.shipment.ended.is_set():

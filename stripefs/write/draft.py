@@ -35,7 +35,10 @@ class Register(Protocol):
     """Who wants to know what becomes of a draft."""
 
     def gone(self, draft: Draft) -> None:
-        """It publishes nothing any more. May be told twice."""
+        """It is closed."""
+
+    def detached(self, draft: Draft) -> None:
+        """It will not be published at its path any more."""
 
     def moved(self, draft: Draft, old: bytes) -> None:
         """It was to be at `old`."""
@@ -252,8 +255,10 @@ class Draft:
 
     async def _release(self, lease: Lease | None) -> None:
         if lease is not None:
-            with trio.move_on_after(self._shared.effects.timeout):
-                await trio.to_thread.run_sync(lease.release, abandon_on_cancel=True)
+            try:
+                await self._shared.effects.call("letting a lock go", lease.release)
+            except StripefsError as error:
+                _log.warning("the lock of %r stays until it runs out: %s", lease.path, error)
 
     # -- names and attributes ----------------------------------------------------------------------------------------
 
@@ -278,14 +283,18 @@ class Draft:
             self._register.moved(self, old)
             await self._release(lease)
 
-    def detach(self) -> None:
-        """The name was unlinked or renamed over: writing goes on, nothing will be published, the lock is let go."""
-        if not self.detached:
+    async def detach(self) -> None:
+        """The name was unlinked or renamed over: writing goes on, nothing will be published, the lock is let go.
+
+        What is being published just now goes first. Raises nothing.
+        """
+        async with self._turn:
+            if self.detached or self._closed:
+                return
             self.detached = True
             lease, self._lease = self._lease, None
-            if self._shared.nursery is not None:
-                self._shared.nursery.start_soon(self._release, lease)
-            self._register.gone(self)
+            self._register.detached(self)
+            await self._release(lease)
 
     def set_attributes(self, attributes: Attributes) -> None:
         """What the next publication gives the file; None fields stay as they are."""

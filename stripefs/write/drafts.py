@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 
 import trio
 
-from stripefs.errors import Busy, Unsupported
+from stripefs.errors import Busy, StoreError, Unsupported
 from stripefs.layout.hidden import new_version
 from stripefs.store.base import Attributes, Identity, Store
 from stripefs.write.draft import Draft
@@ -26,12 +27,19 @@ class Drafts:
     """One a mount. `run` must be running (in the worker's nursery) while any draft is used.
 
     store: the view in which a striped file is ONE file (`StripedStore`) or any other; what is written goes to the
-    store below it. bury(versions, pool): told after a publication of the striped versions that it replaced.
+    store below it. bury(versions, pool): told after a publication of the striped versions that it replaced. owner:
+    names the mount, the same for all its workers, so that the locks of a dead one do not hinder the next; no `/`.
     """
 
     def __init__(
-        self, store: Store, policy: WritePolicy, *, bury: Callable[[Iterable[str], bytes], None] | None = None
+        self,
+        store: Store,
+        policy: WritePolicy,
+        *,
+        bury: Callable[[Iterable[str], bytes], None] | None = None,
+        owner: str = "",
     ) -> None:
+        self._owner = owner or new_version()
         self._shared = Shared.of(store, policy, bury)
         self._drafts: dict[bytes, Draft | None] = {}
         self._all: set[Draft] = set()
@@ -96,8 +104,8 @@ class Drafts:
             draft = Draft(shared, lease, names, layout or shared.policy.layout, attributes, manifest, self)
         except BaseException:
             if lease is not None:
-                with trio.CancelScope(shield=True), trio.move_on_after(5):
-                    await trio.to_thread.run_sync(lease.release, abandon_on_cancel=True)
+                with trio.CancelScope(shield=True), trio.move_on_after(5), contextlib.suppress(StoreError):
+                    await shared.effects.call("letting a lock go", lease.release)
             raise
         self._all.add(draft)
         if append:
@@ -116,7 +124,7 @@ class Drafts:
                 shared.said.add("lock")
                 _log.warning("files are written without locks: the store cannot put a file only where there is none")
             return None
-        owner = new_version()
+        owner = f"{self._owner}/{version}"
         return await shared.effects.call("locking", lambda: take(shared.store, path, (version,), owner))
 
     def get(self, path: bytes) -> Draft | None:
@@ -124,8 +132,12 @@ class Drafts:
         return self._drafts.get(path)
 
     def gone(self, draft: Draft) -> None:
-        """A draft says that it publishes nothing any more."""
+        """A draft says that it is closed."""
         self._all.discard(draft)
+        self.detached(draft)
+
+    def detached(self, draft: Draft) -> None:
+        """A draft says that it will not be published at its path."""
         for path in [path for path, found in self._drafts.items() if found is draft]:
             del self._drafts[path]
 

@@ -15,7 +15,7 @@ from typing import TypeVar
 import trio
 
 from stripefs.errors import NotFound, ServiceDown, StoreError, Transient
-from stripefs.store.base import Attributes, Status, Store
+from stripefs.store.base import Attributes, Sink, Status, Store
 
 __all__ = ["Effects", "shown"]
 
@@ -27,6 +27,8 @@ _LONGEST_DELAY = 2.0
 
 THREADS = 64
 """Metadata calls of writers under way at once."""
+
+_COPIED_AT_ONCE = 8 << 20
 
 SOURCES_AT_ONCE = 64
 """Files joined by one call: their names (about 60 bytes each, percent-encoded up to three times that) stay within the
@@ -124,6 +126,25 @@ class Effects:
         await self.call(f"joining {len(batch)} parts behind {shown(target)}", concat, repeat)
         return joined
 
+    async def copy_together(self, sources: Sequence[bytes], target: bytes, length: int) -> None:
+        """A new file of the bytes of `sources`, `length` in all. A source that is gone was joined to one before it."""
+
+        def copy() -> None:
+            sink = self.store.create(target, length=length)
+            try:
+                left = length
+                for path in sources:
+                    with contextlib.suppress(NotFound):
+                        left -= _append(self.store, path, sink)
+                if left:
+                    raise StoreError(f"{left} bytes of {shown(target)} are missing")
+                sink.close()
+            except BaseException:
+                sink.abort()
+                raise
+
+        await self.call(f"copying {len(sources)} parts to {shown(target)}", copy)
+
     async def clear(self, paths: Iterable[bytes], folder: bytes = b"") -> None:
         """Remove what is rubbish now, then the directory `folder` if that is empty, as far as one try does.
 
@@ -150,6 +171,18 @@ class Effects:
             return self.store.stat(path).length == length
         except NotFound:
             return False
+
+
+def _append(store: Store, path: bytes, sink: Sink) -> int:
+    """All bytes of the file at `path` go to `sink`; how many they are."""
+    handle = store.open(path)
+    try:
+        length = handle.status.length
+        for at in range(0, length, _COPIED_AT_ONCE):
+            sink.write(handle.read(at, min(_COPIED_AT_ONCE, length - at)))
+    finally:
+        handle.close()
+    return length
 
 
 def shown(path: bytes) -> str:

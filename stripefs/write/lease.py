@@ -11,13 +11,14 @@ The clocks of hosts are never compared; within one host only the monotonic clock
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import socket
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
-from stripefs.errors import Busy, Exists, NotADirectory, NotFound, StoreError, Unsupported
+from stripefs.errors import Busy, Exists, NotADirectory, NotFound, StoreError, Transient, Unsupported
 from stripefs.layout.hidden import lock_name, new_version, part_name
 from stripefs.layout.record import LEASE, DocumentError, LockDocument
 from stripefs.store.base import Kind, Status, Store
@@ -26,6 +27,8 @@ from stripefs.write.names import join, split
 from stripefs.write.refusals import DraftLost
 
 __all__ = ["RENEW", "Lease", "lock_path", "take"]
+
+_log = logging.getLogger(__name__)
 
 RENEW = LEASE / 3
 """Seconds between renewals: two may fail."""
@@ -88,20 +91,29 @@ class Lease:
             self.check()
 
     def release(self) -> None:
-        """Let it go. What cannot be removed now runs out. Never raises; safe to call twice."""
+        """Let it go, if it is still held. Safe to call twice, and again after an error.
+
+        Raises Transient when that could not be done now; what is left runs out.
+        """
         if self._released:
             return
-        self._released = True
-        with contextlib.suppress(StoreError):
+        try:
             self.ensure()
             self._store.remove(self._path)
+        except Transient:
+            raise
+        except StoreError as error:
+            if not isinstance(error, (NotFound, DraftLost)):
+                _log.warning("the lock of %r stays until it runs out: %s", self.path, error)
+        self._released = True
 
 
 def take(store: Store, path: bytes, versions: Sequence[str] = (), owner: str = "") -> Lease:
     """Take the lock of the file at `path`. Raises Busy, NotFound (no directory), StoreError.
 
     versions: those that the hidden things of the writer will bear. owner: who asks, unique; to be given by those who
-    ask again when an answer may have been lost, and then find the lock to be their own.
+    ask again when an answer may have been lost, and then find the lock to be their own. What stands before a `/` in it
+    names the mount: a lock of the same mount and another owner is one that a dead worker of it left.
     """
     if not store.capabilities.put_if_absent:
         raise Unsupported(f"{store.url} cannot lock files: it has no way to put a file only where there is none")
@@ -119,7 +131,7 @@ def take(store: Store, path: bytes, versions: Sequence[str] = (), owner: str = "
         except Exists:
             held = _read(store, lock)
             if held is None or held.owner != document.owner:
-                _clear_dead(store, path, lock)
+                _clear_dead(store, path, lock, dead=held is not None and _same_mount(held, document))
                 continue
         return Lease(store, document, store.stat(lock), now)
     raise Busy(f"{path!r} is being written by somebody else")
@@ -134,13 +146,20 @@ def _read(store: Store, lock: bytes) -> LockDocument | None:
         return LockDocument("", b"", (), f"somebody whose lock is not readable ({error.message})")
 
 
-def _clear_dead(store: Store, path: bytes, lock: bytes) -> None:
-    """Make room for a lock where a dead writer's stands; raises Busy where a living one's does."""
+def _same_mount(one: LockDocument, other: LockDocument) -> bool:
+    mount, slash, _ = one.owner.partition("/")
+    return bool(slash) and mount == other.owner.partition("/")[0]
+
+
+def _clear_dead(store: Store, path: bytes, lock: bytes, *, dead: bool) -> None:
+    """Make room for a lock where a dead writer's stands; raises Busy where a living one's does.
+
+    dead: the caller knows; else the lock's age tells.
+    """
     folder, name = split(path)
     try:
         seen = store.stat(lock)
-        now_ns = StoreClock(store, folder).now_ns()
-        if now_ns - seen.mtime_ns <= LEASE * 1e9:
+        if not dead and StoreClock(store, folder).now_ns() - seen.mtime_ns <= LEASE * 1e9:
             raise _busy(store, path, lock)
         aside = join(folder, part_name(name, new_version(), 0))
         store.rename(lock, aside)

@@ -11,7 +11,9 @@ A publisher knows what the last publication left and which record stands; it is 
 
 from __future__ import annotations
 
-from stripefs.errors import StaleVersion
+import logging
+
+from stripefs.errors import StaleVersion, Unsupported
 from stripefs.layout.hidden import POOL
 from stripefs.layout.record import Base as RecordBase
 from stripefs.layout.record import Record, RecordPart, RecordSegment
@@ -25,6 +27,8 @@ from stripefs.write.shared import Shared
 from stripefs.write.shipment import Shipment
 
 __all__ = ["Publisher"]
+
+_log = logging.getLogger(__name__)
 
 
 class Publisher:
@@ -74,7 +78,8 @@ class Publisher:
             self._saved_head = None
 
     async def _clear_outdated(self) -> None:
-        outdated, self._outdated = self._outdated, []
+        outdated = self._outdated + self._contents.outdated
+        self._outdated, self._contents.outdated = [], []
         if outdated:
             await self._effects.clear(outdated)
 
@@ -187,11 +192,17 @@ class Publisher:
         contents, path = self._contents, self._names.path
         parts = [(shipment.path, shipment.size) for shipment in contents.landed()]
         if parts:
-            first, length = await self._join(parts)
-            if contents.base is None:
-                await self._replace(first, length)
-            else:
-                await self._join_behind(contents.base, first, length)
+            try:
+                first, length = await self._join(parts)
+                if contents.base is None:
+                    await self._replace(first, length)
+                else:
+                    await self._join_behind(contents.base, first, length)
+            except Unsupported as error:
+                _log.warning("the store does not join files here, so they are copied into one: %s", error)
+                base = [] if contents.base is None else [(contents.base.path, contents.base.length)]
+                await self._replace(*await self._copy(base + parts))
+                await self._effects.clear([part for part, _ in parts])
         contents.start_behind(Base(path, contents.length), Layout.CONCAT)
 
     async def _join(self, parts: list[tuple[bytes, int]]) -> tuple[bytes, int]:
@@ -206,6 +217,13 @@ class Publisher:
         if len(parts) > 1:
             await self._effects.concat(first, length, parts[1:])
         return first, sum(length for _, length in parts)
+
+    async def _copy(self, parts: list[tuple[bytes, int]]) -> tuple[bytes, int]:
+        """One hidden file with the bytes of all parts, in whichever of them they are by now: its path and length."""
+        total = sum(length for _, length in parts)
+        path, _ = self._names.beside()
+        await self._effects.copy_together([path for path, _ in parts], path, total)
+        return path, total
 
     async def _join_behind(self, base: Base, source: bytes, length: int) -> None:
         """In one step; the published file must be the one that the contents continue."""

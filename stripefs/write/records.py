@@ -59,7 +59,8 @@ class Found:
         if inside:
             return hidden.pool_part(*inside)
         beside = join(split(self.path)[0], split(part.path)[1])
-        return part.path if part.path != beside and not exists(store, beside) else beside
+        moved = part.path != beside and not exists(store, beside) and exists(store, part.path)
+        return part.path if moved else beside
 
 
 def find(store: Store, path: bytes) -> list[Found]:

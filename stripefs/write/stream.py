@@ -106,8 +106,6 @@ class Stream:
                 handle.close()
 
         await trio.to_thread.run_sync(copy)
-        if prefix.hidden:
-            await self._shared.effects.clear([prefix.path])
 
     async def _flow(self, sink: Sink) -> None:
         while not self._cancelled:
