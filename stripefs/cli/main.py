@@ -11,6 +11,9 @@ COMMANDS = {
     "umount": "Take a mount away and wait until it is gone.",
     "status": "Rates, limits, faults and settings of the mounts of this host.",
     "probe": "One stream against parallel reads, and the limit that binds.",
+    "info": "Layout, parts and data hosts of a file.",
+    "recover": "A file from what fsync made durable before its writer died.",
+    "gc": "Remove what writers that died have left.",
     "completion": "Print the completion script for bash, zsh or fish.",
 }
 """Name and one line of each command; `stripefs.cli.NAME` holds its click command as `command`."""

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,12 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
-from stripefs import config as configuration
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
-from stripefs.cli.mounting import absolute
+from stripefs.cli.places import place
 from stripefs.cli.show import rate, table
 from stripefs.errors import ConfigError
-from stripefs.settings import MIB, Settings
+from stripefs.settings import MIB
 from stripefs.units import format_size, parse_size
 
 if TYPE_CHECKING:
@@ -44,7 +41,7 @@ def command(ctx: click.Context, path: str, size: str, as_json: bool, config: str
     if limit < MIB:
         raise ConfigError(f"--size {size} is too small to measure", hint="give 64MiB or more")
     flags = given(ctx)
-    settings, inside = _place(path, flags, config)
+    settings, inside = place(path, flags, config)
     import trio
 
     from stripefs import logs
@@ -87,39 +84,6 @@ def describe(report: Report) -> str:
         *(("note", note) for note in report.notes),
     ]
     return table(rows)
-
-
-def _place(path: str, flags: configuration.Given, config: str) -> tuple[Settings, bytes]:
-    """Settings of a store, and the path in it; b"" for a URL or a path outside all mounts, which names it itself.
-
-    Inside a mount its source and the way it reaches it are taken, changed by what flags say.
-    """
-    settings = configuration.resolve(flags, config=config)
-    if "://" not in path:
-        found = _inside_mount(os.path.realpath(path))
-        if found is not None:
-            mounted, inside = found
-            mounted = dataclasses.replace(mounted, mount=settings.mount)
-            chosen = {o.attribute: o.section for o in configuration.OPTIONS if o.name in flags}
-            for section in ("store", "read"):
-                ours, theirs = getattr(settings, section), getattr(mounted, section)
-                changed = {name: getattr(ours, name) for name, where in chosen.items() if where == section}
-                mounted = dataclasses.replace(mounted, **{section: dataclasses.replace(theirs, **changed)})
-            return mounted, inside
-    return dataclasses.replace(settings, store=dataclasses.replace(settings.store, url=absolute(path))), b""
-
-
-def _inside_mount(path: str) -> tuple[Settings, bytes] | None:
-    """How the mount that shows `path` reaches its source, and the path in there; None when no mount of ours does."""
-    from stripefs.mount.control import find_mounts, query
-
-    for mount in reversed(find_mounts()):  # a mount inside another one comes after it
-        inside = os.path.relpath(path, mount.mountpoint)
-        if inside != ".." and not inside.startswith("../"):
-            told = query(mount.mountpoint, "status")["settings"]
-            settings = Settings.from_json(json.dumps(told | {"mount": {"options": []}}))
-            return settings, b"/" + (b"" if inside == "." else os.fsencode(inside))
-    return None
 
 
 @contextmanager

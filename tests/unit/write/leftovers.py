@@ -54,7 +54,7 @@ class Place:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.store = LocalStore(bytes(root))
+        self.store = LocalStore(bytes(root), make=True)
         self.view = StripedStore(self.store)
 
     def close(self) -> None:

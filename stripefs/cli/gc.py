@@ -1,0 +1,119 @@
+"""`stripefs gc SOURCE`: remove what writers that died have left."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from stripefs.cli.border import tell
+from stripefs.cli.flags import SettingsCommand, given, settings_flags
+from stripefs.cli.places import opened_source, place
+from stripefs.errors import StoreError
+from stripefs.units import format_size
+
+if TYPE_CHECKING:
+    from stripefs.write.collect import Collected
+
+__all__ = ["command", "describe"]
+
+_EVERY = 0.1  # seconds between two drawings of the progress
+
+_WHY = {
+    "young": "too young",
+    "leased": "being written",
+    "recoverable": "kept for stripefs recover",
+    "unknown": "kept, as not all manifests could be read",
+}
+
+
+@click.command("gc", cls=SettingsCommand)
+@click.argument("source")
+@click.option("-n", "--dry-run", is_flag=True, help="Say what would go and remove nothing.")
+@click.option("--force", is_flag=True, help="Take what is younger than a day, and what could be recovered, too.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones.")
+@settings_flags("store", also=["log-level"])
+@click.pass_context
+def command(ctx: click.Context, source: str, dry_run: bool, force: bool, as_json: bool, config: str) -> int:
+    """Remove what writers that died have left in SOURCE, a URL or a mountpoint.
+
+    What a file needs, what a living writer has, and what changed within a day by the store's clock stays; so does, for
+    a week, what `stripefs recover` could bring back. Writers and readers may go on meanwhile, also with --force.
+    """
+    settings, inside = place(source, given(ctx), config)
+    from stripefs import logs
+    from stripefs.store.wrappers.striped import StripedStore
+    from stripefs.write.collect import Collection
+
+    logs.configure("text", settings.mount.log_level if "log-level" in given(ctx) else "error")
+    with opened_source(settings, inside) as store, _progress() as looking:
+        view = StripedStore(store)
+        found = Collection(store, view, force=force, dry_run=dry_run, tell=looking).run()
+    if as_json:
+        click.echo(json.dumps(as_dict(store.url, found, dry_run=dry_run, force=force), indent=2))
+    else:
+        click.echo(describe(found, dry_run=dry_run))
+    for path, error in found.trouble:
+        tell(f"{_shown(path)}: {error.removeprefix(_shown(path) + ': ')}")
+    return StoreError.exit_code if found.trouble else 0
+
+
+def describe(found: Collected, *, dry_run: bool) -> str:
+    """What was done, for people; a dry run names everything that would go."""
+    lines = [f"{_shown(item.path)}  {item.kind.value}, {format_size(item.length)}" for item in found.items]
+    if len(found.items) < found.removed:
+        lines.append(f"and {found.removed - len(found.items)} more")
+    lines = lines if dry_run else []
+    kept = "".join(
+        f"; {count} ({format_size(size)}) {_WHY[verdict.value]}"
+        for verdict, (count, size) in sorted(found.kept.items(), key=lambda each: each[0].value)
+    )
+    lines.append(f"{found.removed} ({format_size(found.size)}) {'would go' if dry_run else 'removed'}{kept}")
+    lines += [f"stripefs recover could bring back {_shown(path)}" for path in found.recoverable]
+    return "\n".join(lines)
+
+
+def as_dict(source: str, found: Collected, *, dry_run: bool, force: bool) -> dict[str, Any]:
+    """The --json form; sizes in bytes."""
+    return {
+        "source": source,
+        "dry_run": dry_run,
+        "force": force,
+        "removed": found.removed,
+        "bytes": found.size,
+        "items": [{"path": _shown(i.path), "kind": i.kind.value, "bytes": i.length} for i in found.items],
+        "kept": {verdict.value: {"count": count, "bytes": size} for verdict, (count, size) in found.kept.items()},
+        "recoverable": list(map(_shown, found.recoverable)),
+        "trouble": [{"path": _shown(path), "error": error} for path, error in found.trouble],
+    }
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[bytes], None]]:
+    """Where gc is, on standard error where a person may be looking, else nothing."""
+    if not sys.stderr.isatty():
+        yield lambda _path: None
+        return
+    drawn = 0.0
+
+    def looking(path: bytes) -> None:
+        nonlocal drawn
+        if time.monotonic() - drawn >= _EVERY:
+            drawn = time.monotonic()
+            sys.stderr.write(f"\r{_shown(path)[:78]}\x1b[K")
+            sys.stderr.flush()
+
+    try:
+        yield looking
+    finally:
+        sys.stderr.write("\r\x1b[K")
+
+
+def _shown(path: bytes) -> str:
+    return path.decode("utf-8", "backslashreplace")

@@ -1,0 +1,70 @@
+"""`stripefs info PATH`: how a file lies in its store, and how evenly over the data hosts."""
+
+from __future__ import annotations
+
+import json
+
+import click
+
+from stripefs.cli.border import tell
+from stripefs.cli.flags import SettingsCommand, given, settings_flags
+from stripefs.cli.info_facts import Facts, gather
+from stripefs.cli.places import opened_file, place
+from stripefs.cli.show import columns, table
+from stripefs.errors import StoreError
+from stripefs.units import format_size
+
+__all__ = ["command", "describe"]
+
+_MOST = 32
+"""Parts shown to people; --json has all."""
+
+
+@click.command("info", cls=SettingsCommand)
+@click.argument("path")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
+@click.option("--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones.")
+@settings_flags("store", also=["log-level"])
+@click.pass_context
+def command(ctx: click.Context, path: str, as_json: bool, config: str) -> int:
+    """Show layout, parts and data hosts of a file, and how evenly its bytes lie over the hosts.
+
+    PATH is a file inside a stripefs mount, a URL or a local path.
+    """
+    settings, inside = place(path, given(ctx), config)
+    from stripefs import logs
+
+    logs.configure("text", settings.mount.log_level if "log-level" in given(ctx) else "error")
+    with opened_file(settings, inside) as (store, file):
+        facts = gather(store, file)
+    click.echo(json.dumps(facts.as_dict(), indent=2) if as_json else describe(facts))
+    for trouble in facts.trouble:
+        tell(trouble)
+    return StoreError.exit_code if facts.trouble else 0
+
+
+def describe(facts: Facts) -> str:
+    """The facts for people."""
+    unit = f", units of {format_size(facts.unit)} over {facts.width} parts at once" if facts.width else ""
+    text = table(
+        [
+            ("file", f"{facts.path}, {format_size(facts.length)}"),
+            ("source", facts.source),
+            ("layout", f"{facts.layout}{unit}"),
+            ("version", facts.version),
+            ("blocks", f"of {format_size(facts.block_size)}" if facts.block_size else ""),
+            ("replication", str(facts.replication)),
+            ("parts", f"{len(facts.parts)} in {facts.segments} segments" if facts.width else ""),
+            ("hosts", f"{len(facts.hosts)} of {facts.live} live ones" if facts.live else ""),
+            ("balance", f"{facts.balance:.2f}, the fullest host against the mean" if facts.balance else ""),
+        ]
+    )
+    hosts = [(name, format_size(size)) for name, size in sorted(facts.hosts.items())]
+    parts = [(part.name, format_size(part.length), ", ".join(part.hosts)) for part in facts.parts[:_MOST]]
+    if len(facts.parts) > _MOST:
+        parts.append((f"and {len(facts.parts) - _MOST} more", "", ""))
+    more = [
+        "\n" + columns(("data host", "holds"), hosts) if hosts else "",
+        "\n" + columns(("part", "length", "hosts"), parts) if facts.width else "",
+    ]
+    return "\n".join(part for part in (text, *more) if part)

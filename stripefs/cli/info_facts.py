@@ -1,0 +1,146 @@
+"""What `stripefs info` says of a file: its layout, its parts, and which data host holds how much of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any
+
+from stripefs.errors import IsADirectory, StoreError
+from stripefs.layout.striped import Manifest
+from stripefs.store.base import Block, Kind, Store
+from stripefs.store.wrappers.striped import StripedStore
+
+__all__ = ["Facts", "Part", "gather"]
+
+AT_ONCE = 32
+"""Parts asked for their blocks at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part as it stands in the store: `hosts` hold all of it or some."""
+
+    name: str
+    length: int
+    hosts: tuple[str, ...]
+
+
+@dataclass(slots=True)
+class Facts:
+    """Sizes in bytes. hosts: what each holds of the file, all replicas; live: how many data hosts the store has.
+
+    width: parts that are written at once in the last segment, 0 for files that are not striped. balance: the bytes of
+    the fullest host over the mean of all live ones, 0 where the store does not say where bytes lie.
+    """
+
+    source: str
+    path: str
+    layout: str
+    length: int
+    version: str = ""
+    unit: int = 0
+    width: int = 0
+    segments: int = 0
+    block_size: int = 0
+    replication: int = 0
+    live: int = 0
+    hosts: dict[str, int] = field(default_factory=dict)
+    parts: list[Part] = field(default_factory=list)
+    trouble: list[str] = field(default_factory=list)
+
+    @property
+    def balance(self) -> float:
+        total = sum(self.hosts.values())
+        return max(self.hosts.values()) * max(self.live, len(self.hosts)) / total if total else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """The --json form."""
+        return {
+            "source": self.source,
+            "path": self.path,
+            "layout": self.layout,
+            "length": self.length,
+            "version": self.version,
+            "unit": self.unit,
+            "width": self.width,
+            "segments": self.segments,
+            "block_size": self.block_size,
+            "replication": self.replication,
+            "live_hosts": self.live,
+            "hosts": self.hosts,
+            "balance": round(self.balance, 3),
+            "parts": [{"name": part.name, "length": part.length, "hosts": list(part.hosts)} for part in self.parts],
+            "trouble": self.trouble,
+        }
+
+
+def gather(store: Store, path: bytes) -> Facts:
+    """Everything about the file at `path` of a plain store. Parts that are missing are told in `trouble`.
+
+    Raises IsADirectory, and what `Store.open` raises.
+    """
+    status = store.stat(path)
+    if status.kind is Kind.DIRECTORY:
+        raise IsADirectory(f"{_shown(path)} is a directory", hint="name a file")
+    manifest = StripedStore(store).manifest(path)
+    facts = Facts(store.url, _shown(path), "ordinary", status.length)
+    facts.live = sum(host.live for host in store.hosts())
+    if manifest is not None:
+        _of_striped(facts, store, manifest)
+    else:
+        facts.block_size, facts.replication = status.block_size, status.replication
+        _count(facts, _blocks(store, path)[1])
+    return facts
+
+
+def _of_striped(facts: Facts, store: Store, manifest: Manifest) -> None:
+    facts.layout, facts.length, facts.unit = "striped", manifest.length, manifest.unit
+    facts.version = f"{manifest.version}.{manifest.generation}"
+    facts.segments = len(manifest.segments)
+    facts.width = len(manifest.segments[-1].parts) if manifest.segments else 0
+
+    def look(index: int) -> tuple[int, Sequence[Block]] | StoreError:
+        try:
+            return _blocks(store, manifest.parts[index].path())
+        except StoreError as error:
+            return error
+
+    with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="info") as threads:
+        for part, found in zip(manifest.parts, threads.map(look, range(len(manifest.parts))), strict=True):
+            name = f"{part.version}/{part.number}"
+            if isinstance(found, StoreError):
+                facts.trouble.append(f"part {name}: {found.message}")
+                continue
+            facts.replication, blocks = found
+            length = blocks[-1].offset + blocks[-1].length if blocks else 0
+            if length != part.length:
+                facts.trouble.append(f"part {name} has {length} bytes instead of {part.length}")
+            _count(facts, blocks)
+            facts.parts.append(
+                Part(name, part.length, tuple(dict.fromkeys(h for block in blocks for h in block.hosts)))
+            )
+
+
+def _blocks(store: Store, path: bytes) -> tuple[int, Sequence[Block]]:
+    """Replication and the blocks of a file."""
+    handle = store.open(path)
+    try:
+        status = handle.status
+        return status.replication, handle.locate(0, status.length) if status.length else ()
+    finally:
+        handle.close()
+
+
+def _count(facts: Facts, blocks: Sequence[Block]) -> None:
+    held = Counter(facts.hosts)
+    for block in blocks:
+        for host in block.hosts:
+            held[host] += block.length
+    facts.hosts = dict(held)
+
+
+def _shown(path: bytes) -> str:
+    return path.decode("utf-8", "backslashreplace")

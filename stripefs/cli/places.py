@@ -1,0 +1,111 @@
+"""What a PATH or URL on the command line means: a mount's source and a path in it, a store, a file somewhere in one."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+from stripefs import config as configuration
+from stripefs.cli.mounting import absolute
+from stripefs.errors import ConfigError, NotADirectory, NotFound, PermissionDenied
+from stripefs.layout.hidden import POOL
+from stripefs.settings import Settings, redact
+from stripefs.store.base import Kind, Store
+
+__all__ = ["inside_mount", "opened_file", "opened_source", "place"]
+
+_LEVELS = 32
+"""Directories above a file in which its pool is looked for."""
+
+
+def place(path: str, flags: configuration.Given, config: str) -> tuple[Settings, bytes]:
+    """Settings of a store, and the path in it; b"" for a URL or a path outside all mounts, which names it itself.
+
+    Inside a mount its source and the way it reaches it are taken, changed by what flags say.
+    """
+    settings = configuration.resolve(flags, config=config)
+    if "://" not in path:
+        found = inside_mount(os.path.realpath(path))
+        if found is not None:
+            mounted, inside = found
+            mounted = dataclasses.replace(mounted, mount=settings.mount)
+            chosen = {o.attribute: o.section for o in configuration.OPTIONS if o.name in flags}
+            for section in ("store", "read"):
+                ours, theirs = getattr(settings, section), getattr(mounted, section)
+                changed = {name: getattr(ours, name) for name, where in chosen.items() if where == section}
+                mounted = dataclasses.replace(mounted, **{section: dataclasses.replace(theirs, **changed)})
+            return mounted, inside
+    return dataclasses.replace(settings, store=dataclasses.replace(settings.store, url=absolute(path))), b""
+
+
+def inside_mount(path: str) -> tuple[Settings, bytes] | None:
+    """How the mount that shows `path` reaches its source, and the path in there; None when no mount of ours does."""
+    from stripefs.mount.control import find_mounts, query
+
+    for mount in reversed(find_mounts()):  # a mount inside another one comes after it
+        inside = os.path.relpath(path, mount.mountpoint)
+        if inside != ".." and not inside.startswith("../"):
+            told = query(mount.mountpoint, "status")["settings"]
+            settings = Settings.from_json(json.dumps(told | {"mount": {"options": []}}))
+            return settings, b"/" + (b"" if inside == "." else os.fsencode(inside))
+    return None
+
+
+@contextmanager
+def opened_source(settings: Settings, inside: bytes) -> Iterator[Store]:
+    """The store of a source as a whole, from what `place` answered. Raises ConfigError for a path inside a mount."""
+    if inside not in (b"", b"/"):
+        raise ConfigError("this takes a source as a whole", hint="give its URL or the mountpoint")
+    from stripefs.store.url import open_store
+
+    with closing(open_store(settings.store)) as store:
+        yield store
+
+
+@contextmanager
+def opened_file(settings: Settings, inside: bytes) -> Iterator[tuple[Store, bytes]]:
+    """The store that a file belongs to and its path there, from what `place` answered; the file need not exist.
+
+    A URL does not say where a source begins: it is the nearest directory above the file that holds a pool of striped
+    parts, else the file's own directory.
+    """
+    from stripefs.store.url import open_store
+
+    store, path = (open_store(settings.store), inside) if inside else _nearest(settings)
+    with closing(store):
+        yield store, path
+
+
+def _nearest(settings: Settings) -> tuple[Store, bytes]:
+    from stripefs.cli.probing import parent_and_name
+    from stripefs.store.url import open_store
+
+    def opened(url: str) -> Store:
+        return open_store(dataclasses.replace(settings.store, url=url))
+
+    first, path = parent_and_name(settings.store.url)
+    if path == b"/":
+        raise ConfigError(f"{redact(first)} names no file", hint="give the URL of a file")
+    url, inside = first, path
+    for _ in range(_LEVELS):
+        try:
+            with closing(opened(url)) as store:
+                if _has_pool(store):
+                    return opened(url), inside
+        except (NotFound, NotADirectory, PermissionDenied):
+            break  # no directory, or above what this user may see
+        url, name = parent_and_name(url)
+        if name == b"/":
+            break
+        inside = name + inside
+    return opened(first), path
+
+
+def _has_pool(store: Store) -> bool:
+    try:
+        return store.stat(POOL).kind is Kind.DIRECTORY
+    except NotFound:
+        return False
