@@ -37,6 +37,7 @@ _SURE = LEASE * 2 / 3
 """Seconds after its last renewal that a writer need not look whether it still holds the lock."""
 
 _TRIES = 3
+_LOOKS, _MOMENT = 5, 0.1  # seconds
 
 
 def lock_path(path: bytes) -> bytes:
@@ -77,7 +78,7 @@ class Lease:
 
     def check(self) -> None:
         """Raises DraftLost unless the lock is ours in the store; StoreError when that cannot be told now."""
-        held = _read(self._store, self._path)
+        held = _settled(self._store, self._path)
         if held is None or held.owner != self.document.owner:
             now = "nobody" if held is None else held.where
             raise DraftLost(
@@ -133,7 +134,10 @@ def take(store: Store, path: bytes, versions: Sequence[str] = (), owner: str = "
             if held is None or held.owner != document.owner:
                 _clear_dead(store, path, lock, dead=held is not None and _same_mount(held, document))
                 continue
-        return Lease(store, document, store.stat(lock), now)
+        held = _settled(store, lock)
+        if held is not None and held.owner == document.owner:
+            with contextlib.suppress(NotFound):  # moved away by somebody who will put it back
+                return Lease(store, document, store.stat(lock), now)
     raise Busy(f"{path!r} is being written by somebody else")
 
 
@@ -144,6 +148,16 @@ def _read(store: Store, lock: bytes) -> LockDocument | None:
         return None
     except DocumentError as error:
         return LockDocument("", b"", (), f"somebody whose lock is not readable ({error.message})")
+
+
+def _settled(store: Store, lock: bytes) -> LockDocument | None:
+    """The lock as it is when nobody holds it up: one that was moved by mistake is put back within moments."""
+    for _ in range(_LOOKS):
+        held = _read(store, lock)
+        if held is not None:
+            return held
+        time.sleep(_MOMENT)
+    return None
 
 
 def _same_mount(one: LockDocument, other: LockDocument) -> bool:
@@ -158,8 +172,9 @@ def _clear_dead(store: Store, path: bytes, lock: bytes, *, dead: bool) -> None:
     """
     folder, name = split(path)
     try:
-        seen = store.stat(lock)
-        if not dead and StoreClock(store, folder).now_ns() - seen.mtime_ns <= LEASE * 1e9:
+        now_ns = 0 if dead else StoreClock(store, folder).now_ns()
+        seen = store.stat(lock)  # as late as can be: between this and the rename others may be quicker
+        if not dead and now_ns - seen.mtime_ns <= LEASE * 1e9:
             raise _busy(store, path, lock)
         aside = join(folder, part_name(name, new_version(), 0))
         store.rename(lock, aside)
@@ -168,8 +183,11 @@ def _clear_dead(store: Store, path: bytes, lock: bytes, *, dead: bool) -> None:
     moved = store.stat(aside)
     if moved.identity != seen.identity:
         # Somebody else was quicker, and this is the new owner's lock.
-        with contextlib.suppress(StoreError):
+        try:
             store.rename(aside, lock)
+        except StoreError:  # a third one has put its own, which the second one will notice when it renews
+            with contextlib.suppress(StoreError):
+                store.remove(aside)
         raise _busy(store, path, lock)
     with contextlib.suppress(StoreError):
         store.remove(aside)

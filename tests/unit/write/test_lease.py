@@ -1,0 +1,141 @@
+"""One writer a file: who holds it, who may take it over, by the store's clock alone."""
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from stripefs.errors import Busy, NotADirectory, NotFound, ServiceDown
+from stripefs.layout.record import LEASE, LockDocument
+from stripefs.store.local import LocalStore
+from stripefs.store.wrappers.faulty import FaultyStore
+from stripefs.write import DraftLost, lease
+from stripefs.write.lease import lock_path, take
+
+
+@pytest.fixture
+def store(tmp_path):
+    return LocalStore(str(tmp_path).encode())
+
+
+def age(tmp_path, seconds, name=".file.stripefs-lock"):
+    """The lock is as old as if it had been renewed that long ago by the store's clock."""
+    found = (tmp_path / name).stat()
+    os.utime(tmp_path / name, ns=(found.st_atime_ns, found.st_mtime_ns - int(seconds * 1e9)))
+
+
+def names(tmp_path):
+    return {path.name for path in tmp_path.iterdir()}
+
+
+def test_taken_and_released(store, tmp_path):
+    held = take(store, b"/file", ["0" * 16])
+    document = LockDocument.from_bytes(bytes(store.get(lock_path(b"/file"))))
+    assert (document.path, document.versions, held.path) == (b"/file", ("0" * 16,), b"/file")
+    with pytest.raises(Busy, match=str(os.getpid())):
+        take(store, b"/file")
+    held.ensure()
+    held.release()
+    held.release()
+    assert not names(tmp_path)
+    take(store, b"/file").release()
+
+
+def test_needs_a_directory(store, tmp_path):
+    (tmp_path / "plain").touch()
+    with pytest.raises(NotFound):
+        take(store, b"/none/file")
+    with pytest.raises((NotADirectory, NotFound)):
+        take(store, b"/plain/file")
+    assert names(tmp_path) == {"plain"}
+
+
+def test_a_dead_writers_lock_is_taken_over(store, tmp_path):
+    dead = take(store, b"/file")
+    age(tmp_path, LEASE - 5)
+    with pytest.raises(Busy):
+        take(store, b"/file")
+    age(tmp_path, 10)
+    held = take(store, b"/file")
+    with pytest.raises(DraftLost):
+        dead.check()
+    with pytest.raises(DraftLost):
+        dead.renew()
+    held.check()
+    assert names(tmp_path) == {".file.stripefs-lock"}
+
+
+def test_the_dead_one_does_not_release_what_is_another_ones(store, tmp_path, monkeypatch):
+    dead = take(store, b"/file")
+    age(tmp_path, LEASE + 1)
+    held = take(store, b"/file")
+    monkeypatch.setattr(lease, "_SURE", -1.0)  # as if it had not renewed for long
+    dead.release()
+    held.check()
+
+
+def test_renewing_keeps_it(store, tmp_path):
+    held = take(store, b"/file")
+    age(tmp_path, LEASE + 1)
+    held.add("1" * 16)
+    with pytest.raises(Busy):
+        take(store, b"/file")
+    assert LockDocument.from_bytes(bytes(store.get(lock_path(b"/file")))).versions == ("1" * 16,)
+
+
+@pytest.mark.parametrize("left", [b"", b"rubbish"])
+def test_a_lock_that_cannot_be_read_runs_out_too(store, tmp_path, left):
+    store.put(lock_path(b"/file"), [left])
+    with pytest.raises(Busy):
+        take(store, b"/file")
+    age(tmp_path, LEASE + 1)
+    take(store, b"/file").check()
+
+
+def test_only_one_takes_over(store, tmp_path):
+    for number in range(10):
+        path = b"/file%d" % number
+        take(store, path)
+        age(tmp_path, LEASE + 1, f".file{number}.stripefs-lock")
+
+        def attempt(_, path=path):
+            try:
+                return take(store, path)
+            except Busy:
+                return None
+
+        with ThreadPoolExecutor(8) as threads:
+            held = [one for one in threads.map(attempt, range(8)) if one is not None]
+        alive = []
+        for one in held:
+            try:
+                one.check()
+            except DraftLost:
+                continue
+            alive.append(one)
+        assert len(alive) <= 1
+        assert held
+    assert not [name for name in names(tmp_path) if "lock" not in name]
+
+
+def test_the_next_worker_of_a_mount_takes_over_at_once(store):
+    take(store, b"/file", owner="mount/1")
+    with pytest.raises(Busy):
+        take(store, b"/file", owner="other/1")
+    with pytest.raises(Busy):
+        take(store, b"/file")
+    take(store, b"/file", owner="mount/2").check()
+
+
+@pytest.mark.parametrize("after", [False, True])
+def test_an_answer_that_got_lost(store, after):
+    faulty = FaultyStore(store)
+    faulty.fail_at(1, "put", kind="service", after=after)
+    with pytest.raises(ServiceDown):
+        take(faulty, b"/file", owner="m/1")
+    held = take(faulty, b"/file", owner="m/1")
+    faulty.fail_at(1, "remove", kind="service", after=after)
+    with pytest.raises(ServiceDown):
+        held.release()
+    held.release()
+    take(store, b"/file").release()
