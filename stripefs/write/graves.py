@@ -3,23 +3,23 @@
 A reader that holds such a version knows its parts and goes on reading. The mount that took the name away buries the
 version here and deletes its parts `grace` seconds later, and not before the last handle of this mount has let go of it;
 handles of other mounts have the grace alone. A grave is a line in this process and survives nothing: what a mount that
-ended did not delete, `stripefs gc` finds.
+ended did not delete, `stripefs gc` finds. A stone, an empty file that is put among the parts at once, makes the version
+young, so that a gc spares it for a day however old its parts are.
 """
 
 from __future__ import annotations
 
 import contextlib
-import heapq
 import logging
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import trio
 
 from stripefs.errors import StripefsError
 from stripefs.layout.hidden import POOL, is_version
 from stripefs.store.base import Store
-from stripefs.write.pool import remove_version
+from stripefs.write.pool import put_stone, remove_version
 
 __all__ = ["Graves"]
 
@@ -30,6 +30,9 @@ _TRIES = 3
 
 _PAUSE = 10.0
 """Seconds between two of them."""
+
+_AT_ONCE = 4
+"""Versions that are marked or deleted at once: there is no hurry, and writers want the store."""
 
 
 class Graves:
@@ -42,11 +45,12 @@ class Graves:
         self._store = store
         self._grace = grace
         self._own = own
-        self._due: list[tuple[float, str, int]] = []  # a heap: when, version, tries so far
+        self._new: list[tuple[str, float]] = []  # buried and not yet seen by `run`, and when each is due
+        self._more = trio.Event()
         self._buried: set[str] = set()
         self._held: Counter[str] = Counter()
-        self._waiting: set[str] = set()  # due, and held by a handle of this mount
-        self._changed = trio.Event()
+        self._free: dict[str, trio.Event] = {}  # of versions that are due and held
+        self._limiter = trio.CapacityLimiter(_AT_ONCE)
         self.deleted = 0
 
     def __len__(self) -> int:
@@ -65,7 +69,8 @@ class Graves:
             if not is_version(version):
                 raise ValueError(f"{version!r} is no version")
             self._buried.add(version)
-            self._put(trio.current_time() + self._grace, version, 0)
+            self._new.append((version, trio.current_time() + self._grace))
+        self._more.set()
 
     @contextlib.contextmanager
     def holding(self, versions: Iterable[str]) -> Iterator[None]:
@@ -87,35 +92,40 @@ class Graves:
             self._held[version] -= 1
             if self._held[version] <= 0:
                 del self._held[version]
-                if version in self._waiting:
-                    self._waiting.remove(version)
-                    self._put(trio.current_time(), version, 0)
+                if version in self._free:
+                    self._free.pop(version).set()
 
     async def run(self) -> None:
         """Delete what is due, until cancelled; what is left then is left for gc."""
-        while True:
-            self._changed = trio.Event()
-            with trio.move_on_at(self._due[0][0] if self._due else float("inf")):
-                await self._changed.wait()
-            while self._due and self._due[0][0] <= trio.current_time():
-                _, version, tries = heapq.heappop(self._due)
-                if version in self._held:
-                    self._waiting.add(version)
-                else:
-                    await self._delete(version, tries + 1)
+        async with trio.open_nursery() as nursery:
+            while True:
+                await self._more.wait()
+                self._more = trio.Event()
+                new, self._new = self._new, []
+                for version, due in new:
+                    nursery.start_soon(self._keep, version, due)
 
-    async def _delete(self, version: str, tries: int) -> None:
+    async def _keep(self, version: str, due: float) -> None:
+        """A grave from the stone to its end."""
         try:
-            await trio.to_thread.run_sync(remove_version, self._store, version, abandon_on_cancel=True)
+            await self._thread(put_stone, version)
         except StripefsError as error:
-            if tries < _TRIES:
-                self._put(trio.current_time() + _PAUSE, version, tries)
-                return
-            _log.warning("the replaced version %s stays until stripefs gc: %s", version, error)
-        else:
-            self.deleted += 1
+            _log.info("the replaced version %s could not be marked: %s", version, error)
+        await trio.sleep_until(due)
+        for tried in range(1, _TRIES + 1):
+            while version in self._held:
+                await self._free.setdefault(version, trio.Event()).wait()
+            try:
+                await self._thread(remove_version, version)
+            except StripefsError as error:
+                if tried == _TRIES:
+                    _log.warning("the replaced version %s stays until stripefs gc: %s", version, error)
+                else:
+                    await trio.sleep(_PAUSE)
+            else:
+                self.deleted += 1
+                break
         self._buried.discard(version)
 
-    def _put(self, when: float, version: str, tries: int) -> None:
-        heapq.heappush(self._due, (when, version, tries))
-        self._changed.set()
+    async def _thread(self, call: Callable[[Store, str], None], version: str) -> None:
+        await trio.to_thread.run_sync(call, self._store, version, abandon_on_cancel=True, limiter=self._limiter)

@@ -10,7 +10,7 @@ from stripefs.errors import NotADirectory, NotEmpty, NotFound, Unsupported
 from stripefs.layout.hidden import POOL, is_version, version_folder
 from stripefs.store.base import Kind, Store
 
-__all__ = ["Stored", "look", "remove_version", "versions"]
+__all__ = ["Stored", "look", "put_stone", "remove_version", "versions"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,14 @@ def look(store: Store, version: str) -> Stored:
             changed_ns = max(changed_ns, status.mtime_ns)
             odd = odd or status.kind is not Kind.FILE
     return Stored(version, files, length, changed_ns, odd)
+
+
+def put_stone(store: Store, version: str) -> None:
+    """Make what is in the folder of `version` young. One that is gone stays gone."""
+    folder = version_folder(version)
+    with contextlib.suppress(NotFound):
+        store.stat(folder)
+        store.put(folder + b"/stone", (), replace=True)
 
 
 def remove_version(store: Store, version: str) -> None:

@@ -25,6 +25,7 @@ from stripefs.store.wrappers.striped import StripedStore
 from stripefs.store.wrappers.striped_handle import PartFiles, StripedHandle
 from stripefs.write.lease import RENEW, Lease, take
 from stripefs.write.names import join, split
+from stripefs.write.pool import put_stone
 from stripefs.write.records import (
     Found,
     exists,
@@ -201,7 +202,7 @@ def recover(
             progress(size)
 
         for version in versions_of(found.record):
-            _touch(store, version)
+            put_stone(store, version)  # so that a gc that has judged it already looks again and lets it be
         planned = _useful(plan(store, view, found, alive))
         _publish(store, view, planned, target, replace_=bool(to), keep=keep)
         with contextlib.suppress(NotFound):
@@ -326,14 +327,6 @@ def _locks(store: Store, paths: Sequence[bytes], versions: Sequence[str]) -> Ite
 def _take(store: Store, path: bytes, versions: Sequence[str]) -> Lease:
     owner = hidden.new_version()  # by which a second try knows what the first has done
     return patiently(lambda: take(store, path, versions, owner))
-
-
-def _touch(store: Store, version: str) -> None:
-    """Make a version of the pool young, so that a gc that has judged it already looks again and lets it be."""
-    if exists(store, hidden.version_folder(version)):
-        path = hidden.version_folder(version) + b"/recover"
-        store.put(path, (), replace=True)
-        store.remove(path)
 
 
 def _part(part: RecordPart) -> Part:

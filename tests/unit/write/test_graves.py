@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import ClassVar
 
@@ -14,7 +15,9 @@ from stripefs.errors import PermissionDenied
 from stripefs.store.base import Store
 from stripefs.store.local import LocalStore
 from stripefs.store.wrappers.base import Parser, WrappedStore
+from stripefs.store.wrappers.striped import StripedStore
 from stripefs.write import pool
+from stripefs.write.collect import Collection
 from stripefs.write.graves import Graves
 from stripefs.write.pool import look, remove_version
 
@@ -118,6 +121,24 @@ async def test_what_cannot_be_deleted_is_tried_again_and_then_left(
     assert versions(store) == left
     told = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
     assert told == [f"the replaced version {version} stays until stripefs gc: no" for version in left]
+
+
+async def test_a_gc_spares_what_was_buried_however_old_its_parts_are(
+    store: LocalStore, tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    for path in sorted((tmp_path / ".stripefs").rglob("*"), reverse=True):
+        os.utime(path, (1, 1))
+    graves = Graves(store, GRACE)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(graves.run)
+        graves.bury([A])
+        with trio.fail_after(1e6):
+            while look(store, A).changed_ns < 10**18:
+                await trio.sleep(0)
+        found = await trio.to_thread.run_sync(Collection(store, StripedStore(store)).run)
+        assert [item.path for item in found.items] == [f"/.stripefs/{B}".encode()]
+        await gone(store, A)
+        nursery.cancel_scope.cancel()
 
 
 def test_what_is_no_version_is_never_buried(store: LocalStore) -> None:
