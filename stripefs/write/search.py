@@ -137,28 +137,35 @@ class Search:
         self._trouble(seen, b"/", StoreError("files are being moved about, so nobody knows which versions they name"))
 
     def _strike(self, seen: Seen, threads: ThreadPoolExecutor, listed: Listed) -> int:
-        """Strike the candidates that the manifests of a batch name; how many of them were old."""
+        """Strike the candidates that the manifests of a batch name; how many of them were old, or may have been."""
         struck = 0
         entries = [e for e in listed.entries if e.kind is EntryKind.FILE and _looks_like_manifest(e)]
         for start in range(0, len(entries), AT_ONCE) if seen.candidates else ():
             some = entries[start : start + AT_ONCE]
-            for entry, named in zip(some, threads.map(self._named, (listed.path(e) for e in some)), strict=True):
+            for entry, named in zip(some, threads.map(self._named, (listed.path(e) for e in some), some), strict=True):
                 if isinstance(named, StoreError):
                     self._trouble(seen, listed.path(entry), named)
-                elif not named and entry.block_size == MANIFEST_BLOCK_SIZE:
-                    self._trouble(seen, listed.path(entry), StoreError("it should be a manifest and is none"))
+                elif named is None:
+                    # Perhaps it was moved to where this walk has been already: it takes another one.
+                    struck += older(entry.mtime_ns, self._age, self._began_ns)
                 else:
                     struck += sum(seen.candidates.pop(version, False) for version in named)
         return struck
 
-    def _named(self, path: bytes) -> frozenset[str] | StoreError:
-        """The versions that the file at `path` needs. One that vanished needs none: where it went, it is seen."""
+    def _named(self, path: bytes, entry: Status) -> frozenset[str] | StoreError | None:
+        """The versions that the file at `path` needs; None when it is not there any more, or not as it was listed."""
         for attempt in itertools.count(1):
             try:
                 manifest = patiently(lambda: self._view.manifest(path))
-                return manifest.versions if manifest else frozenset()
+                if manifest is not None:
+                    return manifest.versions
+                if entry.block_size != MANIFEST_BLOCK_SIZE:
+                    return frozenset()
+                if patiently(lambda: self._store.stat(path)).identity != entry.identity:
+                    return None
+                return StoreError("it should be a manifest and is none")
             except NotFound:
-                return frozenset()
+                return None
             except StaleVersion as error:
                 if attempt == _TRIES:
                     return error
