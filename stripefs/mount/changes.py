@@ -7,9 +7,10 @@ may want to map the file, so that nothing of what is written stays in pages of a
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pyfuse3
 from pyfuse3 import (
@@ -26,6 +27,7 @@ from pyfuse3 import (
     XAttrNameT,
 )
 
+from stripefs.errors import Unsupported
 from stripefs.mount.journal import Board
 from stripefs.mount.operations import WRITING, TreeOperations, entry_of, handler
 from stripefs.mount.served import ServedTree, WritableServedTree
@@ -153,8 +155,19 @@ class WritingOperations(TreeOperations):
 
     @handler
     async def setxattr(self, inode: InodeT, name: XAttrNameT, value: bytes, ctx: RequestContext) -> None:
-        await self._writable.setxattr(inode, name, value)
+        with _quietly():
+            await self._writable.setxattr(inode, name, value)
 
     @handler
     async def removexattr(self, inode: InodeT, name: XAttrNameT, ctx: RequestContext) -> None:
-        await self._writable.removexattr(inode, name)
+        with _quietly():
+            await self._writable.removexattr(inode, name)
+
+
+@contextlib.contextmanager
+def _quietly() -> Iterator[None]:
+    """Programs that copy files try to copy every attribute, and expect this answer: nothing to log."""
+    try:
+        yield
+    except Unsupported as error:
+        raise FUSEError(error.errno) from None

@@ -33,7 +33,7 @@ class Writing:
         self._settings = settings
         self._store = store
         self._graves = Graves(store.inner, wanted.grace, store.pool)
-        self._drafts = Drafts(store, _policy(wanted, settings.read.io_timeout), bury=self._graves.bury)
+        self._drafts = Drafts(store, _policy(wanted, settings.read.io_timeout), bury=self._graves.bury, owner=owner)
         self._staging: Staging | None = None
         if wanted.staging:
             self._staging = Staging(wanted.staging, wanted.staging_size, settings.mount.mountpoint)

@@ -15,7 +15,6 @@ import dataclasses
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 import trio
@@ -213,7 +212,7 @@ class Pen:
     async def lose_name(self) -> None:
         """It was unlinked, or another file took its name: writing goes on and nothing comes of it."""
         self.path = None
-        await _finished(self.draft.detach)
+        await self.draft.detach()
 
     async def close(self) -> None:
         """Let go of everything that was not published; what a killed writer had made durable can be recovered."""
@@ -255,12 +254,6 @@ class Pen:
         staged.dirty = staged.dirty or self.draft.dirty
         self._staged = staged
         return staged
-
-
-async def _finished(call: Callable[[], object]) -> None:
-    done = call()
-    if isinstance(done, Awaitable):
-        await done
 
 
 class Pens:

@@ -93,6 +93,11 @@ class WritableTree(NamingTree):
     async def getattr(self, node_id: int) -> Attributes:
         if (pen := self._pens.by_node.get(node_id)) is not None:
             return self._shown(pen)
+        node = self._node(node_id)
+        if is_future(node) and node.status is None:  # wished for: the kernel asks whether it may be opened
+            attributes = self._attributes(node_id, await self._stat(self.state.path(node_id)))
+            attributes.valid = 0.0
+            return attributes
         return await super().getattr(node_id)
 
     async def setattr(
