@@ -14,12 +14,12 @@ from collections.abc import AsyncIterator, Callable, Iterable
 
 import trio
 
-from stripefs.errors import Busy, Exists, IsADirectory, NotADirectory, NotFound, StoreError
-from stripefs.layout.hidden import is_hidden
+from stripefs.errors import Exists, IsADirectory, NotADirectory, NotFound, StoreError
+from stripefs.layout.hidden import NAME_MAX, is_hidden
 from stripefs.store.base import Attributes as Change
 from stripefs.store.base import Kind, Status
 from stripefs.tree.pens import Pen, Pens
-from stripefs.tree.refusals import Invalid, NotPermitted
+from stripefs.tree.refusals import Invalid, NameTooLong, NotPermitted
 from stripefs.tree.state import ROOT
 from stripefs.tree.tree import Attributes, Tree
 
@@ -117,8 +117,9 @@ class NamingTree(Tree):
                 status = await self._stat(source)
             except NotFound:
                 status = None
-            if status is not None and status.kind is Kind.DIRECTORY and self._pens.below(source):
-                raise Busy(f"files below {source!r} are being written", hint="rename it when they are closed")
+            if status is not None and status.kind is Kind.DIRECTORY:
+                for path in self._pens.below(source):
+                    await self._wait_until_free(path)  # raises Busy
             if not replace and (other is not None or await self._exists(target)):
                 raise Exists(f"{target!r} exists")
             if other is not None:
@@ -183,10 +184,16 @@ class NamingTree(Tree):
 
     # Inner workings
 
+    async def _wait_until_free(self, path: bytes) -> None:
+        """Raises Busy where somebody writes the file, unless they have closed it and the kernel is yet to say so."""
+        raise NotImplementedError
+
     def _new_name(self, parent: int, name: bytes) -> bytes:
         """The path of a name that is to be. Raises NotPermitted for those that are kept for what is hidden."""
         if is_hidden(name):
             raise NotPermitted(f"{name!r}: names of that form are kept for stripefs itself")
+        if len(name) > NAME_MAX:
+            raise NameTooLong(f"{name[:20]!r}… is longer than {NAME_MAX} bytes")
         return self._child(parent, name)
 
     async def _change(

@@ -11,16 +11,23 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import trio
 
 from stripefs.errors import StripefsError, Transient
-from stripefs.store.base import Status, Store
+from stripefs.store.base import Status
 from stripefs.tree.calls import Calls
 from stripefs.tree.owners import Owners
 from stripefs.tree.state import State
 
-__all__ = ["Entry", "Listing"]
+__all__ = ["Entry", "Listing", "Walked"]
+
+
+class Walked(Protocol):
+    """What is listed: a store, or one with more in it."""
+
+    def scandir(self, path: bytes, after: bytes) -> Iterator[Sequence[Status]]: ...
 
 
 @dataclass(slots=True)
@@ -35,7 +42,7 @@ class Entry:
 class Listing:
     """Walks the directory at `path` for handle number `handle`. Hold `lock` around `seek` and what follows it."""
 
-    def __init__(self, store: Store, calls: Calls, owners: Owners, state: State, handle: int, path: bytes) -> None:
+    def __init__(self, store: Walked, calls: Calls, owners: Owners, state: State, handle: int, path: bytes) -> None:
         self.lock = trio.Lock()
         self._calls = calls
         self._state = state
@@ -94,7 +101,7 @@ class Listing:
 class _Walk:
     """The batches after `last`, which moves on with them. Used by one thread at a time."""
 
-    def __init__(self, store: Store, owners: Owners, path: bytes, last: bytes) -> None:
+    def __init__(self, store: Walked, owners: Owners, path: bytes, last: bytes) -> None:
         self._store = store
         self._owners = owners
         self._path = path

@@ -37,14 +37,16 @@ _WISH_LASTS = 5.0
 """Seconds between the open that is told ESTALE and the one that the kernel repeats at once."""
 
 
-def future() -> Identity:
-    """The identity of a version that is yet to be written."""
-    return Identity(0, 0, _MARK + secrets.token_hex(8))
+def future(mark: str = "") -> Identity:
+    """The identity of a version that is yet to be written: a new one, or the one with this mark."""
+    return Identity(0, 0, mark or _MARK + secrets.token_hex(8))
 
 
-def is_future(node: Node) -> bool:
-    """Whether a node is of a file being written, by this worker or by one that is dead."""
-    return node.identity is not None and node.identity.file_id.startswith(_MARK)
+def is_future(version: Node | Status) -> bool:
+    """Whether a node, or what is listed, is of a file being written, by this worker or by one that is dead."""
+    if isinstance(version, Status):
+        return version.file_id.startswith(_MARK)
+    return version.identity is not None and version.identity.file_id.startswith(_MARK)
 
 
 @dataclass(slots=True)
@@ -71,6 +73,7 @@ class Pen:
         self, node: int, path: bytes, draft: Draft, opener: Opener, status: Status, *, untouched: bool = False
     ) -> None:
         self.node = node
+        self.mark = ""  # the file id of the node
         self.path: bytes | None = path
         self.draft = draft
         self.opener = opener
@@ -271,9 +274,9 @@ class Pens:
         """Who writes the file at `path`."""
         return self._by_path.get(path)
 
-    def below(self, path: bytes) -> bool:
-        """Whether a file somewhere below the directory `path` is being written."""
-        return any(one.startswith(path + b"/") for one in self._by_path)
+    def below(self, path: bytes) -> list[bytes]:
+        """The files somewhere below the directory `path` that are being written."""
+        return [one for one in self._by_path if one.startswith(path + b"/")]
 
     def add(self, pen: Pen) -> None:
         assert pen.path is not None

@@ -6,7 +6,7 @@ import errno
 
 from stripefs.errors import StoreError
 
-__all__ = ["Invalid", "Lost", "NotPermitted"]
+__all__ = ["Invalid", "Lost", "NameTooLong", "NotPermitted"]
 
 
 class NotPermitted(StoreError):
@@ -19,6 +19,10 @@ class Invalid(StoreError):
     """What makes no sense, such as a directory moved below itself."""
 
     errno = errno.EINVAL
+
+
+class NameTooLong(StoreError):
+    errno = errno.ENAMETOOLONG
 
 
 class Lost(StoreError):

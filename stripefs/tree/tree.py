@@ -24,7 +24,7 @@ from stripefs.errors import IsADirectory, NotADirectory, NotFound, StaleVersion,
 from stripefs.store.base import Block, Buffer, Identity, Kind, Space, Status, Store
 from stripefs.tree import xattrs
 from stripefs.tree.calls import Calls
-from stripefs.tree.listing import Listing
+from stripefs.tree.listing import Listing, Walked
 from stripefs.tree.owners import Owners
 from stripefs.tree.state import Journal, Node, State
 
@@ -116,6 +116,7 @@ class Tree:
     ) -> None:
         self.state = state or State(journal)
         self._store = store
+        self._walked: Walked = store
         self._reader = reader
         self._calls = Calls(io_timeout)
         self._owners = Owners(uid, gid)
@@ -147,7 +148,7 @@ class Tree:
             self.state.current.pop((parent, name), None)
             raise
         self._node(parent)  # it may have been forgotten meanwhile
-        node = self.state.see(parent, name, status.kind, _identity(status))
+        node = self.state.see(parent, name, status.kind, self._identity(status))
         attributes = self._attributes(node.id, status)
         self.state.commit()
         return attributes
@@ -243,7 +244,7 @@ class Tree:
         listing = self._listings.get(handle)
         if listing is None:
             path = self.state.path(held.node)
-            listing = Listing(self._store, self._calls, self._owners, self.state, handle, path)
+            listing = Listing(self._walked, self._calls, self._owners, self.state, handle, path)
             self._listings[handle] = listing
         async with listing.lock:
             try:
@@ -261,7 +262,7 @@ class Tree:
                 if entry is None:
                     break
                 status = entry.status
-                identity = _identity(status)
+                identity = self._identity(status)
                 node_id = self.state.id_of(held.node, status.name, status.kind, identity)
                 attributes = self._attributes(node_id, status)
                 attributes.valid = self._believe(held.node, status.name, entry.seen)
@@ -330,7 +331,7 @@ class Tree:
             status = await self._stat(path)
         except (NotFound, NotADirectory) as error:
             raise StaleVersion(f"{path!r} is gone") from error
-        if status.kind is not node.kind or _identity(status) != node.identity:
+        if status.kind is not node.kind or self._identity(status) != node.identity:
             raise StaleVersion(f"{path!r} was replaced")
         return status
 
@@ -344,6 +345,10 @@ class Tree:
         if self._node(parent).kind is not Kind.DIRECTORY:
             raise NotADirectory(f"{self.state.path(parent)!r} is no directory")
         return self.state.path(parent).rstrip(b"/") + b"/" + name
+
+    def _identity(self, status: Status) -> Identity | None:
+        """What makes the version that `status` describes."""
+        return None if status.kind is Kind.DIRECTORY else status.identity
 
     def _believe(self, parent: int, name: bytes, seen: float) -> float:
         """For how many more seconds the kernel may believe what the store said of a name at the time `seen`."""
@@ -424,10 +429,6 @@ class _Shared:
                 return self.file
             self._checked = trio.current_time()
             return self.file
-
-
-def _identity(status: Status) -> Identity | None:
-    return None if status.kind is Kind.DIRECTORY else status.identity
 
 
 def require_file(node: Node, path: bytes) -> None:

@@ -22,13 +22,14 @@ import trio
 
 from stripefs.errors import Busy, Exists, IsADirectory, NotFound, StaleVersion, StripefsError, Unsupported
 from stripefs.store.base import Attributes as Change
-from stripefs.store.base import Buffer, Kind, Status
+from stripefs.store.base import Buffer, Identity, Kind, Status
 from stripefs.tree.entries import NamingTree
 from stripefs.tree.opener import Fate, Opener, fate, find_opener
 from stripefs.tree.pens import Pen, future, is_future
 from stripefs.tree.refusals import Lost
 from stripefs.tree.state import FileHandle, Node
 from stripefs.tree.tree import Attributes, UnknownHandle, require_file
+from stripefs.tree.unpublished import Unpublished
 from stripefs.write import Draft, Drafts, Layout
 from stripefs.write.staging import Staging
 
@@ -55,6 +56,7 @@ class WritableTree(NamingTree):
         self._drafts = drafts
         self._staging = staging
         self._layout_of = layout_of
+        self._walked = Unpublished(self._store, self._pens)
 
     def snapshot(self) -> dict[str, int]:
         return {**super().snapshot(), "open_for_writing": len(self._pens)}
@@ -269,6 +271,9 @@ class WritableTree(NamingTree):
 
     # Inner workings
 
+    def _identity(self, status: Status) -> Identity | None:
+        return future(status.file_id) if is_future(status) else super()._identity(status)
+
     def _believe(self, parent: int, name: bytes, seen: float) -> float:
         """Nothing of what changed since it was seen, and nothing of what may change any moment."""
         if seen <= self._changed_at or (len(self._pens) and self._pens.at(self._child(parent, name)) is not None):
@@ -338,6 +343,7 @@ class WritableTree(NamingTree):
     def _hold(self, pen: Pen, node: Node, flags: int) -> tuple[int, bool]:
         """A handle of a new pen, whose node is `node`. Nothing is awaited, so that nobody finds half of it."""
         pen.node = node.id
+        pen.mark = node.identity.file_id if node.identity is not None else ""
         handle = self.state.open_file(node.id, pen.status)
         pen.handles[handle] = bool(flags & os.O_APPEND)
         self._pens.add(pen)

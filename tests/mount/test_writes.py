@@ -76,6 +76,9 @@ def test_open_flags_and_refusals(mounts: Mounts) -> None:
     assert os.write(first, b"old") == 3
     assert (os.fstat(first).st_size, os.stat(m / "f").st_size) == (3, 3)
     assert not (s / "f").exists()
+    (s / "e").touch()
+    (s / "g").touch()
+    assert sorted(os.listdir(m)) == ["e", "f", "g"]
     os.close(first)
     assert ((s / "f").read_bytes(), (s / "f").stat().st_mode & 0o777) == (b"old", 0o640)
 
@@ -203,6 +206,8 @@ def test_names_of_files_being_written(mounts: Mounts) -> None:
         below.write(b"x")
         with _refused(errno.EBUSY):
             os.rename(m / "d", m / "e")
+    with _refused(errno.ENAMETOOLONG):
+        (m / ("n" * 256)).touch()
     os.rename(m / "free", m / "d" / "free")
     os.rename(m / "d", m / "e")
     assert os.stat(m / "e" / "free").st_ino == number
