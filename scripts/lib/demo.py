@@ -1,4 +1,5 @@
-"""The demonstration behind ./scripts/demo: stripefs (`demo_files`) and imagefs (`demo_images`), each before and after.
+"""The demonstration behind ./scripts/demo: stripefs reading (`demo_files`) and writing (`demo_saves`), and imagefs
+(`demo_images`), each before and after.
 
 Prints what it does and what came out; leaves nothing behind, also when interrupted.
 """
@@ -13,6 +14,7 @@ from contextlib import nullcontext
 
 import demo_files
 import demo_images
+import demo_saves
 from demo_tools import INTERRUPTS, Failed, temporary_folder
 
 from bench import cluster
@@ -27,6 +29,9 @@ def main(arguments: list[str]) -> int:
         with demo_files.real_cluster() if "--hdfs" in arguments else nullcontext() as hdfs:
             with temporary_folder() as folder:
                 demo_files.demonstrate(demo_files.on_cluster(hdfs) if hdfs else demo_files.simulated(folder), folder)
+            print(flush=True)
+            with temporary_folder() as folder:
+                demo_saves.demonstrate(demo_saves.on_cluster(hdfs) if hdfs else demo_saves.simulated(folder), folder)
             print(flush=True)
             with temporary_folder() as folder:
                 demo_images.demonstrate(demo_images.on_cluster(hdfs) if hdfs else demo_images.simulated(folder), folder)
