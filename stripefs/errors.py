@@ -18,7 +18,6 @@
         +-- Transient             EIO        exit 3    may succeed when tried again
             +-- HostFailed        EIO        exit 3    one data host failed or stalled; another replica may serve
             +-- ServiceDown       EIO        exit 3    the metadata service (a NameNode, a bucket's endpoint) is away
-                +-- SafeMode      EIO        exit 3    it answers, but takes no changes yet; waiting mends that
         +-- Abandoned             EINTR      exit 3    the caller no longer wants the answer (never reaches a user)
 
 A message is one line that says what happened; `hint` is one more that says what to do about it.
@@ -42,7 +41,6 @@ __all__ = [
     "NotFound",
     "PermissionDenied",
     "QuotaExceeded",
-    "SafeMode",
     "ServiceDown",
     "StaleVersion",
     "StoreError",
@@ -141,10 +139,6 @@ class HostFailed(Transient):
 
 
 class ServiceDown(Transient):
-    pass
-
-
-class SafeMode(ServiceDown):
     pass
 
 

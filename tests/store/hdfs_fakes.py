@@ -44,6 +44,8 @@ class Request(BaseHTTPRequestHandler):
         self.file = unquote(parts.path).removeprefix("/webhdfs/v1")
         self.server.fake.serve(self)  # type: ignore[attr-defined]  # set by serving()
 
+    do_PUT = do_POST = do_DELETE = do_GET  # noqa: N815 - http.server's names
+
     def answer(self, status: int, body: bytes, kind: str = "application/json", length: int | None = None) -> None:
         self.send_response(status)
         self.send_header("Content-Type", kind)

@@ -11,7 +11,7 @@ import contextlib
 import json
 import socket
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from stripefs.errors import Abandoned, HostFailed, StoreError
 from stripefs.store.allocator import uninitialised
@@ -38,7 +38,7 @@ def fetch(address: str, target: str, length: int, *, name: str, timeout: float, 
             sock.sendall(f"GET {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode("ascii"))
             status, headers, body = read_head(sock, name)
             if status != 200:
-                raise refusal(sock, status, body, name)
+                raise refusal(sock, status, headers, body, name)
             if headers.get("content-length") != str(length):
                 answered = headers.get("content-length", "an unknown number of")
                 raise HostFailed(f"DataNode {name} offered {answered} bytes where {length} were asked for", host=name)
@@ -114,9 +114,13 @@ def _receive(sock: socket.socket, begun: bytes, length: int, name: str, watch: W
     return buffer
 
 
-def refusal(sock: socket.socket, status: int, body: bytes, name: str, where: str = "file") -> StoreError:
-    """The error that a DataNode's answer about `where` other than 200 means."""
-    while len(body) < _ERROR_BODY and (more := sock.recv(_ERROR_BODY)):
+def refusal(
+    sock: socket.socket, status: int, headers: Mapping[str, str], body: bytes, name: str, where: str = "file"
+) -> StoreError:
+    """The error that a DataNode's answer about `where` other than 200 means; `body` is what came of its body."""
+    length = headers.get("content-length", "")
+    whole = min(int(length), _ERROR_BODY) if length.isdigit() else _ERROR_BODY
+    while len(body) < whole and (more := sock.recv(_ERROR_BODY)):
         body += more
     try:
         remote = json.loads(body)["RemoteException"]

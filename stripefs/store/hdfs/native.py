@@ -44,6 +44,7 @@ _T = TypeVar("_T")
 
 _PAGE = 1000  # entries of one batch; the NameNode's own page (dfs.ls.limit)
 _TRUSTED = 1.0  # seconds for which a NameNode that answered is taken to be there still
+_SMALL = 16 << 20  # longest document that is read in one piece
 _WARM_UPS = 3  # files whose DataNodes may be down before we stop trying
 _RPC_ERROR = re.compile(r'RPCError\("([^"]+)", "((?:[^"\\]|\\.)*)"')
 
@@ -112,6 +113,23 @@ class NativeClient:
         if self._warming and len(reader):
             self._warm_up(reader, path)
         return _NativeFile(reader, path)
+
+    def get(self, path: str) -> bytes | None:
+        """All of a small file, of one version; None where it is too long or does not stay the same for as long.
+
+        Three questions and one read take 2 ms where opening a handle, reading and confirming by WebHDFS takes 25 (2
+        busy cores). The file is looked at before and after, since a pinned block may change, as the module says.
+        """
+        before = self.stat(path)
+        if before.kind is Kind.DIRECTORY:
+            raise IsADirectory(f"{path} is a directory")
+        if before.length > _SMALL:
+            return None
+        reader = self._ask(lambda: self._client.read(path), path)
+        data = bytes(_NativeFile(reader, path).read(0, len(reader), None)) if len(reader) else b""
+        after = self.stat(path)
+        same = (before.length, before.mtime_ns) == (after.length, after.mtime_ns)
+        return data if same and len(data) == before.length else None
 
     def put(self, path: str, data: Iterable[Buffer], *, replace: bool) -> None:
         """See `Store.put`: written under a hidden name beside `path`, then renamed. Holds all of `data` in memory."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-from stripefs.errors import PermissionDenied, SafeMode, ServiceDown
+from stripefs.errors import PermissionDenied, ServiceDown
 from stripefs.store.hdfs.probe import reason
 from stripefs.store.hdfs.wire import remote_error, request_target
 
@@ -89,9 +89,8 @@ class NameNodeRest:
                 continue
             self._active = index
             return document
-        telling = [failure for failure in failures if len(failures) == 1 or isinstance(failure, SafeMode)]
-        if telling:
-            raise telling[0]
+        if len(failures) == 1:
+            raise failures[0]
         raise ServiceDown("; ".join(failure.message for failure in failures), hint=failures[-1].hint)
 
     def _answer(self, address: str, method: str, target: str, where: str) -> dict[str, Any]:

@@ -149,12 +149,12 @@ class PlacedSink(Sink):
     def _read_answer(self) -> None:
         """Return when the DataNode said that the file is complete; raise what it said else."""
         while True:
-            status, _, self._received = read_head(self._sock, self._name, self._received)
+            status, headers, self._received = read_head(self._sock, self._name, self._received)
             if status >= 200:
                 break
         self._answered = True
         if status not in (200, 201):
-            error = refusal(self._sock, status, self._received, self._name, self._where)
+            error = refusal(self._sock, status, headers, self._received, self._name, self._where)
             if isinstance(error, Exists | NotFound):
                 self._end(error.message)  # nothing of ours is there to be removed
             raise error

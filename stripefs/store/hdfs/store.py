@@ -182,6 +182,10 @@ class HdfsStore(Store):
                 raise
         return self._open(path, expect, attempts - 1)
 
+    def get(self, path: bytes) -> Buffer:
+        document = self._native.get(self._full(path)) if self._native is not None else None
+        return super().get(path) if document is None else document
+
     def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False) -> None:
         self._writer.put(self._full(path), data, replace=replace)
 

@@ -22,7 +22,6 @@ from stripefs.errors import (
     NotFound,
     PermissionDenied,
     QuotaExceeded,
-    SafeMode,
     ServiceDown,
     StoreError,
     Transient,
@@ -38,6 +37,7 @@ _AWAY = {
     "StandbyException",
     "ObserverRetryOnActiveException",
     "RetriableException",
+    "SafeModeException",
     "ServerNotActiveException",
     "NoNamenodesAvailableException",
     "ConnectException",
@@ -167,8 +167,6 @@ def remote_error(exception: str, message: str, where: str) -> StoreError:
 
 def _refused_change(name: str, reason: str, where: str) -> StoreError | None:
     """The error for what only changes meet."""
-    if name == "SafeModeException":
-        return SafeMode(f"{where}: the NameNode is in safe mode and takes no changes")
     if name in _QUOTAS:
         return QuotaExceeded(f"{where}: {reason}")
     if name == "PathIsNotEmptyDirectoryException" or "destination directory is not empty" in reason:

@@ -1,0 +1,339 @@
+"""Changes at a NameNode whose answers get lost, come late or never; what refusals mean."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from stripefs.errors import (
+    Busy,
+    Exists,
+    NotEmpty,
+    NotFound,
+    QuotaExceeded,
+    ServiceDown,
+    StoreError,
+    Transient,
+    Unsupported,
+)
+from stripefs.store.base import Attributes, Kind, Status
+from stripefs.store.hdfs import changes
+from stripefs.store.hdfs.changes import Changes
+from stripefs.store.hdfs.rest import NameNodeRest, Unanswered
+from stripefs.store.hdfs.wire import remote_error
+from tests.store.hdfs_fakes import TIMEOUT, FakeNameNode, Request, closed_port, serving
+
+LOST = Unanswered("the answer was lost")
+
+
+class FakeCalls:
+    """A few entries in memory. `faults` are met by the next changes in turn: a fault may act, fail, or both."""
+
+    def __init__(self) -> None:
+        self.entries: dict[str, Status] = {"/": _directory(1)}
+        self.faults: list[Callable[[Callable[[], None]], None]] = []
+        self.asked: list[str] = []
+        self.away = 0
+
+    def stat(self, path: str) -> Status:
+        if self.away:
+            self.away -= 1
+            raise ServiceDown("away")
+        if path not in self.entries:
+            raise NotFound(path)
+        return self.entries[path]
+
+    def add(self, path: str, length: int = 1) -> None:
+        self.entries[path] = Status(path.encode(), Kind.FILE, length, file_id=str(100 + len(self.entries)))
+
+    def make_directories(self, path: str, mode: int) -> None:
+        self._do("mkdirs", lambda: self.entries.update({path: _directory(50 + len(self.entries))}))
+
+    def delete(self, path: str) -> bool:
+        there = path in self.entries
+        self._do("delete", lambda: self.entries.pop(path, None))
+        return there
+
+    def rename(self, source: str, target: str, *, replace: bool) -> None:
+        def act() -> None:
+            if source not in self.entries:
+                raise NotFound(source)
+            if target in self.entries and not replace:
+                raise Exists(target)
+            self.entries[target] = self.entries.pop(source)
+
+        self._do("rename", act)
+
+    def set_mode(self, path: str, mode: int) -> None:
+        self._do("mode", lambda: self.entries.update({path: dataclasses.replace(self.entries[path], mode=mode)}))
+
+    def set_owner(self, path: str, owner: str | None, group: str | None) -> None:
+        self._do("owner", lambda: None)
+
+    def set_times(self, path: str, mtime_ms: int | None, atime_ms: int | None) -> None:
+        def act() -> None:
+            if atime_ms is not None:
+                raise StoreError("Please set dfs.namenode.accesstime.precision configuration parameter.")
+
+        self._do("times", act)
+
+    def concat(self, target: str, sources: Sequence[str]) -> None:
+        def act() -> None:
+            length = sum(self.entries.pop(source).length for source in sources)
+            self.entries[target] = dataclasses.replace(
+                self.entries[target], length=self.entries[target].length + length
+            )
+
+        self._do(f"concat {' '.join(sources)}", act)
+
+    def _do(self, what: str, act: Callable[[], object]) -> None:
+        self.asked.append(what)
+        if self.faults:
+            self.faults.pop(0)(lambda: act() and None)
+        else:
+            act()
+
+
+def _directory(number: int) -> Status:
+    return Status(b"", Kind.DIRECTORY, file_id=str(number))
+
+
+def done_but_lost(act: Callable[[], None]) -> None:
+    act()
+    raise LOST
+
+
+def lost(act: Callable[[], None]) -> None:
+    raise LOST
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> FakeCalls:
+    monkeypatch.setattr(changes, "_PAUSE", 0.001)
+    return FakeCalls()
+
+
+CHANGES: list[tuple[str, Callable[[Changes], None], Callable[[FakeCalls], bool]]] = [
+    ("mkdir", lambda changes: changes.mkdir("/new", 0o755), lambda calls: "/new" in calls.entries),
+    ("rename", lambda changes: changes.rename("/a", "/new", replace=False), lambda calls: "/new" in calls.entries),
+    ("replace", lambda changes: changes.rename("/a", "/b", replace=True), lambda calls: "/a" not in calls.entries),
+    ("remove", lambda changes: changes.remove("/a"), lambda calls: "/a" not in calls.entries),
+    ("rmdir", lambda changes: changes.rmdir("/d"), lambda calls: "/d" not in calls.entries),
+    ("concat", lambda changes: changes.concat("/a", ["/b"]), lambda calls: calls.entries["/a"].length == 2),
+    (
+        "mode",
+        lambda changes: changes.set_attributes("/a", Attributes(mode=0o600)),
+        lambda calls: calls.entries["/a"].mode == 0o600,
+    ),
+]
+EACH = pytest.mark.parametrize(("change", "made"), [case[1:] for case in CHANGES], ids=[case[0] for case in CHANGES])
+
+
+def fill(calls: FakeCalls) -> None:
+    calls.add("/a")
+    calls.add("/b")
+    calls.entries["/d"] = _directory(7)
+
+
+@EACH
+def test_a_change_whose_answer_is_lost_is_made_once(
+    calls: FakeCalls, change: Callable[[Changes], None], made: Callable[[FakeCalls], bool]
+) -> None:
+    fill(calls)
+    calls.faults = [done_but_lost]
+    change(Changes(calls))
+    assert made(calls)
+    assert len(calls.asked) == (2 if calls.asked[0] == "mode" else 1)  # which may be set twice
+
+
+@EACH
+def test_a_change_that_got_lost_is_made_again(
+    calls: FakeCalls, change: Callable[[Changes], None], made: Callable[[FakeCalls], bool]
+) -> None:
+    fill(calls)
+    calls.faults = [lost, lost]
+    change(Changes(calls))
+    assert made(calls)
+    assert len(calls.asked) == 3
+
+
+@pytest.mark.parametrize("name", ["rename", "replace", "remove"])
+def test_a_change_that_was_late_rather_than_lost(calls: FakeCalls, name: str) -> None:
+    """The first takes effect only after we looked, so the second meets it."""
+    fill(calls)
+    late: list[Callable[[], None]] = []
+
+    def meets_the_first(act: Callable[[], None]) -> None:
+        late[0]()
+        act()
+
+    def lost_for_now(act: Callable[[], None]) -> None:
+        late.append(act)
+        raise LOST
+
+    calls.faults = [lost_for_now, meets_the_first]
+    [(change, made)] = [case[1:] for case in CHANGES if case[0] == name]
+    change(Changes(calls))
+    assert made(calls)
+
+
+def test_the_namenodes_may_take_a_while_to_tell(calls: FakeCalls) -> None:
+    fill(calls)
+
+    def lost_and_away(act: Callable[[], None]) -> None:
+        act()
+        calls.away = 5
+        raise LOST
+
+    calls.faults = [lost_and_away]
+    Changes(calls).rename("/a", "/new", replace=False)
+    assert calls.asked == ["rename"]
+
+
+def test_what_became_of_a_change_may_stay_unknown(calls: FakeCalls) -> None:
+    fill(calls)
+
+    def gone_for_good(act: Callable[[], None]) -> None:
+        calls.away = 10**9
+        raise LOST
+
+    calls.faults = [gone_for_good]
+    with pytest.raises(ServiceDown, match="not known whether it was done"):
+        Changes(calls, settle=0.05).rename("/a", "/new", replace=False)
+
+
+def test_a_change_that_is_never_answered(calls: FakeCalls) -> None:
+    fill(calls)
+    calls.faults = [lost] * 10_000
+    with pytest.raises(ServiceDown):
+        Changes(calls, settle=0.05).set_attributes("/a", Attributes(mode=0o600))
+
+
+def test_what_another_put_in_the_place_is_no_effect_of_ours(calls: FakeCalls) -> None:
+    fill(calls)
+
+    def another_was_faster(act: Callable[[], None]) -> None:
+        calls.add("/new", 5)
+        raise LOST
+
+    calls.faults = [another_was_faster]
+    with pytest.raises(Exists):
+        Changes(calls).rename("/a", "/new", replace=False)
+    assert calls.entries["/new"].length == 5
+
+
+def test_a_cluster_without_access_times(calls: FakeCalls) -> None:
+    fill(calls)
+    Changes(calls).set_attributes("/a", Attributes(mtime_ns=10**9, atime_ns=10**9))
+    Changes(calls).set_attributes("/a", Attributes(atime_ns=10**9))
+    assert calls.asked == ["times"] * 3
+
+
+def test_commas_in_the_names_of_joined_files(calls: FakeCalls) -> None:
+    calls.add("/a,b")
+    calls.add("/c,d", 4)
+    calls.entries["/e,f"] = _directory(9)
+    calls.add("/e,f/1")
+    calls.add("/e,f/2")
+    Changes(calls).concat("/a,b", ["/c,d"])
+    assert calls.entries["/a,b"].length == 5
+    assert all("," not in asked for asked in calls.asked if asked.startswith("concat"))
+    with pytest.raises(Unsupported, match="comma"):
+        Changes(calls).concat("/e,f/1", ["/e,f/2"])
+
+
+def test_joins_that_say_what_stands_in_the_way(calls: FakeCalls) -> None:
+    fill(calls)
+
+    def refuse(message: str) -> Callable[[Callable[[], None]], None]:
+        def act(_: Callable[[], None]) -> None:
+            raise StoreError(f"/a: HadoopIllegalArgumentException: {message}")
+
+        return act
+
+    calls.faults = [refuse("concat: source file /b is invalid or empty or underConstruction")]
+    with pytest.raises(Transient):
+        Changes(calls).concat("/a", ["/b"])
+    calls.faults = [refuse("The last block in /b is not full")]
+    with pytest.raises(Unsupported):
+        Changes(calls).concat("/a", ["/b"])
+    calls.add("/empty", 0)
+    with pytest.raises(Unsupported):
+        Changes(calls).concat("/a", ["/empty"])
+    Changes(calls).concat("/a", [])
+
+
+# At the wire
+
+
+def test_a_change_is_asked_for_once() -> None:
+    namenode = FakeNameNode(b"")
+    for operation in ("MKDIRS", "RENAME"):
+        namenode.operations[operation] = lambda request: request.reset()
+    with serving(namenode):
+        rest = NameNodeRest([namenode.address], "me", TIMEOUT)
+        rest.ask("GETFILESTATUS", "/")  # leaves a connection that a change must not use
+        for method, operation in (("PUT", "MKDIRS"), ("PUT", "RENAME")):
+            with pytest.raises(Unanswered):
+                rest.change(method, operation, "/file")
+        rest.close()
+    assert namenode.asked == ["GETFILESTATUS", "MKDIRS", "RENAME"]
+
+
+def test_a_change_goes_to_the_namenode_that_serves() -> None:
+    standby, active = FakeNameNode(b""), FakeNameNode(b"")
+    standby.refusal = ("org.apache.hadoop.ipc.StandbyException", "not supported in state standby")
+    active.operations["DELETE"] = lambda request: request.document({"boolean": True})
+    active.operations["RENAME"] = lambda request: request.answer(200, b"", "application/octet-stream")
+    with serving(standby, active):
+        rest = NameNodeRest([closed_port(), standby.address, active.address], "me", TIMEOUT)
+        assert rest.change("DELETE", "DELETE", "/file") == {"boolean": True}
+        assert rest.change("PUT", "RENAME", "/file") == {}
+        assert rest.active == active.address
+        rest.close()
+
+
+def test_safe_mode_is_said_even_beside_a_dead_namenode() -> None:
+    namenode = FakeNameNode(b"")
+    namenode.refusal = ("org.apache.hadoop.hdfs.server.namenode.SafeModeException", "Name node is in safe mode.")
+    with serving(namenode):
+        rest = NameNodeRest([closed_port(), namenode.address], "me", TIMEOUT)
+        with pytest.raises(ServiceDown, match="safe mode"):
+            rest.change("PUT", "MKDIRS", "/x")
+        rest.close()
+
+
+def test_a_silent_namenode_leaves_open_what_became_of_a_change() -> None:
+    namenode = FakeNameNode(b"")
+
+    def close_silently(request: Request) -> None:
+        request.close_connection = True
+
+    namenode.operations["DELETE"] = close_silently
+    with serving(namenode):
+        rest = NameNodeRest([namenode.address], "me", TIMEOUT)
+        with pytest.raises(Unanswered):
+            rest.change("DELETE", "DELETE", "/x")
+        rest.close()
+
+
+@pytest.mark.parametrize(
+    ("exception", "message", "kind"),
+    [
+        ("org.apache.hadoop.hdfs.protocol.DSQuotaExceededException", "The DiskSpace quota of /q", QuotaExceeded),
+        ("org.apache.hadoop.hdfs.protocol.NSQuotaExceededException", "The NameSpace quota", QuotaExceeded),
+        ("org.apache.hadoop.hdfs.server.namenode.SafeModeException", "in safe mode", ServiceDown),
+        ("org.apache.hadoop.fs.PathIsNotEmptyDirectoryException", "`/d is non empty'", NotEmpty),
+        ("java.io.IOException", "rename destination directory is not empty: /r/full", NotEmpty),
+        ("org.apache.hadoop.hdfs.server.namenode.NotReplicatedYetException", "Not replicated yet: /f", Transient),
+        ("org.apache.hadoop.hdfs.protocol.AlreadyBeingCreatedException", "failed to create file", Busy),
+        ("java.lang.IllegalArgumentException", 'CONCAT is not a valid POST operation."', Unsupported),
+        ("java.io.FileNotFoundException", "Parent directory doesn't exist: /no\n\tat org.apache", NotFound),
+    ],
+)
+def test_what_refusals_of_changes_mean(exception: str, message: str, kind: type[StoreError]) -> None:
+    error = remote_error(exception, message, "/file")
+    assert type(error) is kind
+    assert "\n" not in error.message
