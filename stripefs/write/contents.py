@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import trio
+
 from stripefs.errors import StoreError
 from stripefs.store.base import Buffer
 from stripefs.write.names import Names
@@ -20,6 +22,9 @@ from stripefs.write.shipment import Folder, Shipment
 from stripefs.write.stream import Stream
 
 __all__ = ["Base", "Contents"]
+
+STOPPING = 10.0
+"""Seconds: twice the time after which clients give up a silent host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +87,7 @@ class Contents:
     def _deal(self, data: memoryview) -> None:
         if self.layout is Layout.PLAIN:
             if self.stream is None:
-                self.stream = Stream(self._shared, self._names.beside()[0], self.base, self.account.give, self.fail)
+                self.stream = Stream(self._shared, self._names.beside, self.base, self.account.give, self.fail)
             self.account.seal(len(data))
             self.stream.add(data)
             return
@@ -180,6 +185,20 @@ class Contents:
         if self.failure is not None:
             raise self.failure
 
+    async def stop(self) -> list[bytes]:
+        """Forget all that is not published, and wait until nothing of it moves; the paths of what stands in the store.
+
+        The wait ends after STOPPING seconds: what still moves then removes itself, or is found by gc.
+        """
+        stream = self.stream
+        landed = self.drop()
+        with trio.move_on_after(STOPPING):
+            while self._under_way:
+                await next(iter(self._under_way)).ended.wait()
+            if stream is not None:
+                await stream.ended()
+        return landed
+
     def drop(self) -> list[bytes]:
         """Forget all that is not published, from memory too; the paths of what stands in the store."""
         for shipment in list(self._under_way):
@@ -187,7 +206,7 @@ class Contents:
         landed = [shipment.path for shipment in self.landed()]
         if self.stream is not None:
             self.stream.cancel()
-            landed.append(self.stream.path)
+            landed += [self.stream.path] if self.stream.path else []
             self.stream = None
         if self.base is not None and self.base.hidden:
             landed.append(self.base.path)

@@ -219,7 +219,7 @@ class Draft:
             if self._closed:
                 raise DraftLost(f"{self.path!r} is no longer being written")
             old, contents = self._publisher, self._contents
-            rubbish, folder = self._rubbish(), self._names.folder
+            rubbish, folder = await self._rubbish(), self._names.folder
             self._replaced = self._replaced or old.manifest
             self._names.anew()
             self._contents = Contents(self._shared, contents.wanted, contents.block, self._names)
@@ -242,16 +242,16 @@ class Draft:
                 return
             self._closed = True
             kept = recoverable and self._publisher.recorded and self.dirty
-            rubbish, folder = self._rubbish(), self._names.folder
             try:
+                rubbish, folder = await self._rubbish(), self._names.folder
                 if not kept and rubbish:
                     await self._shared.effects.clear(rubbish, folder)
                 await self._release(self._lease)
             finally:
                 self._register.gone(self)
 
-    def _rubbish(self) -> list[bytes]:
-        return [*self._publisher.leftovers(), *self._contents.drop()]
+    async def _rubbish(self) -> list[bytes]:
+        return [*self._publisher.leftovers(), *await self._contents.stop()]
 
     async def _release(self, lease: Lease | None) -> None:
         if lease is not None:

@@ -161,8 +161,8 @@ class Publisher:
             await self._put_head()
             return
         shipment = await self._save_head()
-        self._saved_head = None  # its path is about to go
         await self._replace(shipment.path, shipment.size)
+        self._saved_head = None
 
     async def _put_head(self) -> None:
         """For stores that cannot rename: whole or not at all, in one call."""
@@ -247,7 +247,9 @@ class Publisher:
         await shipment.ended.wait()
         if shipment.error is not None:
             raise shipment.error
+        self._outdated.append(shipment.path)
         await self._replace(shipment.path, len(document))
+        self._outdated.remove(shipment.path)
         self._generation += 1
         self.manifest = manifest
         contents.start_behind(Base(names.path, manifest.length), Layout.STRIPED)

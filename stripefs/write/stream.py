@@ -7,12 +7,14 @@ otherwise. So a host that fails takes the file with it, unless the client mends 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import trio
 
 from stripefs.errors import StoreError, StripefsError
 from stripefs.store.base import Buffer, Sink, Status
+from stripefs.write.hosts import ANYWHERE
 from stripefs.write.refusals import DraftLost
 from stripefs.write.segments import Column
 
@@ -26,20 +28,22 @@ _COPIED_AT_ONCE = 8 << 20
 
 
 class Stream:
-    """Writes `path`: first the bytes of `prefix`, if there is one, then what is added.
+    """Writes a new file: first the bytes of `prefix`, if there is one, then what is added.
 
+    place() names it anew at every try; `path` is the one that stands, b"" before.
     give(size) is called for bytes that were written; fail(error) once when the file is lost.
     """
 
     def __init__(
         self,
         shared: Shared,
-        path: bytes,
+        place: Callable[[], tuple[bytes, int]],
         prefix: Base | None,
         give: Callable[[int], None],
         fail: Callable[[Exception], None],
     ) -> None:
-        self.path = path
+        self.path = b""
+        self._place = place
         self._shared = shared
         self._prefix = prefix
         self._give = give
@@ -70,10 +74,16 @@ class Stream:
         self._cancelled = True
         self._more.set()
 
+    async def ended(self) -> None:
+        """Nothing of it moves any more."""
+        await self._ended.wait()
+
     async def _run(self) -> None:
         sink: Sink | None = None
+        hosts = self._shared.sender.hosts
+        host = hosts.choose(frozenset(), trio.current_time())
         try:
-            sink = await self._shared.effects.call("creating a file", lambda: self._shared.store.create(self.path))
+            sink = await self._shared.effects.call("creating a file", partial(self._create, host))
             await self._copy(sink)
             await self._flow(sink)
             if not self._cancelled:
@@ -83,12 +93,20 @@ class Stream:
         except Exception as error:  # noqa: BLE001  # the border: whatever a client raises reaches the writer
             self._fail(StoreError(f"the client failed unexpectedly: {error!r}"))
         finally:
+            if host is not None:
+                hosts.done(host)
             with trio.CancelScope(shield=True):
                 if sink is not None and self._status is None:
                     with trio.move_on_after(self._shared.effects.timeout):
                         await trio.to_thread.run_sync(sink.abort, abandon_on_cancel=True)
             self._give(self._queue.size)
             self._ended.set()
+
+    def _create(self, host: str | None) -> Sink:
+        path, _ = self._place()
+        sink = self._shared.store.create(path, host=host or ANYWHERE)
+        self.path = path
+        return sink
 
     async def _copy(self, sink: Sink) -> None:
         prefix = self._prefix
