@@ -24,6 +24,7 @@ RPC_PORT = 8020  # Hadoop's defaults since 3.0 (hdfs-default.xml)
 WEB_PORT = 9870
 _FILES = ("core-site.xml", "hdfs-site.xml")
 _REFERENCE = re.compile(r"\$\{([^}$\s]+)\}")
+_NUMBER = re.compile(r"(\d+)([kmgt])?")
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9._-]*\$?")  # what WebHDFS accepts: hdfs-default.xml, dfs.webhdfs.user…pattern
 
 
@@ -37,13 +38,18 @@ class NameNode:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """authority is what clients call the file system: host:port or the nameservice. root has no trailing slash."""
+    """authority is what clients call the file system: host:port or the nameservice. root has no trailing slash.
+
+    block_size in bytes and replication are those that new files get; 0 where the configuration says nothing.
+    """
 
     authority: str
     namenodes: tuple[NameNode, ...]
     root: bytes
     user: str
     conf_dir: str
+    block_size: int = 0
+    replication: int = 0
 
 
 def resolve(settings: StoreSettings, environ: Mapping[str, str]) -> Target:
@@ -62,6 +68,8 @@ def resolve(settings: StoreSettings, environ: Mapping[str, str]) -> Target:
         root=_root(settings.url, unquote_to_bytes(after)),
         user=_user(settings, environ),
         conf_dir=conf_dir,
+        block_size=_number(properties, "dfs.blocksize"),
+        replication=_number(properties, "dfs.replication"),
     )
 
 
@@ -81,6 +89,15 @@ def read_properties(folder: Path) -> dict[str, str]:
             if key:
                 properties[key] = (entry.findtext("value") or "").strip()
     return {key: _expand(value, properties) for key, value in properties.items()}
+
+
+def _number(properties: Mapping[str, str], key: str) -> int:
+    """A whole number as Hadoop writes them, with k, m, g, t for powers of 1024; 0 where there is none."""
+    text = properties.get(key, "").lower()
+    match = _NUMBER.fullmatch(text)
+    if text and match is None:
+        raise ConfigError(f"{key} is {text!r} in the Hadoop configuration, which is no number")
+    return int(match[1]) << 10 * " kmgt".index(match[2] or " ") if match else 0
 
 
 def _expand(value: str, properties: Mapping[str, str]) -> str:

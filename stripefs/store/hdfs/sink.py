@@ -63,9 +63,13 @@ class PlacedSink(Sink):
         head = f"PUT {target} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/octet-stream\r\n{how}\r\n\r\n"
         try:
             self._sock = connect(address, timeout)
-            silent_after(self._sock, timeout * PATIENCE)
+        except OSError as error:
+            raise self._failed(error) from error
+        silent_after(self._sock, timeout * PATIENCE)
+        try:
             self._sock.sendall(head.encode("ascii"))
         except OSError as error:
+            self._sock.close()
             raise self._failed(error) from error
 
     def write(self, data: Buffer) -> None:

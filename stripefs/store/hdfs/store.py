@@ -150,8 +150,7 @@ class HdfsStore(Store):
             self._datanodes if self.chooses_host else None,
             lambda full: self._stat(full, full.rpartition("/")[2].encode()),
             rpc=self._rpc,
-            root=self._full(b"/"),
-            user=self._target.user,
+            target=self._target,
             timeout=settings.host_timeout,
         )
         if self._root_status.kind is not Kind.DIRECTORY:

@@ -29,7 +29,17 @@ from stripefs.errors import (
 )
 from stripefs.store.base import Kind, Status
 
-__all__ = ["Located", "Replica", "inode_path", "located_of", "page_of", "remote_error", "request_target", "status_of"]
+__all__ = [
+    "Located",
+    "Replica",
+    "defaults_of",
+    "inode_path",
+    "located_of",
+    "page_of",
+    "remote_error",
+    "request_target",
+    "status_of",
+]
 
 _KINDS = {"FILE": Kind.FILE, "DIRECTORY": Kind.DIRECTORY, "SYMLINK": Kind.SYMLINK}
 _AWAY = {
@@ -116,6 +126,15 @@ def _status(document: Mapping[str, Any], name: bytes | None) -> Status:
         block_size=int(document["blockSize"]),
         replication=int(document["replication"]),
     )
+
+
+def defaults_of(document: Mapping[str, Any]) -> tuple[int, int]:
+    """The answer to GETSERVERDEFAULTS: block size in bytes and replication of new files. Raises StoreError."""
+    try:
+        defaults = document["FsServerDefaults"]
+        return int(defaults["blockSize"]), int(defaults["replication"])
+    except _SHAPES as error:
+        raise StoreError(f"the NameNode answered no FsServerDefaults: {error!r}") from error
 
 
 def located_of(document: Mapping[str, Any]) -> list[Located]:

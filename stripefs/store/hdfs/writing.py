@@ -16,11 +16,12 @@ from typing import Protocol
 from stripefs.errors import Busy, Exists, HostFailed, NotFound, ServiceDown, StoreError, Unsupported
 from stripefs.store.base import Attributes, Buffer, Host, Kind, Sink, Status
 from stripefs.store.hdfs.changes import Changes, WebCalls
+from stripefs.store.hdfs.conf import Target
 from stripefs.store.hdfs.native import NativeClient
 from stripefs.store.hdfs.nativewrite import NativeCalls, NativeSink
 from stripefs.store.hdfs.rest import NameNodeRest, RpcAddress
 from stripefs.store.hdfs.sink import PlacedSink
-from stripefs.store.hdfs.wire import request_target
+from stripefs.store.hdfs.wire import defaults_of, request_target
 
 __all__ = ["DataNodeDirectory", "HdfsWriter"]
 
@@ -34,7 +35,7 @@ class DataNodeDirectory(Protocol):
 
 
 class HdfsWriter:
-    """Paths are HDFS's, in plain text; `root` is the store's own, which stays where it is.
+    """Paths are HDFS's, in plain text; the store's own root stays where it is.
 
     rest is None where WebHDFS does not answer, native where the transport leaves it out, datanodes where files cannot
     be placed. `stat` is the store's; timeout that of one silent host, in seconds.
@@ -48,18 +49,19 @@ class HdfsWriter:
         stat: Callable[[str], Status],
         *,
         rpc: RpcAddress,
-        root: str,
-        user: str,
+        target: Target,
         timeout: float,
     ) -> None:
         self._rest = rest
         self._native = native
         self._datanodes = datanodes
         self._stat = stat
-        self._root = root or "/"
-        self._user = user
+        self._root = target.root.decode() or "/"
+        self._user = target.user
+        self._new_files = (target.block_size, target.replication)
         self._timeout = timeout
         self._rpc = rpc
+        self._defaults: tuple[int, int] | None = None
         if rest is not None:
             self._changes = Changes(WebCalls(rest, stat))
         elif native is not None:
@@ -68,6 +70,7 @@ class HdfsWriter:
             raise ServiceDown("neither WebHDFS nor the RPC port can be used")
 
     def create(self, path: str, *, host: str, block_size: int, replication: int, length: int | None) -> Sink:
+        block_size, replication = block_size or self._new_files[0], replication or self._new_files[1]
         with contextlib.suppress(NotFound):
             self._stat(path)
             raise Exists(f"{path} exists already")
@@ -166,8 +169,23 @@ class HdfsWriter:
             "createparent": "false",
             "permission": "644",
         }
-        if block_size:
-            parameters["blocksize"] = block_size
-        if replication:
-            parameters["replication"] = replication
+        if not block_size or not replication:
+            known = self._server_defaults()
+            block_size, replication = block_size or known[0], replication or known[1]
+        given = {"blocksize": block_size, "replication": replication}
+        parameters |= {key: value for key, value in given.items() if value}
         return request_target(path, "CREATE", self._user, parameters)
+
+    def _server_defaults(self) -> tuple[int, int]:
+        """What the NameNode gives new files of clients that say nothing, as hdfs-native asks it too.
+
+        A DataNode would take its own configuration instead. (0, 0) where the NameNode does not tell: before Hadoop 3.3.
+        """
+        if self._defaults is None and self._rest is not None:
+            try:
+                self._defaults = defaults_of(self._rest.ask("GETSERVERDEFAULTS", "/"))
+            except ServiceDown:
+                raise
+            except StoreError:
+                self._defaults = (0, 0)
+        return self._defaults or (0, 0)
