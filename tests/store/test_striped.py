@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 import os
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from stripefs.store.local import LocalStore
 from stripefs.store.wrappers import CountingStore, ThrottledStore
 from stripefs.store.wrappers import striped as view
 from stripefs.store.wrappers import striped_handle as handles
-from stripefs.store.wrappers.base import WrappedStore
+from stripefs.store.wrappers.base import WrappedHandle, WrappedStore
 from stripefs.store.wrappers.striped import StripedStore, pool_of
 from tests.store.conformance import StoreConformance
 from tests.store.listing_conformance import ListingConformance
@@ -599,4 +600,46 @@ def test_a_close_waits_for_the_reads_under_way(inner: LocalStore) -> None:
         handle.close()
         go_on.set()
         assert bytes(read.result()) == DATA[:UNIT]
+    store.close()
+
+
+class Nameless(WrappedStore):
+    """A store without file ids, whose times are `mtime_ns`: files of equal length look alike."""
+
+    NAME = "nameless"
+
+    def __init__(self, inner: Store, mtime_ns: int) -> None:
+        super().__init__(inner)
+        self.mtime_ns = mtime_ns
+
+    def plainly(self, status: Status) -> Status:
+        return dataclasses.replace(status, file_id="", mtime_ns=self.mtime_ns)
+
+    def stat(self, path: bytes) -> Status:
+        return self.plainly(self.inner.stat(path))
+
+    def scandir(self, path: bytes, after: bytes = b"") -> Iterator[Sequence[Status]]:
+        return ([self.plainly(status) for status in batch] for batch in self.inner.scandir(path, after))
+
+    def open(self, path: bytes, expect: Identity | None = None) -> Handle:
+        handle = WrappedHandle(self.inner.open(path))
+        handle.status = self.plainly(handle.status)
+        return handle
+
+
+@pytest.mark.parametrize("mtime", [0, 1, "now"])
+def test_files_that_look_alike_are_told_apart_by_path_and_version(inner: LocalStore, mtime: int | str) -> None:
+    nameless = Nameless(inner, time.time_ns() if mtime == "now" else int(mtime))
+    store = StripedStore(nameless)
+    write_striped(inner, b"/f", DATA, version="0" * 16)
+    write_striped(inner, b"/g", OTHER, version="1" * 16)
+    assert [status.length for status in listing(store, b"/")] == [len(DATA), len(OTHER)]
+    assert [store.stat(path).length for path in (b"/f", b"/g")] == [len(DATA), len(OTHER)]
+    identity = store.stat(b"/f").identity
+    store.open(b"/f", identity).close()
+    write_striped(inner, b"/f", OTHER, version="2" * 16)
+    if mtime != 1:  # else changed long ago, so what was seen then still holds
+        assert store.stat(b"/f").length == len(OTHER)
+    with pytest.raises(StaleVersion):
+        store.open(b"/f", identity)
     store.close()

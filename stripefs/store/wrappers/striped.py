@@ -20,6 +20,7 @@ import logging
 import os
 import posixpath
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -42,6 +43,10 @@ AT_ONCE = 64
 
 KEPT = 65_536
 """Headings kept: about 20 MB for as many striped files, so that the second `ls` of a large directory opens nothing."""
+
+SETTLED = 10_000_000_000
+"""Nanoseconds after its last change from which a manifest without an id is kept. Manifests are mostly of one length, so
+there only the time tells versions apart, and some stores count it in seconds."""
 
 UNKNOWN = "?"
 
@@ -168,6 +173,8 @@ class StripedStore(WrappedStore):
         return seen
 
     def _keep(self, path: bytes, status: Status, seen: _Seen) -> None:
+        if not status.file_id and not 0 < status.mtime_ns < time.time_ns() - SETTLED:
+            return
         with self._lock:
             while len(self._seen) >= KEPT:
                 del self._seen[next(iter(self._seen))]
