@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -70,6 +72,7 @@ def test_writers_and_workers_die(tmp_path: Path, layout: str) -> None:
             seed=20261122,
             say=said.append,
             options=("--layout", layout, "--write-memory", "64MiB", "--unit", "1MiB"),
+            age=lambda: _age(source),
         )
     except BaseException:
         print("\n".join(said))
@@ -81,3 +84,11 @@ def test_writers_and_workers_die(tmp_path: Path, layout: str) -> None:
     assert summary["read_whole"] > 0
     assert hidden(source) == []
     assert unreferenced(source) == set()
+
+
+def _age(folder: Path) -> None:
+    """Everything there was changed two days ago."""
+    then = time.time() - 2 * 86_400
+    for place, folders, files in os.walk(folder):
+        for name in files + folders:
+            os.utime(os.path.join(place, name), (then, then))
