@@ -147,21 +147,21 @@ class _Trial:
         step = min(int(death.place * (len(script.steps) + 1)), len(script.steps))
         with self._writer(doomed + 2, {"tell": [doomed, step]}) as writer:
             assert writer.stdout is not None
-            failed = 0
+            failed: list[dict[str, Any]] = []
             for line in writer.stdout:
                 message = json.loads(line)
                 self._note(message)
-                failed += "failed" in message
+                failed += [message] if "failed" in message else []
                 if "at" in message and step >= 0:
                     time.sleep(death.delay)
                     self.live.kill_worker()
                     step = -1
             if writer.wait(PATIENCE):
                 raise WriterFailed(f"the writer gave up at version {self.last + 1} after a worker's death")
-        if failed > 1:
-            raise WriterFailed(f"{failed} attempts failed after one death of a worker")
+        if len(failed) > 1:
+            raise WriterFailed(f"{len(failed)} attempts failed after one death of a worker: {failed}")
         self.expect({Outcome(doomed + 1)})
-        return f"worker killed at version {doomed}, {failed} attempts failed, {self.last} stands"
+        return f"worker killed at version {doomed}, {len(failed)} attempts failed, {self.last} stands"
 
     def expect(self, allowed: set[Outcome]) -> Outcome:
         """What stands now, which must be one of these. The file beside may take a moment to go."""
