@@ -201,7 +201,8 @@ class _Trial:
             try:
                 self.seen += self._read(FILE) is not None
             except OSError as error:
-                if error.errno not in _GONE:
+                first = error.errno == errno.EBUSY and self.last < 0  # there is no version that could be read yet
+                if error.errno not in _GONE and not first:
                     self._problem.append(f"reading the file failed: {error}")
                     return
             except WriterFailed as error:
