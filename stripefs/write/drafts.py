@@ -56,6 +56,8 @@ class Drafts:
         while True:
             await trio.sleep(RENEW)
             async with trio.open_nursery() as nursery:
+                if self._all:
+                    nursery.start_soon(self._shared.sender.look)
                 for draft in list(self._all):
                     nursery.start_soon(draft.renew)
 

@@ -50,6 +50,7 @@ class Sender:
         self._limiter = trio.CapacityLimiter(_THREADS)
         self._nursery: trio.Nursery | None = None
         self._looked_at = float("-inf")
+        self._looking = trio.Lock()
 
     @property
     def flying(self) -> int:
@@ -72,14 +73,15 @@ class Sender:
 
     async def look(self) -> None:
         """Learn the data hosts, unless they were asked for lately. What went wrong shows when something is sent."""
-        now = trio.current_time()
-        if now - self._looked_at < FRESH or not self._store.capabilities.place:
-            return
-        self._looked_at = now
-        try:
-            self.hosts.known(await self._effects.call("asking for the data hosts", self._store.hosts))
-        except StoreError as error:
-            _log.warning("the data hosts are not known, so the store places parts itself: %s", error)
+        async with self._looking:
+            now = trio.current_time()
+            if now - self._looked_at < FRESH or not self._store.capabilities.place:
+                return
+            try:
+                self.hosts.known(await self._effects.call("asking for the data hosts", self._store.hosts))
+            except StoreError as error:
+                _log.warning("the data hosts are not known anew: %s", error)
+            self._looked_at = now
 
     def submit(self, shipment: Shipment) -> None:
         if self._nursery is None:

@@ -1,0 +1,146 @@
+"""Files written to the real HDFS in parts that are placed, and read back as one, while DataNodes live or die."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import trio
+
+from stripefs.errors import Busy
+from stripefs.layout.hidden import POOL_NAME, is_hidden
+from stripefs.settings import StoreSettings
+from stripefs.store.base import Attributes, Store
+from stripefs.store.url import open_store
+from stripefs.store.wrappers.striped import StripedStore
+from stripefs.write import Layout
+from tests.hdfs_instance import HdfsInstance
+from tests.unit.write.world import KIB, MIB, content, save, writing
+
+pytestmark = [pytest.mark.cluster, pytest.mark.root]
+
+LAYOUTS = [Layout.CONCAT, Layout.STRIPED, Layout.PLAIN]
+PARTED = LAYOUTS[:2]
+SIZE = 12 * MIB + 345
+
+
+@contextmanager
+def at(instance: HdfsInstance, folder: str) -> Iterator[Store]:
+    """A store whose root is a directory of its own."""
+    settings = StoreSettings(hdfs_user="root", host_timeout=2.0)
+    with_root = open_store(StoreSettings(url=f"{instance.url}/", hdfs_user="root"))
+    with_root.mkdir(b"/" + folder.encode())
+    with_root.close()
+    store = open_store(StoreSettings(**{**_fields(settings), "url": f"{instance.url}/{folder}"}))
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def _fields(settings: StoreSettings) -> dict[str, object]:
+    return {name: getattr(settings, name) for name in settings.__slots__}
+
+
+def hosts_of(store: Store, path: bytes) -> Counter[str]:
+    """Bytes of a file on each host, first replicas."""
+    handle = StripedStore(store).open(path)
+    try:
+        found: Counter[str] = Counter()
+        for block in handle.locate(0, handle.status.length):
+            found[block.hosts[0]] += block.length
+        return found
+    finally:
+        handle.close()
+
+
+def hidden(store: Store) -> list[bytes]:
+    return [s.name for batch in store.scandir(b"/") for s in batch if is_hidden(s.name) and s.name != POOL_NAME]
+
+
+async def load(store: Store, path: bytes) -> bytes:
+    return await trio.to_thread.run_sync(lambda: bytes(StripedStore(store).get(path)))
+
+
+async def test_layouts(hdfs: HdfsInstance) -> None:
+    """Written, synced, continued after a publication, appended to, replaced; read back whole and evenly spread."""
+    data = content(SIZE)
+    with at(hdfs, "layouts") as store:
+        async with writing(store, memory=16 * MIB, io_timeout=60.0, small=MIB, unit=256 * KIB) as drafts:
+            for layout in LAYOUTS:
+                path = b"/" + layout.value.encode()
+                draft = await drafts.begin(path, replacing=None, layout=layout, attributes=Attributes(mode=0o640))
+                with pytest.raises(Busy):
+                    await drafts.begin(path, replacing=None)
+                await draft.write(0, data[: 8 * MIB])
+                await draft.sync()
+                await draft.publish(final=False)
+                assert await load(store, path) == data[: 8 * MIB]
+                await draft.write(8 * MIB, data[8 * MIB :])
+                assert await draft.read(7 * MIB, 2 * MIB) == data[7 * MIB : 9 * MIB]
+                status = await draft.publish(final=True)
+                assert (status.length, status.mode) == (SIZE, 0o640)
+                assert await load(store, path) == data
+                if layout is not Layout.PLAIN:
+                    assert len(hosts_of(store, path)) == 4
+                    assert max(hosts_of(store, path).values()) < SIZE / 2
+                draft = await drafts.begin(path, replacing=status.identity, append=True)
+                await draft.write(SIZE, b"behind")
+                status = await draft.publish(final=True)
+                assert await load(store, path) == data + b"behind"
+                await save(drafts, path, data[:5], layout=layout, replacing=status.identity)
+                assert await load(store, path) == data[:5]
+        assert hidden(store) == []
+
+
+async def test_many_small_files(hdfs: HdfsInstance) -> None:
+    with at(hdfs, "small") as store:
+        async with writing(store, io_timeout=60.0) as drafts, trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(save, drafts, b"/%d" % number, b"x" * number)
+        names = [(s.name, s.length) for batch in store.scandir(b"/") for s in batch]
+        assert sorted(names) == sorted((b"%d" % number, number) for number in range(20))
+
+
+@pytest.mark.parametrize("layout", PARTED)
+async def test_a_datanode_is_killed_on_the_way(fault_hdfs: HdfsInstance, layout: Layout) -> None:
+    """Its parts go elsewhere from memory; what it held already has another replica."""
+    data = content(3 * SIZE)
+    with at(fault_hdfs, f"killed-{layout.value}") as store:
+        async with writing(store, memory=16 * MIB, io_timeout=60.0, small=MIB, unit=256 * KIB) as drafts:
+            draft = await drafts.begin(b"/file", replacing=None, layout=layout)
+            await draft.write(0, data[:SIZE])
+            await trio.to_thread.run_sync(fault_hdfs.kill, "dn2")
+            for begin in range(SIZE, len(data), MIB):
+                await draft.write(begin, data[begin : begin + MIB])
+            await draft.publish(final=True)
+            assert drafts.status()["retries"]
+        assert await load(store, b"/file") == data
+
+
+async def test_a_frozen_datanode(fault_hdfs: HdfsInstance) -> None:
+    data = content(SIZE)
+    with at(fault_hdfs, "frozen") as store:
+        async with writing(store, memory=16 * MIB, io_timeout=60.0, small=MIB, unit=256 * KIB) as drafts:
+            draft = await drafts.begin(b"/file", replacing=None, layout=Layout.STRIPED)
+            await draft.write(0, data[: 4 * MIB])
+            await trio.to_thread.run_sync(fault_hdfs.pause, "dn1")
+            await draft.write(4 * MIB, data[4 * MIB :])
+            await draft.publish(final=True)
+        assert await load(store, b"/file") == data
+
+
+async def test_the_namenode_comes_again(fault_hdfs: HdfsInstance) -> None:
+    data = content(SIZE)
+    with at(fault_hdfs, "namenode") as store:
+        async with writing(store, memory=16 * MIB, io_timeout=90.0, small=MIB, unit=256 * KIB) as drafts:
+            draft = await drafts.begin(b"/file", replacing=None)
+            await draft.write(0, data[: 4 * MIB])
+            await trio.to_thread.run_sync(fault_hdfs.kill, "nn")
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trio.to_thread.run_sync, fault_hdfs.restart, "nn")
+                await draft.write(4 * MIB, data[4 * MIB :])
+                await draft.publish(final=True)
+        assert await load(store, b"/file") == data
