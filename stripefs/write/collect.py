@@ -13,6 +13,7 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -27,7 +28,8 @@ from stripefs.write.clock import StoreClock
 from stripefs.write.lease import RENEW, take
 from stripefs.write.names import join, split
 from stripefs.write.records import exists, is_spent, versions_of
-from stripefs.write.search import Search, Seen
+from stripefs.write.search import AT_ONCE, Search, Seen
+from stripefs.write.strays import strays
 from stripefs.write.survey import AGE, FORCED_AGE, Circumstances, Item, Kind, Verdict, judge
 from stripefs.write.walk import patiently
 
@@ -107,6 +109,7 @@ class Collection:
             if beside:
                 self._judge_beside(seen, facts)
             self._judge_pool(seen, facts)
+            self._judge_strays(seen, facts)
             # What found no room is found by the next search, if this one has made some.
             beside = seen.full and not self._dry_run and self._found.removed > removed
             if seen.full and not beside:
@@ -171,6 +174,35 @@ class Collection:
                     if not self._dry_run:
                         patiently(partial(pool.remove_version, self._store, version))
                     self._count(item)
+
+    def _judge_strays(self, seen: Seen, facts: Circumstances) -> None:
+        """Remove what lies in the folders of versions that files need, and is not needed by these."""
+
+        def look(version: str) -> list[Item] | StoreError:
+            path, count = seen.named[version]
+            try:
+                return patiently(lambda: strays(self._store, self._view, version, path, count))
+            except StoreError as error:
+                return error
+
+        versions = [version for version, (path, _) in sorted(seen.named.items()) if path]
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="gc") as threads:
+            for version, found in zip(versions, threads.map(look, versions), strict=True):
+                with self._told(hidden.version_folder(version)):
+                    if isinstance(found, StoreError):
+                        raise found
+                    for item in found:
+                        self._clear_stray(item, replace(facts, now_ns=self._clock.now_ns()))
+
+    def _clear_stray(self, item: Item, facts: Circumstances) -> None:
+        verdict = judge(item, facts)
+        if verdict is not Verdict.RUBBISH:
+            self._found.keep(verdict, item.length)
+            return
+        if not self._dry_run:
+            with contextlib.suppress(NotFound):
+                patiently(lambda: self._store.remove(item.path))
+        self._count(item)
 
     def _clear(self, name: bytes, group: list[Item], facts: Circumstances) -> None:
         """Remove what of the hidden things of one file is rubbish."""

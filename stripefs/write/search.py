@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -26,6 +26,7 @@ from stripefs.store.wrappers.striped import StripedStore
 from stripefs.write import pool
 from stripefs.write.clock import StoreClock
 from stripefs.write.names import join
+from stripefs.write.strays import needed
 from stripefs.write.survey import Item, Kind, older
 from stripefs.write.walk import Listed, patiently, walk
 
@@ -53,12 +54,14 @@ _KINDS = {"lock": Kind.LOCK, "part": Kind.PART, "record": Kind.RECORD, "draft": 
 class Seen:
     """What one search has seen.
 
-    candidates: versions of the pool that no manifest names, and whether they are old. leased: versions, and locked:
+    candidates: versions of the pool that no manifest names, and whether they are old. named: the old ones that one
+    does, with the file and how many objects it needs of them; no file where several do. leased: versions, and locked:
     files, that live locks name. records and suspects: what else is hidden beside files, by path. full: suspects found
     no room. complete: every directory was listed and every manifest and live lock read.
     """
 
     candidates: dict[str, bool] = field(default_factory=dict)
+    named: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     leased: set[str] = field(default_factory=set)
     locked: set[bytes] = field(default_factory=set)
     records: dict[bytes, Item] = field(default_factory=dict)
@@ -149,18 +152,21 @@ class Search:
                     # Perhaps it was moved to where this walk has been already: it takes another one.
                     struck += older(entry.mtime_ns, self._age, self._began_ns)
                 else:
-                    struck += sum(seen.candidates.pop(version, False) for version in named)
+                    struck += sum(_name(seen, version, listed.path(entry), count) for version, count in named.items())
         return struck
 
-    def _named(self, path: bytes, entry: Status) -> frozenset[str] | StoreError | None:
-        """The versions that the file at `path` needs; None when it is not there any more, or not as it was listed."""
+    def _named(self, path: bytes, entry: Status) -> Mapping[str, int] | StoreError | None:
+        """The versions that the file at `path` needs, and how many objects of each.
+
+        None when it is not there any more, or not as it was listed.
+        """
         for attempt in itertools.count(1):
             try:
                 manifest = patiently(lambda: self._view.manifest(path))
                 if manifest is not None:
-                    return manifest.versions
+                    return {version: len(needed(manifest, version)) for version in manifest.versions}
                 if entry.block_size != MANIFEST_BLOCK_SIZE:
-                    return frozenset()
+                    return {}
                 if patiently(lambda: self._store.stat(path)).identity != entry.identity:
                     return None
                 return StoreError("it should be a manifest and is none")
@@ -200,6 +206,16 @@ class Search:
             return  # let go, so what it protected is published or abandoned, and young
         except StoreError as error:
             self._trouble(seen, lock.path, error)
+
+
+def _name(seen: Seen, version: str, path: bytes, count: int) -> bool:
+    """The file at `path` names a version; whether that is an old one that was a candidate so far."""
+    old = seen.candidates.pop(version, False)
+    if old:
+        seen.named[version] = (path, count)
+    elif version in seen.named and seen.named[version][0] != path:
+        seen.named[version] = (b"", 0)
+    return old
 
 
 def _looks_like_manifest(entry: Status) -> bool:

@@ -182,6 +182,50 @@ def test_a_record_seen_from_another_root_is_kept(tmp_path: Path) -> None:
     below.close()
 
 
+def stray(place: Place, number: int, seconds: float = OLD) -> str:
+    """A part of a published version that its manifest does not name."""
+    place.file(f".stripefs/{version(number)}/17", b"stray")
+    place.age(f".stripefs/{version(number)}", seconds)
+    return f".stripefs/{version(number)}/17"
+
+
+def test_what_a_published_version_does_not_need_goes(place: Place) -> None:
+    manifest = place.striped("d/striped", version(1), seconds=OLD)
+    place.striped("d/other", version(2), seconds=OLD)
+    good = place.everything()
+    path = stray(place, 1)
+    assert removed(collect(place, dry_run=True)) == {path}
+    assert removed(collect(place)) == {path}
+    assert place.everything() == good
+    # A generation that was being written behind the published one when its writer died.
+    path = stray(place, 1)
+    parts = (*manifest.segments, Segment(1, place.parts(version(3), b"z", 1, OLD)))
+    place.record("d", "striped", place.striped_record("d", "striped", version(1), parts), OLD)
+    assert removed(collect(place)) == set()
+
+
+@pytest.mark.parametrize("why", ["young", "leased", "shared", "moved"])
+def test_what_a_published_version_may_need_stays(place: Place, why: str) -> None:
+    place.striped("d/striped", version(1), seconds=OLD)
+    path = stray(place, 1)
+    store: Store = place.store
+    if why == "young":
+        stray(place, 1, DAY / 2)
+    elif why == "leased":
+        place.lock("d", "other", [version(1)], 10)
+    elif why == "shared":
+        place.file("d/copy", (place.root / "d/striped").read_bytes(), OLD)
+    else:
+
+        def before(call: str, where: bytes) -> None:
+            if call == "scandir" and where.endswith(version(1).encode()) and (place.root / "d/striped").exists():
+                os.rename(place.root / "d/striped", place.root / "d/elsewhere")
+
+        store = Hooked(place.store, before)
+    assert removed(collect(place, store)) == set()
+    assert path in place.everything()
+
+
 # -- what cannot be read
 
 
