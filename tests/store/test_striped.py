@@ -643,3 +643,25 @@ def test_files_that_look_alike_are_told_apart_by_path_and_version(inner: LocalSt
     with pytest.raises(StaleVersion):
         store.open(b"/f", identity)
     store.close()
+
+
+def test_opening_what_was_seen_asks_little(inner: LocalStore) -> None:
+    counting = CountingStore(inner)
+    store = StripedStore(counting)
+    manifest = write_striped(inner, b"/f", DATA)
+    identity = store.stat(b"/f").identity
+    before = counting.counts.opens, counting.counts.stats
+    handle = store.open(b"/f", identity)
+    assert (counting.counts.opens - before[0], counting.counts.stats - before[1]) == (1, 1)
+    assert bytes(handle.read(0, len(DATA))) == DATA
+    handle.close()
+    for change in (
+        lambda: store.put(b"/f", [dataclasses.replace(manifest, generation=1).to_bytes()], replace=True),
+        lambda: store.put(b"/f", [b"plain"], replace=True),
+        lambda: store.put(b"/f", [b"x" * 1789], replace=True),
+        lambda: (store.remove(b"/f"), store.mkdir(b"/f")),
+    ):
+        change()
+        with pytest.raises(StaleVersion):
+            store.open(b"/f", identity)
+    store.close()
