@@ -87,7 +87,7 @@ class Contents:
     def _deal(self, data: memoryview) -> None:
         if self.layout is Layout.PLAIN:
             if self.stream is None:
-                self.stream = Stream(self._shared, self._names.beside, self.base, self.account.give, self.fail)
+                self.stream = Stream(self._shared, self._stream_place, self.base, self.account.give, self.fail)
             self.account.seal(len(data))
             self.stream.add(data)
             return
@@ -102,6 +102,10 @@ class Contents:
             data = data[take:]
             if not segment.room:
                 self.seal()
+
+    def _stream_place(self) -> tuple[bytes, int]:
+        """Where a store cannot rename, the file appears at its own name, when it is complete."""
+        return self._names.beside() if self._shared.store.capabilities.replace else (self._names.path, 0)
 
     def _shape(self) -> Shape:
         hosts = self._shared.sender.hosts.count
@@ -181,7 +185,7 @@ class Contents:
             if status is not None:
                 if self.base is not None and self.base.hidden:
                     self.outdated.append(self.base.path)  # a record may name it until the next one stands
-                self.base = Base(stream.path, status.length, hidden=True)
+                self.base = Base(stream.path, status.length, hidden=stream.path != self._names.path)
         if self.failure is not None:
             raise self.failure
 
@@ -206,7 +210,7 @@ class Contents:
         landed = [shipment.path for shipment in self.landed()]
         if self.stream is not None:
             self.stream.cancel()
-            landed += [self.stream.path] if self.stream.path else []
+            landed += [self.stream.path] if self.stream.path not in (b"", self._names.path) else []
             self.stream = None
         if self.base is not None and self.base.hidden:
             landed.append(self.base.path)

@@ -145,6 +145,10 @@ class Draft:
             self._check()
             contents = self._contents
             if contents.stream is not None:
+                if not self._shared.store.capabilities.replace:
+                    raise Unsupported(
+                        f"what is written to {self._shared.store.url} is not readable before it is closed"
+                    )
                 await contents.drain()  # a stream cannot be read before it is complete; writing goes on in a copy
             size = max(0, min(size, self.length - offset))
             found = []

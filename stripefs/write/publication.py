@@ -60,6 +60,10 @@ class Publisher:
         contents = self._contents
         if self._recorded == contents.length:
             return
+        if not self._shared.store.capabilities.replace:
+            raise Unsupported(
+                f"{self._shared.store.url} cannot keep a file that is not complete, so it is durable only when closed"
+            )
         if contents.head is not None:
             await self._save_head()
         else:

@@ -15,6 +15,7 @@ import trio
 from stripefs.errors import StoreError, StripefsError
 from stripefs.store.base import Buffer, Sink, Status
 from stripefs.write.hosts import ANYWHERE
+from stripefs.write.putsink import PutSink
 from stripefs.write.refusals import DraftLost
 from stripefs.write.segments import Column
 
@@ -104,7 +105,8 @@ class Stream:
 
     def _create(self, host: str | None) -> Sink:
         path, _ = self._place()
-        sink = self._shared.store.create(path, host=host or ANYWHERE)
+        store = self._shared.store
+        sink = store.create(path, host=host or ANYWHERE) if store.capabilities.writes else PutSink(store, path)
         self.path = path
         return sink
 

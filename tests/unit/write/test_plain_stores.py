@@ -1,0 +1,120 @@
+"""Stores that know little: only `put`, no locks, no joining. The next best is done, and said; the rest is refused."""
+
+import dataclasses
+
+import pytest
+
+from stripefs.errors import HostFailed, NotFound, QuotaExceeded, Unsupported
+from stripefs.store.local import LocalStore
+from stripefs.store.wrappers.faulty import FaultyStore
+from stripefs.write import Layout
+from tests.unit.write.world import LAYOUTS, MIB, content, hidden, load, save, writing
+
+
+def less(store, **capabilities):
+    store.capabilities = dataclasses.replace(store.capabilities, **capabilities)
+    return store
+
+
+def only_put(tmp_path):
+    return less(
+        LocalStore(str(tmp_path).encode()),
+        writes=False,
+        replace=False,
+        concat=False,
+        attributes=False,
+        put_if_absent=False,
+    )
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("size", [0, 1000, 3 * MIB + 5])
+async def test_only_put(tmp_path, layout, size, caplog):
+    store = only_put(tmp_path)
+    async with writing(store, layout=layout) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        await draft.write(0, content(size))
+        with pytest.raises(NotFound):
+            store.stat(b"/file")
+        await draft.publish(final=False)
+        assert load(store, b"/file") == content(size)
+        await draft.write(size, b"more")
+        await draft.publish(final=True)
+    assert load(store, b"/file") == content(size) + b"more"
+    assert not hidden(tmp_path)
+    assert "without locks" in caplog.text
+
+
+async def test_only_put_refuses_fsync(tmp_path):
+    async with writing(only_put(tmp_path)) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        await draft.write(0, content(MIB))
+        with pytest.raises(Unsupported, match="closed"):
+            await draft.sync()
+        await draft.publish(final=True)
+    assert (tmp_path / "file").read_bytes() == content(MIB)
+
+
+async def test_only_put_and_given_up(tmp_path):
+    (tmp_path / "file").write_bytes(b"old")
+    async with writing(only_put(tmp_path)) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        await draft.write(0, content(3 * MIB))
+        await draft.abandon()
+    assert (tmp_path / "file").read_bytes() == b"old"
+
+
+@pytest.mark.parametrize("kind", ["quota", "host"])
+async def test_only_put_fails(tmp_path, kind):
+    (tmp_path / "file").write_bytes(b"old")
+    faulty = FaultyStore(only_put(tmp_path))
+    async with writing(faulty) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        faulty.fail_at(1, "put", kind=kind)
+        await draft.write(0, content(3 * MIB))
+        with pytest.raises((QuotaExceeded, HostFailed)):
+            await draft.publish(final=True)
+    assert (tmp_path / "file").read_bytes() == b"old"
+
+
+async def test_a_store_that_is_only_read(tmp_path):
+    store = less(LocalStore(str(tmp_path).encode()), put=False)
+    async with writing(store) as drafts:
+        with pytest.raises(Unsupported):
+            await drafts.begin(b"/file", replacing=None)
+
+
+async def test_the_next_best_layout_is_said_once(tmp_path, caplog):
+    store = less(LocalStore(str(tmp_path).encode()), concat=False)
+    async with writing(store, layout=Layout.CONCAT) as drafts:
+        for number in range(3):
+            await save(drafts, b"/file%d" % number, content(MIB))
+    assert caplog.text.count("cannot join files") == 1
+
+
+class Refusing(LocalStore):
+    """Says that it can join files, and refuses to after the first `allowed` calls."""
+
+    allowed = 0
+
+    def concat(self, target, sources):
+        if not self.allowed:
+            raise Unsupported("the server wants whole blocks")
+        self.allowed -= 1
+        super().concat(target, sources)
+
+
+async def test_joining_is_refused_when_it_comes_to_it(tmp_path, caplog):
+    store = Refusing(str(tmp_path).encode())
+    data = content(50 * MIB)
+    async with writing(store, layout=Layout.CONCAT) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        await draft.write(0, data[: 20 * MIB])
+        await draft.publish(final=False)
+        assert load(store, b"/file") == data[: 20 * MIB]
+        store.allowed = 1  # the second generation's parts are joined, but not behind the first
+        await draft.write(20 * MIB, data[20 * MIB :])
+        await draft.publish(final=True)
+    assert load(store, b"/file") == data
+    assert "copied" in caplog.text
+    assert not hidden(tmp_path)
