@@ -1,4 +1,4 @@
-"""Object stores through pyarrow, for reading: `s3://` (and what speaks its protocol) and `gs://`.
+"""Object stores through pyarrow: `s3://` (and what speaks its protocol) and `gs://`.
 
 A path's identity is its length and modification time; pyarrow tells no ETag or file id. A handle does not pin its
 version: pyarrow reads by path, and where an object became shorter it has been seen to answer bytes that were never in
@@ -9,29 +9,39 @@ it.
 Directories of object stores are prefixes of keys. Where a key is both an object and a prefix, the object is shown.
 Keys with empty, `.` or `..` components, or that are not UTF-8, cannot be paths and are not shown.
 
+A new object is sent in parts and appears when the last has been acknowledged. pyarrow cannot let go of an upload
+without completing it, so one that is given up appears for a moment before it is removed: callers give hidden names.
+A rename is a copy, made by the service, and a removal. Whoever looks at the new name sees the old object or the new
+one, never a part; for that moment the object has both names. Directories cannot be renamed, and of two who create or
+rename onto one name without replacing both may be told that they did. Nobody locks files in such a store.
+
 Credentials come from the environment and the provider's own files, never from the URL.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from stripefs.errors import (
+    Busy,
     ConfigError,
     Exists,
     IsADirectory,
     NotADirectory,
+    NotEmpty,
     NotFound,
     PermissionDenied,
     ServiceDown,
     StaleVersion,
     StoreError,
+    Unsupported,
 )
 from stripefs.settings import StoreSettings
-from stripefs.store.base import Block, Buffer, Capabilities, Handle, Identity, Kind, Status, Store, Watch
+from stripefs.store.base import Block, Buffer, Capabilities, Handle, Identity, Kind, Sink, Status, Store, Watch
 from stripefs.store.oserrors import STORE_ERRORS
 from stripefs.store.ranges import InUse, blocks_by_size, check_range, exact
 
@@ -41,9 +51,10 @@ try:
 except ModuleNotFoundError as error:
     raise ConfigError("this store is reached through pyarrow", hint="pip install 'bootseer[arrow]'") from error
 
-__all__ = ["ArrowHandle", "ArrowStore", "errors", "open_bucket"]
+__all__ = ["ArrowHandle", "ArrowSink", "ArrowStore", "errors", "open_bucket"]
 
 _BATCH = 1000
+_LARGEST_COPY = 5 << 30  # bytes of an object that S3 copies in one request (CopyObject); Google has no such limit
 
 _BY_MESSAGE: tuple[tuple[type[StoreError], tuple[str, ...]], ...] = (
     (PermissionDenied, ("ACCESS_DENIED", "INVALID_ACCESS_KEY", "SIGNATURE_DOES", "PERMISSION_DENIED", "UNAUTHENTICATED",
@@ -109,7 +120,7 @@ def open_bucket(
 class ArrowStore(Store):
     """What lies below `root`, a path of `filesystem` without a trailing slash."""
 
-    capabilities = Capabilities(put=True)
+    capabilities = Capabilities(put=True, writes=True, replace=True)
 
     def __init__(self, filesystem: arrow_fs.FileSystem, root: str, url: str, facts: dict[str, str]) -> None:
         self.url = url
@@ -190,11 +201,70 @@ class ArrowStore(Store):
         with self._in_use.reading(), errors(where):
             self._filesystem.delete_file(where)
 
+    def create(
+        self, path: bytes, *, host: str = "", block_size: int = 0, replication: int = 0, length: int | None = None
+    ) -> Sink:
+        where = self._where(path)
+        if host:
+            raise Unsupported("an object store has no data hosts to choose from")
+        self._check_free(path)
+        with self._in_use.reading(), errors(where):
+            out = self._filesystem.open_output_stream(where)
+        return ArrowSink(out, where, lambda: self.stat(path), lambda: self._filesystem.delete_file(where))
+
+    def mkdir(self, path: bytes, mode: int = 0o755) -> None:
+        self._check_free(path)
+        where = self._where(path)
+        with self._in_use.reading(), errors(where):
+            self._filesystem.create_dir(where, recursive=False)
+
+    def rmdir(self, path: bytes) -> None:
+        where = self._where(path)
+        if path == b"/":
+            raise Busy("the root of the store stays where it is")
+        if self.stat(path).kind is not Kind.DIRECTORY:
+            raise NotADirectory(f"{where} is not a directory")
+        if any(self.scandir(path)):
+            raise NotEmpty(f"{where} is not empty")
+        with self._in_use.reading(), errors(where):
+            self._filesystem.delete_dir(where)
+
+    def rename(self, source: bytes, target: bytes, *, replace: bool = False) -> None:
+        old, new = self._where(source), self._where(target)
+        if b"/" in (source, target):
+            raise Busy("the root of the store stays where it is")
+        moving = self.stat(source)
+        if moving.kind is Kind.DIRECTORY:
+            raise Unsupported(f"{old} is a directory: object stores cannot rename those")
+        if moving.length > _LARGEST_COPY and self.url.startswith("s3"):
+            raise Unsupported(f"{old} is larger than the 5 GiB that S3 copies at once, so it cannot be renamed")
+        self._check_free(target, replace=replace)
+        if source == target:
+            return
+        with self._in_use.reading(), errors(old):
+            self._filesystem.copy_file(old, new)
+            self._filesystem.delete_file(old)
+
     def describe(self) -> dict[str, str]:
         return dict(self._facts)
 
     def close(self) -> None:
         self._in_use.close()
+
+    def _check_free(self, path: bytes, *, replace: bool = False) -> None:
+        """Raise what stands in the way of a new name: something there, or no directory above it."""
+        where = self._where(path)
+        try:
+            kind = self.stat(path).kind
+        except NotFound:
+            above = path.rpartition(b"/")[0]
+            if above and self.stat(above).kind is not Kind.DIRECTORY:
+                raise NotADirectory(f"{where}: a parent is not a directory") from None
+            return
+        if not replace:
+            raise Exists(f"{where} exists already")
+        if kind is Kind.DIRECTORY:
+            raise IsADirectory(f"{where} is a directory")
 
     def _where(self, path: bytes) -> str:
         return self._root + _text(path.rstrip(b"/"))
@@ -238,6 +308,46 @@ class ArrowHandle(Handle):
             raise StaleVersion(f"{self._where} was deleted") from None
         if now != self.status.identity:
             raise StaleVersion(f"{self._where} was replaced or changed while it was open")
+
+
+class ArrowSink(Sink):
+    """An upload through the pyarrow NativeFile `out`; status answers the object's, remove deletes it."""
+
+    def __init__(self, out: Any, where: str, status: Callable[[], Status], remove: Callable[[], None]) -> None:
+        self._out = out
+        self._where = where
+        self._status = status
+        self._remove = remove
+        self._over = False
+        self._written = 0
+
+    def write(self, data: Buffer) -> None:
+        self._check_open()
+        with errors(self._where):
+            self._out.write(data)
+        self._written += len(data)
+
+    def close(self) -> Status:
+        self._check_open()
+        with errors(self._where):
+            self._out.close()
+        status = self._status()
+        if status.length != self._written:
+            raise StaleVersion(f"{self._where} was replaced while it was written")
+        self._over = True
+        return status
+
+    def abort(self) -> None:
+        if self._over:
+            return
+        self._over = True
+        for step in (self._out.close, self._remove):
+            with contextlib.suppress(OSError, pyarrow.ArrowException):
+                step()
+
+    def _check_open(self) -> None:
+        if self._over:
+            raise StoreError(f"{self._where}: its writer is closed")
 
 
 def _status(name: bytes, info: arrow_fs.FileInfo) -> Status:

@@ -8,8 +8,18 @@ from collections.abc import Iterator
 
 import pytest
 
-from stripefs.errors import ConfigError, NotADirectory, NotFound, PermissionDenied, ServiceDown, StaleVersion
+from stripefs.errors import (
+    ConfigError,
+    NotADirectory,
+    NotFound,
+    PermissionDenied,
+    ServiceDown,
+    StaleVersion,
+    StoreError,
+    Unsupported,
+)
 from stripefs.settings import StoreSettings
+from stripefs.store import arrow
 from stripefs.store.arrow import ArrowStore
 from stripefs.store.base import Kind, Store
 from stripefs.store.url import open_store
@@ -19,6 +29,7 @@ from tests.store.material import Place, content, listing
 from tests.store.places import BucketPopulate
 from tests.store.put_conformance import PutConformance
 from tests.store.s3_server import BUCKET, Server, s3_server
+from tests.store.write_conformance import WriteConformance
 
 
 @pytest.fixture(scope="module")
@@ -27,8 +38,9 @@ def server() -> Iterator[Server]:
         yield running
 
 
-class TestS3(PutConformance, ListingConformance, StoreConformance):
+class TestS3(WriteConformance, PutConformance, ListingConformance, StoreConformance):
     below_a_file = (NotFound, NotADirectory)  # keys know no directories: nothing is there
+    moves_directories = False
 
     @pytest.fixture(scope="class")
     @classmethod
@@ -141,3 +153,36 @@ def test_nothing_is_said_at_exit(server: Server) -> None:
     command = [sys.executable, "-W", "error", "-X", "dev", "-c", program, server.url("")]
     done = subprocess.run(command, capture_output=True, check=True, text=True)
     assert (done.stdout, done.stderr) == ("directory\n", "")
+
+
+def test_a_writer_that_is_killed_leaves_nothing(server: Server, store: Store, request: pytest.FixtureRequest) -> None:
+    script = """
+import os, signal, sys
+from stripefs.settings import StoreSettings
+from stripefs.store.url import open_store
+sink = open_store(StoreSettings(url=sys.argv[1])).create(b"/new")
+sink.write(bytes(30 << 20))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    done = subprocess.run([sys.executable, "-c", script, server.url(request.node.name)], check=False, timeout=60)
+    assert done.returncode == -9
+    assert [status.name for status in listing(store, b"/")] == [b"file"]
+
+
+def test_an_object_that_s3_cannot_copy_at_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(arrow, "_LARGEST_COPY", 999)
+    with pytest.raises(Unsupported, match="5 GiB"):
+        store.rename(b"/file", b"/new")
+    assert [status.name for status in listing(store, b"/")] == [b"file"]
+
+
+def test_an_upload_whose_server_goes_away() -> None:
+    with s3_server() as leaving:
+        leaving.client.put_object(Bucket=BUCKET, Key="p/file", Body=b"x")
+        store = open_store(StoreSettings(url=leaving.url("p"), host_timeout=1))
+        sink = store.create(b"/new")
+        sink.write(bytes(100))
+    with pytest.raises(StoreError):
+        sink.close()
+    sink.abort()
+    store.close()
