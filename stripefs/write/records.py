@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from stripefs.errors import NotADirectory, NotFound
 from stripefs.layout import hidden
-from stripefs.layout.record import Record, RecordPart
+from stripefs.layout.record import DocumentError, Record, RecordPart
 from stripefs.store.base import Identity, Status, Store
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.write.names import join, split
@@ -64,19 +64,26 @@ class Found:
 
 
 def find(store: Store, path: bytes) -> list[Found]:
-    """The records of the file at `path`, newest first. One that cannot be read raises DocumentError."""
+    """The records of the file at `path`, newest first. Raises DocumentError when there are none but spoiled ones."""
     folder, name = split(path)
     prefix = b"." + hidden.stem(name) + hidden.MARK
     found = []
+    spoiled: DocumentError | None = None
     for batch in store.scandir(folder, prefix):
         for status in batch:
             meaning = hidden.parse_hidden(status.name)
             if meaning is not None and meaning.kind == "record" and status.name.startswith(prefix):
                 at = join(folder, status.name)
-                with contextlib.suppress(NotFound):
+                try:
                     found.append(Found(at, Record.from_bytes(bytes(store.get(at))), status.mtime_ns))
+                except NotFound:
+                    continue
+                except DocumentError as error:
+                    spoiled = error
         if batch and not batch[-1].name.startswith(prefix):
             break
+    if spoiled is not None and not found:
+        raise spoiled
     return sorted(found, key=lambda each: -each.changed_ns)
 
 
