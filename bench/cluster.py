@@ -129,6 +129,12 @@ class Cluster:
             raise
         return found
 
+    def remove(self, path: str) -> None:
+        """Delete a file, or a directory with all that is in it; nothing need be there."""
+        query = "op=DELETE&recursive=true&user.name=root"
+        request = urllib.request.Request(f"http://{self._http}/webhdfs/v1{quote(path)}?{query}", method="DELETE")
+        urllib.request.urlopen(request, timeout=30).close()
+
     def contents(self, path: str) -> bytes:
         """All of a small file, as it lies in HDFS."""
         query = "op=OPEN&user.name=root"

@@ -1,7 +1,7 @@
 """One measured run of one system: fresh process or mount, what was written before on disk, page caches dropped.
 
 Every function answers {metric: value} in the units of `bench.results`. Files lie in /bench/write, parts of raw writers
-in /bench/raw; a run replaces what it wrote in the round before.
+in /bench/raw; a run first removes what it wrote in the round before.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _LIMIT = 600.0  # seconds for one run
 _ALONE = 3  # writers at one DataNode that is measured alone: as many as readers there
 _ALONE_SIZE = 128 * MIB  # at least: three seconds
 _SEGMENT = 64 * MIB
-_CREATORS = 4
+_CREATORS = 64  # each file waits half a second for the NameNode to hear of its block
 _BUDGET = 512 * MIB
 
 
@@ -99,6 +99,9 @@ class WriteLab:
     def through(self, layout: str, replication: int) -> dict[str, float]:
         """A program that saves a file through a mount of stripefs; what the mount wrote is checked for its length."""
         path = f"/bench/write/{layout}-{replication}"
+        self.cluster.remove(path)
+        if layout == "striped":
+            self.cluster.remove("/bench/.stripefs")  # parts of the file just removed, else kept for gc
         words = ["--rw", "--layout", layout]
         mounting = mounts.stripefs(self.cluster, "auto", _BUDGET, {}, *words, conf=self._conf(replication))
         values = self._save(mounting, path)

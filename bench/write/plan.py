@@ -44,6 +44,10 @@ _QUICK = {
 """What a quick run keeps: what the targets need."""
 
 
+_ONCE = ("one_datanode", "stripefs:plain", "raw_native:8", "raw_native:16")
+"""What is measured with replication 1 alone."""
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
     """One system in one case. `kind` says which measurement of the lab it is, the rest what that needs.
@@ -78,14 +82,15 @@ def runs(*, quick: bool, rclone: bool) -> list[Run]:
 
 
 def _writing(case: str, replication: int) -> list[Run]:
-    alone = [Run(case, "one_datanode", "write_alone")] if replication == 1 else []
-    return [
-        *alone,
+    made = [
+        Run(case, "one_datanode", "write_alone"),
         *(Run(case, f"stripefs:{layout}", "through", replication, layout=layout) for layout in LAYOUTS),
         *(Run(case, f"raw_placed:{count}", "placed", replication, count) for count in STREAMS),
         *(Run(case, f"raw_native:{count}", "native", replication, count) for count in STREAMS),
         Run(case, "single_stream", "native", replication),
     ]
+    # Of copies the slow ones tell nothing new, and take a minute each.
+    return made if replication == 1 else [run for run in made if run.system not in _ONCE]
 
 
 def choose(made: Sequence[Run], cases: Iterable[str]) -> list[Run]:
