@@ -255,6 +255,7 @@ async def test_blocks_are_asked_for_in_growing_steps(tmp_path):
         file = await reader.open(b"/sparse")
         for offset in (0, 100, 256, 300, 512, 1024, 2048, 3000):
             assert await file.read(offset * MIB, 1) == bytes(1)
+    asked = [step for step in asked if step[1] > 1]  # the wrapper asks for each read too
     assert asked == [(0, 256), (256, 256), (512, 512), (1024, 1024), (2048, 1024)]
     base.close()
 
