@@ -146,8 +146,8 @@ async def test_the_namenode_comes_again(fault_hdfs: HdfsInstance) -> None:
 def webhdfs(instance: HdfsInstance, operation: str, path: str, **query: int) -> None:
     """One PUT to the NameNode's WebHDFS as root."""
     arguments = urlencode({"op": operation, "user.name": "root", **query})
-    request = Request(f"http://{instance.web}/webhdfs/v1{path}?{arguments}", method="PUT")  # noqa: S310  # http only
-    with urlopen(request, timeout=30) as answer:  # noqa: S310
+    request = Request(f"http://{instance.web}/webhdfs/v1{path}?{arguments}", method="PUT")
+    with urlopen(request, timeout=30) as answer:
         answer.read()
 
 
