@@ -25,13 +25,14 @@ from stripefs.errors import StripefsError
 from stripefs.mount import kernel
 from tests.imagefs.small_image import SmallImage
 from tests.leaks import MARK
+from tests.waiting import PATIENCE
 
 __all__ = ["Containers", "Running", "fill", "wait_for"]
 
 _APPLETS = "cat chmod df echo env hostname id ls mkdir mknod pwd rm setsid sh sleep stat stty touch true"
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 20) -> bool:
+def wait_for(condition: Callable[[], object], seconds: float = PATIENCE) -> bool:
     """The kernel lets go of what nobody holds a moment later."""
     deadline = time.monotonic() + seconds
     while not condition():
