@@ -35,11 +35,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             pytest.exit(f"{item.nodeid} needs root: sudo ./scripts/test", returncode=pytest.ExitCode.USAGE_ERROR)
 
 
+_LEFT = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """What was left behind is no failure of one test, which might pass when it is run again."""
+    if session.config.stash.get(_LEFT, False):
+        session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+
+
 @pytest.fixture(scope="session", autouse=True)
-def nothing_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def nothing_left(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Fails the run when a process, mount or namespace of a test outlives it. Set up first, so torn down last."""
     yield
     left = leaks(tmp_path_factory.getbasetemp(), patience=10)
+    request.config.stash[_LEFT] = bool(left)
     assert not left, "tests left behind:\n" + "\n".join(left)
 
 
