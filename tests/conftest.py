@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -41,8 +42,17 @@ _LEFT = pytest.StashKey[bool]()
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """What was left behind is no failure of one test, which might pass when it is run again."""
-    if session.config.stash.get(_LEFT, False):
+    left = session.config.stash.get(_LEFT, False)
+    if hasattr(session.config, "workeroutput"):  # of several processes: the one that started them hears of it
+        session.config.workeroutput["left"] = left
+    elif left:
         session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    if getattr(node, "workeroutput", {}).get("left"):
+        node.config.stash[_LEFT] = True
 
 
 @pytest.fixture(scope="session", autouse=True)
