@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import os
 import shutil
@@ -41,9 +40,8 @@ def run(
     identifier = new_identifier()
     signals = leftovers.ready_folder(settings.runtime, identifier)
     if not recording.ready_file and not recording.off:
-        recording = dataclasses.replace(recording, ready_file=str(signals / "ready"))
-        options = dataclasses.replace(
-            options,
+        recording = recording._replace(ready_file=str(signals / "ready"))
+        options = options._replace(
             binds=[*options.binds, Bind(str(signals), _INSIDE)],
             env=[f"IMAGEFS_READY={_INSIDE}/ready", *options.env],
         )

@@ -6,29 +6,28 @@ They travel from the supervisor to each worker as JSON (`to_json`, `from_json`).
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stripefs.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["MountSettings", "ReadSettings", "Settings", "StoreSettings", "default_budget", "mount_settings", "redact"]
 
 MIB = 1 << 20
 GIB = 1 << 30
 
-_SECRET = re.compile(r"(?i)([?&][^=&]*(?:secret|token|password|signature|credential|key)[^=&]*=)[^&]*")
-_USERINFO = re.compile(r"(://[^/?@:]*):(?!\d+/)[^?]*@")
+_HIDDEN = r"(?i)([?&][^=&]*(?:secret|token|password|signature|credential|key)[^=&]*=)[^&]*"
+_USERINFO = r"(://[^/?@:]*):(?!\d+/)[^?]*@"
 """A password may hold any character, also those that end an authority; a port and a path with @ are no password."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoreSettings:
+class StoreSettings(NamedTuple):
     """How a store is reached. `transport` is auto, native, webhdfs or libhdfs and matters for hdfs:// only."""
 
     url: str = ""
@@ -40,8 +39,7 @@ class StoreSettings:
     host_timeout: float = 5.0  # seconds without a byte before a data host counts as silent
 
 
-@dataclass(frozen=True, slots=True)
-class ReadSettings:
+class ReadSettings(NamedTuple):
     """The reader's limits. Sizes in bytes, times in seconds. memory 0 means `default_budget()`."""
 
     memory: int = 0
@@ -52,8 +50,7 @@ class ReadSettings:
     hedge: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class MountSettings:
+class MountSettings(NamedTuple):
     """How the tree is shown. uid and gid -1 mean: those of the store's owner names, else of the mounting user."""
 
     mountpoint: str = ""
@@ -72,14 +69,13 @@ class MountSettings:
     log_file: str = ""  # "" is standard error in the foreground, syslog-less file in the state folder else
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    store: StoreSettings = field(default_factory=StoreSettings)
-    read: ReadSettings = field(default_factory=ReadSettings)
-    mount: MountSettings = field(default_factory=MountSettings)
+class Settings(NamedTuple):
+    store: StoreSettings = StoreSettings()
+    read: ReadSettings = ReadSettings()
+    mount: MountSettings = MountSettings()
 
     def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self))
+        return json.dumps({name: part._asdict() for name, part in self._asdict().items()})
 
     @classmethod
     def from_json(cls, text: str) -> Settings:
@@ -92,13 +88,13 @@ class Settings:
 
 
 def mount_settings(data: Mapping[str, Any]) -> MountSettings:
-    """What `dataclasses.asdict` made of a MountSettings, also after a way through JSON. Raises KeyError, TypeError."""
+    """What `_asdict` made of a MountSettings, also after a way through JSON. Raises KeyError, TypeError."""
     return MountSettings(**{**data, "options": tuple(data["options"])})
 
 
 def redact(url: str) -> str:
     """`url` with passwords and the values of secret-looking parameters as `***`, fit for logs and messages."""
-    return _SECRET.sub(r"\1***", _USERINFO.sub(r"\1:***@", url))
+    return re.sub(_HIDDEN, r"\1***", re.sub(_USERINFO, r"\1:***@", url))
 
 
 def default_budget() -> int:
@@ -111,6 +107,8 @@ def default_budget() -> int:
 
 
 def _cgroup_limits() -> list[int]:
+    from pathlib import Path  # most commands have no budget to work out
+
     limits = []
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()

@@ -9,12 +9,10 @@ status, stop                    as every supervisor's worker answers
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from imagefs.daemon import processes
 from imagefs.settings import DaemonSettings
@@ -34,8 +32,7 @@ _STARTS = 3
 """Daemons to start when one after the other ends before it answers: somebody stops it while we come."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(NamedTuple):
     """How the start of an attachment is recorded. seconds 0: as long as the daemon's settings say."""
 
     workload: str = "default"
@@ -44,8 +41,7 @@ class Recording:
     off: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AttachedDevice:
+class AttachedDevice(NamedTuple):
     """A device of an attached image: its tag, and the file that holds it."""
 
     tag: str
@@ -53,8 +49,7 @@ class AttachedDevice:
     local: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Attached:
+class Attached(NamedTuple):
     """An image that the daemon serves.
 
     metadata: the EROFS image on local disk. config: the OCI image config. offline: the store could not be asked. upper:
@@ -101,14 +96,14 @@ class Client:
         """
         request = {
             "id": identifier or new_identifier(),
-            "store": dataclasses.asdict(store),
+            "store": store._asdict(),
             "image": image,
             "owner": owner,
             "owner_began": processes.began(owner) if owner else 0,
             "mountpoint": mountpoint,
             "namespace": processes.namespace(),
             "timeout": self.settings.io_timeout,
-            "recording": dataclasses.asdict(recording),
+            "recording": recording._asdict(),
         }
         for starts in range(_STARTS + 1):
             if starts:

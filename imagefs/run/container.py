@@ -24,7 +24,6 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, NoReturn
 
 from imagefs.errors import RunError
@@ -95,7 +94,7 @@ def run(
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         terminal=_wants_terminal(options.terminal),
     )
-    options = replace(options, binds=[_looked_at(bind) for bind in options.binds])
+    options = options._replace(binds=[_looked_at(bind) for bind in options.binds])
     try:
         scratch = (scratch_dir or os.path.join(runtime_dir, "scratch")) if options.writable else ""
         with (
@@ -132,7 +131,7 @@ def _looked_at(bind: Bind) -> Bind:
     source = os.path.abspath(bind.source)
     if not os.path.exists(source):
         raise RunError(f"--bind {bind.source}:{bind.target}: {source} does not exist")
-    return replace(bind, source=source, directory=os.path.isdir(source))
+    return bind._replace(source=source, directory=os.path.isdir(source))
 
 
 @contextlib.contextmanager

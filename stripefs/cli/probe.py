@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import os
@@ -99,14 +98,14 @@ def _place(path: str, flags: configuration.Given, config: str) -> tuple[Settings
         found = _inside_mount(os.path.realpath(path))
         if found is not None:
             mounted, inside = found
-            mounted = dataclasses.replace(mounted, mount=settings.mount)
+            mounted = mounted._replace(mount=settings.mount)
             chosen = {o.attribute: o.section for o in configuration.OPTIONS if o.name in flags}
             for section in ("store", "read"):
                 ours, theirs = getattr(settings, section), getattr(mounted, section)
                 changed = {name: getattr(ours, name) for name, where in chosen.items() if where == section}
-                mounted = dataclasses.replace(mounted, **{section: dataclasses.replace(theirs, **changed)})
+                mounted = mounted._replace(**{section: theirs._replace(**changed)})
             return mounted, inside
-    return dataclasses.replace(settings, store=dataclasses.replace(settings.store, url=absolute(path))), b""
+    return settings._replace(store=settings.store._replace(url=absolute(path))), b""
 
 
 def _inside_mount(path: str) -> tuple[Settings, bytes] | None:

@@ -16,9 +16,8 @@ import socket
 import stat
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from stripefs.errors import MountError
 from stripefs.mount.channel import rebuild_error
@@ -29,8 +28,7 @@ _TIMEOUT = 10.0
 _ASK_AGAIN = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(NamedTuple):
     """A mount that a living supervisor serves."""
 
     mountpoint: str
@@ -80,7 +78,7 @@ class Post:
 
     def announce(self, mount: Mount) -> None:
         draft = self._card.with_suffix(".draft")
-        draft.write_text(json.dumps(asdict(mount)))
+        draft.write_text(json.dumps(mount._asdict()))
         draft.rename(self._card)
 
     def close(self) -> None:

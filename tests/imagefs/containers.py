@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -131,7 +131,7 @@ class Containers:
         folder = self.folder / f"{self._count}"
         folder.mkdir()
         wanted = RunOptions(command=command, cgroup_parent=self.cgroup, **options)
-        wanted = replace(wanted, env=[*wanted.env, MARK])
+        wanted = wanted._replace(env=[*wanted.env, MARK])
         folders = (self.runtime_dir, scratch_dir or self.scratch_dir)
         request = _Request(wanted, config or {}, image or self.image, backing, folders, hold, served)
         with open(os.devnull, "rb") as null, (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import os
@@ -155,9 +154,7 @@ class Mounts:
         log = self.folder / f"log{len(self._made)}"
         log.touch(mode=0o666)
         log.chmod(0o666)
-        mounted = Mounted(
-            dataclasses.replace(settings, mount=dataclasses.replace(settings.mount, log_file=str(log))), log, wrapper
-        )
+        mounted = Mounted(settings._replace(mount=settings.mount._replace(log_file=str(log))), log, wrapper)
         self._made.append(mounted)
         return mounted
 
