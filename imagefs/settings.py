@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from stripefs.errors import ConfigError
 
-__all__ = ["DaemonSettings", "default_cache", "default_runtime"]
+__all__ = ["DaemonSettings", "default_cache", "default_runtime", "ready_folder"]
 
 MIB = 1 << 20
 
@@ -37,6 +37,11 @@ def default_runtime(environ: Mapping[str, str] | None = None) -> str:
         return os.path.join(base, "bootseer")
     # Right below /tmp, whose sticky bit keeps others from swapping it; owner and mode are checked before use.
     return f"/tmp/bootseer-{os.geteuid()}"  # noqa: S108
+
+
+def ready_folder(runtime: str, identifier: str) -> str:
+    """Where the job of a container says that it has started. identifier: of the attachment."""
+    return os.path.join(runtime, "imagefs/ready", identifier)
 
 
 class DaemonSettings(NamedTuple):

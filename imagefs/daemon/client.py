@@ -11,13 +11,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from imagefs.daemon import processes
 from imagefs.settings import DaemonSettings
 from stripefs.errors import MountError
-from stripefs.mount.control import ask
+from stripefs.mount.asking import ask
 from stripefs.settings import StoreSettings
 
 __all__ = ["Attached", "AttachedDevice", "Client", "NoDaemon", "Recording", "new_identifier"]
@@ -147,9 +146,11 @@ class Client:
     def _ask(
         self, operation: str, timeout: float, meanwhile: Callable[[], None] | None = None, /, **values: Any
     ) -> dict[str, Any]:
-        path, request = Path(self.settings.socket), {"op": operation, **values}
+        request = {"op": operation, **values}
         try:
-            return ask(path, request, timeout, what="the imagefs daemon", deaths=_DEATHS, meanwhile=meanwhile)
+            return ask(
+                self.settings.socket, request, timeout, what="the imagefs daemon", deaths=_DEATHS, meanwhile=meanwhile
+            )
         except FileNotFoundError as error:
             user = "" if os.geteuid() == 0 else " for this user"
             raise NoDaemon(
