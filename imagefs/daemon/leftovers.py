@@ -16,7 +16,6 @@ import fcntl
 import json
 import os
 import re
-import shutil
 import sys
 from collections.abc import Collection
 from pathlib import Path
@@ -107,6 +106,8 @@ def _is_held(folder: str) -> bool:
 
 def _remove(folder: str | Path) -> None:
     with contextlib.suppress(FileNotFoundError):  # somebody else removes it too
+        import shutil  # not needed before a container starts
+
         shutil.rmtree(folder)
 
 

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import resource
 import select
@@ -24,7 +23,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from imagefs.errors import RunError
 from imagefs.plane import overlay
@@ -37,9 +36,10 @@ from imagefs.run.rootfs import RootTree
 from imagefs.run.spec import Outside, arguments, build
 from stripefs.errors import StripefsError
 
-__all__ = ["run", "sweep"]
+if TYPE_CHECKING:
+    import logging
 
-_log = logging.getLogger(__name__)
+__all__ = ["run", "sweep"]
 
 _FORWARDED = (
     signal.SIGHUP,
@@ -115,6 +115,12 @@ def run(
             return status if status >= 0 else 128 - status
     except OSError as error:
         raise RunError(f"{error.filename or runtime_dir}: {error.strerror}") from error
+
+
+def _log() -> logging.Logger:
+    import logging  # takes as long to load as all the rest, and there is seldom anything to say
+
+    return logging.getLogger(__name__)
 
 
 # The parent
@@ -207,10 +213,10 @@ def _sweep(runtime_dir: str) -> None:
     try:
         swept = sweep(runtime_dir)
     except OSError as error:
-        _log.warning("what crashed runs left in %s stays: %s", runtime_dir, error)
+        _log().warning("what crashed runs left in %s stays: %s", runtime_dir, error)
         return
     if swept:
-        _log.info("removed what crashed runs left: %s", ", ".join(swept))
+        _log().info("removed what crashed runs left: %s", ", ".join(swept))
 
 
 def _wait(
@@ -300,7 +306,7 @@ def _become_runtime(
     os.mkdir(root, 0o700)
     mount_root(root)
     if options.writable and overlay.mount([root], folder.scratch, root, without_disk="memory", volatile=True) != "disk":
-        _log.warning("%s lies on an overlay: what the container writes is kept in memory", folder.scratch)
+        _log().warning("%s lies on an overlay: what the container writes is kept in memory", folder.scratch)
     with RootTree(root) as tree:
         spec = build(options, image, tree, outside, root=root, name=folder.name, cgroup=folder.cgroup)
         missing = [tree.real(path) for path in spec.missing]
