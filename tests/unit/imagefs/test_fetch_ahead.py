@@ -10,7 +10,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from imagefs.format.index import BLOCK, Pack
+from imagefs.blocks import flights
+from imagefs.format.index import BLOCK, Pack, Place
 from stripefs.errors import Abandoned, ServiceDown
 from tests.unit.imagefs.devices import MIB, FakeSource, eventually, make, noise, running, settled
 
@@ -85,6 +86,27 @@ async def test_small_requests_are_not_worth_being_many(tmp_path: Path) -> None:
         await device.fetch(range(200), at_once=8)
         assert min(length for _, length in source.reads[:-8]) > BLOCK  # which an eighth of the first window would be
         assert max(length for _, length in source.reads) <= 1 << 20
+
+
+async def test_a_range_leaves_the_way_before_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = make(noise(4))
+    source, go, unpack = FakeSource(made), threading.Event(), flights._unpack
+
+    def unpack_later(stored: memoryview, place: Place) -> flights.Arrived | None:
+        assert go.wait(30)
+        return unpack(stored, place)
+
+    monkeypatch.setattr(flights, "_unpack", unpack_later)
+    async with running(tmp_path / "blocks", memory=64 * MIB) as blocks:
+        device = blocks.open(made.digest, made.index, source)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: device.fetch(range(4), at_once=1))
+            await eventually(lambda: bool(source.reads) and not device.line.link.in_flight)
+            assert device.line.link.arrived == 4 * BLOCK
+            assert not blocks.figures.ahead.blocks
+            go.set()
+        assert blocks.figures.ahead.blocks == 4
+        assert device.line.link.arrived == 4 * BLOCK
 
 
 async def test_a_reader_is_served_first(tmp_path: Path) -> None:
