@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 
-TYPE_CHECKING = False
+TYPE_CHECKING = False  # as in typing, which would be loaded for it
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
