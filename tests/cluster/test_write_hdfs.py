@@ -33,15 +33,11 @@ def at(instance: HdfsInstance, folder: str) -> Iterator[Store]:
     with_root = open_store(StoreSettings(url=f"{instance.url}/", hdfs_user="root"))
     with_root.mkdir(b"/" + folder.encode())
     with_root.close()
-    store = open_store(StoreSettings(**{**_fields(settings), "url": f"{instance.url}/{folder}"}))
+    store = open_store(settings._replace(url=f"{instance.url}/{folder}"))
     try:
         yield store
     finally:
         store.close()
-
-
-def _fields(settings: StoreSettings) -> dict[str, object]:
-    return {name: getattr(settings, name) for name in settings.__slots__}
 
 
 def hosts_of(store: Store, path: bytes) -> Counter[str]:
