@@ -32,7 +32,11 @@ WATCH_EVERY = 0.1
 TICK_EVERY = 1.0
 
 LOCATE_AHEAD = 2 << 30
-"""Bytes of a file whose blocks are asked for at once: twice the largest default budget."""
+"""Bytes of a file whose blocks are asked for at once at most: twice the largest default budget."""
+
+LOCATE_FIRST = 256 << 20
+"""And the first time; then as many as are known already. To say where a striped file lies its parts must be opened, of
+which a reader of the header alone should not wait for more than the first row."""
 
 LOCATE_PAUSE = 2.0
 """Seconds before blocks that could not be located are asked for again without a reader that waits for them."""
@@ -250,6 +254,7 @@ class OpenFile:
         self.locating = False
         """Whether blocks are being asked for that no reader waits for."""
         self._locating = trio.Lock()
+        self._asked = 0
 
     async def read(self, offset: int, size: int) -> Buffer:
         """Exactly min(size, length - offset) bytes from `offset`; b"" at the end and beyond.
@@ -351,7 +356,9 @@ class OpenFile:
             async with self._locating:
                 if self.plan.blocks.missing(missing, missing + 1) is None:
                     continue
-                length = min(LOCATE_AHEAD, self.status.length - missing)
+                ahead = min(LOCATE_AHEAD, max(LOCATE_FIRST, self._asked))
+                length = min(ahead, self.status.length - missing)
+                self._asked += length
                 known = len(self.plan.blocks)
                 self._reader.planner.located(self.plan, await self.locate(missing, length))
                 if len(self.plan.blocks) == known:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from stripefs.errors import Unsupported
+from stripefs.errors import StaleVersion, Unsupported
 from stripefs.layout.blocks import Block
 
 __all__ = [
@@ -251,6 +251,16 @@ class Store(ABC):
             return handle.read(0, handle.status.length) if handle.status.length else b""
         finally:
             handle.close()
+
+    def glance(self, path: bytes, length: int) -> Buffer:
+        """All of a file of at most `length` bytes, unconfirmed: for documents that check themselves, of any version.
+
+        Raises what `get` raises, StaleVersion where the file is longer.
+        """
+        data = self.get(path)
+        if len(data) > length:
+            raise StaleVersion(f"{path!r} has {len(data)} bytes, more than the {length} that were expected")
+        return data
 
     def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False) -> None:
         """Make a file of these pieces, whole or not at all; directories above it are made where they are missing.

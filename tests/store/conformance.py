@@ -166,6 +166,18 @@ class StoreConformance:
         with pytest.raises(IsADirectory):
             store.get(folder)
 
+    def test_a_glance_at_a_small_file(self, store: Store, populate: Populate, folder: bytes) -> None:
+        populate.write(folder + b"/file", content(5000))
+        populate.write(folder + b"/empty", b"")
+        assert bytes(store.glance(folder + b"/file", 5000)) == content(5000)
+        assert bytes(store.glance(folder + b"/empty", 0)) == b""
+        with pytest.raises(StaleVersion):
+            store.glance(folder + b"/file", 4999)
+        with pytest.raises(NotFound):
+            store.glance(folder + b"/nothing", 10)
+        with pytest.raises(IsADirectory):
+            store.glance(folder, 10)
+
     def test_empty_file(self, store: Store, populate: Populate, folder: bytes) -> None:
         populate.write(folder + b"/empty", b"")
         handle = store.open(folder + b"/empty")

@@ -665,3 +665,43 @@ def test_opening_what_was_seen_asks_little(inner: LocalStore) -> None:
         with pytest.raises(StaleVersion):
             store.open(b"/f", identity)
     store.close()
+
+
+def test_tables_are_fetched_before_they_are_needed(inner: LocalStore) -> None:
+    counting = CountingStore(inner)
+    store = StripedStore(counting)
+    write_striped(inner, b"/f", DATA, [(len(DATA), 4)])
+    handle = store.open(b"/f")
+    handle.locate(0, 2 * UNIT)
+    reads = counting.counts.reads
+    deadline = time.monotonic() + 60
+    while counting.counts.reads < 1 + 2 or counting.counts.open_now > 2:  # the manifest, and two parts' tables
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    assert reads <= 3
+    handle.read(0, 2 * UNIT)
+    assert counting.counts.reads == 5
+    handle.close()
+    store.close()
+
+
+def test_a_longer_file_that_takes_the_place_of_a_manifest_is_seen(inner: LocalStore) -> None:
+    class Replacing(WrappedStore):
+        NAME = "replacing"
+
+        def glance(self, path: bytes, length: int) -> Buffer:
+            self.inner.put(path, [DATA], replace=True)
+            self.inner.put(path, [DATA * 10], replace=True)
+            return self.inner.glance(path, length)
+
+    store = StripedStore(Replacing(inner))
+    for ask in (lambda: store.stat(b"/f").length, lambda: store.manifest(b"/f"), lambda: listing(store, b"/")[0].name):
+        write_striped(inner, b"/f", DATA)
+        assert ask() in (len(DATA) * 10, None, b"f")
+    write_striped(inner, b"/f", DATA)
+    plain = StripedStore(inner)
+    identity = plain.stat(b"/f").identity
+    plain.close()
+    with pytest.raises(StaleVersion):
+        store.open(b"/f", identity)
+    store.close()

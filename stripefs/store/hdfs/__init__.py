@@ -5,7 +5,11 @@ handle    one version of a file: where its blocks lie, reads, and the proof that
 located   block locations by segments (pure but for the call that fetches)
 rest      WebHDFS at the NameNodes: pooled connections, the active one of several
 datanode  WebHDFS at one DataNode: one range into one buffer
+writing   who writes what: placed files, other files, names
+changes   names, attributes, joins as `Store` promises them; what becomes of a change whose answer is lost
+sink      a new file by WebHDFS at one DataNode
 native    hdfs-native behind the same errors
+nativewrite  the same for new files and changes
 bounded   a time limit for hdfs-native's calls
 conf      URL and Hadoop's XML files -> NameNode addresses, user, root
 probe     what listens at an address, for error lines that help

@@ -131,6 +131,17 @@ class NativeClient:
         same = (before.length, before.mtime_ns) == (after.length, after.mtime_ns)
         return data if same and len(data) == before.length else None
 
+    def glance(self, path: str, length: int) -> Buffer:
+        """See `Store.glance`: one question and one read."""
+
+        def read(client: Client) -> Buffer:
+            reader = client.read(path)
+            if len(reader) > length:
+                raise StaleVersion(f"{path} has {len(reader)} bytes, more than the {length} that were expected")
+            return _NativeFile(reader, path).read(0, len(reader), None) if len(reader) else b""
+
+        return self.ask(read, path)
+
     def put(self, path: str, data: Iterable[Buffer], *, replace: bool) -> None:
         """See `Store.put`: written under a hidden name beside `path`, then renamed. Holds all of `data` in memory."""
         pieces = [bytes(piece) for piece in data]

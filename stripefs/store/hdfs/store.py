@@ -185,6 +185,9 @@ class HdfsStore(Store):
         document = self._native.get(self._full(path)) if self._native is not None else None
         return super().get(path) if document is None else document
 
+    def glance(self, path: bytes, length: int) -> Buffer:
+        return self._native.glance(self._full(path), length) if self._native else super().glance(path, length)
+
     def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False) -> None:
         self._writer.put(self._full(path), data, replace=replace)
 

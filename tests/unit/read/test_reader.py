@@ -245,6 +245,30 @@ async def test_locating_ahead_asks_once_at_a_time(tmp_path):
     base.close()
 
 
+async def test_blocks_are_asked_for_in_growing_steps(tmp_path):
+    """Who reads a header must not wait for the blocks of all of a large file."""
+    (tmp_path / "sparse").touch()
+    os.truncate(tmp_path / "sparse", 3 << 30)
+    asked = []
+
+    class Noting(ThrottledStore):
+        def open(self, path, expect=None):
+            handle = super().open(path, expect)
+            locate = handle.locate
+            handle.locate = lambda offset, length: (
+                asked.append((offset // MIB, length // MIB)) or locate(offset, length)
+            )
+            return handle
+
+    base = LocalStore(str(tmp_path))
+    async with reading(Noting(base, hosts=2, rate=4e9, block_size=64 * MIB)) as reader:
+        file = await reader.open(b"/sparse")
+        for offset in (0, 100, 256, 300, 512, 1024, 2048, 3000):
+            assert await file.read(offset * MIB, 1) == bytes(1)
+    assert asked == [(0, 256), (256, 256), (512, 512), (1024, 1024), (2048, 1024)]
+    base.close()
+
+
 async def test_a_read_over_many_ranges_keeps_none_that_it_has_copied(local, content):
     store = spread(local, host_timeout=30)
     async with reading(store, hedge=False) as reader:
