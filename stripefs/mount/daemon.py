@@ -3,7 +3,8 @@
 The child is `python -P -m stripefs.mount.daemon STATUS [LOCK]`. It reads the job from standard input, writes one line
 of JSON to the descriptor STATUS when it is ready or has failed, and logs to a file, which also gets its standard error.
 LOCK is a locked descriptor of whoever starts it, which the child lets go when it is ready or ends: so a starter that is
-killed meanwhile leaves nothing half started that the next one could meet.
+killed meanwhile leaves nothing half started that the next one could meet. What is started under a lock is for others
+too, who may use it already, and stays when its starter has ended; a mount that one user asked for does not.
 A log that nobody named goes with a mount that ended well, and stays for whoever wants to know why one did not.
 """
 
@@ -85,6 +86,7 @@ def main() -> None:
     from stripefs.mount.supervisor import serve
 
     status, *locks = map(int, sys.argv[1:])
+    shared = bool(locks)
     for descriptor in (status, *locks):
         os.set_inheritable(descriptor, False)
 
@@ -97,7 +99,8 @@ def main() -> None:
             try:
                 os.write(told, json.dumps(message).encode() + b"\n")
             except BrokenPipeError:
-                raise MountError("who asked for this mount has ended") from None
+                if not shared:
+                    raise MountError("who asked for this mount has ended") from None
             finally:
                 os.close(told)
 
