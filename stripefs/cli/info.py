@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+from typing import TYPE_CHECKING
 
 import click
 
 from stripefs.cli.border import tell
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
-from stripefs.cli.info_facts import Facts, gather
 from stripefs.cli.places import opened_file, place
 from stripefs.cli.show import columns, table
 from stripefs.errors import StoreError
 from stripefs.units import format_size
+
+if TYPE_CHECKING:
+    from stripefs.cli.info_facts import Facts
 
 __all__ = ["command", "describe"]
 
@@ -33,6 +36,7 @@ def command(ctx: click.Context, path: str, as_json: bool, config: str) -> int:
     """
     settings, inside = place(path, given(ctx), config)
     from stripefs import logs
+    from stripefs.cli.info_facts import gather
 
     logs.configure("text", settings.mount.log_level if "log-level" in given(ctx) else "error")
     with opened_file(settings, inside) as (store, file):

@@ -21,8 +21,8 @@ COMMANDS = {
 _PAGE = """\
 Usage: stripefs COMMAND [OPTIONS] [ARGUMENTS]
 
-  Mount HDFS, S3 or a directory and read its big files from all data hosts at
-  once. Mounts are read-only.
+  Mount HDFS, S3 or a directory; read and write its big files at all data hosts
+  at once. Mounts are read-only unless --rw is given.
 
 Commands:
 {commands}

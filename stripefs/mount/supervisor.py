@@ -322,7 +322,7 @@ class _Supervisor:
         self._stopping = True
         if not self._detach() or not self._ends_by_itself():
             _log.warning("%s was in use: whoever has files open there gets errors now", self._path)
-            self._disconnect()
+            self._disconnect(gently=self._job.mount.rw)
         self._finish()
 
     def _ends_by_itself(self) -> bool:
@@ -350,12 +350,15 @@ class _Supervisor:
         _log.info("%s is unmounted", self._path)
         raise _Ended(0)
 
-    def _disconnect(self) -> None:
-        """End the connection, whoever still uses it. It dies with its last descriptor when fusectl is not at hand."""
-        if self._mounted is not None:
-            kernel.abort(self._mounted.connection)
+    def _disconnect(self, *, gently: bool = False) -> None:
+        """End the connection, whoever still uses it. It dies with its last descriptor when fusectl is not at hand.
+
+        gently: the worker may let go of what was being written before it ends.
+        """
+        aborted = self._mounted is not None and kernel.abort(self._mounted.connection)
         if self._worker is not None:
-            self._worker.kill()
+            if not (gently and aborted):
+                self._worker.kill()
             self._worker.leave(_LEAVE_WITHIN)
             self._worker = None
         if self._device >= 0:

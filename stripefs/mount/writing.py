@@ -8,6 +8,7 @@ from typing import Any
 
 import trio
 
+from stripefs.mount.holding import HoldingReader
 from stripefs.read import Reader
 from stripefs.settings import Settings, WriteSettings
 from stripefs.store.wrappers.striped import StripedStore
@@ -71,13 +72,14 @@ class Writing:
     def _make_tree(self, reader: Reader, state: State, options: dict[str, Any]) -> WritableTree:
         return WritableTree(
             self._store,
-            reader,
+            HoldingReader(reader, self._graves, self._versions),
             state=state,
             drafts=self._drafts,
             staging=self._staging,
             layout_of=lambda path: Layout(self._settings.write.layout_of(path)),
             bury=self._graves.bury,
             versions=self._versions,
+            below=self._store.inner,
             **options,
         )
 

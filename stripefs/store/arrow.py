@@ -333,6 +333,7 @@ class ArrowSink(Sink):
             self._out.close()
         status = self._status()
         if status.length != self._written:
+            self._over = True  # what is there is another's
             raise StaleVersion(f"{self._where} was replaced while it was written")
         self._over = True
         return status

@@ -1,4 +1,4 @@
-"""Names in the mounted tree: directories made and removed, files unlinked and renamed, attributes set.
+"""Names in the mounted tree: directories made and removed, files unlinked and renamed.
 
 A worker may die between a change in the store and its answer, and the kernel then asks the next one the same again. So
 an *intent* (what, where, and which version was there) is in the journal before the store is asked, and is dropped with
@@ -9,18 +9,16 @@ succeeded, where it would otherwise fail with "no such file" or "exists".
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections.abc import AsyncIterator, Callable, Iterable
 
 import trio
 
-from stripefs.errors import Exists, IsADirectory, NotADirectory, NotFound, StoreError
+from stripefs.errors import Exists, IsADirectory, NotADirectory, NotFound, StoreError, StripefsError
 from stripefs.layout.hidden import NAME_MAX, is_hidden
-from stripefs.store.base import Attributes as Change
-from stripefs.store.base import Kind, Status
+from stripefs.store.base import Kind, Status, Store
+from stripefs.tree.layouts import Layouts
 from stripefs.tree.pens import Pen, Pens
 from stripefs.tree.refusals import Invalid, NameTooLong, NotPermitted
-from stripefs.tree.state import ROOT
 from stripefs.tree.tree import Attributes, Tree
 
 __all__ = ["Bury", "NamingTree"]
@@ -33,13 +31,18 @@ Bury = Callable[[Iterable[str]], None]
 
 
 class NamingTree(Tree):
-    """A tree whose names can be changed. `versions(path)` are the pool folders that a striped file needs."""
+    """A tree whose names can be changed.
+
+    bury: told which striped versions have lost their name. versions(path): the pool folders that a striped file needs;
+    blocks. below: the store without the view that hides what stripefs keeps to itself.
+    """
 
     def __init__(
         self,
         *arguments: object,
         bury: Bury | None = None,
         versions: Callable[[bytes], Iterable[str]] | None = None,
+        below: Store | None = None,
         **options: object,
     ) -> None:
         super().__init__(*arguments, **options)  # type: ignore[arg-type]  # those of Tree
@@ -47,6 +50,7 @@ class NamingTree(Tree):
         self._bury = bury
         self._versions = versions
         self._changed_at = -1.0
+        self._layouts = Layouts(self._store if below is None else below, self._calls)
         self._left = list(self.state.intents.items())  # of a worker that is dead
         self._left_until = trio.current_time() + _LEFT_FOR
 
@@ -57,22 +61,23 @@ class NamingTree(Tree):
         async with self._intent(b"mkdir", path) as before:
             if before is None or not await self._is_directory(path):
                 await self._change(f"make directory {path!r}", path, Exists, self._store.mkdir, path, mode & 0o7777)
-        status = await self._stat(path)
-        self._node(parent)
-        node = self.state.see(parent, name, status.kind, None)
-        attributes = self._attributes(node.id, status)
-        self.state.commit()
-        return attributes
+            status = await self._stat(path)
+            self._node(parent)
+            node = self.state.see(parent, name, status.kind, None)
+            attributes = self._attributes(node.id, status)
+            self.state.commit()
+            return attributes
 
     async def rmdir(self, parent: int, name: bytes) -> None:
         path = self._child(parent, name)
         async with self._intent(b"rmdir", path) as before:
             try:
                 await self._stat(path)  # which knows nothing of hidden names
-                await self._change(f"remove directory {path!r}", path, NotFound, self._store.rmdir, path)
+                await self._change(f"remove directory {path!r}", path, NotFound, self._layouts.rmdir, path)
             except NotFound:
                 if before is None:
                     raise
+        self._layouts.forget()
         self._drop_name(parent, name)
 
     # Files
@@ -118,9 +123,11 @@ class NamingTree(Tree):
             except NotFound:
                 status = None
             if status is not None and status.kind is Kind.DIRECTORY:
+                self._layouts.forget()
                 for path in self._pens.below(source):
                     await self._wait_until_free(path)  # raises Busy
-            if not replace and (other is not None or await self._exists(target)):
+            there = pen is not None or status is not None
+            if there and not replace and (other is not None or await self._exists(target)):
                 raise Exists(f"{target!r} exists")
             if other is not None:
                 await self._pens.take_name(other)
@@ -128,15 +135,16 @@ class NamingTree(Tree):
                 status = await self._before_rename(pen, status)
                 await pen.draft.move(target)
             try:
-                if pen is None or status is not None:
-                    await self._rename(source, target, status, replace=replace)
-            except BaseException:
+                async with self._intent(b"rename", source, target, status=status) as before:
+                    if pen is None or status is not None:
+                        await self._rename(source, target, status, before, replace=replace)
+                    if pen is not None:
+                        self._pens.move(pen, target)
+                    self._move_nodes(pen, (parent, name), (new_parent, new_name))
+            except StripefsError:
                 if pen is not None:
                     await pen.draft.move(source)
                 raise
-            if pen is not None:
-                self._pens.move(pen, target)
-            self._move_nodes(pen, (parent, name), (new_parent, new_name))
 
     async def _before_rename(self, pen: Pen, status: Status | None) -> Status | None:
         """What is at the path of a file being written once that was published as far as it can be, None for nothing.
@@ -146,41 +154,19 @@ class NamingTree(Tree):
         """
         raise NotImplementedError
 
-    async def _rename(self, source: bytes, target: bytes, status: Status | None, *, replace: bool) -> None:
-        async with self._intent(b"rename", source, target, status=status) as before:
-            if status is None:
-                if before is not None and await self._is_version(target, before):
-                    return
-                raise NotFound(f"{source!r} does not exist")
-            old = await self._old_versions(target) if replace and status.kind is Kind.FILE else ()
-            what = f"rename {source!r} to {target!r}"
-            call = self._store.rename
-            await self._change(what, target, NotFound, lambda: call(source, target, replace=replace))
-            self._changed(source)
-            self._lose(old)
-
-    # Attributes
-
-    async def set_attributes(self, node_id: int, wanted: Change) -> Attributes:
-        """Change attributes of what is at the node's path. Raises StaleVersion as `getattr` does."""
-        node = self._node(node_id)
-        path = self.state.path(node_id)
-        await self._version(node, path)
-        pen = self._pens.at(path)
-        if pen is not None:  # it has the node of its own, and what it will publish is to look the same
-            pen.set_attributes(dataclasses.replace(wanted, mtime_ns=None, atime_ns=None), pen.status)
-        status = await self._set(path, wanted)
-        if node_id != ROOT:
-            identity = None if status.kind is Kind.DIRECTORY else status.identity
-            if identity != node.identity:
-                self.state.amend(node_id, node.parent, node.name, identity)
-        self.state.commit()
-        return self._attributes(node_id, status)
-
-    async def _set(self, path: bytes, wanted: Change) -> Status:
-        if wanted != Change():
-            await self._change(f"set attributes of {path!r}", path, (), self._store.set_attributes, path, wanted)
-        return await self._stat(path)
+    async def _rename(
+        self, source: bytes, target: bytes, status: Status | None, before: bytes | None, *, replace: bool
+    ) -> None:
+        if status is None:
+            if before is not None and await self._is_version(target, before):
+                return
+            raise NotFound(f"{source!r} does not exist")
+        old = await self._old_versions(target) if replace and status.kind is Kind.FILE else ()
+        call = self._store.rename
+        what = f"rename {source!r} to {target!r}"
+        await self._change(what, target, NotFound, lambda: call(source, target, replace=replace))
+        self._changed(source)
+        self._lose(old)
 
     # Inner workings
 
@@ -301,8 +287,7 @@ class NamingTree(Tree):
         try:
             yield before
         finally:
-            self.state.settle(number)
-            self.state.commit()
+            self.state.settle(number)  # and no commit: who dies before the answer is out shall not be believed done
 
     def _take_left(self, key: bytes) -> bytes | None:
         late = trio.current_time() > self._left_until

@@ -51,9 +51,13 @@ def is_future(version: Node | Status) -> bool:
 
 @dataclass(slots=True)
 class Wish:
-    """Someone is about to open a version to come. `over` is set when they did; until `until` it may happen."""
+    """Someone is about to open a version to come. `over` is set when they did; until `until` it may happen.
+
+    number: of the intent by which the next worker knows of it.
+    """
 
     identity: Identity
+    number: int
     until: float
     over: trio.Event = field(default_factory=trio.Event)
 
@@ -86,6 +90,7 @@ class Pen:
         self._base = status
         self._status = status
         self._staged: Staged | None = None
+        self.owners: Attributes | None = None  # to be set on what is published
         self._times: Attributes | None = None
         self._promised = 0
         self._broken: StripefsError | None = None
@@ -200,10 +205,11 @@ class Pen:
         return os.fsdecode(self.path or self._base.name)
 
     def set_attributes(self, wanted: Attributes, shown: Status) -> None:
-        """Of what will be published. Times hold until something is written."""
-        lasting = dataclasses.replace(wanted, mtime_ns=None, atime_ns=None)
-        if lasting != Attributes():
-            self.draft.set_attributes(lasting)
+        """Of what will be published. Times hold until something is written; `owners` are for who publishes."""
+        if wanted.mode is not None:
+            self.draft.set_attributes(Attributes(mode=wanted.mode))
+        if wanted.owner is not None or wanted.group is not None:
+            self.owners = Attributes(owner=wanted.owner, group=wanted.group)
         if wanted.mtime_ns is not None or wanted.atime_ns is not None:
             known = self._times or Attributes()
             self._times = Attributes(
@@ -305,19 +311,17 @@ class Pens:
 
     # Wishes
 
-    def wish(self, path: bytes) -> None:
-        self._wishes[path] = Wish(future(), trio.current_time() + _WISH_LASTS)
+    def wish(self, path: bytes, identity: Identity, number: int) -> None:
+        self._wishes[path] = Wish(identity, number, trio.current_time() + _WISH_LASTS)
 
     def wished(self, path: bytes) -> Wish | None:
         """The wish to write `path`, if somebody has one now."""
         wish = self._wishes.get(path)
-        if wish is not None and trio.current_time() > wish.until:
-            self.grant(path)
-            return None
-        return wish
+        return wish if wish is not None and trio.current_time() <= wish.until else None
 
-    def grant(self, path: bytes) -> None:
+    def grant(self, path: bytes) -> Wish | None:
         """The wish came true, or never will."""
         wish = self._wishes.pop(path, None)
         if wish is not None:
             wish.over.set()
+        return wish

@@ -6,7 +6,7 @@ import errno
 
 from stripefs.errors import StoreError
 
-__all__ = ["Invalid", "Lost", "NameTooLong", "NotPermitted"]
+__all__ = ["Invalid", "Lost", "NameTooLong", "NoAttribute", "NotPermitted"]
 
 
 class NotPermitted(StoreError):
@@ -23,6 +23,10 @@ class Invalid(StoreError):
 
 class NameTooLong(StoreError):
     errno = errno.ENAMETOOLONG
+
+
+class NoAttribute(StoreError):
+    errno = errno.ENODATA
 
 
 class Lost(StoreError):

@@ -20,10 +20,19 @@ from collections.abc import Callable
 
 import trio
 
-from stripefs.errors import Busy, Exists, IsADirectory, NotFound, StaleVersion, StripefsError, Unsupported
+from stripefs.errors import (
+    Busy,
+    Exists,
+    IsADirectory,
+    NotFound,
+    PermissionDenied,
+    StaleVersion,
+    StripefsError,
+    Unsupported,
+)
 from stripefs.store.base import Attributes as Change
 from stripefs.store.base import Buffer, Identity, Kind, Status
-from stripefs.tree.entries import NamingTree
+from stripefs.tree.attributes import AttributedTree
 from stripefs.tree.opener import Fate, Opener, fate, find_opener
 from stripefs.tree.pens import Pen, future, is_future
 from stripefs.tree.refusals import Lost
@@ -35,13 +44,16 @@ from stripefs.write.staging import Staging
 
 __all__ = ["WritableTree"]
 
+_WISH = b"wish\0"
+"""Begins the intent that is a wish: the path and the mark follow."""
+
 _log = logging.getLogger(__name__)
 
 _CLOSING = 5.0
 """Seconds for which an open waits for a file that is about to be closed: the kernel does not wait for RELEASE."""
 
 
-class WritableTree(NamingTree):
+class WritableTree(AttributedTree):
     """`drafts` must be running. layout_of: the layout for a new file at a path, None for the usual one."""
 
     def __init__(
@@ -52,11 +64,15 @@ class WritableTree(NamingTree):
         layout_of: Callable[[bytes], Layout | None] | None = None,
         **options: object,
     ) -> None:
-        super().__init__(*arguments, **options)  # type: ignore[arg-type]  # those of NamingTree
+        super().__init__(*arguments, **options)  # type: ignore[arg-type]  # those of AttributedTree
         self._drafts = drafts
         self._staging = staging
         self._layout_of = layout_of
         self._walked = Unpublished(self._store, self._pens)
+        for number, intent in self._left:
+            if intent.startswith(_WISH):
+                path, mark = intent.removeprefix(_WISH).split(b"\0", 1)
+                self._pens.wish(path, future(mark.decode()), number)
 
     def snapshot(self) -> dict[str, int]:
         return {**super().snapshot(), "open_for_writing": len(self._pens)}
@@ -134,25 +150,6 @@ class WritableTree(NamingTree):
             wanted = await self._owned(wanted, uid, gid, status)
         return await self.set_attributes(node_id, wanted)
 
-    async def _owned(self, wanted: Change, uid: int | None, gid: int | None, status: Status) -> Change:
-        """`wanted` with the names of the new owners, in the way in which the store has them."""
-        if uid is None and gid is None:
-            return wanted
-        like = status if status.owner else await self._stat(b"/")
-
-        def names() -> tuple[str | None, str | None]:
-            owner = None if uid is None else self._owners.owner(uid, status.owner, like.owner)
-            return owner, None if gid is None else self._owners.group(gid, status.group, like.group)
-
-        owner, group = await self._calls.thread("look up owners", names)
-        return dataclasses.replace(wanted, owner=owner, group=group)
-
-    async def setxattr(self, node_id: int, name: bytes, value: bytes) -> None:
-        raise Unsupported(f"extended attribute {name!r} cannot be set")
-
-    async def removexattr(self, node_id: int, name: bytes) -> None:
-        raise Unsupported(f"extended attribute {name!r} cannot be removed")
-
     # Files
 
     async def open(self, node_id: int) -> int:
@@ -208,17 +205,14 @@ class WritableTree(NamingTree):
             if not self.state.is_current(node):
                 raise StaleVersion(f"{path!r} was replaced")
             await self._wait_until_free(path)
-            if self._pens.wished(path) is None:
-                self._pens.wish(path)
+            self._wish(path)
             self._calls.outdate(("stat", path))
             raise StaleVersion(f"{path!r} gets a new version")
-        if node.handles and node_id not in self._pens.by_node:
-            raise self._lost(node)
         await self._wait_until_free(path)
         try:
             pen = await self._begin(path, await self._stat(path), flags, 0, thread)
         finally:
-            self._pens.grant(path)
+            self._grant(path)
         return self._hold(pen, node, flags)
 
     async def read(self, handle: int, offset: int, size: int) -> Buffer:
@@ -260,9 +254,9 @@ class WritableTree(NamingTree):
     async def release(self, handle: int) -> None:
         held = self.state.files.get(handle)
         pen = self._pens.by_node.get(held.node) if held is not None else None
-        if pen is None:
+        if pen is None or handle not in pen.handles:
             return await super().release(handle)
-        pen.handles.pop(handle, None)
+        del pen.handles[handle]
         if not pen.handles:
             await self._finish(pen)
         self.state.release(handle)
@@ -285,15 +279,30 @@ class WritableTree(NamingTree):
         attributes.valid = 0.0
         return attributes
 
+    def _wish(self, path: bytes) -> None:
+        """Note, here and for the next worker, that the kernel will come back for another node of `path`."""
+        if self._pens.wished(path) is None:
+            self._grant(path)
+            identity = future()
+            number = self.state.intend(_WISH + path + b"\0" + identity.file_id.encode())
+            self._pens.wish(path, identity, number)
+            self.state.commit()
+
+    def _grant(self, path: bytes) -> None:
+        if (wish := self._pens.grant(path)) is not None:
+            self.state.settle(wish.number)
+
     def _pen(self, handle: int) -> Pen | None:
         """Who writes through `handle`; None for one that only reads. Raises Lost, UnknownHandle."""
         held: FileHandle | None = self.state.files.get(handle)
         if held is None:
             raise UnknownHandle(f"file handle {handle} is not known", hint="close the file and open it again")
         pen = self._pens.by_node.get(held.node)
-        if pen is None and is_future(node := self._node(held.node)):
+        if pen is not None and handle in pen.handles:
+            return pen
+        if is_future(node := self._node(held.node)):
             raise self._lost(node)
-        return pen
+        return None
 
     def _lost(self, node: Node) -> Lost:
         return Lost(
@@ -329,9 +338,13 @@ class WritableTree(NamingTree):
         """What will be published, and whether it begins empty although the file is not."""
         replacing = status.identity if status is not None else None
         attributes = Change(mode=mode) if self._store.capabilities.attributes else None
-        layout = self._layout_of(path) if self._layout_of is not None else None
+        layout: Layout | None = None
+        if named := await self._layouts.for_file(path):
+            layout = Layout(named)
+        elif self._layout_of is not None:
+            layout = self._layout_of(path)
         self._calls.outdate(("stat", path))
-        if status is not None and status.length and not cut:
+        if status is not None and not cut:
             with contextlib.suppress(Unsupported):
                 draft = await self._drafts.begin(
                     path, replacing=replacing, append=True, attributes=attributes, layout=layout
@@ -355,9 +368,16 @@ class WritableTree(NamingTree):
         path = pen.path
         assert path is not None
         try:
-            return await pen.publish(final=final)
+            status = await pen.publish(final=final)
         finally:
             self._changed(path)
+        if pen.owners is not None:
+            owners, pen.owners = pen.owners, None
+            try:
+                status = await self._set(path, owners)
+            except (PermissionDenied, Unsupported) as error:  # no reason to lose what was written
+                _log.warning("%s keeps the owner that the store gave it: %s", pen.name, error)
+        return status
 
     async def _finish(self, pen: Pen) -> None:
         """The last handle is closed."""

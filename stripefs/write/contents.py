@@ -53,6 +53,7 @@ class Contents:
         self.stream: Stream | None = None
         self.outdated: list[bytes] = []
         """Hidden files that nothing needs once what was written is published or recorded."""
+        self._left: list[bytes] = []
         self._open: Segment | None = None
         self._under_way: dict[Shipment, int] = {}  # -> bytes of the account that come back with it
         self.failure: Exception | None = None
@@ -163,6 +164,8 @@ class Contents:
             column.forget()
         if shipment.error is not None and not shipment.cancelled:
             self.fail(shipment.error)
+        elif shipment.landed and shipment.cancelled:
+            self._left.append(shipment.path)  # it came while it was given up
         self.account.give(size)
 
     def fail(self, error: Exception) -> None:
@@ -195,26 +198,29 @@ class Contents:
         The wait ends after STOPPING seconds: what still moves then removes itself, or is found by gc.
         """
         stream = self.stream
-        landed = self.drop()
+        self.drop()
         with trio.move_on_after(STOPPING):
             while self._under_way:
                 await next(iter(self._under_way)).ended.wait()
             if stream is not None:
                 await stream.ended()
-        return landed
+        left, self._left = self._left, []
+        return left
 
-    def drop(self) -> list[bytes]:
-        """Forget all that is not published, from memory too; the paths of what stands in the store."""
+    def drop(self) -> None:
+        """Forget all that is not published, from memory too, but for the paths of what stands in the store."""
         for shipment in list(self._under_way):
             shipment.cancel()
-        landed = [shipment.path for shipment in self.landed()]
+        self._left += [shipment.path for shipment in self.landed()]
         if self.stream is not None:
             self.stream.cancel()
-            landed += [self.stream.path] if self.stream.path not in (b"", self._names.path) else []
+            self._left += [self.stream.path] if self.stream.path not in (b"", self._names.path) else []
             self.stream = None
         if self.base is not None and self.base.hidden:
-            landed.append(self.base.path)
-        landed += self.outdated
+            self._left.append(self.base.path)
+            self.base = None
+        self._left += self.outdated
+        self.outdated = []
         for segment in self.segments:
             for column in segment.columns:
                 if column.shipment is None or column.shipment.ended.is_set():
@@ -223,7 +229,6 @@ class Contents:
         if self.head is not None:
             self.head = Column()
         self.account.drop(self.account.open)
-        return landed
 
     def landed(self) -> Iterator[Shipment]:
         """The parts that stand in the store, in order."""

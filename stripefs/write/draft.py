@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from typing import Protocol
 
 import trio
@@ -29,6 +30,9 @@ _log = logging.getLogger(__name__)
 
 PIECE = 1 << 20
 """Bytes taken at once, so that several writers share a full budget in turn."""
+
+LAST = 5.0
+"""Seconds for letting go when the caller is cancelled."""
 
 
 class Register(Protocol):
@@ -188,13 +192,18 @@ class Draft:
         final: the draft is done and lets its lock go, in any case, also when this raises. Else writing may go on, and
         the next publication makes the next version. Publishing what is not dirty changes nothing.
         """
+        cancelled = False
         try:
             async with self._turn:
                 self._check()
                 return await self._publish()
+        except trio.Cancelled:
+            cancelled = True
+            raise
         finally:
             if final:
-                await self.abandon(recoverable=True)
+                with trio.move_on_after(LAST if cancelled else math.inf, shield=cancelled):
+                    await self.abandon(recoverable=True)
 
     async def _publish(self) -> Status:
         if self.detached:

@@ -23,6 +23,10 @@ __all__ = ["Drafts"]
 _log = logging.getLogger(__name__)
 
 
+CLOSING = 5.0
+"""Seconds for giving up what is open when a mount ends."""
+
+
 class Drafts:
     """One a mount. `run` must be running (in the worker's nursery) while any draft is used.
 
@@ -45,12 +49,20 @@ class Drafts:
         self._all: set[Draft] = set()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Sends parts and renews leases until cancelled. `await nursery.start(drafts.run)`."""
-        async with trio.open_nursery() as nursery:
-            await nursery.start(self._shared.sender.run)
-            self._shared.nursery = nursery
-            nursery.start_soon(self._renew)
-            task_status.started()
+        """Sends parts and renews leases until cancelled. `await nursery.start(drafts.run)`.
+
+        What is open then is given up, for CLOSING seconds at most: locks that stay would hinder the next mount.
+        """
+        try:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self._shared.sender.run)
+                self._shared.nursery = nursery
+                nursery.start_soon(self._renew)
+                task_status.started()
+        finally:
+            self._shared.nursery = None
+            with trio.move_on_after(CLOSING, shield=True):
+                await self.aclose()
 
     async def _renew(self) -> None:
         while True:
@@ -165,7 +177,7 @@ class Drafts:
         }
 
     async def aclose(self) -> None:
-        """Abandon what is still open and let the locks go. After that `run` may be cancelled."""
+        """Abandon what is still open, but for what a record names, and let the locks go."""
         async with trio.open_nursery() as nursery:
             for draft in list(self._all):
-                nursery.start_soon(draft.abandon)
+                nursery.start_soon(partial(draft.abandon, recoverable=True))

@@ -11,9 +11,11 @@ The clocks of hosts are never compared; within one host only the monotonic clock
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import logging
 import os
 import socket
+import threading
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -55,6 +57,7 @@ class Lease:
         self._path = lock_path(document.path)
         self._renewed_at = renewed_at
         self._released = False
+        self._turn = threading.RLock()  # a renewal that comes late would bring back what was released
 
     @property
     def path(self) -> bytes:
@@ -63,18 +66,19 @@ class Lease:
 
     def add(self, version: str) -> None:
         """The writer's hidden things bear this version too. Renews."""
-        document = self.document
-        self.document = LockDocument(
-            document.owner, document.path, (*document.versions, version), document.where, document.since
-        )
-        self.renew()
+        with self._turn:
+            self.document = dataclasses.replace(self.document, versions=(*self.document.versions, version))
+            self.renew()
 
     def renew(self) -> None:
         """Raises DraftLost when somebody else has it, StoreError when that cannot be told or done now."""
-        self.check()
-        now = time.monotonic()
-        self._store.put(self._path, [self.document.to_bytes()], replace=True)
-        self._renewed_at = now
+        with self._turn:
+            if self._released:
+                return
+            self.check()
+            now = time.monotonic()
+            self._store.put(self._path, [self.document.to_bytes()], replace=True)
+            self._renewed_at = now
 
     def check(self) -> None:
         """Raises DraftLost unless the lock is ours in the store; StoreError when that cannot be told now."""
@@ -96,17 +100,18 @@ class Lease:
 
         Raises Transient when that could not be done now; what is left runs out.
         """
-        if self._released:
-            return
-        try:
-            self.ensure()
-            self._store.remove(self._path)
-        except Transient:
-            raise
-        except StoreError as error:
-            if not isinstance(error, (NotFound, DraftLost)):
-                _log.warning("the lock of %r stays until it runs out: %s", self.path, error)
-        self._released = True
+        with self._turn:
+            if self._released:
+                return
+            try:
+                self.ensure()
+                self._store.remove(self._path)
+            except Transient:
+                raise
+            except StoreError as error:
+                if not isinstance(error, (NotFound, DraftLost)):
+                    _log.warning("the lock of %r stays until it runs out: %s", self.path, error)
+            self._released = True
 
 
 def take(store: Store, path: bytes, versions: Sequence[str] = (), owner: str = "") -> Lease:
@@ -125,16 +130,18 @@ def take(store: Store, path: bytes, versions: Sequence[str] = (), owner: str = "
     lock = lock_path(path)
     if store.stat(split(path)[0]).kind is not Kind.DIRECTORY:  # `put` would make it
         raise NotADirectory(f"there is no directory for {path!r}")
+    contended = False
     for _ in range(_TRIES):
         now = time.monotonic()
         try:
             store.put(lock, [document.to_bytes()])
         except Exists:
+            contended = True
             held = _read(store, lock)
             if held is None or held.owner != document.owner:
                 _clear_dead(store, path, lock, dead=held is not None and _same_mount(held, document))
                 continue
-        held = _settled(store, lock)
+        held = _settled(store, lock) if contended else document
         if held is not None and held.owner == document.owner:
             with contextlib.suppress(NotFound):  # moved away by somebody who will put it back
                 return Lease(store, document, store.stat(lock), now)

@@ -66,7 +66,7 @@ class Publisher:
             )
         if contents.head is not None:
             await self._save_head()
-        else:
+        if contents.head is None:  # from the start, or since its memory was wanted meanwhile
             await contents.drain()
             self._outdate_head()
         before, self._record = self._record, self._names.record()

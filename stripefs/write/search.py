@@ -181,7 +181,7 @@ class Search:
 
     def _manifest(self, path: bytes) -> Manifest | None:
         """As `StripedStore.manifest`, in one round trip where the list of parts is in it."""
-        data = bytes(self._store.get(path))
+        data = bytes(self._store.glance(path, MANIFEST_MAX))
         heading = Heading.from_bytes(data)
         if heading is not None and heading.outside:
             return self._view.manifest(path)

@@ -56,10 +56,15 @@ class Stream:
         self._ended = trio.Event()
         self._status: Status | None = None
         if shared.nursery is None:
-            raise DraftLost("the mount is being shut down")
-        shared.nursery.start_soon(self._run)
+            self._ended.set()
+            fail(DraftLost("the mount is being shut down"))
+        else:
+            shared.nursery.start_soon(self._run)
 
     def add(self, data: memoryview) -> None:
+        if self._ended.is_set():  # nobody takes it, and whoever writes on is told why
+            self._give(len(data))
+            return
         self._queue.add(data)
         self._more.set()
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
 
 import pytest
 import trio
 
-from stripefs.errors import Busy
+from stripefs.errors import Busy, QuotaExceeded
 from stripefs.layout.hidden import POOL_NAME, is_hidden
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Attributes, Store
@@ -29,11 +31,10 @@ SIZE = 12 * MIB + 345
 @contextmanager
 def at(instance: HdfsInstance, folder: str) -> Iterator[Store]:
     """A store whose root is a directory of its own."""
-    settings = StoreSettings(hdfs_user="root", host_timeout=2.0)
-    with_root = open_store(StoreSettings(url=f"{instance.url}/", hdfs_user="root"))
-    with_root.mkdir(b"/" + folder.encode())
-    with_root.close()
-    store = open_store(settings._replace(url=f"{instance.url}/{folder}"))
+    whole = open_store(StoreSettings(url=f"{instance.url}/", hdfs_user="root"))
+    whole.mkdir(b"/" + folder.encode())
+    whole.close()
+    store = open_store(StoreSettings(url=f"{instance.url}/{folder}", hdfs_user="root", host_timeout=2.0))
     try:
         yield store
     finally:
@@ -140,3 +141,31 @@ async def test_the_namenode_comes_again(fault_hdfs: HdfsInstance) -> None:
                 await draft.write(4 * MIB, data[4 * MIB :])
                 await draft.publish(final=True)
         assert await load(store, b"/file") == data
+
+
+def webhdfs(instance: HdfsInstance, operation: str, path: str, **query: int) -> None:
+    """One PUT to the NameNode's WebHDFS as root."""
+    arguments = urlencode({"op": operation, "user.name": "root", **query})
+    request = Request(f"http://{instance.web}/webhdfs/v1{path}?{arguments}", method="PUT")  # noqa: S310  # http only
+    with urlopen(request, timeout=30) as answer:  # noqa: S310
+        answer.read()
+
+
+@pytest.mark.parametrize("layout", PARTED)
+async def test_a_quota_that_is_used_up(fault_hdfs: HdfsInstance, layout: Layout) -> None:
+    """The writer learns of it, the old version stays, and what was written goes when it is given up."""
+    folder = f"quota-{layout.value}"
+    with at(fault_hdfs, folder) as store:
+        async with writing(store, memory=16 * MIB, io_timeout=30.0, small=MIB, unit=256 * KIB) as drafts:
+            await save(drafts, b"/file", content(MIB), layout=layout)
+            replaced = StripedStore(store).stat(b"/file").identity
+            webhdfs(fault_hdfs, "SETQUOTA", f"/{folder}", namespacequota=1000, storagespacequota=16 * MIB)
+            draft = await drafts.begin(b"/file", replacing=replaced, layout=layout)
+            with pytest.raises(QuotaExceeded):
+                await draft.write(0, content(3 * SIZE))
+            for _ in range(2):
+                with pytest.raises(QuotaExceeded):
+                    await draft.publish(final=False)
+            await draft.abandon()
+        assert await load(store, b"/file") == content(MIB)
+        assert hidden(store) == []

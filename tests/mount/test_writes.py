@@ -140,6 +140,23 @@ def test_open_flags_and_refusals(mounts: Mounts) -> None:
     with _refused(errno.EOPNOTSUPP):
         os.setxattr(m / "f", "user.other", b"x")
     os.mkdir(m / "d")
+    with _refused(errno.EINVAL):
+        os.setxattr(m / "d", "user.stripefs.layout", b"round")
+    with _refused(errno.ENODATA):
+        os.removexattr(m / "d", "user.stripefs.layout")
+    os.setxattr(m / "d", "user.stripefs.layout", b"striped")
+    assert "user.stripefs.layout" in os.listxattr(m / "d")
+    (m / "d" / "below").mkdir()
+    (m / "d" / "below" / "big").write_bytes(bytes(9 * MIB))
+    assert (s / "d" / "below" / "big").stat().st_size <= 1 << 16  # a manifest
+    assert (m / "d" / "below" / "big").read_bytes() == bytes(9 * MIB)
+    os.unlink(m / "d" / "below" / "big")
+    os.rmdir(m / "d" / "below")
+    assert os.listdir(m / "d") == []
+    os.rmdir(m / "d")
+    os.mkdir(m / "d")
+    with _refused(errno.ENODATA):
+        os.getxattr(m / "d", "user.stripefs.layout")
     (m / "d" / "x").touch()
     with _refused(errno.ENOTEMPTY):
         os.rmdir(m / "d")

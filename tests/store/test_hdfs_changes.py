@@ -244,6 +244,23 @@ def test_commas_in_the_names_of_joined_files(calls: FakeCalls) -> None:
         Changes(calls).concat("/e,f/1", ["/e,f/2"])
 
 
+def test_a_join_that_fails_puts_names_with_commas_back(calls: FakeCalls) -> None:
+    calls.add("/a")
+    calls.add("/.c,d.stripefs-0-1")
+    calls.add("/e,f")
+
+    def fail(_: Callable[[], None]) -> None:
+        assert "/.c~d.stripefs-0-1" in calls.entries
+        raise Transient("not yet")
+
+    calls.faults = [lambda act: act(), lambda act: act(), fail]
+    with pytest.raises(Transient):
+        Changes(calls).concat("/a", ["/.c,d.stripefs-0-1", "/e,f"])
+    assert set(calls.entries) == {"/", "/a", "/.c,d.stripefs-0-1", "/e,f"}
+    Changes(calls).concat("/a", ["/.c,d.stripefs-0-1", "/e,f"])
+    assert set(calls.entries) == {"/", "/a"}
+
+
 def test_joins_that_say_what_stands_in_the_way(calls: FakeCalls) -> None:
     fill(calls)
 

@@ -11,10 +11,11 @@ where there are such), and only when it does not, the change is asked for again.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 from stripefs.errors import (
@@ -172,8 +173,10 @@ class Changes:
             if status.kind is not Kind.FILE or not status.length:
                 raise Unsupported(f"{source} is no file with bytes in it, which HDFS cannot join")
         total = before.length + sum(status.length for status in found)
-        named = [self._plainly_named(source) for source in sources]
+        with self._plainly_named(sources) as named:
+            self._join(target, named, total)
 
+    def _join(self, target: str, named: Sequence[str], total: int) -> None:
         def joined() -> bool:
             now = self._there(target)
             return now is not None and now.length == total and all(self._there(source) is None for source in named)
@@ -187,16 +190,24 @@ class Changes:
                 raise Unsupported(error.message) from error
             raise
 
-    def _plainly_named(self, source: str) -> str:
-        """`source`, moved to a name that the list of sources can hold: WebHDFS cuts it at every comma."""
-        folder, _, name = source.rpartition("/")
-        if "," in folder:
-            raise Unsupported(f"{source}: WebHDFS joins no files of a directory whose path has a comma")
-        if "," not in name:
-            return source
-        plain = f"{folder}/.stripefs-{uuid.uuid4().hex}"
-        self.rename(source, plain, replace=False)
-        return plain
+    @contextlib.contextmanager
+    def _plainly_named(self, sources: Sequence[str]) -> Iterator[Sequence[str]]:
+        """`sources` under names that their list can hold, since WebHDFS cuts it at every comma; put back on failure."""
+        if any("," in source.rpartition("/")[0] for source in sources):
+            raise Unsupported(f"{sources[0]}: WebHDFS joins no files of a directory whose path has a comma")
+        moved: list[tuple[str, str]] = []
+        try:
+            for source in sources:
+                if "," in source:
+                    moved.append((source, _without_comma(source)))
+                    self.rename(*moved[-1], replace=False)
+            renamed = dict(moved)
+            yield [renamed.get(source, source) for source in sources]
+        except StoreError:
+            for source, plain in moved:
+                with contextlib.suppress(StoreError):
+                    self.rename(plain, source, replace=False)
+            raise
 
     def _set_times(self, path: str, mtime_ms: int | None, atime_ms: int | None) -> None:
         try:
@@ -255,6 +266,13 @@ class Changes:
                 if time.monotonic() + _PAUSE > deadline:
                     raise ServiceDown(f"{what}: not known whether it was done: {error.message}") from error
             time.sleep(_PAUSE)
+
+
+def _without_comma(path: str) -> str:
+    """A hidden name in the same directory; a hidden file keeps the shape by which gc knows what a crash left."""
+    folder, _, name = path.rpartition("/")
+    plain = name.replace(",", "~")
+    return f"{folder}/{plain}" if name.startswith(".") else f"{folder}/.{plain[:200]}.{uuid.uuid4().hex}.tmp"
 
 
 def _same(now: Status | None, before: Status) -> bool:

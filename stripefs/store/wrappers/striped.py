@@ -102,7 +102,10 @@ class StripedStore(WrappedStore):
         status = self.inner.stat(path)
         if not _candidate(status):
             return status
-        seen = self._look(path, status)
+        try:
+            seen = self._look(path, status)
+        except StaleVersion:  # a longer file took its place since
+            return self.stat(path)
         if seen.damage:
             raise StoreError(f"{_shown(path)}: {seen.damage}", hint=seen.hint)
         return _as_seen(status, seen)
@@ -146,7 +149,7 @@ class StripedStore(WrappedStore):
         The manifest may be a later one than the status; then it names another version than is expected.
         """
         inner = self.inner.stat(path)
-        manifest = self._manifest_in(path, self.inner.get(path)) if _candidate(inner) else None
+        manifest = self._manifest_in(path, self.inner.glance(path, MANIFEST_MAX)) if _candidate(inner) else None
         status = _as_seen(inner, _seen_of(manifest))
         if manifest is None or status.identity != expect:
             raise StaleVersion(f"{_shown(path)} was replaced or changed")
@@ -160,7 +163,10 @@ class StripedStore(WrappedStore):
         """The manifest of the striped file at `path`, None for any other file. Raises what `open` raises."""
         if not _candidate(self.inner.stat(path)):
             return None
-        return self._manifest_in(path, self.inner.get(path))
+        try:
+            return self._manifest_in(path, self.inner.glance(path, MANIFEST_MAX))
+        except StaleVersion:  # as in `stat`
+            return self.manifest(path)
 
     def describe(self) -> dict[str, str]:
         return {**self.inner.describe(), "pool of striped files": _shown(self.pool)}
@@ -181,7 +187,7 @@ class StripedStore(WrappedStore):
         """What the candidate of `status` at `path` says. Raises what reading it raises."""
         seen = self._kept(path, status)
         if seen is None:
-            seen = _seen_in(bytes(self.inner.get(path)))
+            seen = _seen_in(bytes(self.inner.glance(path, MANIFEST_MAX)))
             self._keep(path, status, seen)
         return seen
 

@@ -10,8 +10,20 @@ from stripefs.layout.record import Record
 from stripefs.store.base import Attributes
 from stripefs.store.local import LocalStore
 from stripefs.store.wrappers.striped import StripedStore
-from stripefs.write import DraftLost, Layout, NotSequential
-from tests.unit.write.world import KIB, LAYOUTS, MIB, content, hidden, load, save, spread, writing
+from stripefs.write import DraftLost, Drafts, Layout, NotSequential
+from tests.unit.write.world import (
+    DEADLINE,
+    LAYOUTS,
+    MIB,
+    content,
+    hidden,
+    load,
+    policy,
+    save,
+    spread,
+    until,
+    writing,
+)
 
 PARTED = [Layout.CONCAT, Layout.STRIPED]
 
@@ -308,11 +320,30 @@ async def test_attributes(tmp_path):
         assert status.mtime_ns > 10**18
 
 
-async def test_the_end_of_the_mount(store, tmp_path):
-    """Whoever waits learns of it, nothing hangs, and what is open is given up."""
-    async with writing(store, memory=MIB) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
-        await draft.write(0, content(100 * KIB))
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_the_end_of_the_mount(store, tmp_path, layout):
+    """What is open is given up, waiting writers learn of it, and no lock stays."""
+    drafts = Drafts(StripedStore(store), policy(memory=MIB, layout=layout))
+    outcomes = []
+
+    async def write_on(draft):
+        try:
+            while True:
+                await draft.write(draft.length, content(MIB))
+        except (DraftLost, trio.Cancelled) as error:
+            outcomes.append(type(error))
+            raise
+
+    with trio.fail_after(DEADLINE):
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(drafts.aclose)
-    assert not hidden(tmp_path)
+            await nursery.start(drafts.run)
+            for name in (b"/one", b"/two"):
+                nursery.start_soon(write_on, await drafts.begin(name, replacing=None))
+            await until(lambda: drafts.status()["sent_bytes"] > 4 * MIB or layout is Layout.PLAIN)
+            nursery.cancel_scope.cancel()
+    assert len(outcomes) == 2
+    assert not {name for name in hidden(tmp_path) if "lock" in name}
+    assert drafts.status()["files"] == 0
+    async with writing(store) as after:
+        await save(after, b"/one", b"new")
+    assert load(store, b"/one") == b"new"

@@ -1,0 +1,108 @@
+"""The layout that a directory asks for: the extended attribute `user.stripefs.layout`.
+
+A directory's wish holds for the files made in it and below, until a directory further down has its own. It is a line of
+text in the hidden file `..stripefs-layout` of the directory, since not every store keeps attributes; so other mounts
+see it too, within `_KEPT` seconds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import trio
+
+from stripefs.errors import NotADirectory, NotEmpty, NotFound, StoreError
+from stripefs.settings import LAYOUTS
+from stripefs.store.base import Store
+from stripefs.tree.calls import Calls
+from stripefs.tree.refusals import Invalid
+
+__all__ = ["Layouts"]
+
+_NAME = b"..stripefs-layout"
+
+_KEPT = 10.0
+"""Seconds for which an answer is believed: each directory above a new file costs a question else."""
+
+_MOST = 10_000
+
+
+class Layouts:
+    """`store` is the one below the view that hides such files."""
+
+    def __init__(self, store: Store, calls: Calls) -> None:
+        self._store = store
+        self._calls = calls
+        self._known: dict[bytes, tuple[str, float]] = {}
+
+    async def for_file(self, path: bytes) -> str:
+        """What the nearest directory above `path` asks for, "" where none does."""
+        folder = path.rpartition(b"/")[0]
+        while True:
+            if (layout := await self.of(folder or b"/")) or not folder:
+                return layout
+            folder = folder.rpartition(b"/")[0]
+
+    async def of(self, directory: bytes) -> str:
+        """What a directory itself asks for, "" for nothing. What cannot be read or is no layout counts as nothing."""
+        layout, until = self._known.get(directory, ("", -1.0))
+        now = trio.current_time()
+        if now < until:
+            return layout
+        try:
+            text = await self._calls.thread("read a directory's layout", self._read, _file(directory))
+        except StoreError:
+            text = ""
+        layout = text if text in LAYOUTS else ""
+        if len(self._known) >= _MOST:
+            self._known.clear()
+        self._known[directory] = (layout, now + _KEPT)
+        return layout
+
+    async def set(self, directory: bytes, value: bytes) -> None:
+        """Raises Invalid for what is no layout."""
+        layout = value.decode(errors="replace").strip()
+        if layout not in LAYOUTS:
+            raise Invalid(f"{layout!r} is no layout", hint=f"the layouts are {', '.join(LAYOUTS)}")
+        file = _file(directory)
+        await self._calls.thread("set a layout", lambda: self._store.put(file, [layout.encode() + b"\n"], replace=True))
+        self.forget()
+
+    async def remove(self, directory: bytes) -> None:
+        """Raises NotFound where the directory asks for nothing."""
+        await self._calls.thread("remove a layout", self._store.remove, _file(directory))
+        self.forget()
+
+    def forget(self) -> None:
+        """Names have changed: ask again."""
+        self._known.clear()
+
+    def rmdir(self, directory: bytes) -> None:
+        """Remove a directory that is empty but for its layout. Blocks; raises what `Store.rmdir` raises."""
+        try:
+            return self._store.rmdir(directory)
+        except NotEmpty:
+            names = {status.name for batch in self._store.scandir(directory) for status in batch}
+            if names != {_NAME}:
+                raise
+        kept = bytes(self._store.get(_file(directory)))
+        self._store.remove(_file(directory))
+        try:
+            self._store.rmdir(directory)
+        except StoreError:
+            self._put_back(directory, [kept])
+            raise
+        return None
+
+    def _put_back(self, directory: bytes, data: Iterable[bytes]) -> None:
+        self._store.put(_file(directory), data, replace=True)
+
+    def _read(self, file: bytes) -> str:
+        try:
+            return bytes(self._store.get(file)).decode(errors="replace").strip()
+        except (NotFound, NotADirectory):
+            return ""
+
+
+def _file(directory: bytes) -> bytes:
+    return directory.rstrip(b"/") + b"/" + _NAME
