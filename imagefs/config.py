@@ -6,14 +6,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+from typing import NamedTuple
 
 from imagefs.build.limits import Limits
-from imagefs.settings import DaemonSettings
+from imagefs.settings import DaemonSettings, default_cache, default_runtime
 from stripefs.config import LOG, STORE
 from stripefs.options import Given, Option, Options, count, duration, kib, loopback, rate, size, some_folder
 from stripefs.settings import StoreSettings
@@ -41,7 +39,7 @@ IMAGEFS = Options("imagefs", {"store": "The store", "daemon": "The service", "bu
     Option("daemon", "max-background", count(1, 65535), "64", "Requests the kernel may have under way.", "N"),
     Option("daemon", "metrics", loopback, "", "Serve Prometheus metrics here; loopback only.", "HOST:PORT",
            shown="none"),
-    *(dataclasses.replace(option, section="daemon", shown=_LOG_FILE if option.name == "log-file" else "")
+    *(option._replace(section="daemon", shown=_LOG_FILE if option.name == "log-file" else "")
       for option in LOG),
     Option("build", "tmp", some_folder, "", "Folder for unpacked layers while an image is built.", "DIR",
            shown="build in the cache folder"),
@@ -63,14 +61,13 @@ IMAGEFS = Options("imagefs", {"store": "The store", "daemon": "The service", "bu
 ))  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(NamedTuple):
     """All that can be set. tmp: folder for unpacked layers, absolute. limits: what a layer may ask for."""
 
-    store: StoreSettings = field(default_factory=StoreSettings)
-    daemon: DaemonSettings = field(default_factory=DaemonSettings)
-    limits: Limits = field(default_factory=Limits)
-    tmp: str = ""
+    store: StoreSettings
+    daemon: DaemonSettings
+    limits: Limits
+    tmp: str
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -78,7 +75,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return IMAGEFS.nearest(word, known)
 
 
-def config_files(environ: Mapping[str, str]) -> list[Path]:
+def config_files(environ: Mapping[str, str]) -> list[str]:
     """Where files are looked for when none is named, the weakest first. They need not exist."""
     return IMAGEFS.files(environ)
 
@@ -92,11 +89,8 @@ def resolve(given: Given, *, url: str = "", config: str = "", environ: Mapping[s
     """
     environ = os.environ if environ is None else environ
     values = IMAGEFS.values(given, environ, config_files(environ), config)
-    for name in ("cache", "runtime"):
-        if not values["daemon"].get(name):
-            values["daemon"].pop(name, None)  # the default depends on who asks
+    for name, default in (("cache", default_cache), ("runtime", default_runtime)):
+        values["daemon"][name] = values["daemon"].get(name) or default()  # which depends on who asks
     daemon = DaemonSettings(**values["daemon"])
     tmp = values["build"].pop("tmp", "") or os.path.join(daemon.cache, "build")
-    return Settings(
-        StoreSettings(url=url, **values["store"]), daemon, dataclasses.replace(Limits(), **values["build"]), tmp
-    )
+    return Settings(StoreSettings(url=url, **values["store"]), daemon, Limits(**values["build"]), tmp)

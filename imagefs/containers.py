@@ -1,27 +1,22 @@
-"""Running a container from an image of a store: attach it, run it, let it go."""
+"""Running a container from an image of a store: attach it, run it, let it go.
+
+The daemon is asked first, with as little loaded as that takes; the rest is loaded while it is at work.
+"""
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import logging
 import os
-import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
-from imagefs.daemon import leftovers
 from imagefs.daemon.client import Attached, Client, Recording, new_identifier
 from imagefs.plane.options import TreeOptions
 from imagefs.run.options import Bind, RunOptions
-from imagefs.settings import DaemonSettings
+from imagefs.settings import DaemonSettings, ready_folder
 from stripefs.errors import MountError, StripefsError
-from stripefs.mount import kernel
 from stripefs.settings import StoreSettings
 
 __all__ = ["run"]
-
-_log = logging.getLogger(__name__)
 
 _MS_BIND = 4096
 
@@ -37,14 +32,12 @@ def run(
     As `imagefs.run.container.run` otherwise.
     """
     settings = client.settings
-    folder = Path(settings.runtime, "imagefs")
     identifier = new_identifier()
-    signals = leftovers.ready_folder(settings.runtime, identifier)
+    signals = ready_folder(settings.runtime, identifier)
     if not recording.ready_file and not recording.off:
-        recording = dataclasses.replace(recording, ready_file=str(signals / "ready"))
-        options = dataclasses.replace(
-            options,
-            binds=[*options.binds, Bind(str(signals), _INSIDE)],
+        recording = recording._replace(ready_file=f"{signals}/ready")
+        options = options._replace(
+            binds=[*options.binds, Bind(signals, _INSIDE)],
             env=[f"IMAGEFS_READY={_INSIDE}/ready", *options.env],
         )
     attached = client.attach(
@@ -55,8 +48,10 @@ def run(
 
         with _shared(signals), _mounter(attached, tree, settings, image) as mount_root:
             scratch = os.path.dirname(attached.upper)
-            return container.run(options, attached.config, mount_root, str(folder), scratch)
+            return container.run(options, attached.config, mount_root, f"{settings.runtime}/imagefs", scratch)
     finally:
+        import shutil  # not needed before a container starts
+
         shutil.rmtree(signals, ignore_errors=True)
         _let_go(client, attached)
 
@@ -88,6 +83,9 @@ def _mounter(
 
             yield mount_here
         return
+    from imagefs.daemon import leftovers
+    from stripefs.mount import kernel
+
     lower = leftovers.lower_folder(settings.runtime, attached.id)
     try:
         lower.mkdir(parents=True)
@@ -102,11 +100,13 @@ def _mounter(
 
 
 @contextlib.contextmanager
-def _shared(folder: Path) -> Iterator[None]:
+def _shared(folder: str) -> Iterator[None]:
     """A folder in which the job, which may be anybody, can make files; it says as well that we live."""
+    from imagefs.daemon import leftovers
+
     try:
-        folder.mkdir(parents=True)
-        folder.chmod(0o777)
+        os.makedirs(folder)
+        os.chmod(folder, 0o777)  # noqa: S103  the job may be anybody
         held = leftovers.hold(folder)
     except OSError as error:
         raise MountError(f"{folder} cannot be made: {error.strerror}") from error

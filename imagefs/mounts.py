@@ -10,10 +10,8 @@ import contextlib
 import errno
 import fcntl
 import json
-import logging
 import os
 import re
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -29,8 +27,6 @@ from stripefs.mount import kernel
 from stripefs.settings import MountSettings, StoreSettings
 
 __all__ = ["mount", "place", "show_tree", "take_away", "umount"]
-
-_log = logging.getLogger(__name__)
 
 _UPPER = re.compile(r"/upper/[0-9a-f]{32}$")
 _METADATA = re.compile(r"/metadata/[0-9a-f]{64}\.erofs( \(deleted\))?$")
@@ -49,7 +45,7 @@ def mount(
                 client.mounted(attached, plane)
             except BaseException:
                 take_away(path, lazy=True)
-                shutil.rmtree(attached.upper, ignore_errors=True)
+                _remove(attached.upper)
                 raise
         except BaseException:
             with contextlib.suppress(StripefsError):  # that error is the one to tell; the daemon notices by itself
@@ -99,7 +95,7 @@ def _place_writable(
         overlay.mount([str(lower)], attached.upper, target, without_disk="memory", volatile=True)
         return plane
     except BaseException:
-        shutil.rmtree(attached.upper, ignore_errors=True)
+        _remove(attached.upper)
         raise
     finally:
         leftovers.take_off(str(lower))  # the overlay alone holds it from here on, and takes it along
@@ -120,7 +116,7 @@ def umount(client: Client, target: str, *, lazy: bool = False) -> None:
     if here is not None and _is_ours(here):
         take_away(target, lazy=lazy)
         if here.fstype == "overlay":
-            shutil.rmtree(here.source, ignore_errors=True)
+            _remove(here.source)
     elif found is None:
         raise MountError(f"no image is mounted at {target}", hint="imagefs status lists them")
     elif here is not None:
@@ -147,7 +143,9 @@ def _show(attached: Attached, target: str, options: TreeOptions, settings: Daemo
             shared.show(copy, target)
             return plane
         except OSError as error:
-            _log.info("%s is mounted anew: %s", name, error.strerror)
+            import logging
+
+            logging.getLogger(__name__).info("%s is mounted anew: %s", name, error.strerror)
     if plane == "erofs":
         if not all(device.local for device in attached.devices) and kernel.find_mount(devices_mount(settings)) is None:
             raise MountError(
@@ -232,6 +230,12 @@ def _reserved(target: str) -> Iterator[str]:
         yield path
     finally:
         os.close(descriptor)
+
+
+def _remove(folder: str) -> None:
+    import shutil  # a container is to start at once, and needs none of it
+
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def _taken(path: str) -> MountError:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from stripefs.errors import ConfigError
 from stripefs.settings import redact
@@ -19,8 +19,7 @@ TAG = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 """What a tag looks like, and so what a digest looks like too."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(NamedTuple):
     """An image by name, or with name "" a whole store. `store` is a URL or an absolute path."""
 
     store: str

@@ -7,15 +7,14 @@ store is reached is `stripefs.settings.StoreSettings`.
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from stripefs.errors import ConfigError
 
-__all__ = ["DaemonSettings", "default_cache", "default_runtime"]
+__all__ = ["DaemonSettings", "default_cache", "default_runtime", "ready_folder"]
 
 MIB = 1 << 20
 
@@ -40,16 +39,20 @@ def default_runtime(environ: Mapping[str, str] | None = None) -> str:
     return f"/tmp/bootseer-{os.geteuid()}"  # noqa: S108
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonSettings:
+def ready_folder(runtime: str, identifier: str) -> str:
+    """Where the job of a container says that it has started. identifier: of the attachment."""
+    return os.path.join(runtime, "imagefs/ready", identifier)
+
+
+class DaemonSettings(NamedTuple):
     """The service of one host. Sizes in bytes, times in seconds, rates in bytes a second.
 
     cache_size 0 means half of what is free on the cache's file system when the daemon starts; background_rate 0 means
     that nothing is fetched in the background.
     """
 
-    cache: str = field(default_factory=default_cache)
-    runtime: str = field(default_factory=default_runtime)
+    cache: str = default_cache()
+    runtime: str = default_runtime()
     cache_size: int = 0
     memory: int = 64 * MIB  # blocks that are held, and replies under way
     io_timeout: float = 90.0
@@ -74,7 +77,7 @@ class DaemonSettings:
         return os.path.join(self.runtime, "imagefs/devices")
 
     def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self))
+        return json.dumps(self._asdict())
 
     @classmethod
     def from_json(cls, text: str) -> DaemonSettings:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 from stripefs.options import (
@@ -117,7 +115,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return STRIPEFS.nearest(word, known)
 
 
-def config_files(environ: Mapping[str, str]) -> list[Path]:
+def config_files(environ: Mapping[str, str]) -> list[str]:
     """Where files are looked for when none is named, the weakest first. They need not exist."""
     return STRIPEFS.files(environ)
 
@@ -142,8 +140,8 @@ def resolve(
     named: dict[str, Any] = {"mountpoint": mountpoint, "options": mount_options}
     base = Settings()
     return Settings(
-        replace(base.store, url=url, **values["store"]),
-        replace(base.read, **values["read"]),
-        replace(base.mount, **{"allow_other": os.geteuid() == 0} | values["mount"] | named),
-        replace(base.write, **values["write"]),
+        base.store._replace(url=url, **values["store"]),
+        base.read._replace(**values["read"]),
+        base.mount._replace(**{"allow_other": os.geteuid() == 0} | values["mount"] | named),
+        base.write._replace(**values["write"]),
     )

@@ -14,14 +14,15 @@ way: Kubernetes makes variables of its own for a service of the same name.
 
 from __future__ import annotations
 
-import ipaddress
+import os
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stripefs.errors import ConfigError
 from stripefs.units import format_size, parse_duration, parse_rate, parse_size
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = [
     "Given",
@@ -170,6 +171,8 @@ def choice(*words: str) -> Callable[[str], str]:
 
 def _absolute(given: str) -> Path:
     """A path, absolute: a daemon does not keep the directory it was started in."""
+    from pathlib import Path  # as other modules that not every command needs: a command is to start at once
+
     try:
         path = Path(given).expanduser().absolute()
         path.exists()
@@ -206,6 +209,8 @@ def loopback(given: str) -> str:
     """HOST:PORT whose host is this machine alone: the page tells hosts and rates and asks nobody who they are."""
     if not given:
         return ""
+    import ipaddress
+
     host, _, port = given.rpartition(":")
     name = host.removeprefix("[").removesuffix("]")
     try:
@@ -229,8 +234,7 @@ def text(given: str) -> str:
 # -- what they make up
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(NamedTuple):
     """One thing that can be set.
 
     section is the part of the settings that it belongs to and the TOML table; `field` the attribute in it (the name
@@ -280,7 +284,7 @@ class Options:
     def __init__(self, program: str, titles: Mapping[str, str], options: Iterable[Option]) -> None:
         self.program = program
         self.titles = dict(titles)
-        self.all = tuple(replace(option, program=program) for option in options)
+        self.all = tuple(option._replace(program=program) for option in options)
         self._names = {option.name: option for option in self.all}
 
     def by_name(self, name: str) -> Option | None:
@@ -298,14 +302,14 @@ class Options:
         listing = f"{self.program} mount --help lists what there is"
         return f"known are {', '.join(known)}" if len(known) <= 12 else listing
 
-    def files(self, environ: Mapping[str, str]) -> list[Path]:
+    def files(self, environ: Mapping[str, str]) -> list[str]:
         """Where files are looked for when none is named, the weakest first. They need not exist."""
         home = environ.get("XDG_CONFIG_HOME") or (f"{environ['HOME']}/.config" if environ.get("HOME") else "")
         own = f"bootseer/{self.program}.toml"
-        return [Path("/etc", own), *([Path(home, own)] if home else [])]
+        return [f"/etc/{own}", *([os.path.join(home, own)] if home else [])]
 
     def values(
-        self, given: Given, environ: Mapping[str, str], files: Iterable[Path], config: str = ""
+        self, given: Given, environ: Mapping[str, str], files: Iterable[str | Path], config: str = ""
     ) -> dict[str, dict[str, Any]]:
         """What was set, by section and attribute. An option that nobody set is not in it.
 
@@ -315,7 +319,7 @@ class Options:
         variable = f"{self.program.upper()}_CONFIG"
         named = config or environ.get(variable, "")
         found: dict[str, tuple[str, str]] = {}
-        for file in [Path(named).expanduser()] if named else files:
+        for file in [os.path.expanduser(named)] if named else files:
             found |= self._from_file(file, variable if named else "")
         found |= {o.name: (environ[o.variable], o.variable) for o in self.all if environ.get(o.variable)}
         found |= given
@@ -328,11 +332,13 @@ class Options:
                 raise ConfigError(f"{origin}: {error.message}", hint=error.hint) from None
         return values
 
-    def _from_file(self, file: Path, named_by: str) -> dict[str, tuple[str, str]]:
-        import tomllib
-
+    def _from_file(self, file: str | Path, named_by: str) -> dict[str, tuple[str, str]]:
         try:
-            document = tomllib.loads(file.read_text())
+            with open(file, "rb") as opened:
+                content = opened.read()
+            import tomllib
+
+            document = tomllib.loads(content.decode())
         except FileNotFoundError:
             if named_by:
                 raise ConfigError(f"{file} does not exist", hint=f"check --config and {named_by}") from None

@@ -6,17 +6,16 @@ They travel from the supervisor to each worker as JSON (`to_json`, `from_json`).
 
 from __future__ import annotations
 
-import dataclasses
-import fnmatch
 import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stripefs.errors import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = [
     "LAYOUTS",
@@ -37,13 +36,12 @@ GIB = 1 << 30
 LAYOUTS = ("concat", "striped", "plain")
 """How a file that is written lies in the store."""
 
-_SECRET = re.compile(r"(?i)([?&][^=&]*(?:secret|token|password|signature|credential|key)[^=&]*=)[^&]*")
-_USERINFO = re.compile(r"(://[^/?@:]*):(?!\d+/)[^?]*@")
+_HIDDEN = r"(?i)([?&][^=&]*(?:secret|token|password|signature|credential|key)[^=&]*=)[^&]*"
+_USERINFO = r"(://[^/?@:]*):(?!\d+/)[^?]*@"
 """A password may hold any character, also those that end an authority; a port and a path with @ are no password."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoreSettings:
+class StoreSettings(NamedTuple):
     """How a store is reached. `transport` is auto, native, webhdfs or libhdfs and matters for hdfs:// only."""
 
     url: str = ""
@@ -55,8 +53,7 @@ class StoreSettings:
     host_timeout: float = 5.0  # seconds without a byte before a data host counts as silent
 
 
-@dataclass(frozen=True, slots=True)
-class ReadSettings:
+class ReadSettings(NamedTuple):
     """The reader's limits. Sizes in bytes, times in seconds. memory 0 means `default_budget()`."""
 
     memory: int = 0
@@ -67,8 +64,7 @@ class ReadSettings:
     hedge: bool = True
 
 
-@dataclass(frozen=True, slots=True)
-class WriteSettings:
+class WriteSettings(NamedTuple):
     """How files are written, where the mount lets anybody write. Sizes in bytes, times in seconds.
 
     layout_for: (shell pattern, layout) in the order in which they are tried; see `layout_of`. staging: a local folder
@@ -90,6 +86,8 @@ class WriteSettings:
 
         A pattern with a slash is held against the whole path, any other against the name. The first that fits decides.
         """
+        import fnmatch  # only a mount that is written to needs it
+
         whole = os.fsdecode(path)
         for pattern, layout in self.layout_for:
             subject = whole if "/" in pattern else whole.rpartition("/")[2]
@@ -98,8 +96,7 @@ class WriteSettings:
         return self.layout
 
 
-@dataclass(frozen=True, slots=True)
-class MountSettings:
+class MountSettings(NamedTuple):
     """How the tree is shown. uid and gid -1 mean: those of the store's owner names, else of the mounting user."""
 
     mountpoint: str = ""
@@ -119,15 +116,14 @@ class MountSettings:
     log_file: str = ""  # "" is standard error in the foreground, syslog-less file in the state folder else
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
-    store: StoreSettings = field(default_factory=StoreSettings)
-    read: ReadSettings = field(default_factory=ReadSettings)
-    mount: MountSettings = field(default_factory=MountSettings)
-    write: WriteSettings = field(default_factory=WriteSettings)
+class Settings(NamedTuple):
+    store: StoreSettings = StoreSettings()
+    read: ReadSettings = ReadSettings()
+    mount: MountSettings = MountSettings()
+    write: WriteSettings = WriteSettings()
 
     def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self))
+        return json.dumps({name: part._asdict() for name, part in self._asdict().items()})
 
     @classmethod
     def from_json(cls, text: str) -> Settings:
@@ -145,19 +141,19 @@ class Settings:
 
 
 def mount_settings(data: Mapping[str, Any]) -> MountSettings:
-    """What `dataclasses.asdict` made of a MountSettings, also after a way through JSON. Raises KeyError, TypeError."""
+    """What `_asdict` made of a MountSettings, also after a way through JSON. Raises KeyError, TypeError."""
     return MountSettings(**{**data, "options": tuple(data["options"])})
 
 
 def write_settings(data: Mapping[str, Any]) -> WriteSettings:
-    """What `dataclasses.asdict` made of a WriteSettings, also after JSON. Raises ValueError, TypeError."""
+    """What `_asdict` made of a WriteSettings, also after JSON. Raises ValueError, TypeError."""
     patterns = tuple((pattern, layout) for pattern, layout in data.get("layout_for", ()))
     return WriteSettings(**{**data, "layout_for": patterns, "trust_pool": tuple(data.get("trust_pool", ()))})
 
 
 def redact(url: str) -> str:
     """`url` with passwords and the values of secret-looking parameters as `***`, fit for logs and messages."""
-    return _SECRET.sub(r"\1***", _USERINFO.sub(r"\1:***@", url))
+    return re.sub(_HIDDEN, r"\1***", re.sub(_USERINFO, r"\1:***@", url))
 
 
 def default_budget() -> int:
@@ -170,6 +166,8 @@ def default_budget() -> int:
 
 
 def _cgroup_limits() -> list[int]:
+    from pathlib import Path  # most commands have no budget to work out
+
     limits = []
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()

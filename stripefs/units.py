@@ -16,7 +16,7 @@ _SIZES: dict[str, int] = {
     **{f"{letter}b": 1000**power for power, letter in enumerate("kmgtp", 1)},
 }
 _DURATIONS = {"": 1.0, "s": 1.0, "ms": 0.001, "us": 1e-6, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
-_NUMBER = re.compile(r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)\s*")
+_NUMBER = r"\s*([0-9]+(?:\.[0-9]*)?|\.[0-9]+)\s*([a-zA-Z]*)\s*"
 
 
 def parse_size(text: str) -> int:
@@ -46,7 +46,7 @@ def format_size(size: float) -> str:
 
 
 def _split(text: str, units: dict[str, float] | dict[str, int], wanted: str) -> tuple[float, str]:
-    match = _NUMBER.fullmatch(text)
+    match = re.fullmatch(_NUMBER, text)
     if match is None or match[2].lower() not in units:
         raise ConfigError(f"{text!r} is not {wanted}")
     return float(match[1]), match[2].lower()

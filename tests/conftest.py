@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -35,11 +36,31 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             pytest.exit(f"{item.nodeid} needs root: sudo ./scripts/test", returncode=pytest.ExitCode.USAGE_ERROR)
 
 
+_LEFT = pytest.StashKey[bool]()
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """What was left behind is no failure of one test, which might pass when it is run again."""
+    left = session.config.stash.get(_LEFT, False)
+    if hasattr(session.config, "workeroutput"):  # of several processes: the one that started them hears of it
+        session.config.workeroutput["left"] = left
+    elif left:
+        session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any, error: object) -> None:
+    if getattr(node, "workeroutput", {}).get("left"):
+        node.config.stash[_LEFT] = True
+
+
 @pytest.fixture(scope="session", autouse=True)
-def nothing_left(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def nothing_left(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     """Fails the run when a process, mount or namespace of a test outlives it. Set up first, so torn down last."""
     yield
     left = leaks(tmp_path_factory.getbasetemp(), patience=10)
+    request.config.stash[_LEFT] = bool(left)
     assert not left, "tests left behind:\n" + "\n".join(left)
 
 

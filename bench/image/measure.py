@@ -7,6 +7,7 @@ warm starts; the daemon's memory; the second build. A system that fails becomes 
 
 from __future__ import annotations
 
+import compileall
 import os
 import platform
 import time
@@ -16,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from bench.cluster import ROOT
 from bench.environment import cpu_model, first_touch, version
 from bench.image import container, lazy, link, local
 from bench.image.changed import lz4_of_new
@@ -102,6 +104,7 @@ def measure(options: Options, say: Say, store: Callable[[Document], None]) -> Do
     """
     with locked(options.work), ExitStack() as stack:
         _tidy(options.work)
+        _compile()
         stack.callback(_tidy, options.work)
         source = Source(options.work, say, options.mirror)
         first, second = (source.image(options.recipe, build) for build in (1, 2))
@@ -124,6 +127,12 @@ def measure(options: Options, say: Say, store: Callable[[Document], None]) -> Do
             part(session)
             keep()
     return document
+
+
+def _compile() -> None:
+    """Make byte code of what is measured, as an installation does; a checkout may have none, or old."""
+    for package in ("stripefs", "imagefs"):
+        compileall.compile_dir(ROOT / package, quiet=2)
 
 
 def _interrupted(error: BaseException) -> bool:

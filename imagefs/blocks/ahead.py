@@ -27,7 +27,7 @@ __all__ = ["FetchReport", "Target", "fetch_ahead"]
 LARGE = 1 << 20
 """Stored bytes from which on a range's size does not matter: a request takes 1.3 ms of a processor, a MiB 4."""
 
-FEW = 3
+FEW = 2
 """Ranges that keep the way full where larger ones are worth more than further ones."""
 
 

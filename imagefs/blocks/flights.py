@@ -281,17 +281,22 @@ class Flights(Generic[_T]):
         link = ride.line.link
         transfer = link.begin(size, trio.current_time())
         self._memory.fly(room)
-        arrived = False
+        token = trio.lowlevel.current_trio_token()
+
+        def received() -> None:
+            """The way is free for the next range, while the blocks of this one are unpacked and checked."""
+            link.end(transfer, trio.current_time(), arrived=True)
+            self._changed.unpark_all()
+
         try:
-            loaded = await trio.to_thread.run_sync(
+            return await trio.to_thread.run_sync(
                 _load, ride.line.source, ride.pack, offset, size, [flight.place for flight in run],
+                lambda: token.run_sync_soon(received),
                 abandon_on_cancel=True, limiter=ride.line.readers if ride.demand else ride.line.ahead,
             )  # fmt: skip
-            arrived = True
-            return loaded
         finally:
             self._memory.fly(-room)
-            link.end(transfer, trio.current_time(), arrived=arrived)
+            link.end(transfer, trio.current_time(), arrived=False)  # unless it was received
             self._changed.unpark_all()
 
     # -- the end -------------------------------------------------------------------------------------------------
@@ -331,8 +336,13 @@ def _neighbours(flights: Iterable[Flight[_T]], most: int) -> Iterator[list[Fligh
         yield group
 
 
-def _load(source: Source, pack: Pack, offset: int, length: int, places: Sequence[Place]) -> list[Arrived | None]:
-    """Read the range and unpack its blocks; None for each that is not what it must be. Raises StripefsError."""
+def _load(
+    source: Source, pack: Pack, offset: int, length: int, places: Sequence[Place], received: Callable[[], None]
+) -> list[Arrived | None]:
+    """Read the range and unpack its blocks; None for each that is not what it must be. Raises StripefsError.
+
+    received: called in between, when all bytes are here.
+    """
     try:
         data = source.read(pack, offset, length)
     except StripefsError:
@@ -341,6 +351,7 @@ def _load(source: Source, pack: Pack, offset: int, length: int, places: Sequence
         raise StoreError(f"the client failed unexpectedly: {error!r}") from error
     arrived: list[Arrived | None] = [None] * len(places)
     if len(data) == length:
+        received()
         view = memoryview(data)
         arrived = [_unpack(view[place.offset - offset :][: place.stored], place) for place in places]
     if None in arrived:

@@ -143,8 +143,9 @@ class Keeper:
         taken = await self._write(batch, size)
         self._figures.unkept += len(batch) - len(taken)
         self._queued_bytes -= size
+        written = set(taken)
         for write in batch:
-            self._memory.release(write.digest)
+            self._memory.release(write.digest, kept=write in written)
             del self._queued[write.kept, write.block]
         self._changed.unpark_all()
         for kept in {write.kept for write in taken}:

@@ -39,6 +39,7 @@ class Transfer:
 
     size: int
     begun: float
+    ended: bool = False
 
 
 class Link:
@@ -64,7 +65,10 @@ class Link:
         return transfer
 
     def end(self, transfer: Transfer, now: float, *, arrived: bool) -> None:
-        """They have arrived, or will not."""
+        """They have arrived, or will not. A second call does nothing."""
+        if transfer.ended:
+            return
+        transfer.ended = True
         self.in_flight -= transfer.size
         alone, self._alone = self._alone is transfer, None
         if not arrived:

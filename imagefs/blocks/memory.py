@@ -1,4 +1,5 @@
-"""Blocks that are held in memory, by their digests: those on their way to the disk, and of the others the latest used.
+"""Blocks that are held in memory, by their digests: those on their way to the disk, and of those that it did not take
+the latest used.
 
 What is on its way to the disk is *held* and stays; the rest makes room for it, and for `in_flight`, the bytes that are
 being fetched, so that all together stay within `limit`.
@@ -47,14 +48,18 @@ class Memory:
         self.held += len(data)
         self._make_room()
 
-    def release(self, digest: bytes) -> None:
+    def release(self, digest: bytes, *, kept: bool = False) -> None:
+        """kept: it is on disk now, and so in the kernel's memory, where it does not take ours as well."""
         data, count = self._held.pop(digest)
         if count > 1:
             self._held[digest] = data, count - 1
             return
         self.held -= len(data)
-        self._free[digest] = data
-        self._make_room()
+        if kept:
+            self.used -= len(data)
+        else:
+            self._free[digest] = data
+            self._make_room()
 
     def fly(self, size: int) -> None:
         """`size` more bytes are in flight; fewer, when it is negative."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import io
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from imagefs.build.blocks import Packs, store_blocks
@@ -111,5 +111,5 @@ def _numbered(
             order.setdefault(place.pack, len(order))
     if all(old == new for old, new in order.items()):
         return places, packs
-    numbered = [replace(place, pack=order[place.pack]) if place.pack in order else place for place in places]
+    numbered = [place._replace(pack=order[place.pack]) if place.pack in order else place for place in places]
     return numbered, [packs[number] for number in order]

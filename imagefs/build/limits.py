@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 __all__ = ["Limits"]
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """layers: of one image. entries: names in all layers together, each of which takes about 1.5 KB of memory.
     attribute_bytes: of attributes, links' targets and maps of holes in all layers together. tree_bytes: of the files in
     all layers together, holes among them. layer_bytes: of one layer, unpacked. ratio: unpacked over packed bytes of all

@@ -43,7 +43,7 @@ Example:
   imagefs run /srv/images#python -- python -c 'print("hello")'
 """
 
-PROGRAM = Program("imagefs", "imagefs.cli", COMMANDS, _PAGE)
+PROGRAM = Program("imagefs", "imagefs.cli", COMMANDS, _PAGE, {"run": "imagefs.cli.plain:plain_run"})
 
 
 def page() -> str:

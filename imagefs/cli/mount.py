@@ -6,8 +6,10 @@ from typing import Literal
 
 import click
 
-from imagefs.cli.options import image_and_settings, recording, recording_flags, use_flags
-from stripefs.cli.flags import SettingsCommand
+from imagefs.cli.options import image_and_settings, plain_flags
+from imagefs.cli.plain import CONFIG, RECORDING, TREE, recording
+from imagefs.config import IMAGEFS
+from stripefs.cli.flags import SettingsCommand, settings_flags
 
 __all__ = ["command"]
 
@@ -21,9 +23,8 @@ __all__ = ["command"]
     default="auto",
     help="Who shows the tree: the kernel's EROFS (auto for root), or a process, which needs no root.",
 )
-@click.option("--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones.")
-@recording_flags
-@use_flags()
+@plain_flags([CONFIG, *RECORDING, *TREE])
+@settings_flags("store", "daemon", options=IMAGEFS)
 @click.pass_context
 def command(
     ctx: click.Context,

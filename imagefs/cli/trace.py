@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -152,7 +151,7 @@ def _one(ctx: click.Context, text: str, config: str) -> Any:
     if isinstance(reference, Path):
         return load_file(reference)
     settings = settings_for(ctx, config)
-    with opened(replace(settings, store=replace(settings.store, url=reference.image.store))) as images:
+    with opened(settings._replace(store=settings.store._replace(url=reference.image.store))) as images:
         found = stored_traces(images, reference.image.name, reference.workload, reference.name)
     if not found:
         raise ConfigError(f"{text} names no trace", hint=f"see `imagefs trace show {reference.image}`")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,8 +30,8 @@ def gather(texts: Sequence[str], settings: Settings) -> list[Trace]:
         if isinstance(reference, Path):
             found.append(load_file(reference))
             continue
-        store = replace(settings.store, url=reference.image.store)
-        with opened(replace(settings, store=store)) as images:
+        store = settings.store._replace(url=reference.image.store)
+        with opened(settings._replace(store=store)) as images:
             found += stored_traces(images, reference.image.name, reference.workload, reference.name)
     useful = complete(found)
     if texts and not useful:

@@ -9,17 +9,14 @@ status, stop                    as every supervisor's worker answers
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from imagefs.daemon import processes
 from imagefs.settings import DaemonSettings
 from stripefs.errors import MountError
-from stripefs.mount.control import ask
+from stripefs.mount.asking import ask
 from stripefs.settings import StoreSettings
 
 __all__ = ["Attached", "AttachedDevice", "Client", "NoDaemon", "Recording", "new_identifier"]
@@ -34,8 +31,7 @@ _STARTS = 3
 """Daemons to start when one after the other ends before it answers: somebody stops it while we come."""
 
 
-@dataclass(frozen=True, slots=True)
-class Recording:
+class Recording(NamedTuple):
     """How the start of an attachment is recorded. seconds 0: as long as the daemon's settings say."""
 
     workload: str = "default"
@@ -44,8 +40,7 @@ class Recording:
     off: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AttachedDevice:
+class AttachedDevice(NamedTuple):
     """A device of an attached image: its tag, and the file that holds it."""
 
     tag: str
@@ -53,8 +48,7 @@ class AttachedDevice:
     local: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Attached:
+class Attached(NamedTuple):
     """An image that the daemon serves.
 
     metadata: the EROFS image on local disk. config: the OCI image config. offline: the store could not be asked. upper:
@@ -101,14 +95,14 @@ class Client:
         """
         request = {
             "id": identifier or new_identifier(),
-            "store": dataclasses.asdict(store),
+            "store": store._asdict(),
             "image": image,
             "owner": owner,
             "owner_began": processes.began(owner) if owner else 0,
             "mountpoint": mountpoint,
             "namespace": processes.namespace(),
             "timeout": self.settings.io_timeout,
-            "recording": dataclasses.asdict(recording),
+            "recording": recording._asdict(),
         }
         for starts in range(_STARTS + 1):
             if starts:
@@ -152,9 +146,11 @@ class Client:
     def _ask(
         self, operation: str, timeout: float, meanwhile: Callable[[], None] | None = None, /, **values: Any
     ) -> dict[str, Any]:
-        path, request = Path(self.settings.socket), {"op": operation, **values}
+        request = {"op": operation, **values}
         try:
-            return ask(path, request, timeout, what="the imagefs daemon", deaths=_DEATHS, meanwhile=meanwhile)
+            return ask(
+                self.settings.socket, request, timeout, what="the imagefs daemon", deaths=_DEATHS, meanwhile=meanwhile
+            )
         except FileNotFoundError as error:
             user = "" if os.geteuid() == 0 else " for this user"
             raise NoDaemon(

@@ -16,15 +16,15 @@ import fcntl
 import json
 import os
 import re
-import shutil
 import sys
 from collections.abc import Collection
 from pathlib import Path
 
+from imagefs.settings import ready_folder
 from stripefs.errors import MountError
 from stripefs.mount import kernel
 
-__all__ = ["clear", "find", "hold", "lower_folder", "ready_folder", "remove_lower", "take_off", "upper_folder"]
+__all__ = ["clear", "find", "hold", "lower_folder", "remove_lower", "take_off", "upper_folder"]
 
 _ID = re.compile(r"[0-9a-f]{32}")
 
@@ -39,14 +39,10 @@ def lower_folder(runtime: str, identifier: str) -> Path:
     return Path(os.path.realpath(runtime), "imagefs/mounts", identifier, "lower")
 
 
-def ready_folder(runtime: str, identifier: str) -> Path:
-    return Path(runtime, "imagefs/ready", identifier)
-
-
 def find(cache: str, runtime: str) -> set[str]:
     """All attachments of which there is something. Raises OSError."""
     found = set()
-    places = upper_folder(cache, "ID"), lower_folder(runtime, "ID").parent, ready_folder(runtime, "ID")
+    places = upper_folder(cache, "ID"), lower_folder(runtime, "ID").parent, Path(ready_folder(runtime, "ID"))
     for folder in (place.parent for place in places):
         with contextlib.suppress(FileNotFoundError):
             found |= {name for name in os.listdir(folder) if _ID.fullmatch(name)}
@@ -87,14 +83,14 @@ def remove_lower(lower: Path) -> None:
             folder.rmdir()
 
 
-def hold(folder: Path) -> int:
+def hold(folder: str) -> int:
     """A descriptor that keeps all of an attachment, whose `ready_folder` this is, as long as it is open."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     fcntl.flock(descriptor, fcntl.LOCK_SH)
     return descriptor
 
 
-def _is_held(folder: Path) -> bool:
+def _is_held(folder: str) -> bool:
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -108,8 +104,10 @@ def _is_held(folder: Path) -> bool:
     return False
 
 
-def _remove(folder: Path) -> None:
+def _remove(folder: str | Path) -> None:
     with contextlib.suppress(FileNotFoundError):  # somebody else removes it too
+        import shutil  # not needed before a container starts
+
         shutil.rmtree(folder)
 
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Collection
+from typing import TYPE_CHECKING
 
-from stripefs.mount import kernel
+if TYPE_CHECKING:
+    from stripefs.mount import kernel
 
 __all__ = ["began", "namespace", "tables"]
 
@@ -37,6 +39,8 @@ def tables(namespaces: Collection[int] | None = None) -> dict[int, list[kernel.M
 
     Of processes that we may look at. Raises OSError.
     """
+    from stripefs.mount import kernel  # most callers need none of it
+
     own = namespace()
     found: dict[int, list[kernel.MountPoint]] = {one: [] for one in namespaces or ()}
     if namespaces is None or own in namespaces:

@@ -1,7 +1,8 @@
 """Starting the daemon: what its supervisor is told, and that there is one of it.
 
 One daemon serves a runtime folder. Whoever starts one holds the lock there until it answers, so of two that start at
-once the second finds the first. What a killed daemon left mounted is taken away before.
+once the second finds the first; the daemon holds the lock too, so that it is waited for when who started it was killed.
+What a killed daemon left mounted is taken away before.
 """
 
 from __future__ import annotations
@@ -63,12 +64,12 @@ def ensure(settings: DaemonSettings) -> bool:
     """Start the daemon in the background unless it runs; whether it was started. Raises what kept it from that."""
     if running(settings) is not None:
         return False
-    with _alone(settings):
+    with _alone(settings) as lock:
         if running(settings) is not None:
             return False
         from stripefs.mount import daemon
 
-        daemon.start(daemon_job(settings))
+        daemon.start(daemon_job(settings), lock=lock)
     return True
 
 
@@ -95,14 +96,14 @@ def serve(settings: DaemonSettings, *, ready: Callable[[], None]) -> int:
 
 
 @contextlib.contextmanager
-def _alone(settings: DaemonSettings) -> Iterator[None]:
-    """Nobody else starts a daemon meanwhile, and its mountpoint is there and free."""
+def _alone(settings: DaemonSettings) -> Iterator[int]:
+    """Nobody else starts a daemon meanwhile, and its mountpoint is there and free. Answers the lock's descriptor."""
     folder = make_directory(Path(settings.runtime))
     lock = os.open(folder / "imagefs.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         _clear(settings)
-        yield
+        yield lock
     finally:
         os.close(lock)
 

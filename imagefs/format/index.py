@@ -15,8 +15,7 @@ from __future__ import annotations
 import bisect
 import struct
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 from imagefs.errors import FormatError
 
@@ -32,19 +31,18 @@ _HEADER = struct.Struct("<8sIIIIQ")
 _PACK = struct.Struct("<32sQ")
 _RECORD = struct.Struct("<32sIIII")
 _TAIL = struct.Struct("<IIII")
+_STORED = struct.Struct("<32xI12x")
 _NUMBER = struct.Struct("<I")
 
 
-@dataclass(frozen=True, slots=True)
-class Pack:
+class Pack(NamedTuple):
     """An object that holds blocks one behind the other."""
 
     digest: bytes
     length: int
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where a block is and what it must be. `pack` is a number of `Index.packs`, or NOWHERE for zeros."""
 
     digest: bytes
@@ -128,23 +126,32 @@ class Index:
         at = self._records + _RECORD.size * self._number(rank)
         return bytes(self._data[at : at + 32])
 
+    # Both checks run before an image's first block can be fetched, so they make no objects that they do not need.
+
     def _check_places(self) -> None:
-        for number, place in enumerate(map(self.place, range(self.blocks))):
-            if place.pack == NOWHERE:
-                if place != _ZEROS:
+        lengths, begin = [pack.length for pack in self.packs], 0
+        for record in _RECORD.iter_unpack(self._data[self._records : self._order]):
+            _, pack, offset, stored, length = record
+            if pack == NOWHERE:
+                if record != _ZEROS:
                     raise FormatError("the index has a block of zeros that is stored")
-            elif not 0 < place.stored <= place.length <= min(BLOCK, self.device_bytes - number * BLOCK):
+            elif not 0 < stored <= length <= BLOCK or begin + length > self.device_bytes:
                 raise FormatError("the index has a block that is empty or longer than a block")
-            elif place.pack >= len(self.packs) or place.offset + place.stored > self.packs[place.pack].length:
+            elif pack >= len(lengths) or offset + stored > lengths[pack]:
                 raise FormatError("the index has a block outside its pack")
+            begin += BLOCK
 
     def _check_order(self) -> None:
-        before = (b"", -1)
-        for rank in range(self.stored):
-            number = self._number(rank)
-            this = (self._digest(rank), number)
-            if this <= before or not self.length(number):
+        data, records, size = self._data, self._records, _RECORD.size
+        before, last, listed = b"", -1, bytearray(self.blocks)
+        for (number,) in _NUMBER.iter_unpack(data[self._order :]):
+            if number >= self.blocks:
+                raise FormatError("the index points past its own end")
+            at = records + size * number
+            digest = bytes(data[at : at + 32])
+            if digest < before or (digest == before and number <= last):
                 raise FormatError("the index does not list its blocks in order")
-            before = this
-        if self.stored != sum(1 for number in range(self.blocks) if self.length(number)):
+            before, last, listed[number] = digest, number, 1
+        stored = bytes(tail[0] != NOWHERE for tail in _STORED.iter_unpack(data[records : self._order]))
+        if listed != stored:
             raise FormatError("the index does not list all of its blocks")

@@ -11,8 +11,7 @@ import contextlib
 import errno
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from imagefs.plane import loop
 from stripefs.errors import MountError
@@ -35,8 +34,7 @@ _HINTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class ErofsMount:
+class ErofsMount(NamedTuple):
     """One EROFS mount: its mountpoint, the metadata image it was mounted from, and what was put before the files.
 
     metadata: "" for a loop device whose file is not known any more, and the device for any other block device.

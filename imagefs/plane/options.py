@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 __all__ = ["TreeOptions"]
 
 
-@dataclass(frozen=True, slots=True)
-class TreeOptions:
+class TreeOptions(NamedTuple):
     """How an image becomes a tree. rw: an overlay on top. backing: what the kernel's EROFS mounts."""
 
     rw: bool = False

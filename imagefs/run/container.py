@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import os
 import resource
 import select
@@ -24,8 +23,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from imagefs.errors import RunError
 from imagefs.plane import overlay
@@ -38,9 +36,10 @@ from imagefs.run.rootfs import RootTree
 from imagefs.run.spec import Outside, arguments, build
 from stripefs.errors import StripefsError
 
-__all__ = ["run", "sweep"]
+if TYPE_CHECKING:
+    import logging
 
-_log = logging.getLogger(__name__)
+__all__ = ["run", "sweep"]
 
 _FORWARDED = (
     signal.SIGHUP,
@@ -95,7 +94,7 @@ def run(
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         terminal=_wants_terminal(options.terminal),
     )
-    options = replace(options, binds=[_looked_at(bind) for bind in options.binds])
+    options = options._replace(binds=[_looked_at(bind) for bind in options.binds])
     try:
         scratch = (scratch_dir or os.path.join(runtime_dir, "scratch")) if options.writable else ""
         with (
@@ -118,6 +117,12 @@ def run(
         raise RunError(f"{error.filename or runtime_dir}: {error.strerror}") from error
 
 
+def _log() -> logging.Logger:
+    import logging  # takes as long to load as all the rest, and there is seldom anything to say
+
+    return logging.getLogger(__name__)
+
+
 # The parent
 
 
@@ -132,7 +137,7 @@ def _looked_at(bind: Bind) -> Bind:
     source = os.path.abspath(bind.source)
     if not os.path.exists(source):
         raise RunError(f"--bind {bind.source}:{bind.target}: {source} does not exist")
-    return replace(bind, source=source, directory=os.path.isdir(source))
+    return bind._replace(source=source, directory=os.path.isdir(source))
 
 
 @contextlib.contextmanager
@@ -208,10 +213,10 @@ def _sweep(runtime_dir: str) -> None:
     try:
         swept = sweep(runtime_dir)
     except OSError as error:
-        _log.warning("what crashed runs left in %s stays: %s", runtime_dir, error)
+        _log().warning("what crashed runs left in %s stays: %s", runtime_dir, error)
         return
     if swept:
-        _log.info("removed what crashed runs left: %s", ", ".join(swept))
+        _log().info("removed what crashed runs left: %s", ", ".join(swept))
 
 
 def _wait(
@@ -301,7 +306,7 @@ def _become_runtime(
     os.mkdir(root, 0o700)
     mount_root(root)
     if options.writable and overlay.mount([root], folder.scratch, root, without_disk="memory", volatile=True) != "disk":
-        _log.warning("%s lies on an overlay: what the container writes is kept in memory", folder.scratch)
+        _log().warning("%s lies on an overlay: what the container writes is kept in memory", folder.scratch)
     with RootTree(root) as tree:
         spec = build(options, image, tree, outside, root=root, name=folder.name, cgroup=folder.cgroup)
         missing = [tree.real(path) for path in spec.missing]

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import logging
 import os
 import time
 from collections.abc import Iterator
@@ -23,8 +22,6 @@ from types import TracebackType
 from stripefs.mount import kernel
 
 __all__ = ["RunFolder", "sweep"]
-
-_log = logging.getLogger(__name__)
 
 _DYING = 2.0
 """Seconds that the last processes of a killed container may need to leave its cgroup."""
@@ -129,7 +126,9 @@ def _remove(path: str, scratch: str, cgroup: str) -> bool:
                     os.rmdir(os.path.join(path, "rootfs"))  # fails where something is mounted there; then all stays
                 _remove_tree(path)
     except OSError as error:
-        _log.warning("%s was not removed: %s", path, error)
+        import logging  # not needed before a container starts
+
+        logging.getLogger(__name__).warning("%s was not removed: %s", path, error)
         return False
     return True
 

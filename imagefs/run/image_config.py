@@ -6,16 +6,14 @@ import posixpath
 import re
 import signal
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from imagefs.errors import RunError
 
 __all__ = ["ImageConfig", "parse_signal"]
 
 
-@dataclass(frozen=True, slots=True)
-class ImageConfig:
+class ImageConfig(NamedTuple):
     """What an image says about containers of it, in the `config` of its OCI image config."""
 
     env: Sequence[str] = ()

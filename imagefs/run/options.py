@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import posixpath
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from stripefs.errors import ConfigError
 from stripefs.options import count, size
@@ -25,8 +24,7 @@ _MOST_PROCESSES = 1 << 22
 """PID_MAX_LIMIT of the kernel."""
 
 
-@dataclass(frozen=True, slots=True)
-class Bind:
+class Bind(NamedTuple):
     """`source` of the host at `target` in the container. `directory` is known once somebody looked at the host."""
 
     source: str
@@ -47,8 +45,7 @@ class Bind:
         return cls(source, posixpath.normpath("/" + target.strip("/")), mode == "rw")
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(NamedTuple):
     """Of the container's cgroup. memory: bytes; cpus: processors, 1.5 for one and a half. 0: none."""
 
     memory: int = 0
@@ -95,8 +92,7 @@ def parse_cgroup(text: str) -> str:
     return posixpath.normpath("/" + text.strip("/"))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunOptions:
+class RunOptions(NamedTuple):
     """One run. What is empty or None is left to the image.
 
     command: takes the place of the image's Cmd, behind its Entrypoint. entrypoint: takes the place of that; () is none.

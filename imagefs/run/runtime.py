@@ -6,7 +6,7 @@ import contextlib
 import json
 import os
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from imagefs.errors import CommandNotExecutable, CommandNotFound, RunError
 from stripefs.mount import kernel
@@ -22,8 +22,7 @@ _NOT_FOUND = re.compile(r'executable file (.* )?not found|exec: "[^"]*": (stat .
 _NOT_EXECUTABLE = re.compile(r'exec: "[^"]*": (permission denied|is a directory|exec format error)|open executable: ')
 
 
-@dataclass(frozen=True, slots=True)
-class Runtime:
+class Runtime(NamedTuple):
     """An OCI runtime. name: "runc" or "crun", which decides how it is spoken to."""
 
     path: str

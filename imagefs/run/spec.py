@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 from imagefs.errors import RunError
 from imagefs.run.image_config import ImageConfig
@@ -93,8 +92,7 @@ class Tree(Protocol):
         """`path` without links, as far as it leads to something."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceNode:
+class DeviceNode(NamedTuple):
     """A device of the host that the container gets. kind: "c" or "b"."""
 
     path: str
@@ -106,8 +104,7 @@ class DeviceNode:
     gid: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outside:
+class Outside(NamedTuple):
     """What a container learns of where it runs: the caller's environment, the host's name, what is at the host's paths.
 
     devices: of `RunOptions.devices`. terminal: the command gets one. files: of /etc/resolv.conf and /etc/hosts those
@@ -122,8 +119,7 @@ class Outside:
     terminal: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
+class Spec(NamedTuple):
     """`document` is the config.json; `missing` are directories that must be made for it in a root nobody can write."""
 
     document: dict[str, Any]

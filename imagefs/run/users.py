@@ -7,7 +7,7 @@ the passwd entry, and the user is in every group that lists his name; with GROUP
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from imagefs.errors import RunError
 
@@ -16,8 +16,7 @@ __all__ = ["User", "resolve"]
 _LARGEST = 2**32 - 2  # one more means "unchanged" to chown(2)
 
 
-@dataclass(frozen=True, slots=True)
-class User:
+class User(NamedTuple):
     uid: int
     gid: int
     groups: Sequence[int]

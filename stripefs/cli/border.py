@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import os
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 
 from stripefs.cli.program import nobody_reads
@@ -63,6 +62,8 @@ def guarded(
         return code_of(error)
     except Exception as error:  # noqa: BLE001 the border of the command: a user never sees a traceback unasked
         if debug:
+            import traceback
+
             traceback.print_exception(error)
         return code_of(_told(error, program, debug=debug))
     return code

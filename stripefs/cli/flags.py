@@ -7,13 +7,15 @@ given.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
-from click.shell_completion import CompletionItem
 
 from stripefs.config import STRIPEFS
 from stripefs.options import Option, Options
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 __all__ = ["SettingsCommand", "given", "mountpoints", "settings_flags"]
 
@@ -58,6 +60,8 @@ class _Flag(click.Option):
             ctx.meta.setdefault(_GIVEN, {})[self.option.name] = (text, f"--{self.option.name}")
 
     def _words(self, _ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
         return [CompletionItem(word) for word in self.option.choices if word.startswith(incomplete)]
 
 
@@ -105,6 +109,8 @@ def settings_flags(
 
 def mountpoints(_ctx: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Shell completion: where stripefs is mounted."""
+    from click.shell_completion import CompletionItem
+
     from stripefs.mount.control import find_mounts
 
     return [CompletionItem(m.mountpoint) for m in find_mounts() if m.mountpoint.startswith(incomplete)]

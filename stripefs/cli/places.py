@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 from collections.abc import Iterator
@@ -31,14 +30,14 @@ def place(path: str, flags: configuration.Given, config: str) -> tuple[Settings,
         found = inside_mount(os.path.realpath(path))
         if found is not None:
             mounted, inside = found
-            mounted = dataclasses.replace(mounted, mount=settings.mount)
+            mounted = mounted._replace(mount=settings.mount)
             chosen = {o.attribute: o.section for o in configuration.OPTIONS if o.name in flags}
             for section in ("store", "read"):
                 ours, theirs = getattr(settings, section), getattr(mounted, section)
                 changed = {name: getattr(ours, name) for name, where in chosen.items() if where == section}
-                mounted = dataclasses.replace(mounted, **{section: dataclasses.replace(theirs, **changed)})
+                mounted = mounted._replace(**{section: theirs._replace(**changed)})
             return mounted, inside
-    return dataclasses.replace(settings, store=dataclasses.replace(settings.store, url=absolute(path))), b""
+    return settings._replace(store=settings.store._replace(url=absolute(path))), b""
 
 
 def inside_mount(path: str) -> tuple[Settings, bytes] | None:
@@ -84,7 +83,7 @@ def _nearest(settings: Settings) -> tuple[Store, bytes]:
     from stripefs.store.url import open_store
 
     def opened(url: str) -> Store:
-        return open_store(dataclasses.replace(settings.store, url=url))
+        return open_store(settings.store._replace(url=url))
 
     first, path = parent_and_name(settings.store.url)
     if path == b"/":

@@ -5,7 +5,6 @@ The two parts do not overlap, so that no data host answers the second from a cac
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import statistics
 import time
@@ -98,7 +97,7 @@ def open_at(settings: StoreSettings) -> tuple[Store, bytes]:
     except NotADirectory:
         pass
     url, path = parent_and_name(settings.url)
-    return open_store(dataclasses.replace(settings, url=url)), path
+    return open_store(settings._replace(url=url)), path
 
 
 def parent_and_name(url: str) -> tuple[str, bytes]:

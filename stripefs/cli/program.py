@@ -2,7 +2,8 @@
 
 The page of `PROGRAM --help` is written here from the table of commands without importing click or anything else beyond
 what the bare interpreter has, because click alone costs as much as starting Python twice. Every other invocation goes
-on to the program's own `main`, which imports only the module of the command that was asked for.
+on to the program's own `main`, which imports only the module of the command that was asked for; but for the commands
+that are to start at once, which read plain lines themselves (`stripefs.cli.plain`).
 """
 
 from __future__ import annotations
@@ -10,18 +11,28 @@ from __future__ import annotations
 import os
 import sys
 
+TYPE_CHECKING = False  # as in typing, which would be loaded for it
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
 __all__ = ["Program", "nobody_reads"]
 
 
 class Program:
     """A command: its name, the package whose module NAME holds the click command of NAME as `command`, one line for
-    each command, and its page, in which `{commands}` stands for those lines."""
+    each command, and its page, in which `{commands}` stands for those lines.
 
-    def __init__(self, name: str, package: str, commands: dict[str, str], page: str) -> None:
+    plain: by command, MODULE:FUNCTION of what takes its arguments and answers what to call, None to leave it to click.
+    """
+
+    def __init__(
+        self, name: str, package: str, commands: dict[str, str], page: str, plain: Mapping[str, str] | None = None
+    ) -> None:
         self.name = name
         self.package = package
         self.commands = commands
         self._page = page
+        self._plain = plain or {}
 
     def page(self) -> str:
         """The text of `PROGRAM --help`."""
@@ -39,11 +50,19 @@ class Program:
             except BrokenPipeError:
                 return nobody_reads()
             return 0
-        if not arguments and f"_{self.name.upper()}_COMPLETE" not in os.environ:  # by which a shell asks for words
+        completing = f"_{self.name.upper()}_COMPLETE" in os.environ  # by which a shell asks for words
+        if not arguments and not completing:
             sys.stderr.write(self.page())
             return 2
         import importlib
 
+        if not completing and arguments[0] in self._plain:
+            module, _, function = self._plain[arguments[0]].partition(":")
+            body = getattr(importlib.import_module(module), function)(arguments[1:])
+            if body is not None:
+                from stripefs.cli.border import guarded, wants_debug
+
+                return guarded(body, debug=wants_debug(arguments, self.name), program=self.name)
         code: int = importlib.import_module(f"{self.package}.app").main(arguments)
         return code
 

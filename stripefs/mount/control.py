@@ -9,28 +9,22 @@ are removed when they are met.
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import socket
 import stat
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from stripefs.errors import MountError
-from stripefs.mount.channel import rebuild_error
+from stripefs.mount.asking import address, ask
 
 __all__ = ["Mount", "Post", "ask", "find_mounts", "log_file", "make_directory", "query", "runtime_directory"]
 
 _TIMEOUT = 10.0
-_ASK_AGAIN = 0.05
 
 
-@dataclass(frozen=True, slots=True)
-class Mount:
+class Mount(NamedTuple):
     """A mount that a living supervisor serves."""
 
     mountpoint: str
@@ -69,8 +63,8 @@ class Post:
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             self._socket.unlink(missing_ok=True)
-            with _address(self._socket) as address:
-                self.listener.bind(address)
+            with address(self._socket) as short:
+                self.listener.bind(short)
             self._socket.chmod(0o600)
             self.listener.listen(64)
             self._mark = _mark(self._socket)
@@ -80,7 +74,7 @@ class Post:
 
     def announce(self, mount: Mount) -> None:
         draft = self._card.with_suffix(".draft")
-        draft.write_text(json.dumps(asdict(mount)))
+        draft.write_text(json.dumps(mount._asdict()))
         draft.rename(self._card)
 
     def close(self) -> None:
@@ -131,68 +125,6 @@ def query(
         ) from error
 
 
-def ask(
-    path: Path,
-    request: dict[str, Any],
-    timeout: float = _TIMEOUT,
-    *,
-    what: str,
-    deaths: int = 0,
-    meanwhile: Callable[[], None] | None = None,
-) -> dict[str, Any]:
-    """Send a request to the socket at `path`; the answer. `what` names who is asked, in messages.
-
-    timeout in seconds covers a worker that is being replaced; one that dies over its answer is asked again through the
-    next, so a request must bear being asked twice. deaths: give up after so many, lest a request that kills workers
-    ends the mount; 0 for never. meanwhile: what to do while the answer is being made; called each time that the request
-    was sent. Raises FileNotFoundError when nobody listens there, MountError when no answer comes, and what the answer
-    says went wrong.
-    """
-    end = time.monotonic() + timeout
-    cut_off = 0
-    while True:
-        try:
-            answer: dict[str, Any] = json.loads(_ask(path, request, max(0.1, end - time.monotonic()), meanwhile))
-            break
-        except (FileNotFoundError, ConnectionRefusedError) as error:
-            if cut_off and request["op"] == "stop":
-                return {"v": 1, "stopping": True}  # it stopped before its answer was out
-            raise FileNotFoundError(str(path)) from error
-        except (ConnectionResetError, BrokenPipeError) as error:
-            cut_off += 1
-            if time.monotonic() > end or cut_off == deaths:
-                raise _silent(what, error) from error
-            time.sleep(_ASK_AGAIN)
-        except (OSError, ValueError) as error:
-            raise _silent(what, error) from error
-    if "failed" in answer:
-        raise rebuild_error(answer["failed"])
-    if "error" in answer:
-        raise MountError(f"{what} refused: {answer['error']}")
-    return answer
-
-
-def _ask(path: Path, request: dict[str, Any], timeout: float, meanwhile: Callable[[], None] | None) -> bytes:
-    """One request and its answer. Raises OSError; ConnectionResetError when the answer ends before it is whole."""
-    answer = b""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
-        client.settimeout(timeout)
-        with _address(path) as address:
-            client.connect(address)
-        client.sendall(json.dumps({"v": 1, **request}).encode() + b"\n")
-        if meanwhile is not None:
-            meanwhile()
-        while chunk := client.recv(1 << 16):
-            answer += chunk
-    if not answer.endswith(b"\n"):
-        raise ConnectionResetError(errno.ECONNRESET, "the answer was cut off")
-    return answer
-
-
-def _silent(what: str, error: Exception) -> MountError:
-    return MountError(f"{what} does not answer: {error}", hint="see its log")
-
-
 def _files(directory: Path, mountpoint: str, name: str = "") -> tuple[Path, Path]:
     if not name:
         import hashlib  # which takes longer to load than all the rest of this module
@@ -214,22 +146,12 @@ def _mark_of(path: Path) -> tuple[int, int] | None:
         return None
 
 
-@contextlib.contextmanager
-def _address(path: Path) -> Iterator[str]:
-    """A socket's path in fewer than the 108 bytes that a socket address holds, however long the directory's is."""
-    directory = os.open(path.parent, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        yield f"/proc/self/fd/{directory}/{path.name}"
-    finally:
-        os.close(directory)
-
-
 def _listens(path: Path) -> bool:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as client:
         client.settimeout(_TIMEOUT)
         try:
-            with _address(path) as address:
-                client.connect(address)
+            with address(path) as short:
+                client.connect(short)
         except (FileNotFoundError, ConnectionRefusedError):
             return False
         except OSError:

@@ -1,7 +1,10 @@
 """Mounting in the background: start the supervisor in a session of its own, and come back when its mount answers.
 
-The child is `python -P -m stripefs.mount.daemon STATUS`. It reads the job from standard input, writes one line of
-JSON to the descriptor STATUS when it is ready or has failed, and logs to a file, which also gets its standard error.
+The child is `python -P -m stripefs.mount.daemon STATUS [LOCK]`. It reads the job from standard input, writes one line
+of JSON to the descriptor STATUS when it is ready or has failed, and logs to a file, which also gets its standard error.
+LOCK is a locked descriptor of whoever starts it, which the child lets go when it is ready or ends: so a starter that is
+killed meanwhile leaves nothing half started that the next one could meet. What is started under a lock is for others
+too, who may use it already, and stays when its starter has ended; a mount that one user asked for does not.
 A log that nobody named goes with a mount that ended well, and stays for whoever wants to know why one did not.
 """
 
@@ -22,8 +25,11 @@ from stripefs.mount.job import Job
 __all__ = ["start"]
 
 
-def start(job: Job) -> int:
-    """Mount and leave a supervisor behind. 0 when the mount answers; raises what kept it from that."""
+def start(job: Job, *, lock: int = -1) -> int:
+    """Mount and leave a supervisor behind. 0 when the mount answers; raises what kept it from that.
+
+    `lock`, a descriptor that holds a lock of flock(2), stays locked until the child is ready or has ended.
+    """
     from stripefs.mount.channel import rebuild_error
 
     log = job.mount.log_file or str(_usual_log(job))
@@ -35,10 +41,11 @@ def start(job: Job) -> int:
             f"log file {log} cannot be written: {error.strerror}", hint="choose one by --log-file"
         ) from error
     ours, theirs = os.pipe()
+    inherited = [theirs] if lock < 0 else [theirs, lock]
     with output, os.fdopen(ours) as answer:
         child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "stripefs.mount.daemon", str(theirs)],
-            pass_fds=(theirs,),
+            [sys.executable, "-P", "-m", "stripefs.mount.daemon", *map(str, inherited)],
+            pass_fds=inherited,
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
@@ -78,17 +85,22 @@ def main() -> None:
     from stripefs.mount.control import find_mounts
     from stripefs.mount.supervisor import serve
 
-    status = int(sys.argv[1])
-    os.set_inheritable(status, False)
+    status, *locks = map(int, sys.argv[1:])
+    shared = bool(locks)
+    for descriptor in (status, *locks):
+        os.set_inheritable(descriptor, False)
 
     def say(message: dict[str, Any]) -> None:
         nonlocal status
+        while message["op"] == "ready" and locks:
+            os.close(locks.pop())
         if status >= 0:
             told, status = status, -1
             try:
                 os.write(told, json.dumps(message).encode() + b"\n")
             except BrokenPipeError:
-                raise MountError("who asked for this mount has ended") from None
+                if not shared:
+                    raise MountError("who asked for this mount has ended") from None
             finally:
                 os.close(told)
 

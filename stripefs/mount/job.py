@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from stripefs.errors import ConfigError
 from stripefs.settings import MountSettings, Settings, mount_settings
@@ -12,8 +11,7 @@ from stripefs.settings import MountSettings, Settings, mount_settings
 __all__ = ["Job", "stripefs_job"]
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(NamedTuple):
     """One mount to keep.
 
     program: the module that a worker runs. payload: what only that program understands. source: what the mount table
@@ -37,14 +35,14 @@ class Job:
 
     def at(self, mountpoint: str) -> Job:
         """The same job at another mountpoint."""
-        return dataclasses.replace(self, mount=dataclasses.replace(self.mount, mountpoint=mountpoint))
+        return self._replace(mount=self.mount._replace(mountpoint=mountpoint))
 
     def logging_to(self, file: str) -> Job:
         """The same job with another log file."""
-        return dataclasses.replace(self, mount=dataclasses.replace(self.mount, log_file=file))
+        return self._replace(mount=self.mount._replace(log_file=file))
 
     def to_json(self) -> str:
-        return json.dumps(dataclasses.asdict(self))
+        return json.dumps({**self._asdict(), "mount": self.mount._asdict()})
 
     @classmethod
     def from_json(cls, text: str) -> Job:

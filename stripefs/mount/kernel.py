@@ -14,8 +14,8 @@ import re
 import select
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from stripefs.errors import MountError
 
@@ -92,8 +92,7 @@ def unmount(target: str, flags: int = 0) -> None:
     _check(_libc.umount2(_bytes(target), flags), target)
 
 
-@dataclass(frozen=True, slots=True)
-class MountPoint:
+class MountPoint(NamedTuple):
     """One line of mountinfo. `device` is "MAJOR:MINOR"."""
 
     path: str
@@ -133,8 +132,7 @@ def find_mount(path: str) -> MountPoint | None:
 # The connection
 
 
-@dataclass(frozen=True, slots=True)
-class Init:
+class Init(NamedTuple):
     """The kernel's first message, kept so that every worker can be initialised with it.
 
     can_resend: the kernel knows FUSE_NOTIFY_RESEND.

@@ -17,7 +17,6 @@ directory in its place would mislead whoever reads it.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import os
 import select
@@ -207,7 +206,7 @@ class _Supervisor:
                 "op": "start",
                 "command": self._job.command,
                 "payload": self._job.payload,
-                "mount": dataclasses.asdict(self._job.mount),
+                "mount": self._job.mount._asdict(),
                 "first": self._generation == 1,
                 "kept": self._kept,
                 "facts": self._facts(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 import secrets
 from collections.abc import Mapping
@@ -39,7 +38,7 @@ class StoreBackend:
 
     def __init__(self, start: harness.Start) -> None:
         settings = Settings.from_json(start.payload)
-        self._settings = dataclasses.replace(settings, mount=start.mount)
+        self._settings = settings._replace(mount=start.mount)
         self._start = start
         self._file_ids = bool(start.kept.get("file_ids"))
         self._writer = str(start.kept.get("writer") or secrets.token_hex(8))
@@ -87,8 +86,8 @@ class StoreBackend:
             **({"writer": self._writing.status()} if self._writing is not None else {}),
             # What `probe` needs to reach the source the same way; the URL without secrets.
             "settings": {
-                "store": dataclasses.asdict(settings.store) | {"url": self._store.url},
-                "read": dataclasses.asdict(settings.read),
+                "store": settings.store._asdict() | {"url": self._store.url},
+                "read": settings.read._asdict(),
             },
         }
 

@@ -19,16 +19,12 @@ from __future__ import annotations
 
 import contextlib
 import email.utils
-import functools
 import logging
-import netrc
-import os
 import re
 import socket
-import ssl
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 import httpx
 
@@ -48,6 +44,7 @@ from stripefs.errors import (
 from stripefs.settings import StoreSettings
 from stripefs.store.allocator import uninitialised
 from stripefs.store.base import Block, Buffer, Capabilities, Handle, Identity, Kind, Status, Store, Watch
+from stripefs.store.http_surroundings import credentials, is_about_certificates, trusted
 from stripefs.store.ranges import InUse, blocks_by_size, check_range, exact
 
 __all__ = ["HttpHandle", "HttpStore", "prepare"]
@@ -86,11 +83,11 @@ class HttpStore(Store):
         self._timeout = settings.host_timeout
         try:
             self._client = httpx.Client(
-                auth=_credentials(userinfo),
+                auth=credentials(userinfo),
                 headers={"User-Agent": f"stripefs/{__version__}", "Accept-Encoding": "identity"},
                 follow_redirects=True,
                 timeout=httpx.Timeout(settings.host_timeout, pool=None),
-                verify=_trusted(),
+                verify=trusted(),
                 # The threads of the callers bound the connections; waiting for one would count as a silent server.
                 limits=httpx.Limits(
                     max_connections=None, max_keepalive_connections=_IDLE_CONNECTIONS, keepalive_expiry=_IDLE_SECONDS
@@ -160,7 +157,7 @@ class HttpStore(Store):
             message = f"{where}: no answer within {self._timeout:g} s"
             return HostFailed(message, stalled=True) if kind is HostFailed else kind(message)
         message = f"{where}: {' '.join(str(error).split()) or type(error).__name__}"
-        if _is_about_certificates(error):
+        if is_about_certificates(error):
             return StoreError(message, hint="SSL_CERT_FILE names the certificates that are trusted")
         if isinstance(error, (httpx.NetworkError, httpx.RemoteProtocolError, httpx.ProxyError)):
             return kind(message)
@@ -227,28 +224,6 @@ def prepare() -> None:
     """Load what the first store and its first request would wait for: httpx imports half of itself then."""
     HttpStore("http", "localhost", b"/", StoreSettings()).close()
     "localhost".encode("idna")  # the codec that looking for a host uses
-
-
-def _trusted() -> ssl.SSLContext:
-    """What certificates are checked against, the same for all stores of a process: reading them takes 40 ms.
-
-    Raises ConfigError.
-    """
-    named = [os.environ.get(name, "") for name in ("SSL_CERT_FILE", "SSL_CERT_DIR")]
-    try:
-        changed = [os.stat(path).st_mtime_ns if os.path.exists(path) else 0 for path in named]
-        return _context(*named, *changed)
-    except OSError as error:  # those of ssl are, too
-        where = error.filename or next(filter(None, named), "those that come with httpx")
-        raise ConfigError(
-            f"the certificates to trust cannot be read ({where}): {error.strerror}",
-            hint="SSL_CERT_FILE or SSL_CERT_DIR names them",
-        ) from error
-
-
-@functools.lru_cache(maxsize=1)
-def _context(*_what: object) -> ssl.SSLContext:
-    return httpx.create_ssl_context()
 
 
 class HttpHandle(Handle):
@@ -392,22 +367,6 @@ def _cancellable(response: httpx.Response, watch: Watch | None, where: str) -> I
         cut.disarm()
 
 
-def _credentials(userinfo: str) -> httpx.Auth | None:
-    """Those of the URL, else those that a netrc file has for the hosts. Raises ConfigError."""
-    if userinfo:
-        user, colon, password = userinfo.partition(":")
-        if not colon:
-            raise ConfigError("the URL names a user without a password", hint="~/.netrc may hold both")
-        return httpx.BasicAuth(unquote(user), unquote(password))
-    file = os.path.expanduser(os.environ.get("NETRC") or "~/.netrc")
-    if not os.path.exists(file):
-        return None
-    try:
-        return httpx.NetRCAuth(file)
-    except (OSError, netrc.NetrcParseError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{file} cannot be read: {error}", hint="NETRC names another file") from error
-
-
 def _check_plain(headers: httpx.Headers, where: str) -> None:
     """Raise Unsupported where bytes come encoded although that was not asked for: lengths and ranges are not theirs."""
     if headers.get("content-encoding", "identity").lower() != "identity":
@@ -433,11 +392,3 @@ def _time_ns(date: str | None) -> int:
         return email.utils.mktime_tz(parts) * 1_000_000_000 if parts else 0
     except (ValueError, OverflowError):
         return 0
-
-
-def _is_about_certificates(error: BaseException | None) -> bool:
-    while error is not None:
-        if isinstance(error, ssl.SSLCertVerificationError):
-            return True
-        error = error.__cause__ or error.__context__
-    return False

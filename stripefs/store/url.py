@@ -14,7 +14,6 @@ library is imported when a URL needs it, not before.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import os
 import re
@@ -66,7 +65,7 @@ def open_store(settings: StoreSettings, *, make: bool = False) -> Store:
     url = parse_url(settings.url)
     known = {name: WRAPPERS[name].PARAMETERS for name in url.wrappers} | {url.scheme: SCHEMES[url.scheme]}
     values = _assign(url.parameters, known)
-    store = _connect(url, dataclasses.replace(settings, url=url.inner), values[url.scheme], make)
+    store = _connect(url, settings._replace(url=url.inner), values[url.scheme], make)
     try:
         for name in reversed(url.wrappers):
             if "host-timeout" in known[name]:

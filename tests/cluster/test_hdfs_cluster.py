@@ -9,14 +9,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
 
 from tests.hdfs_instance import COMMAND, HdfsInstance, hdfs_instance
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.root]
 
@@ -73,13 +73,6 @@ def buckets(namespace: str, link: str) -> list[int]:
     """Bytes a second of each token bucket at this end of a link."""
     shown = subprocess.check_output(["tc", "-netns", namespace, "-json", "qdisc", "show", "dev", link])
     return [entry["options"]["rate"] for entry in json.loads(shown) if entry["kind"] == "tbf"]
-
-
-def eventually(condition: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline, f"waited in vain for: {what}"
-        time.sleep(0.1)
 
 
 def traces(name: str) -> list[str]:

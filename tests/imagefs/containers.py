@@ -14,7 +14,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,14 @@ from stripefs.errors import StripefsError
 from stripefs.mount import kernel
 from tests.imagefs.small_image import SmallImage
 from tests.leaks import MARK
+from tests.waiting import PATIENCE
 
 __all__ = ["Containers", "Running", "fill", "wait_for"]
 
 _APPLETS = "cat chmod df echo env hostname id ls mkdir mknod pwd rm setsid sh sleep stat stty touch true"
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 20) -> bool:
+def wait_for(condition: Callable[[], object], seconds: float = PATIENCE) -> bool:
     """The kernel lets go of what nobody holds a moment later."""
     deadline = time.monotonic() + seconds
     while not condition():
@@ -130,7 +131,7 @@ class Containers:
         folder = self.folder / f"{self._count}"
         folder.mkdir()
         wanted = RunOptions(command=command, cgroup_parent=self.cgroup, **options)
-        wanted = replace(wanted, env=[*wanted.env, MARK])
+        wanted = wanted._replace(env=[*wanted.env, MARK])
         folders = (self.runtime_dir, scratch_dir or self.scratch_dir)
         request = _Request(wanted, config or {}, image or self.image, backing, folders, hold, served)
         with open(os.devnull, "rb") as null, (folder / "out").open("wb") as out, (folder / "err").open("wb") as err:

@@ -8,10 +8,9 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from imagefs.build.directory import scan
 from imagefs.build.image import Report, build
@@ -21,22 +20,9 @@ from imagefs.images import Images
 from imagefs.settings import DaemonSettings
 from stripefs.mount import kernel
 from stripefs.store.local import LocalStore
+from tests.waiting import PATIENCE, eventually
 
 __all__ = ["PATIENCE", "Service", "built", "eventually"]
-
-PATIENCE = 30.0
-"""Seconds after which a wait is a hang. No test asserts how long anything takes."""
-
-_T = TypeVar("_T")
-
-
-def eventually(look: Callable[[], _T], what: str, patience: float = PATIENCE) -> _T:
-    """What `look` answers once that is true."""
-    end = time.monotonic() + patience
-    while not (found := look()):
-        assert time.monotonic() < end, f"still waiting for {what}"
-        time.sleep(0.02)
-    return found
 
 
 def built(source: Path, store: Path, tag: str, config: dict[str, Any] | None = None) -> Report:

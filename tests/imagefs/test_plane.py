@@ -6,8 +6,7 @@ import errno
 import os
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from imagefs.plane.unmount import unmount, users
 from stripefs.errors import MountError
 from stripefs.mount import kernel
 from tests.imagefs import small_image
+from tests.imagefs.containers import wait_for
 from tests.imagefs.small_image import SmallImage, loops
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
@@ -51,16 +51,6 @@ def target(tmp_path: Path) -> Iterator[str]:
 def clear(path: str) -> None:
     while kernel.find_mount(path) is not None:
         kernel.unmount(path, kernel.MNT_DETACH)
-
-
-def wait_for(condition: Callable[[], bool]) -> bool:
-    """The kernel lets go of what nobody holds a moment later."""
-    deadline = time.monotonic() + 20
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.01)
-    return True
 
 
 def shows_the_image(target: str) -> bool:

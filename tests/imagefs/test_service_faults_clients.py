@@ -160,6 +160,30 @@ def test_a_container_outlives_the_daemon(service: Service, containers: Path) -> 
     until_nothing_is_left(service)
 
 
+def test_a_client_that_is_killed_while_its_daemon_starts(service: Service, image: tuple[Path, Path]) -> None:
+    """The next one waits for what was begun, which ends, or serves; it never meets half a daemon."""
+    source, store = image
+    target = service.mountpoint()
+    mount = ("mount", f"{store}#t", str(target))
+    for _ in range(3):
+        process = service.start(*mount)
+        eventually(lambda process=process: starts_a_daemon(process.pid), "its daemon to be started")
+        process.kill()
+        process.communicate()
+        if kernel.find_mount(str(target)) is None:
+            service.ok(*mount)
+        assert service.processes() == [service.worker()]
+        assert sums(target) == sums(source)
+        umount_here(service, target)
+        service.stop()
+        eventually(lambda: not mounts_below(service), "the end of its mount")
+
+
+def starts_a_daemon(client: int) -> bool:
+    children = Path(f"/proc/{client}/task/{client}/children").read_text().split()
+    return any(b"stripefs.mount.daemon" in Path(f"/proc/{child}/cmdline").read_bytes() for child in children)
+
+
 def test_first_mounts_that_are_killed(service: Service, image: tuple[Path, Path]) -> None:
     """While they start the daemon: it is there as a whole, or not at all."""
     source, store = image

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import gc
 import os
 import signal
@@ -70,10 +69,10 @@ async def running(folder: Path, memory: Memory, **settings: Any) -> AsyncIterato
 
 
 def request(store: Path | str, **values: Any) -> dict[str, Any]:
-    recording = dataclasses.asdict(Recording(off=True))
+    recording = Recording(off=True)._asdict()
     return {
         "id": new_identifier(),
-        "store": dataclasses.asdict(StoreSettings(url=str(store))),
+        "store": StoreSettings(url=str(store))._asdict(),
         "image": "t",
         "owner": 0,
         "owner_began": 0,
@@ -246,7 +245,7 @@ async def test_what_was_opened_stays_right_over_workers(tmp_path: Path, store: P
 
 async def test_a_start_with_pages_in_memory_is_not_recorded(tmp_path: Path, store: Path, memory: Memory) -> None:
     """The kernel keeps what it read of a device after the last unmount; it would not ask for it again."""
-    recorded = request(store, recording=dataclasses.asdict(Recording()))
+    recorded = request(store, recording=Recording()._asdict())
 
     async def use(host: Host, read: bool) -> str:
         tree = DeviceTree(host, 0, 0)

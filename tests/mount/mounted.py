@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import hashlib
 import json
 import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +21,9 @@ from stripefs.mount.channel import rebuild_error
 from stripefs.mount.control import query
 from stripefs.mount.job import stripefs_job
 from stripefs.settings import MountSettings, ReadSettings, Settings, StoreSettings
+from tests.waiting import PATIENCE, eventually
 
 MIB = 1 << 20
-PATIENCE = 30.0
-"""Seconds after which a wait is a hang. No test asserts how long anything takes."""
-
-
-def eventually(condition: Callable[[], Any], what: str) -> Any:
-    """The first truthy answer of `condition`; fails when none comes."""
-    end = time.monotonic() + PATIENCE
-    while not (answer := condition()):
-        assert time.monotonic() < end, f"waited in vain for: {what}"
-        time.sleep(0.02)
-    return answer
 
 
 def sha256(path: str | Path) -> str:
@@ -166,9 +154,7 @@ class Mounts:
         log = self.folder / f"log{len(self._made)}"
         log.touch(mode=0o666)
         log.chmod(0o666)
-        mounted = Mounted(
-            dataclasses.replace(settings, mount=dataclasses.replace(settings.mount, log_file=str(log))), log, wrapper
-        )
+        mounted = Mounted(settings._replace(mount=settings.mount._replace(log_file=str(log))), log, wrapper)
         self._made.append(mounted)
         return mounted
 

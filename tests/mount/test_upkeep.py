@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import signal
@@ -32,7 +31,7 @@ time.sleep(600)
 
 
 def _mount(mounts: Mounts, **write: Any) -> Mounted:
-    settings = dataclasses.replace(mounts.prepare(rw=True), write=WriteSettings(layout="striped", **write))
+    settings = mounts.prepare(rw=True)._replace(write=WriteSettings(layout="striped", **write))
     return mounts.start(settings).wait_ready()
 
 

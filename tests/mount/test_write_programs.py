@@ -5,7 +5,6 @@ What is written in order has to do with the mount's memory alone, so those progr
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import os
 import subprocess
@@ -198,6 +197,6 @@ def test_staging_on_a_mount_of_ours_is_refused(mounts: Mounts) -> None:
     first = mounts.mount()
     own = writable(mounts)
     for place in (str(first.path), str(first.path / "below"), own.mount.mountpoint):
-        refused = mounts.start(dataclasses.replace(own, write=WriteSettings(staging=place)))
+        refused = mounts.start(own._replace(write=WriteSettings(staging=place)))
         with pytest.raises(ConfigError, match=r"--staging .* is on "):
             refused.wait_ready()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,14 +18,14 @@ __all__ = ["content", "hidden", "unreferenced", "writable"]
 
 def writable(mounts: Mounts, url: str = "", *, staging: Path | None = None, **options: Any) -> Settings:
     """Settings of a mount that may be written to; `options` are those of WriteSettings and, else, of `prepare`."""
-    names = {field.name for field in dataclasses.fields(WriteSettings)}
+    names = set(WriteSettings._fields)
     write = {name: options.pop(name) for name in list(options) if name in names}
     if staging is not None:
         staging.mkdir(exist_ok=True)
         write["staging"] = str(staging)
     write = {"grace": 0.0, **write}
     write["memory"] = options.pop("write_memory", write.get("memory", WriteSettings().memory))
-    return dataclasses.replace(mounts.prepare(url, rw=True, **options), write=WriteSettings(**write))
+    return mounts.prepare(url, rw=True, **options)._replace(write=WriteSettings(**write))
 
 
 def content(source: Path, name: str | bytes) -> bytes:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import time
 from typing import Any
 from urllib.parse import quote, urlencode, urlsplit
 
+from tests.waiting import PATIENCE, eventually
+
 __all__ = ["HdfsPopulate", "WebHdfs"]
 
-_PATIENCE = 60.0  # seconds for a lease or block recovery, which the NameNode runs every few seconds
+_FOR_A_WHILE = ("ecovery", "SafeMode")  # in what the NameNode says of changes that it will allow later
 
 
 class WebHdfs:
@@ -36,7 +39,7 @@ class WebHdfs:
         It is refused before anything is done, as 403 EOFException or, under a large body, as a broken pipe.
         """
         where = urlsplit(location)
-        deadline = time.monotonic() + _PATIENCE
+        deadline = time.monotonic() + PATIENCE
         while True:
             try:
                 status, answer, _ = self._exchange(where.netloc, method, f"{where.path}?{where.query}", body)
@@ -74,6 +77,8 @@ class HdfsPopulate:
         self._web("PUT", "MKDIRS", self._path(path).rpartition("/")[0], permission="755")
         renamed = self._web("PUT", "RENAME", fresh, destination=self._path(path), renameoptions="OVERWRITE")
         assert renamed is None  # with options the answer has no body
+        if self._options["replication"] > 1:
+            self._wait_replicated(path)
 
     def append(self, path: bytes, data: bytes) -> None:
         self._patiently("POST", "APPEND", path, data)
@@ -83,7 +88,7 @@ class HdfsPopulate:
         self._wait_closed(path)
 
     def delete(self, path: bytes) -> None:
-        assert self._web("DELETE", "DELETE", self._path(path), recursive="true")["boolean"]
+        assert self._patiently("DELETE", "DELETE", path, recursive="true")["boolean"]
 
     def mkdir(self, path: bytes) -> None:
         assert self._web("PUT", "MKDIRS", self._path(path), permission="755")["boolean"]
@@ -98,27 +103,31 @@ class HdfsPopulate:
     def set_times(self, path: bytes, mtime_ms: int) -> None:
         self._web("PUT", "SETTIMES", self._path(path), modificationtime=mtime_ms)
 
-    def _patiently(self, method: str, operation: str, path: bytes, body: bytes = b"", **parameters: object) -> None:
-        """A file whose last block is being recovered refuses changes for some seconds."""
-        deadline = time.monotonic() + _PATIENCE
+    def _patiently(self, method: str, operation: str, path: bytes, body: bytes = b"", **parameters: object) -> Any:
+        """A file whose last block is being recovered refuses changes for some seconds, a fresh NameNode all changes."""
+        deadline = time.monotonic() + PATIENCE
         while True:
             try:
-                self._web(method, operation, self._path(path), body, **parameters)
+                return self._web(method, operation, self._path(path), body, **parameters)
             except AssertionError as error:
-                if "ecovery" not in str(error) or time.monotonic() > deadline:
+                if not any(word in str(error) for word in _FOR_A_WHILE) or time.monotonic() > deadline:
                     raise
-                time.sleep(0.2)
-            else:
-                return
+            time.sleep(0.2)
 
     def _wait_closed(self, path: bytes) -> None:
-        deadline = time.monotonic() + _PATIENCE
-        while True:
-            located = self._web("GET", "GET_BLOCK_LOCATIONS", self._path(path))["LocatedBlocks"]
-            if not located["isUnderConstruction"]:
-                return
-            assert time.monotonic() < deadline
-            time.sleep(0.2)
+        def closed() -> bool:
+            return not self._web("GET", "GET_BLOCK_LOCATIONS", self._path(path))["LocatedBlocks"]["isUnderConstruction"]
+
+        eventually(closed, f"{os.fsdecode(path)} to be closed")
+
+    def _wait_replicated(self, path: bytes) -> None:
+        """A file is complete as soon as the NameNode knows of one replica of each block; the others come later."""
+
+        def all_known() -> bool:
+            blocks = self._web("GET", "GET_BLOCK_LOCATIONS", self._path(path))["LocatedBlocks"]["locatedBlocks"]
+            return all(len(block["locations"]) >= self._options["replication"] for block in blocks)
+
+        eventually(all_known, f"{self._options['replication']} replicas of each block of {os.fsdecode(path)}")
 
     def _path(self, path: bytes) -> str:
         return self._root + path.decode()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 from collections.abc import Iterator
 
@@ -39,7 +38,7 @@ def settings(hdfs: HdfsInstance) -> StoreSettings:
 @pytest.fixture(params=["auto", "webhdfs", "native", "native alone"])
 def store(populate: HdfsPopulate, settings: StoreSettings, request: pytest.FixtureRequest) -> Iterator[HdfsStore]:
     transport, _, alone = request.param.partition(" ")
-    store = HdfsStore(dataclasses.replace(settings, transport=transport, webhdfs_port=1 if alone else 0))
+    store = HdfsStore(settings._replace(transport=transport, webhdfs_port=1 if alone else 0))
     yield store
     store.close()
 
@@ -167,9 +166,9 @@ def test_a_root_that_cannot_be_used(populate: HdfsPopulate, settings: StoreSetti
     populate.write(b"/file", b"x")
     for transport in ("auto", "native"):
         with pytest.raises(NotFound, match="/versions/nothing"):
-            HdfsStore(dataclasses.replace(settings, url=f"{settings.url}/nothing", transport=transport))
+            HdfsStore(settings._replace(url=f"{settings.url}/nothing", transport=transport))
         with pytest.raises(NotADirectory):
-            HdfsStore(dataclasses.replace(settings, url=f"{settings.url}/file", transport=transport))
+            HdfsStore(settings._replace(url=f"{settings.url}/file", transport=transport))
 
 
 @pytest.fixture(scope="module")
@@ -196,7 +195,7 @@ def test_rights(strict: HdfsInstance, transport: str) -> None:
         lambda: store.open(b"/secret/file"),
         lambda: store.stat(b"/secret/file"),
         lambda: listing(store, b"/secret"),
-        lambda: HdfsStore(dataclasses.replace(settings, url=f"{settings.url}/secret/below")),
+        lambda: HdfsStore(settings._replace(url=f"{settings.url}/secret/below")),
     ):
         with pytest.raises(PermissionDenied, match=r"user=nobody.*--hdfs-user"):
             refused()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -26,7 +25,7 @@ def no_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_setting_has_an_option_and_every_option_a_setting() -> None:
-    settings = {(section, field.name) for section, part in PARTS.items() for field in fields(part)}
+    settings = {(section, field) for section, part in PARTS.items() for field in part._fields}
     declared = {(option.section, option.attribute) for option in IMAGEFS.all}
     assert declared - {("build", "tmp")} == settings - {("store", "url")}
 
@@ -52,14 +51,14 @@ def test_each_source_beats_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     environ = {"IMAGEFS_FETCHES": "2", "IMAGEFS_MAX_RATIO": "4", "STRIPEFS_FETCHES": "9"}
     settings = resolve({"max-ratio": ("5", "--max-ratio")}, url="/srv", environ=environ)
     assert (settings.daemon.fetches, settings.daemon.memory) == (2, 32 << 20)
-    assert settings.limits == replace(Limits(), entries=7, ratio=5)
+    assert settings.limits == Limits()._replace(entries=7, ratio=5)
     assert settings.store == StoreSettings(url="/srv")
 
 
 def test_where_files_are_looked_for() -> None:
     assert IMAGEFS.files({"HOME": "/h"}) == [
-        Path("/etc/bootseer/imagefs.toml"),
-        Path("/h/.config/bootseer/imagefs.toml"),
+        "/etc/bootseer/imagefs.toml",
+        "/h/.config/bootseer/imagefs.toml",
     ]
 
 

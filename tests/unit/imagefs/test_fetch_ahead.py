@@ -10,7 +10,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from imagefs.format.index import BLOCK, Pack
+from imagefs.blocks import flights
+from imagefs.format.index import BLOCK, Pack, Place
 from stripefs.errors import Abandoned, ServiceDown
 from tests.unit.imagefs.devices import MIB, FakeSource, eventually, make, noise, running, settled
 
@@ -67,12 +68,12 @@ async def test_no_more_at_once_than_asked(tmp_path: Path) -> None:
     async with running(tmp_path / "blocks", memory=64 * MIB) as blocks:
         device = blocks.open(made.digest, made.index, source)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: device.fetch(range(64), at_once=3))
-            await eventually(lambda: len(source.reads) == 3)
+            nursery.start_soon(lambda: device.fetch(range(64), at_once=2))
+            await eventually(lambda: len(source.reads) == 2)
             await trio.sleep(0.1)
-            assert len(source.reads) == 3
+            assert len(source.reads) == 2
             source.gate.set()
-        assert source.most == 3
+        assert source.most == 2
         await settled(device, blocks)
         assert device.present == 64
 
@@ -87,21 +88,42 @@ async def test_small_requests_are_not_worth_being_many(tmp_path: Path) -> None:
         assert max(length for _, length in source.reads) <= 1 << 20
 
 
+async def test_a_range_leaves_the_way_before_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = make(noise(4))
+    source, go, unpack = FakeSource(made), threading.Event(), flights._unpack
+
+    def unpack_later(stored: memoryview, place: Place) -> flights.Arrived | None:
+        assert go.wait(30)
+        return unpack(stored, place)
+
+    monkeypatch.setattr(flights, "_unpack", unpack_later)
+    async with running(tmp_path / "blocks", memory=64 * MIB) as blocks:
+        device = blocks.open(made.digest, made.index, source)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(lambda: device.fetch(range(4), at_once=1))
+            await eventually(lambda: bool(source.reads) and not device.line.link.in_flight)
+            assert device.line.link.arrived == 4 * BLOCK
+            assert not blocks.figures.ahead.blocks
+            go.set()
+        assert blocks.figures.ahead.blocks == 4
+        assert device.line.link.arrived == 4 * BLOCK
+
+
 async def test_a_reader_is_served_first(tmp_path: Path) -> None:
     made = make(noise(60))
     source = Held(made)
     async with running(tmp_path / "blocks", memory=64 * MIB) as blocks:
         device = blocks.open(made.digest, made.index, source)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(lambda: device.fetch(range(50), at_once=3))
+            nursery.start_soon(lambda: device.fetch(range(50), at_once=2))
+            await eventually(lambda: len(source.reads) == 2)
+            nursery.start_soon(device.read, 55 * BLOCK, 10)  # goes at once, though the way is full
             await eventually(lambda: len(source.reads) == 3)
-            nursery.start_soon(device.read, 55 * BLOCK, 10)  # goes at once, though three are under way
-            await eventually(lambda: len(source.reads) == 4)
             assert source.reads[-1] == (55 * BLOCK, BLOCK)
             done = blocks.figures.ahead
             while blocks.figures.demand.blocks == 0:
-                # Whichever of the four ended, nothing else may begin before the reader has its block.
-                assert len(source.reads) == 4
+                # Whichever of the three ended, nothing else may begin before the reader has its block.
+                assert len(source.reads) == 3
                 source.release(1)
                 before = done.ranges
                 await eventually(lambda: done.ranges > before or blocks.figures.demand.blocks > 0)  # noqa: B023

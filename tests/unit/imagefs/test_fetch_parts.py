@@ -157,6 +157,18 @@ def test_memory_is_bounded_and_keeps_what_is_held(steps: list[tuple[str, int]]) 
         assert memory.used + flying <= 1000 or memory.used == memory.held
 
 
+def test_what_the_disk_took_is_let_go() -> None:
+    memory = Memory(4 * MIB)
+    for digest in (b"one", b"one", b"two"):
+        memory.hold(digest, bytes(MIB))
+    memory.release(b"one", kept=True)
+    assert memory.get(b"one") is not None  # for another device it is still to be written
+    memory.release(b"one", kept=True)
+    memory.release(b"two")
+    assert (memory.get(b"one"), memory.used, memory.held) == (None, MIB, 0)
+    assert memory.get(b"two") is not None
+
+
 def test_the_latest_used_stay() -> None:
     memory = Memory(600)
     for number in range(3):

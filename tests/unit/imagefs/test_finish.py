@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import subprocess
 import sys
@@ -53,7 +52,7 @@ class Starts:
         return {
             "raw": str(raw),
             "folder": str(self.folder / "kept"),
-            "store": dataclasses.asdict(StoreSettings(str(self.folder / "store"))),
+            "store": StoreSettings(str(self.folder / "store"))._asdict(),
             "image": digest,
             "metadata": str(metadata),
             "workload": "train",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import io
 import struct
-from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -38,7 +37,7 @@ def document(found: list[Place], short: int = 0) -> bytes:
 def test_what_is_written_is_found_by_number_and_by_digest(found: list[Place], short: int) -> None:
     if found and found[-1].pack != NOWHERE:
         length = min(found[-1].length, BLOCK - short)
-        found[-1] = replace(found[-1], length=length, stored=min(found[-1].stored, length))
+        found[-1] = found[-1]._replace(length=length, stored=min(found[-1].stored, length))
     index = Index(document(found, short if found else 0))
     assert index.packs == PACKS
     assert [index.place(number) for number in range(index.blocks)] == found

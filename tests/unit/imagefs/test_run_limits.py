@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -118,7 +117,7 @@ def test_controllers_of_version_1() -> None:
 
 def test_controllers_of_version_2(tmp_path: object, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cgroups, "_TOP", str(tmp_path))
-    top = replace(TOP, path=str(tmp_path), fstype="cgroup2")
+    top = TOP._replace(path=str(tmp_path), fstype="cgroup2")
     with pytest.raises(RunError, match=r"cgroup\.controllers: No such file"):
         cgroups.controllers([top])
     with open(f"{tmp_path}/cgroup.controllers", "w", encoding="ascii") as file:

@@ -6,7 +6,6 @@ import json
 import posixpath
 import signal
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -65,7 +64,7 @@ def spec(
     outside: Outside = OUTSIDE,
     **more: Any,
 ) -> Spec:
-    chosen = replace(options or RunOptions(command=("true",)), **more)
+    chosen = (options or RunOptions(command=("true",)))._replace(**more)
     return build(
         chosen,
         image or ImageConfig(),
@@ -170,7 +169,7 @@ def test_the_environment() -> None:
         *(path, "HOSTNAME=node7", "HOME=/root"),
         *("A=2", "B=3", "WITH=a=b", "EMPTY=", "OUTSIDE=told", "NEW=4"),
     ]
-    found = process(image=ImageConfig(env=["PATH=/opt", "HOME=/srv"]), outside=replace(OUTSIDE, terminal=True))["env"]
+    found = process(image=ImageConfig(env=["PATH=/opt", "HOME=/srv"]), outside=OUTSIDE._replace(terminal=True))["env"]
     assert found == ["PATH=/opt", "HOSTNAME=node7", "HOME=/srv", "TERM=vt100"]
     with pytest.raises(RunError, match="--env =x"):
         process(env=["=x"])
@@ -209,13 +208,13 @@ def test_limits() -> None:
 
 def test_open_files_never_exceed_what_the_caller_may_have() -> None:
     for hard, soft in ((1000, 1000), (1 << 20, 65536)):
-        found = process(outside=replace(OUTSIDE, open_files=hard))["rlimits"]
+        found = process(outside=OUTSIDE._replace(open_files=hard))["rlimits"]
         assert found == [{"type": "RLIMIT_NOFILE", "soft": soft, "hard": hard}]
 
 
 def test_devices_are_made_and_allowed() -> None:
     node = DeviceNode("/dev/nvidia0", "c", 195, 0, 0o666, 0, 44)
-    linux = spec(outside=replace(OUTSIDE, devices=[node])).document["linux"]
+    linux = spec(outside=OUTSIDE._replace(devices=[node])).document["linux"]
     assert linux["devices"] == [
         {"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0, "fileMode": 0o666, "uid": 0, "gid": 44}
     ]
@@ -254,7 +253,7 @@ def test_volumes_are_memory_in_a_read_only_root() -> None:
 
 
 def test_files_of_the_host_stand_where_the_image_has_them() -> None:
-    outside = replace(OUTSIDE, files=["/etc/hosts", "/etc/resolv.conf"])
+    outside = OUTSIDE._replace(files=["/etc/hosts", "/etc/resolv.conf"])
     tree = FakeTree(*USUAL, files={"/etc/hosts": b""})
     found = mounts(outside=outside, tree=tree)
     assert found["/etc/hosts"]["options"] == ["bind", "ro", "nosuid", "noexec", "nodev"]
@@ -294,7 +293,7 @@ def test_a_bind_below_another_mount_has_a_place() -> None:
 
 
 def test_the_document_is_json() -> None:
-    outside = replace(OUTSIDE, devices=[DeviceNode("/dev/x", "b", 1, 2, 0o600, 0, 0)], files=["/etc/passwd"])
+    outside = OUTSIDE._replace(devices=[DeviceNode("/dev/x", "b", 1, 2, 0o600, 0, 0)], files=["/etc/passwd"])
     document = spec(outside=outside, binds=[Bind("/a", "/tmp/b")]).document
     assert json.loads(json.dumps(document)) == document
 

@@ -17,6 +17,7 @@ from stripefs.store.local import LocalStore
 from stripefs.store.wrappers.counting import CountingStore
 from stripefs.store.wrappers.faulty import FaultyStore
 from stripefs.store.wrappers.throttled import ThrottledStore
+from tests.waiting import PATIENCE
 
 MIB = 1 << 20
 
@@ -208,6 +209,8 @@ async def test_locating_ahead_asks_once_at_a_time(tmp_path):
     (tmp_path / "sparse").touch()
     os.truncate(tmp_path / "sparse", 3 << 30)
 
+    enough = threading.Event()
+
     class Half(ThrottledStore):
         asked = 0
 
@@ -219,6 +222,7 @@ async def test_locating_ahead_asks_once_at_a_time(tmp_path):
                 if offset < 8 * MIB:
                     return [block for block in locate(offset, length) if block.offset < 8 * MIB]
                 self.asked += 1
+                enough.wait()
                 raise PermissionDenied("no")
 
             handle.locate = failing
@@ -231,7 +235,13 @@ async def test_locating_ahead_asks_once_at_a_time(tmp_path):
         for offset in range(0, 8 * MIB, 64 << 10):
             await file.read(offset, 64 << 10)
             await trio.sleep(0)
-        assert store.asked == 1
+        try:
+            with trio.fail_after(PATIENCE):
+                while not store.asked:
+                    await trio.sleep(0.01)
+            assert store.asked == 1
+        finally:
+            enough.set()
     base.close()
 
 

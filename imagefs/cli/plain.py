@@ -1,0 +1,125 @@
+"""`imagefs run` as it is mostly written, read and begun without click: a container is to start at once.
+
+Here are the flags of commands that begin the use of an image, for `stripefs.cli.plain` and for click.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from imagefs.config import IMAGEFS, resolve
+from imagefs.daemon.client import Client, Recording
+from imagefs.reference import TAG, parse_reference
+from stripefs.cli.plain import Flag, read
+from stripefs.errors import ConfigError
+from stripefs.options import Given
+
+__all__ = ["CONFIG", "RECORDING", "RUN", "TREE", "WITHOUT", "begin_run", "plain_run", "recording"]
+
+CONFIG = Flag("config", "config", "Read this TOML file instead of the usual ones.", metavar="FILE")
+
+RECORDING = (
+    Flag("ready-file", "ready_file", "The start is over when this file appears.", metavar="FILE"),
+    Flag("no-record", "no_record", "Leave no trace of this start.", "switch"),
+    Flag("workload", "workload", "Under which name the start is recorded and replayed.", metavar="NAME",
+         default="default"),
+)  # fmt: skip
+
+TREE = (
+    Flag("erofs-backing", "backing",
+         "What the kernel's EROFS mounts: files, or loop devices over them (kernels before 6.12).",
+         default="auto", choices=("auto", "file", "loop")),
+    Flag("rw", "rw", "Put a place to write on top; what is written goes with the mount.", "switch"),
+)  # fmt: skip
+"""How an image becomes a tree."""
+
+RUN = (
+    Flag("bind", "binds", "Show SRC of the host at DST.", "texts", "SRC:DST[:ro]"),
+    Flag("env", "env", "Set a variable, or hand on the one set here.", "texts", "NAME[=VALUE]"),
+    Flag("workdir", "workdir", "Where the command starts.  [the image's]", metavar="DIR"),
+    Flag("user", "user", "Who runs it, by name or number.  [the image's]", metavar="USER[:GROUP]"),
+    Flag("entrypoint", "entrypoint", "In place of the image's; '' for none.", metavar="PATH", default=None),
+    Flag("hostname", "hostname", "The container's host name.  [the host's]", metavar="NAME"),
+    Flag("network", "network", "The host's network, or none.  [host]", default="host", choices=("host", "none")),
+    Flag("device", "devices", "Give the container this device.", "texts", "PATH"),
+    Flag("memory", "memory", "Most memory of the container.  [no limit]", metavar="SIZE"),
+    Flag("cpus", "cpus", "Most processors it may keep busy, such as 1.5.  [no limit]", metavar="N"),
+    Flag("pids-limit", "pids_limit", "Most processes and threads in it.  [no limit]", metavar="N"),
+    Flag("cgroup-parent", "cgroup_parent", "Its cgroup is made below this one.  [/]", metavar="PATH", default="/"),
+    Flag("tty", "tty", "Whether there is a terminal.  [when there is one here]", "either", default=None),
+    Flag("oci-runtime", "oci_runtime", "runc, crun, or a path.  [whichever is there]", metavar="NAME", default="auto"),
+    Flag("plane", "plane", "Who shows the tree, as for mount.", default="auto", choices=("auto", "erofs", "tree")),
+    CONFIG,
+    *RECORDING,
+    *TREE,
+)
+
+SECTIONS, WITHOUT = ("store", "daemon"), "memory"
+"""Which settings are flags of `run` besides, and the one that is not, because its name means the container's here."""
+
+
+def plain_run(arguments: Sequence[str]) -> Callable[[], int] | None:
+    """What `imagefs run` with these arguments does, None where click is to read them."""
+    settings = [
+        Flag(one.name, one.name, one.help, "either" if one.is_switch else "text")
+        for one in IMAGEFS.all
+        if one.section in SECTIONS and one.name != WITHOUT
+    ]
+    line = read(arguments, [*RUN, *(flag._replace(field=f"--{flag.name}") for flag in settings)])
+    if line is None or not line[1]:
+        return None
+    values, (image, *command) = line
+    given = {}
+    for flag in settings:
+        value = values.pop(f"--{flag.name}", None)
+        if value is not None:
+            given[flag.name] = (str(value).lower() if isinstance(value, bool) else value, f"--{flag.name}")
+    values = {flag.field: flag.unset for flag in RUN} | values
+    return lambda: begin_run(image, command, values, given)
+
+
+def begin_run(image: str, command: Sequence[str], values: Mapping[str, Any], given: Given) -> int:
+    """Run a container until it ends; its exit status. Raises StripefsError.
+
+    values: of the flags in `RUN`, by field. given: settings, as flags say them.
+    """
+    from imagefs import containers
+    from imagefs.plane.options import TreeOptions
+    from imagefs.run.options import Bind, Limits, RunOptions, parse_cgroup
+
+    reference = parse_reference(image)
+    settings = resolve(given, url=reference.store, config=values["config"])
+    entrypoint = values["entrypoint"]
+    options = RunOptions(
+        command=tuple(command),
+        entrypoint=None if entrypoint is None else ((entrypoint,) if entrypoint else ()),
+        writable=values["rw"],
+        binds=[Bind.parse(text) for text in values["binds"]],
+        env=values["env"],
+        workdir=values["workdir"],
+        user=values["user"],
+        hostname=values["hostname"],
+        network=values["network"],
+        devices=values["devices"],
+        terminal=values["tty"],
+        runtime=values["oci_runtime"],
+        limits=Limits.parse(values["memory"], values["cpus"], values["pids_limit"]),
+        cgroup_parent=parse_cgroup(values["cgroup_parent"]),
+    )
+    return containers.run(
+        Client(settings.daemon),
+        settings.store,
+        reference.name,
+        options,
+        TreeOptions(plane=values["plane"], backing=values["backing"]),
+        recording(values["workload"], values["ready_file"], values["no_record"]),
+    )
+
+
+def recording(workload: str, ready_file: str, no_record: bool) -> Recording:
+    """Raises ConfigError for a workload that cannot be a name."""
+    if not TAG.fullmatch(workload):
+        raise ConfigError(f"{workload!r} is no name of a workload", hint="letters, digits, '.', '_' and '-'")
+    return Recording(workload, 0.0, os.path.abspath(ready_file) if ready_file else "", no_record)

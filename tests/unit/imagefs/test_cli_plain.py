@@ -1,0 +1,102 @@
+"""What `imagefs run` reads without click is what click reads, and it loads little before it asks the daemon."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagefs.cli import plain, run
+from imagefs.cli.plain import RUN, plain_run
+from imagefs.config import IMAGEFS
+from stripefs.cli.plain import read
+
+HEAVY = {"click", "dataclasses", "inspect", "logging", "pathlib", "shutil", "ctypes", "threading", "traceback"}
+
+FLAGS = [f"--{flag.name}" for flag in RUN] + [f"--{option.name}" for option in IMAGEFS.all]
+WORDS = st.one_of(
+    st.sampled_from([*FLAGS, "--tty", "--no-tty", "--no-use-datanode-hostname", "--", "-", "", "--nothing", "-x"]),
+    st.sampled_from(["/srv/images#one", "python", "-c", "host", "none", "erofs", "tree", "8MiB", "A=B"]),
+    st.builds("{}={}".format, st.sampled_from(FLAGS), st.sampled_from(["", "host", "erofs", "A=B", "-x"])),
+)
+
+
+@pytest.fixture(scope="module")
+def begun() -> Any:
+    """What a run is begun with, in place of beginning it."""
+    patch = pytest.MonkeyPatch()
+    taken: list[tuple[str, tuple[str, ...], dict[str, Any], dict[str, Any]]] = []
+
+    def begin_run(image: str, command: Sequence[str], values: Any, given: Any) -> int:
+        taken.append((image, tuple(command), dict(values), dict(given)))
+        return 0
+
+    patch.setattr(plain, "begin_run", begin_run)
+    patch.setattr(run, "begin_run", begin_run)
+    yield taken
+    patch.undo()
+
+
+@given(arguments=st.lists(WORDS, max_size=8))
+def test_what_is_read_plainly_is_what_click_reads(begun: Any, arguments: list[str]) -> None:
+    begun.clear()
+    body = plain_run(arguments)
+    if body is None:
+        return
+    assert body() == 0
+    run.command.main(arguments, standalone_mode=False)
+    assert begun[0] == begun[1]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["store#a"],
+        ["--rw", "--bind", "/a:/b", "--bind=/c:/d:ro", "store#a", "--", "sh", "-c", "true"],
+        ["store#a", "true", "--runtime", "/run/x", "--no-tty", "--no-record", "--network", "none", "--workdir="],
+    ],
+    ids=" ".join,
+)
+def test_usual_lines_are_read_without_click(arguments: list[str]) -> None:
+    assert plain_run(arguments) is not None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["--help"], ["-h", "a#b"], ["--runtim", "x", "a#b"], ["a#b", "--memory"], ["--rw=1", "a#b"],
+     ["--plane", "ext4", "a#b"], ["a#b", "sh", "-c", "true"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_the_rest_is_for_click(arguments: list[str]) -> None:
+    assert plain_run(arguments) is None
+
+
+def test_flags_of_each_kind() -> None:
+    assert read(["--env", "A", "x", "--env=B", "--tty", "--user", "a", "--user", "b", "--", "--rw"], RUN) == (
+        {"env": ("A", "B"), "tty": True, "user": "b"},
+        ["x", "--rw"],
+    )
+
+
+def test_little_is_loaded_before_the_daemon_is_asked() -> None:
+    program = (
+        "import sys; from stripefs.mount import asking\n"
+        "def ask(*_, **__): print(*sys.modules); raise SystemExit\n"
+        "asking.ask = ask; sys.argv = ['imagefs', 'run', '/srv/images#one']\n"
+        "from imagefs.cli.main import run; run()"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "imagefs.daemon.client" in loaded
+    assert loaded.isdisjoint(HEAVY)
+
+
+def test_click_knows_every_flag() -> None:
+    known = {name for parameter in run.command.params if isinstance(parameter, click.Option) for name in parameter.opts}
+    assert {f"--{flag.name}" for flag in RUN} <= known

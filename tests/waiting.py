@@ -1,0 +1,23 @@
+"""Waiting for what other processes and threads bring about. No test asserts how long anything takes."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+__all__ = ["PATIENCE", "eventually"]
+
+PATIENCE = 60.0
+"""Seconds after which a wait is a hang: far more than anything takes, since machines of tests are busy and shared."""
+
+_T = TypeVar("_T")
+
+
+def eventually(look: Callable[[], _T], what: str, patience: float = PATIENCE) -> _T:
+    """What `look` answers once that is true. Raises AssertionError when it never is."""
+    end = time.monotonic() + patience
+    while not (found := look()):
+        assert time.monotonic() < end, f"waited in vain for: {what}"
+        time.sleep(0.02)
+    return found
