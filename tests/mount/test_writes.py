@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.mounted import MIB, Mounts, sha256
+from tests.mount.mounted import MIB, Mounts, eventually, sha256
 
 pytestmark = pytest.mark.mount
 
@@ -59,7 +59,7 @@ def test_common_commands(mounts: Mounts, tmp_path: Path) -> None:
         assert ((m / name).stat().st_mode & 0o777, (m / name).stat().st_mtime) == (0o600, 1000)
     _shell('rm -r "$M"/*; test -z "$(ls -A "$M")"', M=m)
     assert os.listdir(s) in ([], [".stripefs"])
-    assert mounted.status()["tree"]["open_for_writing"] == 0
+    eventually(lambda: mounted.status()["tree"]["open_for_writing"] == 0, "the end of all writing")
     assert mounted.stop() == 0
 
 

@@ -185,3 +185,26 @@ def test_errors_reach_the_writer(mounts: Mounts) -> None:
     assert Path(mounts.source / "f").read_bytes() == b"old"
     with contextlib.suppress(OSError):
         os.close(file)
+
+
+def test_unmounted_while_a_file_is_written(mounts: Mounts) -> None:
+    """Nothing of it is published, nothing hidden stays, and who mounts next can write at once."""
+    mounts.forgive("was in use", "its writer was killed")
+    mounted = mounts.mount(rw=True)
+    (mounts.source / "f").write_bytes(b"old")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
+    files = [os.open(mounted.path / name, flags) for name in ("f", "new")]
+    for file in files:
+        os.write(file, b"half")
+    assert mounted.stop() == 0
+    for file in files:
+        with contextlib.suppress(OSError):
+            os.close(file)
+    again = mounts.mount(rw=True)
+    assert (again.path / "f").read_bytes() == b"old"
+    for name in ("f", "new"):
+        (again.path / name).write_bytes(b"next")
+        assert (mounts.source / name).read_bytes() == b"next"
+    eventually(lambda: again.status()["tree"]["open_for_writing"] == 0, "the end of all writing")
+    assert sorted(os.listdir(mounts.source)) == ["f", "new"]
+    assert again.stop() == 0

@@ -699,9 +699,7 @@ def test_a_longer_file_that_takes_the_place_of_a_manifest_is_seen(inner: LocalSt
         write_striped(inner, b"/f", DATA)
         assert ask() in (len(DATA) * 10, None, b"f")
     write_striped(inner, b"/f", DATA)
-    plain = StripedStore(inner)
-    identity = plain.stat(b"/f").identity
-    plain.close()
+    identity = StripedStore(inner).stat(b"/f").identity
     with pytest.raises(StaleVersion):
         store.open(b"/f", identity)
     store.close()
