@@ -112,7 +112,7 @@ class Contents:
         hosts = self._shared.sender.hosts.count
         share = self._shared.budget.limit // self._shared.budget.busy
         if self.layout is Layout.STRIPED:
-            return striped_shape(self._shared.policy, hosts, share, len(self.segments))
+            return striped_shape(self._shared.policy, hosts, share, len(self.segments), self.block)
         return concat_shape(hosts, share, self.block)
 
     def seal(self) -> None:

@@ -83,14 +83,17 @@ def best_layout(wanted: Layout, means: Means) -> tuple[Layout, str]:
     return wanted, ""
 
 
-def striped_shape(policy: WritePolicy, hosts: int, share: int, done: int) -> Shape:
+def striped_shape(policy: WritePolicy, hosts: int, share: int, done: int, block: int = 0) -> Shape:
     """Segment number `done` of a file that may use `share` bytes of memory, over `hosts` data hosts (0: unknown).
 
-    The first segments are short, so that the hosts begin at once: parts of 1, 2, 4… units.
+    The first segments are short, so that the hosts begin at once: parts of 1, 2, 4… units. Each part is one block, also
+    where the store's own blocks (`block` bytes, 0: it has none) are shorter: one pipeline that can fail, not several.
     """
     width = max(1, min(hosts or UNPLACED_WIDTH, share // MEMORY_PER_PART))
     units = min(share // (2 * width), LONGEST_PART) // policy.unit
-    return Shape(width, policy.unit * max(1, min(units, 1 << min(done, 30))), policy.unit, 0)
+    length = policy.unit * max(1, min(units, 1 << min(done, 30)))
+    with_table = -(-length // MIB) * MIB + MIB  # the table has 8 bytes for each MiB, or for each unit if that is less
+    return Shape(width, length, policy.unit, with_table if 0 < block < with_table else 0)
 
 
 def concat_shape(hosts: int, share: int, block: int) -> Shape:

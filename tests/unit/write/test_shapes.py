@@ -70,6 +70,8 @@ def test_the_figures_of_the_defaults():
     policy = WritePolicy()
     assert striped_shape(policy, 8, policy.memory, 9) == Shape(8, 16 * MIB, 4 * MIB, 0)
     assert [striped_shape(policy, 8, policy.memory, done).part_length // MIB for done in range(4)] == [4, 8, 16, 16]
+    assert striped_shape(policy, 8, policy.memory, 9, 8 * MIB).block_size == 17 * MIB
+    assert striped_shape(policy, 8, policy.memory, 9, 128 * MIB).block_size == 0
     assert concat_shape(8, policy.memory, 8 * MIB) == Shape(1, 16 * MIB, 0, 8 * MIB)
     assert concat_shape(8, policy.memory, 128 * MIB) == Shape(1, 64 * MIB, 0, 64 * MIB)
     assert concat_shape(8, 4096 * MIB, 128 * MIB) == Shape(1, 128 * MIB, 0, 128 * MIB)

@@ -37,10 +37,14 @@ def policy(**changed: object) -> WritePolicy:
 
 @asynccontextmanager
 async def writing(store: Store, **changed: object) -> AsyncIterator[Drafts]:
-    """Drafts of a mount with `policy(**changed)`; what is still open in the end is abandoned."""
+    """Drafts of a mount with `policy(**changed)`; what is still open in the end is abandoned.
+
+    deadline: seconds after which the test has failed.
+    """
+    deadline = float(changed.pop("deadline", DEADLINE))  # type: ignore[arg-type]
     bury: Callable[[Iterable[str], bytes], None] | None = changed.pop("bury", None)  # type: ignore[assignment]
     drafts = Drafts(StripedStore(store), policy(**changed), bury=bury)
-    with trio.fail_after(DEADLINE):
+    with trio.fail_after(deadline):
         async with trio.open_nursery() as nursery:
             await nursery.start(drafts.run)
             yield drafts
