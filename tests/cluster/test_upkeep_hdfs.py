@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from stripefs import logs
 from stripefs.cli import app as application
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Store
@@ -45,6 +46,7 @@ async def test_a_writer_dies_and_its_file_comes_back(
         assert application.main([*map(str, arguments), "--json"]) == code
         return json.loads(capsys.readouterr().out)
 
+    monkeypatch.setattr(logs, "configure", lambda *_: None)  # which would hold for the tests that follow as well
     for module in ("survey", "collect"):
         monkeypatch.setattr(f"stripefs.write.{module}.FORCED_AGE", 0.0)
     url = store.url

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from stripefs import logs
 from stripefs.cli import app as application
 from stripefs.settings import WriteSettings
 from tests.mount.mounted import MIB, Mounted, Mounts, eventually, reading
@@ -45,7 +46,11 @@ def _age(source: Path, days: float) -> None:
         os.utime(path, (then, then))
 
 
-def test_a_writer_that_was_killed(mounts: Mounts, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_writer_that_was_killed(
+    mounts: Mounts, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "configure", lambda *_: None)  # which would hold for the tests that follow as well
+
     def answer(code: int, *arguments: object) -> Any:
         assert application.main([*map(str, arguments), "--json"]) == code
         out = capsys.readouterr().out

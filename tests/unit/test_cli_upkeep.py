@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from stripefs import logs
 from stripefs.cli import app as application
 from stripefs.layout.record import Record
 from stripefs.layout.striped import Segment
@@ -26,6 +27,7 @@ OLD = 2 * DAY
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     command_conformance.forget_settings(tmp_path, monkeypatch)
+    monkeypatch.setattr(logs, "configure", lambda *_: None)  # which would hold for the tests that follow as well
     place = Place(tmp_path / "store")
     yield place
     place.close()
