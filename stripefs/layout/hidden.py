@@ -1,7 +1,7 @@
 """Names that a mount keeps to itself: parts being written, locks, records, and the pool of striped parts.
 
-    .NAME.stripefs-VERSION-K         part K of a file NAME that is being written, beside it
-    .NAME.stripefs-VERSION-draft     what will be renamed onto NAME
+    .NAME.stripefs-VERSION-K         what is being written for NAME beside it: parts, and what will be renamed onto NAME
+    .NAME.stripefs-VERSION-draft     what `stripefs recover` puts together
     .NAME.stripefs-VERSION-record    what fsync left for `stripefs recover`
     .NAME.stripefs-lock              who writes NAME now
     /.stripefs/VERSION/K             part K of a striped version, in the pool at the store's root
@@ -107,7 +107,7 @@ def part_name(name: bytes, version: str, number: int) -> bytes:
 
 
 def draft_name(name: bytes, version: str) -> bytes:
-    """What is renamed onto `name` to publish `version`."""
+    """What is put together of the parts of `version`, to be renamed onto `name`."""
     return _beside(name, f"{version}-draft")
 
 
