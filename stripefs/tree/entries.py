@@ -256,7 +256,8 @@ class NamingTree(Tree):
 
     def _move_nodes(self, pen: Pen | None, source: tuple[int, bytes], target: tuple[int, bytes]) -> None:
         """The kernel has moved its entry, so the node behind it has another path from now on."""
-        moved = {self.state.current.get(source), pen.node if pen is not None else None}
+        # What can be looked up comes last, and so is current at the target too.
+        moved = dict.fromkeys((pen.node if pen is not None else None, self.state.current.get(source)))
         self.state.current.pop(target, None)
         for node_id in moved:
             node = self.state.nodes.get(node_id) if node_id is not None else None

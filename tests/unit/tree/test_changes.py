@@ -231,6 +231,16 @@ async def test_writers_of_a_dead_worker(store: ChangingStore) -> None:
     assert tree.snapshot()["open_files"] == 0
 
 
+async def test_a_version_renamed_before_its_writer_is_released_keeps_its_node(store: ChangingStore) -> None:
+    tree = make_writable(store)
+    handle, _, _ = await tree.create(ROOT, b"new", 0o644, CREATE, ME)
+    await tree.flush(handle)
+    published = await tree.lookup(ROOT, b"new")
+    await tree.rename(ROOT, b"new", ROOT, b"newer", replace=True)
+    assert (await tree.lookup(ROOT, b"newer")).id == published.id
+    await tree.release(handle)
+
+
 async def test_a_renamed_version_keeps_its_node(store: ChangingStore) -> None:
     kept = Kept()
     tree = make_writable(store, kept)
