@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import socket
 import threading
 from collections.abc import Iterator
@@ -253,3 +254,41 @@ def test_a_root_that_is_not_there() -> None:
         cluster.namenode.exists = False
         with pytest.raises(NotFound, match="/file"):
             HdfsStore(settings_for(cluster, url="hdfs://127.0.0.1:8020/file"))
+
+
+def test_a_connection_that_outlives_the_store_is_closed() -> None:
+    namenode = FakeNameNode(DATA)
+    asked, go_on = threading.Event(), threading.Event()
+
+    def slow(request: Request) -> None:
+        asked.set()
+        go_on.wait(10)
+        request.document({"FileStatus": namenode.status()})
+
+    with serving(namenode):
+        rest = NameNodeRest([namenode.address], "me", 10)
+        namenode.operations["GETFILESTATUS"] = slow
+        asking = threading.Thread(target=rest.ask, args=("GETFILESTATUS", "/file"))
+        asking.start()
+        asked.wait(10)
+        rest.close()
+        go_on.set()
+        asking.join()
+        assert not any(rest._idle.values())
+
+
+def test_an_answer_that_ends_in_the_middle_leaves_no_socket() -> None:
+    namenode = FakeNameNode(DATA)
+
+    def cut(request: Request) -> None:
+        request.close_connection = True
+        request.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 50\r\nConnection: close\r\n\r\n{")
+
+    namenode.operations |= {"GETFILESTATUS": cut, "MKDIRS": cut}
+    with serving(namenode):
+        rest = NameNodeRest([namenode.address], "me", TIMEOUT)
+        for ask in (lambda: rest.ask("GETFILESTATUS", "/"), lambda: rest.change("PUT", "MKDIRS", "/x")):
+            with pytest.raises(ServiceDown):
+                ask()
+        gc.collect()  # a socket left behind is a warning here, which is an error
+        rest.close()

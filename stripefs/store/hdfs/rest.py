@@ -11,6 +11,7 @@ whose answer is lost is not repeated but raises Unanswered: the caller looks whe
 from __future__ import annotations
 
 import collections
+import contextlib
 import http.client
 import json
 import threading
@@ -40,6 +41,7 @@ class NameNodeRest:
         self._user = user
         self._timeout = timeout
         self._active = 0
+        self._closed = False
         self._idle = {address: collections.deque[http.client.HTTPConnection]() for address in addresses}
         self._lock = threading.Lock()
 
@@ -69,10 +71,14 @@ class NameNodeRest:
         return beans[0] if isinstance(beans, list) and beans and isinstance(beans[0], dict) else {}
 
     def close(self) -> None:
-        """Close the pooled connections."""
-        for connections in self._idle.values():
-            while connections:
-                connections.pop().close()
+        """Close the pooled connections; those in use are closed when their answers have come."""
+        with self._lock:
+            self._closed = True
+            idle = [connection for connections in self._idle.values() for connection in connections]
+            for connections in self._idle.values():
+                connections.clear()
+        for connection in idle:
+            connection.close()
 
     def _first(self, method: str, target: str, where: str) -> dict[str, Any]:
         """The answer of the first NameNode that serves."""
@@ -128,8 +134,8 @@ class NameNodeRest:
                 raise self._down(address, error) from error
             try:
                 connection.request(method, target)
-                response = connection.getresponse()
-                return response.status, response.getheader("Content-Type", ""), response.read(_LARGEST_ANSWER)
+                with contextlib.closing(connection.getresponse()) as response:
+                    return response.status, response.getheader("Content-Type", ""), response.read(_LARGEST_ANSWER)
             except (OSError, http.client.HTTPException) as error:
                 why = reason(error, self._timeout) if isinstance(error, OSError) else repr(error)
                 raise Unanswered(f"NameNode http://{address} did not answer a change: {why}") from error
@@ -142,17 +148,19 @@ class NameNodeRest:
             connection, reused = self._connection(address)
             try:
                 connection.request(method, target)
-                response = connection.getresponse()
-                body = response.read(_LARGEST_ANSWER)
+                # Closed in any case: it holds the socket too, and would leave it to the collector.
+                with contextlib.closing(connection.getresponse()) as response:
+                    body = response.read(_LARGEST_ANSWER)
+                    reusable = response.isclosed() and not response.will_close
             except (OSError, http.client.HTTPException) as error:
                 connection.close()
                 if reused and not isinstance(error, TimeoutError):
                     continue
                 raise self._down(address, error) from error
-            if response.will_close or not response.isclosed():
-                connection.close()
-            else:
+            if reusable:
                 self._keep(address, connection)
+            else:
+                connection.close()
             return response.status, response.getheader("Content-Type", ""), body
 
     def _connection(self, address: str) -> tuple[http.client.HTTPConnection, bool]:
@@ -171,7 +179,7 @@ class NameNodeRest:
 
     def _keep(self, address: str, connection: http.client.HTTPConnection) -> None:
         with self._lock:
-            if len(self._idle[address]) < _IDLE_CONNECTIONS:
+            if not self._closed and len(self._idle[address]) < _IDLE_CONNECTIONS:
                 self._idle[address].append(connection)
                 return
         connection.close()
