@@ -8,7 +8,6 @@ from typing import Any
 
 import trio
 
-from stripefs.mount.holding import HoldingReader
 from stripefs.read import Reader
 from stripefs.settings import Settings, WriteSettings
 from stripefs.store.wrappers.striped import StripedStore
@@ -72,7 +71,7 @@ class Writing:
     def _make_tree(self, reader: Reader, state: State, options: dict[str, Any]) -> WritableTree:
         return WritableTree(
             self._store,
-            HoldingReader(reader, self._graves, self._versions),
+            reader,
             state=state,
             drafts=self._drafts,
             staging=self._staging,
