@@ -56,13 +56,13 @@ class Account:
         """`size` sealed bytes are no longer held."""
         assert 0 <= size <= self.sealed
         self.sealed -= size
-        self._budget.serve()
+        self._budget.returned(size)
 
     def drop(self, size: int) -> None:
         """`size` open bytes are no longer held."""
         assert 0 <= size <= self.open
         self.open -= size
-        self._budget.serve()
+        self._budget.returned(size)
 
     def cut(self) -> None:
         self._cut()
@@ -80,13 +80,10 @@ class Budget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.waits = 0
+        self.used = 0
         self._accounts: list[Account] = []
         self._queue: deque[_Waiter] = deque()
         self._serving = False
-
-    @property
-    def used(self) -> int:
-        return sum(account.held for account in self._accounts)
 
     @property
     def busy(self) -> int:
@@ -103,6 +100,7 @@ class Budget:
         if account.closed:
             raise DraftLost("the file is no longer being written")
         if not self._queue and self._fits(size):
+            self.used += size
             account.open += size
             return
         waiter = _Waiter(account, size)
@@ -114,6 +112,7 @@ class Budget:
         except trio.Cancelled:
             if waiter.served:
                 account.granted -= size
+                self.used -= size
             elif waiter in self._queue:
                 self._queue.remove(waiter)
             self.serve()
@@ -122,6 +121,11 @@ class Budget:
             raise DraftLost("the file is no longer being written")
         account.granted -= size
         account.open += size
+
+    def returned(self, size: int) -> None:
+        """`size` bytes are held no longer."""
+        self.used -= size
+        self.serve()
 
     def serve(self) -> None:
         """Hand out what is free, in order, and see that what is missing will come."""
@@ -133,6 +137,7 @@ class Budget:
                 first = self._queue[0]
                 if self._fits(first.size):
                     self._queue.popleft()
+                    self.used += first.size
                     first.account.granted += first.size
                     first.served = True
                     first.ready.set()
@@ -153,8 +158,7 @@ class Budget:
         self._accounts = [account for account in self._accounts if account.held or not account.closed]
 
     def _fits(self, size: int) -> bool:
-        used = self.used
-        return used + size <= self.limit or used == 0
+        return self.used + size <= self.limit or self.used == 0
 
     def _make_room(self, size: int) -> bool:
         """Whether something was cut: enough must be on its way back for a waiter of `size` bytes."""

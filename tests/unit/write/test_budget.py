@@ -59,6 +59,7 @@ def test_all_writers_finish_within_the_limit(writers, lazy):
         for size in sizes:
             await writer.write(size)
             assert budget.used <= max(LIMIT, size)
+            assert budget.used == sum(account.held for account in budget._accounts)
             if not lazy and writer.account.open > 30:
                 writer.seal()
         assert writer.done == sum(sizes)
