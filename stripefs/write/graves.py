@@ -1,18 +1,15 @@
 """Versions of striped files that were replaced or unlinked, and how long they stay readable.
 
-A reader that holds such a version knows its parts and goes on reading. The mount that took the name away buries the
-version here and deletes its parts `grace` seconds later, and not before the last handle of this mount has let go of it;
-handles of other mounts have the grace alone. A grave is a line in this process and survives nothing: what a mount that
-ended did not delete, `stripefs gc` finds. A stone, an empty file that is put among the parts at once, makes the version
-young, so that a gc spares it for a day however old its parts are.
+A reader that holds such a version, through this mount or another one, knows its parts and goes on reading. The mount
+that took the name away buries the version here and deletes its parts `grace` seconds later. A grave is a line in this
+process and survives nothing: what a mount that ended did not delete, `stripefs gc` finds. A stone, an empty file that
+is put among the parts at once, makes the version young, so that a gc spares it for a day however old its parts are.
 """
 
 from __future__ import annotations
 
-import contextlib
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 import trio
 
@@ -48,8 +45,6 @@ class Graves:
         self._new: list[tuple[str, float]] = []  # buried and not yet seen by `run`, and when each is due
         self._more = trio.Event()
         self._buried: set[str] = set()
-        self._held: Counter[str] = Counter()
-        self._free: dict[str, trio.Event] = {}  # of versions that are due and held
         self._limiter = trio.CapacityLimiter(_AT_ONCE)
         self.deleted = 0
 
@@ -72,29 +67,6 @@ class Graves:
             self._new.append((version, trio.current_time() + self._grace))
         self._more.set()
 
-    @contextlib.contextmanager
-    def holding(self, versions: Iterable[str]) -> Iterator[None]:
-        """While this lasts none of these versions is deleted."""
-        held = tuple(versions)
-        self.hold(held)
-        try:
-            yield
-        finally:
-            self.release(held)
-
-    def hold(self, versions: Iterable[str]) -> None:
-        """A handle of this mount reads these versions; `release` them once as often."""
-        self._held.update(versions)
-
-    def release(self, versions: Iterable[str]) -> None:
-        """Nothing is awaited and nothing raised, as handles are closed in odd places."""
-        for version in versions:
-            self._held[version] -= 1
-            if self._held[version] <= 0:
-                del self._held[version]
-                if version in self._free:
-                    self._free.pop(version).set()
-
     async def run(self) -> None:
         """Delete what is due, until cancelled; what is left then is left for gc."""
         async with trio.open_nursery() as nursery:
@@ -113,8 +85,6 @@ class Graves:
             _log.info("the replaced version %s could not be marked: %s", version, error)
         await trio.sleep_until(due)
         for tried in range(1, _TRIES + 1):
-            while version in self._held:
-                await self._free.setdefault(version, trio.Event()).wait()
             try:
                 await self._thread(remove_version, version)
             except StripefsError as error:

@@ -71,6 +71,7 @@ def files(place: Place, seconds: float) -> set[str]:
     place.file("d/.model.swp", b"an editor's", seconds)
     place.file(f"d/.rsync.{version(4)}.tmp", b"a program's own", seconds)
     place.file(f"d/.model.stripefs-{version(1)}-future", b"a newer program's", seconds)
+    place.file("d/..stripefs-layout", b"the layout of what is made in a directory", seconds)
     place.file("other/.stripefs/notes", b"the pool of another mount", seconds)
     place.file(f"other/.stripefs/{version(5)}/0", b"the pool of another mount", seconds)
     place.file(".stripefs/notes", b"not a version", seconds)

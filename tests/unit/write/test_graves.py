@@ -61,23 +61,6 @@ async def test_a_version_goes_when_its_grace_is_over(store: LocalStore, autojump
         nursery.cancel_scope.cancel()
 
 
-async def test_handles_of_this_mount_keep_it_longer(store: LocalStore, autojump_clock: trio.testing.MockClock) -> None:
-    graves = Graves(store, GRACE)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(graves.run)
-        with graves.holding([A, B]):
-            graves.hold([A])
-            graves.bury([A, B])
-            await trio.sleep(2 * GRACE)
-            assert versions(store) == [A, B]
-        await gone(store, B)
-        await trio.sleep(2 * GRACE)
-        assert versions(store) == [A]
-        graves.release([A])
-        await gone(store, A)
-        nursery.cancel_scope.cancel()
-
-
 async def test_no_grace_is_deleted_at_once(store: LocalStore, autojump_clock: trio.testing.MockClock) -> None:
     graves = Graves(store, 0)
     async with trio.open_nursery() as nursery:
