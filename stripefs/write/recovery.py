@@ -234,14 +234,14 @@ def _publish(
         if planned.base is not None:
             if not is_version_of(store, view, target, planned.base):
                 raise StaleVersion(f"{shown(target)} was changed meanwhile")
-            store.concat(target, [draft])
+            patiently(lambda: store.concat(target, [draft]))
             return
     else:
         _copy(store, draft, planned.pieces, keep)
     if planned.found.record.mode is not None and store.capabilities.attributes:
         store.set_attributes(draft, Attributes(mode=planned.found.record.mode))
     keep()
-    store.rename(draft, target, replace=there is not None)
+    patiently(lambda: store.rename(draft, target, replace=there is not None))
     for path in own:
         with contextlib.suppress(StoreError):  # gc finds it
             store.remove(path)
@@ -269,7 +269,7 @@ def _join(store: Store, draft: bytes, paths: Sequence[bytes], keep: Callable[[],
             store.rename(path, rest[index], replace=True)
     for at in range(0, len(rest), SOURCES_AT_ONCE):
         keep()
-        store.concat(draft, rest[at : at + SOURCES_AT_ONCE])
+        patiently(partial(store.concat, draft, rest[at : at + SOURCES_AT_ONCE]))  # replicas may be reported late
 
 
 def _copy(store: Store, draft: bytes, pieces: Sequence[tuple[bytes, int]], keep: Callable[[], None]) -> None:
