@@ -76,6 +76,7 @@ def _kill_in(mounted: Mounted, call: object, *arguments: object) -> None:
     eventually(lambda: mounted.status()["generation"], "the next worker")
 
 
+@pytest.mark.slow
 def test_changes_of_names_are_carried_on(mounts: Mounts) -> None:
     """Killed before the change was made, and, for mkdir, when it was made and not answered."""
     mounts.forgive(REPLACED)
