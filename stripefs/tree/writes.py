@@ -11,63 +11,37 @@ what a killed opener wrote is published by nobody (`stripefs.tree.opener`). RELE
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import logging
 import os
-import time
-from collections.abc import Callable
 
 import trio
 
 from stripefs.errors import (
     Busy,
     Exists,
-    IsADirectory,
     NotFound,
-    PermissionDenied,
     StaleVersion,
-    StripefsError,
-    Unsupported,
 )
 from stripefs.store.base import Attributes as Change
 from stripefs.store.base import Buffer, Identity, Kind, Status
-from stripefs.tree.attributes import AttributedTree
-from stripefs.tree.opener import Fate, Opener, fate, find_opener
+from stripefs.tree.drafting import DraftingTree
+from stripefs.tree.opener import Fate, Opener
 from stripefs.tree.pens import Pen, future, is_future
-from stripefs.tree.refusals import Lost
 from stripefs.tree.state import FileHandle, Node
 from stripefs.tree.tree import Attributes, UnknownHandle, require_file
 from stripefs.tree.unpublished import Unpublished
-from stripefs.write import Draft, Drafts, Layout
-from stripefs.write.staging import Staging
 
 __all__ = ["WritableTree"]
 
 _WISH = b"wish\0"
 """Begins the intent that is a wish: the path and the mark follow."""
 
-_log = logging.getLogger(__name__)
 
-_CLOSING = 5.0
-"""Seconds for which an open waits for a file that is about to be closed: the kernel does not wait for RELEASE."""
+class WritableTree(DraftingTree):
+    """All that a mount answers which can be written; its parts are those of `DraftingTree`."""
 
-
-class WritableTree(AttributedTree):
-    """`drafts` must be running. layout_of: the layout for a new file at a path, None for the usual one."""
-
-    def __init__(
-        self,
-        *arguments: object,
-        drafts: Drafts,
-        staging: Staging | None = None,
-        layout_of: Callable[[bytes], Layout | None] | None = None,
-        **options: object,
-    ) -> None:
-        super().__init__(*arguments, **options)  # type: ignore[arg-type]  # those of AttributedTree
-        self._drafts = drafts
-        self._staging = staging
-        self._layout_of = layout_of
+    def __init__(self, *arguments: object, **options: object) -> None:
+        super().__init__(*arguments, **options)  # type: ignore[arg-type]  # those of DraftingTree
         self._walked = Unpublished(self._store, self._pens)
         for number, intent in self._left:
             if intent.startswith(_WISH):
@@ -304,55 +278,6 @@ class WritableTree(AttributedTree):
             raise self._lost(node)
         return None
 
-    def _lost(self, node: Node) -> Lost:
-        return Lost(
-            f"{self.state.path(node.id)!r} was being written when the worker ended: what was not published is lost",
-            hint="close it and write it again",
-        )
-
-    async def _fate(self, pen: Pen) -> Fate:
-        return await trio.to_thread.run_sync(fate, pen.opener, pen.node)
-
-    async def _wait_until_free(self, path: bytes) -> None:
-        """Raises Busy where somebody writes the file, unless they have closed it and the kernel is yet to say so."""
-        pen = self._pens.at(path)
-        if pen is None:
-            return
-        if await self._fate(pen) is not Fate.HOLDS:
-            with trio.move_on_after(_CLOSING):
-                await pen.closed.wait()
-        if self._pens.at(path) is not None:
-            raise Busy(f"{path!r} is being written")
-
-    async def _begin(self, path: bytes, status: Status | None, flags: int, mode: int, thread: int) -> Pen:
-        """A pen for the file at `path`, whose version is `status` (None: there is none)."""
-        if status is not None and status.kind is not Kind.FILE:
-            raise IsADirectory(f"{path!r} is no regular file")
-        opener = await trio.to_thread.run_sync(find_opener, thread)
-        now = time.time_ns()
-        shown = status or Status(path.rpartition(b"/")[2], Kind.FILE, 0, now, now, mode & 0o7777)
-        draft, untouched = await self._draft(path, status, shown.mode, cut=bool(flags & os.O_TRUNC))
-        return Pen(0, path, draft, opener, shown, untouched=untouched)
-
-    async def _draft(self, path: bytes, status: Status | None, mode: int, *, cut: bool) -> tuple[Draft, bool]:
-        """What will be published, and whether it begins empty although the file is not."""
-        replacing = status.identity if status is not None else None
-        attributes = Change(mode=mode) if self._store.capabilities.attributes else None
-        layout: Layout | None = None
-        if named := await self._layouts.for_file(path):
-            layout = Layout(named)
-        elif self._layout_of is not None:
-            layout = self._layout_of(path)
-        self._calls.outdate(("stat", path))
-        if status is not None and not cut:
-            with contextlib.suppress(Unsupported):
-                draft = await self._drafts.begin(
-                    path, replacing=replacing, append=True, attributes=attributes, layout=layout
-                )
-                return draft, False
-        draft = await self._drafts.begin(path, replacing=replacing, attributes=attributes, layout=layout)
-        return draft, status is not None and not cut
-
     def _hold(self, pen: Pen, node: Node, flags: int) -> tuple[int, bool]:
         """A handle of a new pen, whose node is `node`. Nothing is awaited, so that nobody finds half of it."""
         pen.node = node.id
@@ -363,43 +288,6 @@ class WritableTree(AttributedTree):
         self.state.commit()
         # Without the kernel's page cache a file is written faster; only a shared mapping to write needs it.
         return handle, self._staging is None or flags & os.O_ACCMODE != os.O_RDWR
-
-    async def _publish(self, pen: Pen, *, final: bool) -> Status:
-        path = pen.path
-        assert path is not None
-        try:
-            status = await pen.publish(final=final)
-        finally:
-            self._changed(path)
-        if pen.owners is not None:
-            owners, pen.owners = pen.owners, None
-            try:
-                status = await self._set(path, owners)
-            except (PermissionDenied, Unsupported) as error:  # no reason to lose what was written
-                _log.warning("%s keeps the owner that the store gave it: %s", pen.name, error)
-        return status
-
-    async def _finish(self, pen: Pen) -> None:
-        """The last handle is closed."""
-        async with pen.lock:
-            try:
-                if pen.dirty and not pen.killed:
-                    pen.killed = await self._fate(pen) is Fate.KILLED
-                if pen.dirty and pen.killed:
-                    _log.warning("%s is not published: its writer was killed", pen.name)
-                elif pen.dirty:
-                    await self._publish(pen, final=True)
-            except StripefsError as error:
-                if not pen.told:
-                    _log.warning("%s", error)
-            finally:
-                await pen.close()
-                self._pens.remove(pen)
-
-    async def _before_rename(self, pen: Pen, status: Status | None) -> Status | None:
-        if pen.dirty and pen.complete:
-            return await self._publish(pen, final=False)
-        return status
 
     async def _set_written(self, pen: Pen, wanted: Change) -> None:
         if wanted == Change():

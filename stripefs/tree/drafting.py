@@ -1,0 +1,132 @@
+"""From a path to what is published at it: pens are made, publish, and are closed when their last handle is."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable
+
+import trio
+
+from stripefs.errors import Busy, IsADirectory, PermissionDenied, StripefsError, Unsupported
+from stripefs.store.base import Attributes as Change
+from stripefs.store.base import Kind, Status
+from stripefs.tree.attributes import AttributedTree
+from stripefs.tree.opener import Fate, fate, find_opener
+from stripefs.tree.pens import Pen
+from stripefs.tree.refusals import Lost
+from stripefs.tree.state import Node
+from stripefs.write import Draft, Drafts, Layout
+from stripefs.write.staging import Staging
+
+__all__ = ["DraftingTree"]
+
+_log = logging.getLogger(__name__)
+
+_CLOSING = 5.0
+"""Seconds for which an open waits for a file that is about to be closed: the kernel does not wait for RELEASE."""
+
+
+class DraftingTree(AttributedTree):
+    """`drafts` must be running. layout_of: the layout for a new file at a path, None for the usual one."""
+
+    def __init__(
+        self,
+        *arguments: object,
+        drafts: Drafts,
+        staging: Staging | None = None,
+        layout_of: Callable[[bytes], Layout | None] | None = None,
+        **options: object,
+    ) -> None:
+        super().__init__(*arguments, **options)  # type: ignore[arg-type]  # those of AttributedTree
+        self._drafts = drafts
+        self._staging = staging
+        self._layout_of = layout_of
+
+    def _lost(self, node: Node) -> Lost:
+        return Lost(
+            f"{self.state.path(node.id)!r} was being written when the worker ended: what was not published is lost",
+            hint="close it and write it again",
+        )
+
+    async def _fate(self, pen: Pen) -> Fate:
+        return await trio.to_thread.run_sync(fate, pen.opener, pen.node)
+
+    async def _wait_until_free(self, path: bytes) -> None:
+        """Raises Busy where somebody writes the file, unless they have closed it and the kernel is yet to say so."""
+        pen = self._pens.at(path)
+        if pen is None:
+            return
+        if await self._fate(pen) is not Fate.HOLDS:
+            with trio.move_on_after(_CLOSING):
+                await pen.closed.wait()
+        if self._pens.at(path) is not None:
+            raise Busy(f"{path!r} is being written")
+
+    async def _begin(self, path: bytes, status: Status | None, flags: int, mode: int, thread: int) -> Pen:
+        """A pen for the file at `path`, whose version is `status` (None: there is none)."""
+        if status is not None and status.kind is not Kind.FILE:
+            raise IsADirectory(f"{path!r} is no regular file")
+        opener = await trio.to_thread.run_sync(find_opener, thread)
+        now = time.time_ns()
+        shown = status or Status(path.rpartition(b"/")[2], Kind.FILE, 0, now, now, mode & 0o7777)
+        draft, untouched = await self._draft(path, status, shown.mode, cut=bool(flags & os.O_TRUNC))
+        return Pen(0, path, draft, opener, shown, untouched=untouched)
+
+    async def _draft(self, path: bytes, status: Status | None, mode: int, *, cut: bool) -> tuple[Draft, bool]:
+        """What will be published, and whether it begins empty although the file is not."""
+        replacing = status.identity if status is not None else None
+        attributes = Change(mode=mode) if self._store.capabilities.attributes else None
+        layout: Layout | None = None
+        if named := await self._layouts.for_file(path):
+            layout = Layout(named)
+        elif self._layout_of is not None:
+            layout = self._layout_of(path)
+        self._calls.outdate(("stat", path))
+        if status is not None and not cut:
+            with contextlib.suppress(Unsupported):
+                draft = await self._drafts.begin(
+                    path, replacing=replacing, append=True, attributes=attributes, layout=layout
+                )
+                return draft, False
+        draft = await self._drafts.begin(path, replacing=replacing, attributes=attributes, layout=layout)
+        return draft, status is not None and not cut
+
+    async def _publish(self, pen: Pen, *, final: bool) -> Status:
+        path = pen.path
+        assert path is not None
+        try:
+            status = await pen.publish(final=final)
+        finally:
+            self._changed(path)
+        if pen.owners is not None:
+            owners, pen.owners = pen.owners, None
+            try:
+                status = await self._set(path, owners)
+            except (PermissionDenied, Unsupported) as error:  # no reason to lose what was written
+                _log.warning("%s keeps the owner that the store gave it: %s", pen.name, error)
+        return status
+
+    async def _finish(self, pen: Pen) -> None:
+        """The last handle is closed."""
+        async with pen.lock:
+            try:
+                if pen.dirty and not pen.killed:
+                    pen.killed = await self._fate(pen) is Fate.KILLED
+                if pen.dirty and pen.killed:
+                    _log.warning("%s is not published: its writer was killed", pen.name)
+                elif pen.dirty:
+                    await self._publish(pen, final=True)
+            except StripefsError as error:
+                if not pen.told:
+                    _log.warning("%s", error)
+            finally:
+                await pen.close()
+                self._pens.remove(pen)
+
+    async def _before_rename(self, pen: Pen, status: Status | None) -> Status | None:
+        if pen.dirty and pen.complete:
+            return await self._publish(pen, final=False)
+        return status
