@@ -14,7 +14,7 @@ from stripefs.store.url import open_store
 from stripefs.store.wrappers.striped import StripedStore
 from tests.hdfs_instance import HdfsInstance
 from tests.mount.mounted import MIB, Mounts, drop_cache, eventually
-from tests.mount.programs import Place, calls, checkpoints, commands
+from tests.mount.programs import Place, Program, calls, checkpoints, commands
 from tests.mount.written import writable
 from tests.soak import command
 from tests.soak.writing import make_deaths, soak_writers
@@ -22,21 +22,16 @@ from tests.store.hdfs_places import HdfsPopulate, WebHdfs
 
 pytestmark = [pytest.mark.cluster, pytest.mark.mount, pytest.mark.root]
 
-PROGRAMS = (
+SAVING = (
     checkpoints.numpy_save,
     checkpoints.safetensors,
     checkpoints.torch_save,
     checkpoints.distributed_checkpoint,
     checkpoints.close_and_replace,
-    commands.cp,
-    commands.rsync,
-    commands.tar,
-    commands.dd,
-    calls.shell,
     calls.appending,
     calls.seeking_back,
-    calls.mapping,
 )
+COPYING = (commands.cp, commands.rsync, commands.tar, commands.dd, calls.shell, calls.mapping)
 
 
 @pytest.fixture
@@ -46,15 +41,17 @@ def mounts(tmp_path: Path) -> Iterator[Mounts]:
     made.close()
 
 
-@pytest.mark.parametrize("layout", ["concat", "striped"])
-def test_programs_save_to_hdfs(hdfs: HdfsInstance, mounts: Mounts, tmp_path: Path, layout: str) -> None:
+@pytest.mark.parametrize(("layout", "programs"), [("concat", SAVING + COPYING), ("striped", SAVING)])
+def test_programs_save_to_hdfs(
+    hdfs: HdfsInstance, mounts: Mounts, tmp_path: Path, layout: str, programs: tuple[Program, ...]
+) -> None:
     HdfsPopulate(WebHdfs(hdfs.web), f"/programs-{layout}")  # makes the directory
     url = f"{hdfs.url}/programs-{layout}"
     settings = writable(mounts, url, layout=layout, unit=MIB, staging=tmp_path / "staging", write_memory=64 * MIB)
     mounted = mounts.start(settings).wait_ready()
     store = StripedStore(open_store(StoreSettings(url=url)))
     try:
-        for program in PROGRAMS:
+        for program in programs:
             folder, aside = mounted.path / program.__name__, tmp_path / program.__name__
             folder.mkdir()
             aside.mkdir()
