@@ -292,7 +292,8 @@ def test_mount_helper_mounts_as_fstab_says(shell: Shell) -> None:
     options = "rw,_netdev,nofail,x-systemd.automount,noexec,range_size=1M"
     done = shell.run("source", "mnt", "-o", options, name="mount.stripefs")
     assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == "stripefs: mounting read-only; say ro in the options to silence this line\n"
+    said = "stripefs: mounting read-only; say ro in the options to silence this line, or writable to write\n"
+    assert done.stderr == said
     mount = kernel.find_mount(str(shell.mountpoint))
     assert mount is not None
     assert {"ro", "noexec", "nosuid", "nodev"} <= set(mount.options.split(","))
