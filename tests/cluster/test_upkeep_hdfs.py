@@ -62,12 +62,14 @@ async def test_a_writer_dies_and_its_file_comes_back(
             found = answer(0, "gc", url, "--dry-run")  # the writer lives, and a day has not passed
             assert found["removed"] == 0
             found = answer(0, "gc", url, "--force")
-            assert found["items"] == []
+            assert not [
+                item for item in found["items"] if draft.version in item["path"] or name.decode() in item["path"]
+            ]
             await draft.abandon(recoverable=True)
         assert answer(0, "gc", url)["removed"] == 0
         assert answer(0, "recover", f"{url}{name.decode()}", "--dry-run")["bytes"] == len(data)
         assert answer(0, "recover", f"{url}{name.decode()}")["complete"]
-        # Parts that the fsync did not name.
+        # Parts that the fsync did not name; what is younger than the store's clock can tell goes next time.
         assert {item["kind"] for item in answer(0, "gc", url, "--force")["items"]} <= {"part"}
         assert load(store, name) == data
     lease = take(store, b"/run/locked")
