@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,13 @@ from tests.hdfs_instance import HdfsInstance
 from tests.mount.mounted import MIB, REPLACED, Mounts, sha256
 
 pytestmark = [pytest.mark.cluster, pytest.mark.mount]
+
+
+@pytest.fixture
+def mounts(tmp_path: Path) -> Iterator[Mounts]:
+    made = Mounts(tmp_path)
+    yield made
+    made.close()
 
 
 @pytest.mark.parametrize("layout", ["concat", "striped", "plain"])
@@ -44,6 +52,10 @@ def test_a_checkpoint_is_saved(hdfs: HdfsInstance, mounts: Mounts, tmp_path: Pat
     found = os.stat(top / "step1" / "rank0")
     assert (found.st_mode & 0o777, found.st_mtime) == (0o600, 2000)
 
+    subprocess.run(["cp", "-r", str(top / "step1"), str(top / "step2")], check=True, timeout=120)
+    subprocess.run(["rm", "-r", str(top / "step2")], check=True, timeout=120)
+    assert not (top / "step2").exists()
+
     writer = os.open(top / "step1" / "rank0", os.O_WRONLY | os.O_TRUNC)
     os.write(writer, b"lost" * MIB)
     mounted.kill_worker()
@@ -51,6 +63,4 @@ def test_a_checkpoint_is_saved(hdfs: HdfsInstance, mounts: Mounts, tmp_path: Pat
         with pytest.raises(OSError, match="Input/output error"):
             call()
     assert sha256(top / "step1" / "rank0") == sha256(data)
-    subprocess.run(["rm", "-r", str(top)], check=True, timeout=120)
-    assert not top.exists()
     assert mounted.stop() == 0
