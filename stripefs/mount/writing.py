@@ -64,6 +64,7 @@ class Writing:
                     with trio.move_on_after(_LAST_WORK):
                         await tree.aclose()
                         await self._drafts.aclose()
+                        await self._graves.settle()
                     nursery.cancel_scope.cancel()
         if self._staging is not None:
             self._staging.close()

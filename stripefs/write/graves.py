@@ -44,7 +44,8 @@ class Graves:
         self._own = own
         self._new: list[tuple[str, float]] = []  # buried and not yet seen by `run`, and when each is due
         self._more = trio.Event()
-        self._buried: set[str] = set()
+        self._buried: dict[str, float] = {}  # when each is due
+        self._gone = trio.Event()  # set, and replaced, whenever there is one less
         self._limiter = trio.CapacityLimiter(_AT_ONCE)
         self.deleted = 0
 
@@ -60,11 +61,11 @@ class Graves:
         """
         if pool not in (self._own, POOL):
             return
-        for version in set(versions) - self._buried:
+        for version in set(versions) - self._buried.keys():
             if not is_version(version):
                 raise ValueError(f"{version!r} is no version")
-            self._buried.add(version)
-            self._new.append((version, trio.current_time() + self._grace))
+            self._buried[version] = due = trio.current_time() + self._grace
+            self._new.append((version, due))
         self._more.set()
 
     async def run(self) -> None:
@@ -76,6 +77,12 @@ class Graves:
                 new, self._new = self._new, []
                 for version, due in new:
                     nursery.start_soon(self._keep, version, due)
+
+    async def settle(self) -> None:
+        """Wait until those whose time has come by now are gone, or given up; `run` must be running."""
+        now = trio.current_time()
+        while any(due <= now for due in self._buried.values()):
+            await self._gone.wait()
 
     async def _keep(self, version: str, due: float) -> None:
         """A grave from the stone to its end."""
@@ -95,7 +102,9 @@ class Graves:
             else:
                 self.deleted += 1
                 break
-        self._buried.discard(version)
+        del self._buried[version]
+        self._gone.set()
+        self._gone = trio.Event()
 
     async def _thread(self, call: Callable[[Store, str], None], version: str) -> None:
         await trio.to_thread.run_sync(call, self._store, version, abandon_on_cancel=True, limiter=self._limiter)

@@ -70,6 +70,19 @@ async def test_no_grace_is_deleted_at_once(store: LocalStore, autojump_clock: tr
         nursery.cancel_scope.cancel()
 
 
+async def test_what_is_due_can_be_waited_for(store: LocalStore) -> None:
+    due, kept = Graves(store, 0), Graves(store, GRACE)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(due.run)
+        nursery.start_soon(kept.run)
+        kept.bury([B])
+        due.bury([A])
+        await due.settle()
+        await kept.settle()
+        assert versions(store) == [B]
+        nursery.cancel_scope.cancel()
+
+
 class Refusing(WrappedStore):
     NAME = "refusing"
     PARAMETERS: ClassVar[dict[str, Parser]] = {}
