@@ -24,7 +24,7 @@ from stripefs.store.libhdfs import (
 from tests.hdfs_instance import HdfsInstance
 from tests.store.hdfs_places import HdfsPopulate, WebHdfs
 from tests.store.material import content
-from tests.store.test_hdfs_conformance import HdfsConformance
+from tests.store.test_hdfs_conformance import HdfsReadConformance
 
 SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
 
@@ -45,13 +45,13 @@ def libhdfs_environment() -> Iterator[None]:
 
 @pytest.mark.cluster
 @pytest.mark.usefixtures("libhdfs_environment")
-class TestLibhdfs(HdfsConformance):
+class TestLibhdfs(HdfsReadConformance):
     transport = "libhdfs"
 
 
 @pytest.mark.cluster
 @pytest.mark.usefixtures("libhdfs_environment")
-class TestLibhdfsAlone(HdfsConformance):
+class TestLibhdfsAlone(HdfsReadConformance):
     """A cluster whose WebHDFS cannot be reached: metadata come from hdfs-native."""
 
     transport = "libhdfs"
