@@ -48,13 +48,7 @@ def environment(cluster: Cluster, scale: Scale, rounds: int, touch: float) -> di
     `touch` is what `first_touch` answered before the first run.
     """
     return {
-        "kernel": platform.release(),
-        "cpu": cpu_model(),
-        "cpus": os.cpu_count(),
-        "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // MIB,
-        "first_touch_s_per_gib": round(touch, 2),
-        "load_15min": round(os.getloadavg()[2], 2),
-        "python": platform.python_version(),
+        **machine(touch),
         "packages": packages(),
         "hadoop": "3.4.2",
         "rclone": RCLONE_VERSION if scale.rclone else None,
@@ -64,6 +58,19 @@ def environment(cluster: Cluster, scale: Scale, rounds: int, touch: float) -> di
         "budget_mib": scale.budget // MIB,
         "rounds": rounds,
         "quick": scale.quick,
+    }
+
+
+def machine(touch: float) -> dict[str, Any]:
+    """Facts of the machine, for any benchmark's document; `touch` as `first_touch` answered it."""
+    return {
+        "kernel": platform.release(),
+        "cpu": cpu_model(),
+        "cpus": os.cpu_count(),
+        "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // MIB,
+        "first_touch_s_per_gib": round(touch, 2),
+        "load_15min": round(os.getloadavg()[2], 2),
+        "python": platform.python_version(),
     }
 
 

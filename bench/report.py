@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from bench.plan import CASES, ratios
 from bench.results import Document, Ratio, Row
 
-__all__ = ["chart", "columns", "insert", "markdown", "pipes", "text"]
+__all__ = ["chart", "columns", "insert", "markdown", "pipes", "ratio_cells", "text"]
 
-_BOUNDS = {plan.name: plan for plan in ratios() if plan.bound}
-_MEMORY = "memory_over_budget_mib"
-_MEMORY_BOUND = 150.0
+_TARGETS = {plan.name: (plan.bound, plan.at_least) for plan in ratios() if plan.bound} | {
+    "memory_over_budget_mib": (150.0, False)
+}
 _METRICS = ("throughput", "time", "cpu_per_gb", "datanode_cpu_per_gb", "peak_pss")
 _ROW_HEAD = [
     "case",
@@ -101,21 +101,21 @@ def chart(document: Document, file: Path) -> None:
     plt.close(figure)
 
 
+def ratio_cells(found: Sequence[Ratio], targets: Mapping[str, tuple[float, bool]]) -> list[list[str]]:
+    """A head and a line for each ratio. targets: by name, the bound and whether it is the least that is asked for."""
+    cells = [["ratio", "value", "low", "high", "target", ""]]
+    for ratio in found:
+        verdict = ["", ""]
+        if ratio.name in targets:
+            bound, at_least = targets[ratio.name]
+            met = ratio.value >= bound if at_least else ratio.value <= bound
+            verdict = [f"{'≥' if at_least else '≤'} {bound:g}", "met" if met else "missed"]
+        cells.append([ratio.name, f"{ratio.value:.3g}", f"{ratio.low:.3g}", f"{ratio.high:.3g}", *verdict])
+    return cells
+
+
 def _ratio_cells(found: Sequence[Ratio]) -> list[list[str]]:
-    targets_first = sorted(found, key=lambda ratio: ratio.name not in _BOUNDS and ratio.name != _MEMORY)
-    head = ["ratio", "value", "low", "high", "target", ""]
-    return [head] + [[r.name, f"{r.value:.3g}", f"{r.low:.3g}", f"{r.high:.3g}", *_verdict(r)] for r in targets_first]
-
-
-def _verdict(ratio: Ratio) -> list[str]:
-    if ratio.name == _MEMORY:
-        bound, at_least = _MEMORY_BOUND, False
-    elif ratio.name in _BOUNDS:
-        bound, at_least = _BOUNDS[ratio.name].bound, _BOUNDS[ratio.name].at_least
-    else:
-        return ["", ""]
-    met = ratio.value >= bound if at_least else ratio.value <= bound
-    return [f"{'≥' if at_least else '≤'} {bound:g}", "met" if met else "missed"]
+    return ratio_cells(sorted(found, key=lambda ratio: ratio.name not in _TARGETS), _TARGETS)
 
 
 def _row_cells(document: Document) -> list[list[str]]:

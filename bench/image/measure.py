@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import compileall
 import os
-import platform
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.cluster import ROOT
-from bench.environment import cpu_model, first_touch, version
+from bench.environment import first_touch, machine, version
 from bench.image import container, lazy, link, local
 from bench.image.changed import lz4_of_new
 from bench.image.lazy import Host, host
@@ -313,13 +312,7 @@ def _environment(session: _Session) -> dict[str, Any]:
         session.say(f"the link at {rate / MB:g} MB/s: {found[f'{rate / MB:g}']}")
     first, tree = session.first, session.tree
     return {
-        "kernel": platform.release(),
-        "cpu": cpu_model(),
-        "cpus": os.cpu_count(),
-        "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // MIB,
-        "first_touch_s_per_gib": round(first_touch(), 2),
-        "load_15min": round(os.getloadavg()[2], 2),
-        "python": platform.python_version(),
+        **machine(first_touch()),
         "tools": {name: _tool(name) for name in ("skopeo", "umoci", "runc")},
         "image": {
             "name": session.options.recipe.name,

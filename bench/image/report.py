@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from bench.image.plan import CASES, SYSTEMS, case, ratios
-from bench.report import columns, pipes
-from bench.results import Document, Ratio, Row
+from bench.report import columns, pipes, ratio_cells
+from bench.results import Document, Row
 
 __all__ = ["chart", "markdown", "marks", "text"]
 
-_TARGETS = {plan.name: plan for plan in ratios() if plan.bound}
+_TARGETS = {plan.name: (plan.bound, plan.at_least) for plan in ratios() if plan.bound}
 _COLUMNS = {
     "time": ("s", 2),
     "inside": ("s inside", 2),
@@ -29,7 +29,10 @@ _COLUMNS = {
 
 def text(document: Document) -> str:
     """Both tables in columns, and the notes."""
-    return "\n\n".join([columns(_ratio_cells(document.ratios)), columns(_row_cells(document)), *document.notes]) + "\n"
+    return (
+        "\n\n".join([columns(ratio_cells(document.ratios, _TARGETS)), columns(_row_cells(document)), *document.notes])
+        + "\n"
+    )
 
 
 def markdown(document: Document) -> str:
@@ -46,7 +49,9 @@ def markdown(document: Document) -> str:
         f"first touch of memory {facts['first_touch_s_per_gib']:g} s/GiB; load {facts['load_15min']}."
     )
     notes = ["\n".join(f"- {note}" for note in document.notes)] if document.notes else []
-    return "\n\n".join([head, pipes(_ratio_cells(document.ratios)), pipes(_row_cells(document)), *notes]) + "\n"
+    return (
+        "\n\n".join([head, pipes(ratio_cells(document.ratios, _TARGETS)), pipes(_row_cells(document)), *notes]) + "\n"
+    )
 
 
 def marks(document: Document) -> str:
@@ -88,19 +93,6 @@ def chart(document: Document, file: Path) -> None:
     figure.tight_layout()
     figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)  # same numbers, same file
     plt.close(figure)
-
-
-def _ratio_cells(found: Sequence[Ratio]) -> list[list[str]]:
-    head = ["ratio", "value", "low", "high", "target", ""]
-    return [head] + [[r.name, f"{r.value:.3g}", f"{r.low:.3g}", f"{r.high:.3g}", *_verdict(r)] for r in found]
-
-
-def _verdict(ratio: Ratio) -> list[str]:
-    if ratio.name not in _TARGETS:
-        return ["", ""]
-    plan = _TARGETS[ratio.name]
-    met = ratio.value >= plan.bound if plan.at_least else ratio.value <= plan.bound
-    return [f"{'≥' if plan.at_least else '≤'} {plan.bound:g}", "met" if met else "missed"]
 
 
 def _row_cells(document: Document) -> list[list[str]]:

@@ -8,8 +8,6 @@ its round right after that of `write`, whose files it reads.
 
 from __future__ import annotations
 
-import os
-import platform
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +17,7 @@ from typing import Any
 from bench import peers
 from bench.cluster import BenchError, Cluster, running
 from bench.data import GIB, MIB
-from bench.environment import cpu_model, first_touch, packages, version
+from bench.environment import first_touch, machine, packages, version
 from bench.image.plan import sum_up
 from bench.results import UNITS, Document, Key, Samples
 from bench.write.lab import WriteLab
@@ -173,13 +171,7 @@ def _rclone(options: Options, notes: list[str], say: Say) -> Path | None:
 def _environment(cluster: Cluster, options: Options, rounds: int, rclone: Path | None) -> dict[str, Any]:
     """Facts as JSON values; sizes in MiB, rates in MB/s, load as the kernel's average of 15 minutes."""
     return {
-        "kernel": platform.release(),
-        "cpu": cpu_model(),
-        "cpus": os.cpu_count(),
-        "memory_mib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // MIB,
-        "first_touch_s_per_gib": round(first_touch(), 2),
-        "load_15min": round(os.getloadavg()[2], 2),
-        "python": platform.python_version(),
+        **machine(first_touch()),
         "packages": packages(),
         "hadoop": "3.4.2",
         "rclone": peers.RCLONE_VERSION if rclone else None,

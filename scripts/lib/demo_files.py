@@ -58,11 +58,11 @@ def timed(what: str, read: Callable[[], str]) -> tuple[str, float]:
     return digest, seconds
 
 
-def one_after_another(store: Store) -> str:
+def one_after_another(store: Store, name: str = FILE.name, size: int = SIZE) -> str:
     """What a client without read-ahead does: the next piece when the last has come."""
     digest = hashlib.sha256()
-    with closing(store.open(b"/" + FILE.name.encode())) as handle:
-        for offset in range(0, SIZE, BLOCK):
+    with closing(store.open(b"/" + name.encode())) as handle:
+        for offset in range(0, size, BLOCK):
             digest.update(handle.read(offset, BLOCK))
     return digest.hexdigest()
 

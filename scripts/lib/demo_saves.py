@@ -10,7 +10,7 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import quote
 
-from demo_files import BLOCK, HOSTS, RATE, STRIPEFS
+from demo_files import BLOCK, HOSTS, RATE, STRIPEFS, one_after_another, plain_file
 from demo_tools import Failed, command, say
 
 from bench import cluster
@@ -43,9 +43,9 @@ def demonstrate(url: str, folder: Path) -> None:
         for piece in pieces():
             expected.update(piece)
         found: dict[str, str] = {}
-        loaded = timed("one stream", lambda: found.update(one=one_after_another(store)))
+        loaded = timed("one stream", lambda: found.update(one=one_after_another(store, _ONE, SIZE)))
     command(STRIPEFS, "mount", url, mountpoint)
-    again = timed("the mount", lambda: found.update(mount=digest(mountpoint / _SAVED)))
+    again = timed("the mount", lambda: found.update(mount=plain_file(mountpoint / _SAVED)))
     same = set(found.values()) == {expected.hexdigest()}
     say("speed-up", f"{loaded / again:.1f} times, the same bytes: {'yes' if same else 'NO'}")
     say("more", f"{STRIPEFS} mount --help; docs/semantics.md")
@@ -81,20 +81,6 @@ def save(path: Path) -> None:
             file.write(piece)
         file.flush()
         os.fsync(file.fileno())
-
-
-def one_after_another(store: Store) -> str:
-    """What a client without read-ahead does: the next piece when the last has come."""
-    found = hashlib.sha256()
-    with closing(store.open(b"/" + _ONE.encode())) as handle:
-        for offset in range(0, SIZE, BLOCK):
-            found.update(handle.read(offset, BLOCK))
-    return found.hexdigest()
-
-
-def digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def simulated(folder: Path) -> str:

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,6 +10,7 @@ import click
 from stripefs.cli.border import tell
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
 from stripefs.cli.places import opened_source, place
+from stripefs.cli.showing import shown, status_line
 from stripefs.errors import StoreError
 from stripefs.units import format_size
 
@@ -21,8 +18,6 @@ if TYPE_CHECKING:
     from stripefs.write.collect import Collected
 
 __all__ = ["command", "describe"]
-
-_EVERY = 0.1  # seconds between two drawings of the progress
 
 _WHY = {
     "young": "too young",
@@ -52,21 +47,21 @@ def command(ctx: click.Context, source: str, dry_run: bool, force: bool, as_json
     from stripefs.write.collect import Collection
 
     logs.configure("text", settings.mount.log_level if "log-level" in given(ctx) else "error")
-    with opened_source(settings, inside) as store, _progress() as looking:
+    with opened_source(settings, inside) as store, status_line() as show:
         view = StripedStore(store)
-        found = Collection(store, view, force=force, dry_run=dry_run, tell=looking).run()
+        found = Collection(store, view, force=force, dry_run=dry_run, tell=lambda path: show(shown(path))).run()
     if as_json:
         click.echo(json.dumps(as_dict(store.url, found, dry_run=dry_run, force=force), indent=2))
     else:
         click.echo(describe(found, dry_run=dry_run))
     for path, error in found.trouble:
-        tell(f"{_shown(path)}: {error.removeprefix(_shown(path) + ': ')}")
+        tell(f"{shown(path)}: {error.removeprefix(shown(path) + ': ')}")
     return StoreError.exit_code if found.trouble else 0
 
 
 def describe(found: Collected, *, dry_run: bool) -> str:
     """What was done, for people; a dry run names everything that would go."""
-    lines = [f"{_shown(item.path)}  {item.kind.value}, {format_size(item.length)}" for item in found.items]
+    lines = [f"{shown(item.path)}  {item.kind.value}, {format_size(item.length)}" for item in found.items]
     if len(found.items) < found.removed:
         lines.append(f"and {found.removed - len(found.items)} more")
     lines = lines if dry_run else []
@@ -75,7 +70,7 @@ def describe(found: Collected, *, dry_run: bool) -> str:
         for verdict, (count, size) in sorted(found.kept.items(), key=lambda each: each[0].value)
     )
     lines.append(f"{found.removed} ({format_size(found.size)}) {'would go' if dry_run else 'removed'}{kept}")
-    lines += [f"stripefs recover could bring back {_shown(path)}" for path in found.recoverable]
+    lines += [f"stripefs recover could bring back {shown(path)}" for path in found.recoverable]
     return "\n".join(lines)
 
 
@@ -87,33 +82,8 @@ def as_dict(source: str, found: Collected, *, dry_run: bool, force: bool) -> dic
         "force": force,
         "removed": found.removed,
         "bytes": found.size,
-        "items": [{"path": _shown(i.path), "kind": i.kind.value, "bytes": i.length} for i in found.items],
+        "items": [{"path": shown(i.path), "kind": i.kind.value, "bytes": i.length} for i in found.items],
         "kept": {verdict.value: {"count": count, "bytes": size} for verdict, (count, size) in found.kept.items()},
-        "recoverable": list(map(_shown, found.recoverable)),
-        "trouble": [{"path": _shown(path), "error": error} for path, error in found.trouble],
+        "recoverable": list(map(shown, found.recoverable)),
+        "trouble": [{"path": shown(path), "error": error} for path, error in found.trouble],
     }
-
-
-@contextmanager
-def _progress() -> Iterator[Callable[[bytes], None]]:
-    """Where gc is, on standard error where a person may be looking, else nothing."""
-    if not sys.stderr.isatty():
-        yield lambda _path: None
-        return
-    drawn = 0.0
-
-    def looking(path: bytes) -> None:
-        nonlocal drawn
-        if time.monotonic() - drawn >= _EVERY:
-            drawn = time.monotonic()
-            sys.stderr.write(f"\r{_shown(path)[:78]}\x1b[K")
-            sys.stderr.flush()
-
-    try:
-        yield looking
-    finally:
-        sys.stderr.write("\r\x1b[K")
-
-
-def _shown(path: bytes) -> str:
-    return path.decode("utf-8", "backslashreplace")

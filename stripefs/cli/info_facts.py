@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
+from stripefs.cli.showing import shown
 from stripefs.errors import IsADirectory, StoreError
 from stripefs.layout.striped import Manifest
 from stripefs.store.base import Block, Kind, Store
@@ -84,9 +85,9 @@ def gather(store: Store, path: bytes) -> Facts:
     """
     status = store.stat(path)
     if status.kind is Kind.DIRECTORY:
-        raise IsADirectory(f"{_shown(path)} is a directory", hint="name a file")
+        raise IsADirectory(f"{shown(path)} is a directory", hint="name a file")
     manifest = StripedStore(store).manifest(path)
-    facts = Facts(store.url, _shown(path), "ordinary", status.length)
+    facts = Facts(store.url, shown(path), "ordinary", status.length)
     facts.live = sum(host.live for host in store.hosts())
     if manifest is not None:
         _of_striped(facts, store, manifest)
@@ -140,7 +141,3 @@ def _count(facts: Facts, blocks: Sequence[Block]) -> None:
         for host in block.hosts:
             held[host] += block.length
     facts.hosts = dict(held)
-
-
-def _shown(path: bytes) -> str:
-    return path.decode("utf-8", "backslashreplace")

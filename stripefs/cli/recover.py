@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,6 +10,7 @@ import click
 from stripefs.cli.border import tell
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
 from stripefs.cli.places import opened_file, place
+from stripefs.cli.showing import shown, status_line
 from stripefs.errors import ConfigError, StoreError
 from stripefs.units import format_size
 
@@ -47,7 +45,14 @@ def command(ctx: click.Context, path: str, to: str, dry_run: bool, as_json: bool
     from stripefs.write.recovery import recover
 
     logs.configure("text", settings.mount.log_level if "log-level" in given(ctx) else "error")
-    with opened_file(settings, inside) as (store, file), _bar() as progress:
+    with opened_file(settings, inside) as (store, file), status_line() as show:
+        checked = 0
+
+        def progress(size: int) -> None:
+            nonlocal checked
+            checked += size
+            show(f"checked {format_size(checked)}")
+
         target = join(split(file)[0], name) if name else b""
         plan = recover(store, StripedStore(store), file, to=target, dry_run=dry_run, progress=progress)
     if as_json:
@@ -55,9 +60,9 @@ def command(ctx: click.Context, path: str, to: str, dry_run: bool, as_json: bool
     else:
         whole = format_size(plan.found.record.length)
         size = whole if plan.complete else f"the first {format_size(plan.length)} of {whole}"
-        click.echo(f"{size} {'can be recovered' if dry_run else f'recovered as {_shown(target or file)}'}")
+        click.echo(f"{size} {'can be recovered' if dry_run else f'recovered as {shown(target or file)}'}")
     if not plan.complete:
-        tell(f"the rest of {_shown(file)} is lost: {plan.lost}")
+        tell(f"the rest of {shown(file)} is lost: {plan.lost}")
         return StoreError.exit_code
     return 0
 
@@ -66,8 +71,8 @@ def as_dict(source: str, plan: Plan, target: bytes, *, dry_run: bool) -> dict[st
     """The --json form; sizes in bytes."""
     return {
         "source": source,
-        "path": _shown(plan.found.file),
-        "target": _shown(target),
+        "path": shown(plan.found.file),
+        "target": shown(target),
         "dry_run": dry_run,
         "layout": plan.found.record.layout,
         "bytes": plan.length,
@@ -75,27 +80,3 @@ def as_dict(source: str, plan: Plan, target: bytes, *, dry_run: bool) -> dict[st
         "complete": plan.complete,
         "lost": plan.lost,
     }
-
-
-@contextmanager
-def _bar() -> Iterator[Callable[[int], None]]:
-    """How much was read and compared, on standard error where a person may be looking, else nothing."""
-    if not sys.stderr.isatty():
-        yield lambda _size: None
-        return
-    done = 0
-
-    def progress(size: int) -> None:
-        nonlocal done
-        done += size
-        sys.stderr.write(f"\rchecked {format_size(done)}\x1b[K")
-        sys.stderr.flush()
-
-    try:
-        yield progress
-    finally:
-        sys.stderr.write("\r\x1b[K")
-
-
-def _shown(path: bytes) -> str:
-    return path.decode("utf-8", "backslashreplace")
