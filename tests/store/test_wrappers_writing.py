@@ -60,6 +60,20 @@ def test_a_placed_file_keeps_its_place_in_every_process(local: LocalStore) -> No
     assert status == other.stat(b"/below/file")
 
 
+def test_an_open_file_is_read_without_another_look_for_its_place(
+    local: LocalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local.put(b"/older", [content(200 * KIB)])  # it was not written through the wrapper: nothing says where it is
+    handle = spread(local).open(b"/older")
+    asked: list[bytes] = []
+    monkeypatch.setattr(local, "get", asked.append)
+    monkeypatch.setattr(local, "open", asked.append)
+    for offset in range(0, 200 * KIB, 50 * KIB):
+        handle.read(offset, 50 * KIB)
+    handle.close()
+    assert asked == []
+
+
 def test_joined_files_keep_their_blocks(local: LocalStore) -> None:
     store = spread(local)
     for number in range(3):

@@ -127,7 +127,7 @@ class ThrottledStore(WrappedStore):
         blocks = [
             (block.length, block.hosts)
             for path, status in files
-            for block in self.blocks(path, status, 0, status.length)
+            for block in self.blocks(path, status, self.layout(status), 0, status.length)
         ]
         super().concat(target, sources)
         for _, status in files:
@@ -145,17 +145,22 @@ class ThrottledStore(WrappedStore):
         """`status` as a file in blocks; other kinds as they are. `names` are those of `Places`."""
         if status.kind is not Kind.FILE:
             return status
-        layout = self._places.of(status, names) if self._places else None
+        return self.spread_as(status, self.layout(status, names))
+
+    def spread_as(self, status: Status, layout: Layout | None) -> Status:
         if layout is None:
             return replace(status, block_size=self._block_size, replication=self._replication)
         return replace(status, block_size=layout.block_size, replication=layout.replication)
 
-    def blocks(self, path: bytes, status: Status, offset: int, length: int) -> list[Block]:
-        """The blocks of the file `status` that overlap the range, whole."""
+    def layout(self, status: Status, names: frozenset[bytes] | None = None) -> Layout | None:
+        """Where the file `status` was put, at the cost of a look into the store; None: where the seed says."""
+        return self._places.of(status, names) if self._places else None
+
+    def blocks(self, path: bytes, status: Status, layout: Layout | None, offset: int, length: int) -> list[Block]:
+        """The blocks of the file `status`, as `spread_as` made it, that overlap the range, whole."""
         end, size = status.length, status.block_size
         if length <= 0 or offset >= end:
             return []
-        layout = self._places.of(status) if self._places else None
         if layout is not None:
             return layout.overlapping(offset, length)
         indexes = range(offset // size, -(-min(end, offset + length) // size))
@@ -238,12 +243,13 @@ class _ThrottledSink(WrappedSink):
 class _ThrottledHandle(WrappedHandle):
     def __init__(self, store: ThrottledStore, path: bytes, inner: Handle) -> None:
         super().__init__(inner)
-        self.status = store.spread(inner.status)
+        self._layout = store.layout(inner.status)  # once: every read asks for its blocks
+        self.status = store.spread_as(inner.status, self._layout)
         self._store = store
         self._path = path
 
     def locate(self, offset: int, length: int) -> Sequence[Block]:
-        return self._store.blocks(self._path, self.status, offset, length)
+        return self._store.blocks(self._path, self.status, self._layout, offset, length)
 
     def read(self, offset: int, length: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
         check_range(self.status, offset, length)
