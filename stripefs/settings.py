@@ -25,6 +25,7 @@ __all__ = [
     "StoreSettings",
     "WriteSettings",
     "default_budget",
+    "default_write_memory",
     "mount_settings",
     "redact",
     "write_settings",
@@ -67,15 +68,15 @@ class ReadSettings(NamedTuple):
 class WriteSettings(NamedTuple):
     """How files are written, where the mount lets anybody write. Sizes in bytes, times in seconds.
 
-    layout_for: (shell pattern, layout) in the order in which they are tried; see `layout_of`. staging: a local folder
-    for files that are not written from start to end, "" for none. trust_pool: absolute paths in the store, beside the
-    mount's own pool, whose parts a striped file may name.
+    memory 0 means `default_write_memory()`. layout_for: (shell pattern, layout) in the order in which they are tried;
+    see `layout_of`. staging: a local folder for files that are not written from start to end, "" for none. trust_pool:
+    absolute paths in the store, beside the mount's own pool, whose parts a striped file may name.
     """
 
     layout: str = "concat"
     layout_for: tuple[tuple[str, str], ...] = ()
     unit: int = 4 * MIB
-    memory: int = 256 * MIB
+    memory: int = 0
     staging: str = ""
     staging_size: int = 16 * GIB
     grace: float = 600.0  # how long a replaced striped version stays for those who hold it
@@ -163,6 +164,11 @@ def default_budget() -> int:
     """
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(64 * MIB, min(GIB, min([total, *_cgroup_limits()]) // 8))
+
+
+def default_write_memory() -> int:
+    """Half of `default_budget()`, in bytes: reading and writing together take less than a fifth of the memory."""
+    return default_budget() // 2
 
 
 def _cgroup_limits() -> list[int]:

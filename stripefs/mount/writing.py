@@ -9,7 +9,7 @@ from typing import Any
 import trio
 
 from stripefs.read import Reader
-from stripefs.settings import Settings, WriteSettings
+from stripefs.settings import Settings, WriteSettings, default_write_memory
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.tree import State
 from stripefs.tree.writes import WritableTree
@@ -99,7 +99,7 @@ def _policy(wanted: WriteSettings, io_timeout: float) -> WritePolicy:
     return WritePolicy(
         layout=Layout(wanted.layout),
         unit=wanted.unit,
-        memory=wanted.memory,
+        memory=wanted.memory or default_write_memory(),
         grace=wanted.grace,
         io_timeout=io_timeout,
     )

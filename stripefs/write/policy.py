@@ -1,7 +1,7 @@
 """Which layout, how many parts, how long each: pure arithmetic over what the store can do and the memory at hand.
 
 A part stays in memory until the store has acknowledged all of it, so that it can be written again elsewhere when its
-host fails. Two parts for each host make up the memory: one flows while the other fills, or closes.
+host fails. PARTS_PER_HOST of them make up the memory: one fills, one waits, one flows, one is being closed.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ LONGEST_PART = 64 * MIB
 
 MEMORY_PER_PART = 8 * MIB
 """Least memory of a part that is written beside others."""
+
+PARTS_PER_HOST = 4
 
 UNPLACED_WIDTH = 4
 """Parts side by side where the store says nothing of its hosts."""
@@ -40,7 +42,7 @@ class WritePolicy:
 
     layout: Layout = Layout.CONCAT
     unit: int = 4 * MIB
-    memory: int = 256 * MIB
+    memory: int = 512 * MIB
     small: int = 8 * MIB
     grace: float = 600.0
     io_timeout: float = 90.0
@@ -90,7 +92,7 @@ def striped_shape(policy: WritePolicy, hosts: int, share: int, done: int, block:
     where the store's own blocks (`block` bytes, 0: it has none) are shorter: one pipeline that can fail, not several.
     """
     width = max(1, min(hosts or UNPLACED_WIDTH, share // MEMORY_PER_PART))
-    units = min(share // (2 * width), LONGEST_PART) // policy.unit
+    units = min(share // (PARTS_PER_HOST * width), LONGEST_PART) // policy.unit
     length = policy.unit * max(1, min(units, 1 << min(done, 30)))
     with_table = -(-length // MIB) * MIB + MIB  # the table has 8 bytes for each MiB, or for each unit if that is less
     return Shape(width, length, policy.unit, with_table if 0 < block < with_table else 0)
@@ -102,7 +104,7 @@ def concat_shape(hosts: int, share: int, block: int) -> Shape:
     Blocks shorter than the store's burden its NameNode, and so do parts of less than a block. They are halved only
     down to LONGEST_PART, where the memory would hold too few parts otherwise.
     """
-    wanted = min(share // (2 * (hosts or UNPLACED_WIDTH)), LONGEST_PART)
+    wanted = min(share // (PARTS_PER_HOST * (hosts or UNPLACED_WIDTH)), LONGEST_PART)
     if not block:
         return Shape(1, max(wanted, MEMORY_PER_PART), 0, 0)
     while block > LONGEST_PART and block % 1024 == 0 and share // block < 2 * (hosts or UNPLACED_WIDTH):

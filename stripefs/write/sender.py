@@ -10,15 +10,16 @@ A try that makes no progress for STALL seconds is given up with its thread, what
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 
 import trio
 
 from stripefs.errors import Exists, HostFailed, StoreError, StripefsError, Transient
 from stripefs.store.base import Status, Store
 from stripefs.write.effects import Effects, shown
-from stripefs.write.hosts import SendHosts
+from stripefs.write.hosts import ANYWHERE, ANYWHERE_AT_ONCE, SendHosts
 from stripefs.write.refusals import DraftLost
-from stripefs.write.shipment import Attempt, Shipment, send
+from stripefs.write.shipment import Attempt, Shipment, Turns, send
 
 __all__ = ["Sender"]
 
@@ -45,6 +46,7 @@ class Sender:
         self.hosts = SendHosts()
         self.retries = 0
         self.sent_bytes = 0
+        self._turns: defaultdict[str, Turns] = defaultdict(Turns, {ANYWHERE: Turns(ANYWHERE_AT_ONCE)})
         self._queue: list[Shipment] = []
         self._flying: dict[Shipment, Attempt] = {}
         self._limiter = trio.CapacityLimiter(_THREADS)
@@ -103,7 +105,7 @@ class Sender:
                 self._queue.remove(shipment)
                 shipment.group.hosts.add(host)
                 path, shipment.number = shipment.place()
-                shipment.attempt = Attempt(path, host, trio.current_time())
+                shipment.attempt = Attempt(path, host, trio.current_time(), self._turns[host])
                 self._flying[shipment] = shipment.attempt
                 self._nursery.start_soon(self._fly, shipment, shipment.attempt)
 
@@ -119,7 +121,7 @@ class Sender:
             shipment.end(DraftLost("the mount is being shut down"))
             raise
         finally:
-            attempt.cancelled = True  # a thread that was left behind is to stop
+            attempt.cancel()  # a thread that was left behind is to stop
             self.hosts.done(attempt.host)
             del self._flying[shipment]
         if error is None:
@@ -143,6 +145,7 @@ class Sender:
         now = trio.current_time()
         if isinstance(error, HostFailed):
             self.hosts.failed(attempt.host, now)
+            attempt.turns.failed()
         if shipment.first_failure is None:
             shipment.first_failure = now
         shipment.delay = min(max(_FIRST_DELAY, 2 * shipment.delay), _LONGEST_DELAY)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import trio
@@ -13,7 +13,7 @@ from stripefs.errors import Abandoned, Exists, HostFailed, NotFound, StoreError,
 from stripefs.layout.sums import PartTable, digest_of, table_length
 from stripefs.store.base import Buffer, Status, Store
 
-__all__ = ["Attempt", "Folder", "Group", "Shipment", "send"]
+__all__ = ["Attempt", "Folder", "Group", "Shipment", "Turns", "send"]
 
 
 class Group:
@@ -92,7 +92,7 @@ class Shipment:
         """Nobody wants it any more. It ends soon; what it leaves is removed by the sender."""
         self.cancelled = True
         if self.attempt is not None:
-            self.attempt.cancelled = True
+            self.attempt.cancel()
 
     def end(self, error: Exception | None) -> None:
         self.error = error
@@ -103,22 +103,80 @@ class Shipment:
 
 @dataclass(eq=False)
 class Attempt:
-    """One try. `sent` and `cancelled` are shared with the sending thread, and words both."""
+    """One try. `sent`, `waiting` and `cancelled` are shared with the sending thread, and words all of them."""
 
     path: bytes
     host: str
     began: float
+    turns: Turns
     sent: int = 0
+    waiting: bool = False
     cancelled: bool = False
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
     seen: int = 0
     moved_at: float = 0.0
 
+    def cancel(self) -> None:
+        """Its thread is to stop as soon as it can; nothing waits for it."""
+        self.cancelled = True
+        self.turns.give_up(self)
+
     def stalled(self, now: float, patience: float) -> bool:
         """Whether nothing has moved for `patience` seconds; to be asked now and then."""
-        if self.sent != self.seen:
+        if self.waiting or self.sent != self.seen:
             self.seen, self.moved_at = self.sent, now
         return now - max(self.began, self.moved_at) > patience
+
+
+class Turns:
+    """`at_once` parts flow to a host at a time, the first that was ready first. For many threads.
+
+    Parts that share a host's bandwidth all end late, and their hosts then stand idle together while the last ones are
+    closed. One after the other, each is being closed while the next one flows: eight DataNodes of 40 MB/s took 254 MB/s
+    of a striped file, 200 with two parts at once.
+    """
+
+    def __init__(self, at_once: int = 1) -> None:
+        self._at_once = at_once
+        self._line: list[Attempt] = []
+        self._changed = threading.Condition()
+
+    @contextlib.contextmanager
+    def one(self, attempt: Attempt) -> Iterator[None]:
+        """Waits until it is the turn of `attempt`. Raises Abandoned, HostFailed when the host fails meanwhile."""
+        with self._changed:
+            self._line.append(attempt)
+            attempt.waiting = True
+            try:
+                self._changed.wait_for(lambda: attempt not in self._line[self._at_once :])
+            finally:
+                attempt.waiting = False
+            if attempt.cancelled:
+                self._leave(attempt)
+                raise Abandoned("nobody wants this part any more")
+            if attempt not in self._line:
+                raise HostFailed("the host failed while this part waited for its turn")
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._leave(attempt)
+
+    def give_up(self, attempt: Attempt) -> None:
+        """`attempt` is no longer wanted: nobody waits for its end."""
+        with self._changed:
+            self._leave(attempt)
+
+    def failed(self) -> None:
+        """The host failed: those that wait for it need not find that out one after the other."""
+        with self._changed:
+            self._line = [attempt for attempt in self._line if not attempt.waiting]
+            self._changed.notify_all()
+
+    def _leave(self, attempt: Attempt) -> None:
+        with contextlib.suppress(ValueError):
+            self._line.remove(attempt)
+        self._changed.notify_all()
 
 
 def send(store: Store, shipment: Shipment, attempt: Attempt) -> tuple[Status, bytes]:
@@ -132,17 +190,18 @@ def send(store: Store, shipment: Shipment, attempt: Attempt) -> tuple[Status, by
     sink = store.create(attempt.path, host=attempt.host, block_size=shipment.block_size, length=total)
     digest = b""
     try:
-        for chunk in shipment.chunks:
-            sink.write(chunk)
-            attempt.sent += len(chunk)
-            if attempt.cancelled:
-                raise Abandoned("nobody wants this part any more")
+        with attempt.turns.one(attempt):
+            for chunk in shipment.chunks:
+                sink.write(chunk)
+                attempt.sent += len(chunk)
+                if attempt.cancelled:
+                    raise Abandoned("nobody wants this part any more")
+                if table is not None:
+                    table.add(chunk)
             if table is not None:
-                table.add(chunk)
-        if table is not None:
-            behind = table.finish()
-            sink.write(behind)
-            digest = digest_of(behind)
+                behind = table.finish()
+                sink.write(behind)
+                digest = digest_of(behind)
         status = sink.close()
     except BaseException as error:
         sink.abort()

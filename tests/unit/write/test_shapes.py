@@ -66,7 +66,7 @@ def test_concat_parts_are_whole_blocks(hosts, share, block):
 
 
 def test_the_figures_of_the_defaults():
-    """8 hosts, 256 MiB: what docs and benchmarks speak of."""
+    """8 hosts, 512 MiB: what docs and benchmarks speak of."""
     policy = WritePolicy()
     assert striped_shape(policy, 8, policy.memory, 9) == Shape(8, 16 * MIB, 4 * MIB, 0)
     assert [striped_shape(policy, 8, policy.memory, done).part_length // MIB for done in range(4)] == [4, 8, 16, 16]
@@ -74,7 +74,7 @@ def test_the_figures_of_the_defaults():
     assert striped_shape(policy, 8, policy.memory, 9, 128 * MIB).block_size == 0
     assert concat_shape(8, policy.memory, 8 * MIB) == Shape(1, 16 * MIB, 0, 8 * MIB)
     assert concat_shape(8, policy.memory, 128 * MIB) == Shape(1, 64 * MIB, 0, 64 * MIB)
-    assert concat_shape(8, 4096 * MIB, 128 * MIB) == Shape(1, 128 * MIB, 0, 128 * MIB)
+    assert concat_shape(8, 8192 * MIB, 128 * MIB) == Shape(1, 128 * MIB, 0, 128 * MIB)
 
 
 @given(

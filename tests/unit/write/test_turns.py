@@ -1,0 +1,134 @@
+"""Parts that go to the same host: one flows at a time, and none waits for one that will not end."""
+
+import threading
+
+import pytest
+
+from stripefs.errors import Abandoned, HostFailed
+from stripefs.write.shipment import Attempt, Turns
+
+PATIENCE = 30
+"""Seconds after which what has to come counts as missing."""
+
+
+class Sending:
+    """A thread that takes its turn at `turns` and keeps it until it is told to `end`."""
+
+    def __init__(self, turns):
+        self.attempt = Attempt(b"/part", "h1", 0.0, turns)
+        self.flows = threading.Event()
+        self.end = threading.Event()
+        self.error = None
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        try:
+            with self.attempt.turns.one(self.attempt):
+                self.flows.set()
+                assert self.end.wait(PATIENCE)
+        except (Abandoned, HostFailed) as error:
+            self.error = error
+
+    def waits(self):
+        """Return once it stands in the line."""
+        for _ in range(PATIENCE * 100):
+            if self.attempt.waiting:
+                return
+            threading.Event().wait(0.01)
+        raise AssertionError("it does not wait")
+
+    def over(self):
+        self._thread.join(PATIENCE)
+        assert not self._thread.is_alive()
+
+
+@pytest.fixture
+def sending():
+    """Makes senders; all of them are over afterwards."""
+    made = []
+
+    def make(turns):
+        made.append(Sending(turns))
+        return made[-1]
+
+    yield make
+    for each in made:
+        each.end.set()
+    for each in made:
+        each.over()
+
+
+def line_of(sending, turns, count):
+    """One that flows and `count` that wait behind it, in order."""
+    first = sending(turns)
+    assert first.flows.wait(PATIENCE)
+    rest = []
+    for _ in range(count):
+        rest.append(sending(turns))
+        rest[-1].waits()
+    return first, *rest
+
+
+def test_one_flows_at_a_time_and_the_first_that_came_is_next(sending):
+    first, second, third = line_of(sending, Turns(), 2)
+    first.end.set()
+    assert second.flows.wait(PATIENCE)
+    assert not third.flows.is_set()
+    assert third.attempt.waiting
+    second.end.set()
+    assert third.flows.wait(PATIENCE)
+
+
+def test_where_the_hosts_are_unknown_several_flow(sending):
+    turns = Turns(2)
+    first, second = sending(turns), sending(turns)
+    assert first.flows.wait(PATIENCE)
+    assert second.flows.wait(PATIENCE)
+    third = sending(turns)
+    third.waits()
+    assert not third.flows.is_set()
+    second.end.set()
+    assert third.flows.wait(PATIENCE)
+
+
+def test_nobody_waits_for_one_that_was_given_up_with_its_thread(sending):
+    first, second = line_of(sending, Turns(), 1)
+    first.attempt.cancel()
+    assert second.flows.wait(PATIENCE)
+    first.end.set()
+    first.over()
+    third = sending(second.attempt.turns)
+    third.waits()
+    assert not third.flows.is_set()
+
+
+def test_one_that_waits_can_be_given_up(sending):
+    first, second, third = line_of(sending, Turns(), 2)
+    second.attempt.cancel()
+    second.over()
+    assert isinstance(second.error, Abandoned)
+    first.end.set()
+    assert third.flows.wait(PATIENCE)
+
+
+def test_a_host_that_fails_fails_all_that_wait_for_it_at_once(sending):
+    first, second, third = line_of(sending, Turns(), 2)
+    first.attempt.turns.failed()
+    second.over()
+    third.over()
+    assert isinstance(second.error, HostFailed)
+    assert isinstance(third.error, HostFailed)
+    first.end.set()
+    first.over()
+    assert first.error is None
+    assert sending(first.attempt.turns).flows.wait(PATIENCE)
+
+
+def test_waiting_for_a_turn_is_no_stall():
+    attempt = Attempt(b"/part", "h1", 0.0, Turns())
+    attempt.waiting = True
+    assert not attempt.stalled(100.0, 20.0)
+    attempt.waiting = False
+    assert not attempt.stalled(119.0, 20.0)
+    assert attempt.stalled(121.0, 20.0)
