@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import xxhash
 
 __all__ = [
+    "LAYOUT_NAME",
     "MARK",
     "POOL",
     "POOL_NAME",
@@ -49,6 +50,9 @@ POOL = b"/" + POOL_NAME
 
 MARK = b".stripefs-"
 """What every hidden name beside a file holds after the file's name."""
+
+LAYOUT_NAME = b"." + MARK + b"layout"
+"""The layout that the directory it lies in asks for."""
 
 NAME_MAX = 255
 """Bytes of a name on all file systems we know."""

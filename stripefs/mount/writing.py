@@ -16,6 +16,7 @@ from stripefs.tree.writes import WritableTree
 from stripefs.write import Drafts, Layout, WritePolicy
 from stripefs.write.graves import Graves
 from stripefs.write.staging import Staging
+from stripefs.write.vacate import vacate
 
 __all__ = ["Writing"]
 
@@ -80,8 +81,12 @@ class Writing:
             bury=self._graves.bury,
             versions=self._versions,
             below=self._store.inner,
+            vacate=self._vacate,
             **options,
         )
+
+    def _vacate(self, folder: bytes) -> None:
+        vacate(self._store.inner, self._store, folder, self._drafts.versions)
 
     def _versions(self, path: bytes) -> Iterable[str]:
         manifest = self._store.manifest(path)

@@ -34,7 +34,7 @@ class NamingTree(Tree):
     """A tree whose names can be changed.
 
     bury: told which striped versions have lost their name. versions(path): the pool folders that a striped file needs;
-    blocks. below: the store without the view that hides what stripefs keeps to itself.
+    blocks. below: the store without the view that hides what stripefs keeps to itself. vacate: see `Layouts`.
     """
 
     def __init__(
@@ -43,6 +43,7 @@ class NamingTree(Tree):
         bury: Bury | None = None,
         versions: Callable[[bytes], Iterable[str]] | None = None,
         below: Store | None = None,
+        vacate: Callable[[bytes], None] | None = None,
         **options: object,
     ) -> None:
         super().__init__(*arguments, **options)  # type: ignore[arg-type]  # those of Tree
@@ -50,7 +51,7 @@ class NamingTree(Tree):
         self._bury = bury
         self._versions = versions
         self._changed_at = -1.0
-        self._layouts = Layouts(self._store if below is None else below, self._calls)
+        self._layouts = Layouts(self._store if below is None else below, self._calls, vacate)
         self._left = list(self.state.intents.items())  # of a worker that is dead
         self._left_until = trio.current_time() + _LEFT_FOR
 

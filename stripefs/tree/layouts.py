@@ -7,19 +7,18 @@ see it too, within `_KEPT` seconds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import trio
 
 from stripefs.errors import NotADirectory, NotEmpty, NotFound, StoreError
+from stripefs.layout.hidden import LAYOUT_NAME, is_hidden
 from stripefs.settings import LAYOUTS
 from stripefs.store.base import Store
 from stripefs.tree.calls import Calls
 from stripefs.tree.refusals import Invalid
 
 __all__ = ["Layouts"]
-
-_NAME = b"..stripefs-layout"
 
 _KEPT = 10.0
 """Seconds for which an answer is believed: each directory above a new file costs a question else."""
@@ -28,10 +27,12 @@ _MOST = 10_000
 
 
 class Layouts:
-    """`store` is the one below the view that hides such files."""
+    """`store` is the one below the view that hides such files. vacate(directory): removes from a directory what is
+    hidden in it and nobody's, and raises NotEmpty where something stays; blocks."""
 
-    def __init__(self, store: Store, calls: Calls) -> None:
+    def __init__(self, store: Store, calls: Calls, vacate: Callable[[bytes], None] | None = None) -> None:
         self._store = store
+        self._vacate = vacate
         self._calls = calls
         self._known: dict[bytes, tuple[str, float]] = {}
 
@@ -78,13 +79,20 @@ class Layouts:
         self._known.clear()
 
     def rmdir(self, directory: bytes) -> None:
-        """Remove a directory that is empty but for its layout. Blocks; raises what `Store.rmdir` raises."""
+        """Remove a directory that is empty but for its layout and what nobody needs any more.
+
+        Blocks; raises what `Store.rmdir` raises.
+        """
         try:
             return self._store.rmdir(directory)
         except NotEmpty:
-            names = {status.name for batch in self._store.scandir(directory) for status in batch}
-            if names != {_NAME}:
+            names = _names(self._store, directory)
+            if names - {LAYOUT_NAME} and (self._vacate is None or not all(map(is_hidden, names))):
                 raise
+        if names - {LAYOUT_NAME} and self._vacate is not None:
+            self._vacate(directory)
+        if LAYOUT_NAME not in names:
+            return self._store.rmdir(directory)
         kept = bytes(self._store.get(_file(directory)))
         self._store.remove(_file(directory))
         try:
@@ -104,5 +112,9 @@ class Layouts:
             return ""
 
 
+def _names(store: Store, directory: bytes) -> set[bytes]:
+    return {status.name for batch in store.scandir(directory) for status in batch}
+
+
 def _file(directory: bytes) -> bytes:
-    return directory.rstrip(b"/") + b"/" + _NAME
+    return directory.rstrip(b"/") + b"/" + LAYOUT_NAME

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ from functools import partial
 
 from stripefs.errors import Busy, NotFound, StoreError, Unsupported
 from stripefs.layout import hidden
-from stripefs.layout.record import DocumentError, Record
+from stripefs.layout.record import DocumentError, LockDocument, Record
 from stripefs.store.base import Store
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.write import pool
@@ -74,8 +74,9 @@ class Collected:
 class Collection:
     """One run of gc on `store`, the plain one; `view` shows the striped files in it.
 
-    tell: called with each directory that is looked at, for people. Raises Unsupported for a store that cannot be listed
-    or written to, and what telling its clock raises.
+    tell: called with each directory that is looked at, for people. folder: where the store's clock is read; in the
+    pool where there is one, since a directory that changes is one to be searched again. Raises Unsupported for a store
+    that cannot be listed or written to, and what telling its clock raises.
     """
 
     def __init__(
@@ -87,14 +88,14 @@ class Collection:
         dry_run: bool = False,
         tell: Callable[[bytes], None] = lambda _path: None,
         most: int = MOST,
+        folder: bytes = b"",
     ) -> None:
         if not store.capabilities.listing:
             raise Unsupported(f"{store.url} cannot be listed")
         if not store.capabilities.put:
             raise Unsupported(f"{store.url} cannot be written to")
         self._store, self._view, self._force, self._dry_run = store, view, force, dry_run
-        # In the pool where there is one: a directory that changes is one to be searched again.
-        self._clock = StoreClock(store, hidden.POOL if exists(store, hidden.POOL) else b"/")
+        self._clock = StoreClock(store, folder or (hidden.POOL if exists(store, hidden.POOL) else b"/"))
         age = FORCED_AGE if force else AGE
         self._search = Search(store, view, self._clock, age=age, most=most, tell=tell, trouble=self._trouble)
         self._found = Collected()
@@ -116,6 +117,34 @@ class Collection:
                 self._trouble(b"/", StoreError("there are more hidden files than can be looked at at once"))
             if not after and not beside:
                 return self._found
+
+    def clear(self, folder: bytes, used: Set[str] = frozenset()) -> Collected:
+        """Remove from a directory that holds nothing else what is hidden in it and nobody's. used: versions at work.
+
+        Raises NotEmpty where something else is in it, and then nothing is removed; what listing it raises.
+        """
+        seen = self._search.directory(folder)
+        if seen.locked:  # whatever else is here may be of the same writer
+            for item in (*seen.suspects.values(), *seen.records.values()):
+                self._found.keep(Verdict.LEASED, item.length)
+            for _ in seen.locked:
+                self._found.keep(Verdict.LEASED, 0)
+            return self._found
+        seen.leased |= used
+        facts = self._judge_records(seen, first=True)
+        if self._store.capabilities.put_if_absent:
+            facts = replace(facts, ended=self._ended(seen))
+        self._judge_beside(seen, facts)
+        return self._found
+
+    def _ended(self, seen: Seen) -> frozenset[str]:
+        """The versions that locks name which have run out."""
+        named: set[str] = set()
+        for item in seen.suspects.values():
+            if item.kind is Kind.LOCK:
+                with contextlib.suppress(NotFound, DocumentError):
+                    named.update(LockDocument.from_bytes(bytes(self._store.get(item.path))).versions)
+        return frozenset(named)
 
     def _judge_records(self, seen: Seen, *, first: bool) -> Circumstances:
         """What decides about everything else. Records join the suspects, where `first` of all searches."""

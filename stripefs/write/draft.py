@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import math
+from collections.abc import Sequence
 from typing import Protocol
 
 import trio
@@ -18,7 +19,7 @@ from stripefs.layout.striped import Manifest
 from stripefs.store.base import Attributes, Buffer, Kind, Status
 from stripefs.write.contents import Base, Contents
 from stripefs.write.lease import Lease, take
-from stripefs.write.names import Names, split
+from stripefs.write.names import Names, join, split
 from stripefs.write.policy import Layout
 from stripefs.write.publication import Publisher
 from stripefs.write.refusals import DraftLost, NotSequential
@@ -68,6 +69,7 @@ class Draft:
         block = lease.status.block_size if lease is not None else 0
         self._shared = shared
         self._lease = lease
+        self._behind: list[Lease] = []
         self._names = names
         self._contents = Contents(shared, wanted, block, names)
         self._publisher = Publisher(shared, names, self._contents)
@@ -91,6 +93,11 @@ class Draft:
     def version(self) -> str:
         """16 hex digits in the names of its hidden things."""
         return self._names.version
+
+    @property
+    def versions(self) -> Sequence[str]:
+        """This one, and those before it that were rewound."""
+        return tuple(self._names.versions)
 
     @property
     def length(self) -> int:
@@ -259,7 +266,8 @@ class Draft:
                 rubbish, folder = await self._rubbish(), self._names.folder
                 if not kept and rubbish:
                     await self._shared.effects.clear(rubbish, folder)
-                await self._release(self._lease)
+                for lease in (self._lease, *self._behind):
+                    await self._release(lease)
             finally:
                 self._register.gone(self)
 
@@ -288,6 +296,12 @@ class Draft:
             if lease is not None:
                 owner, versions = lease.document.owner, lease.document.versions
                 store = self._shared.store
+                if self.dirty and (folder := split(self.path)[0]) != split(path)[0]:
+                    # Parts may lie in the directory that it leaves: a lock there says that their writer lives.
+                    guard = join(folder, self.version.encode())
+                    self._behind.append(
+                        await self._shared.effects.call("locking", lambda: take(store, guard, versions, owner))
+                    )
                 self._lease = await self._shared.effects.call("locking", lambda: take(store, path, versions, owner))
             base = contents.base
             if base is not None and base.path == names.path:
@@ -352,16 +366,16 @@ class Draft:
 
     async def renew(self) -> None:
         """Keep the lock. A lock that was lost fails the draft; what cannot be told now is told at the next time."""
-        lease = self._lease
-        if lease is None or self._closed:
-            return
-        try:
-            await self._shared.effects.call("renewing a lock", lease.renew)
-        except DraftLost as error:
-            if lease is self._lease:
-                self._contents.fail(error)
-        except StripefsError as error:
-            _log.warning("the lock of %r could not be renewed: %s", self.path, error)
+        for lease in (self._lease, *self._behind):
+            if lease is None or self._closed:
+                continue
+            try:
+                await self._shared.effects.call("renewing a lock", lease.renew)
+            except DraftLost as error:
+                if lease is self._lease:
+                    self._contents.fail(error)
+            except StripefsError as error:
+                _log.warning("the lock of %r could not be renewed: %s", lease.path, error)
 
     def _check(self) -> None:
         if self._closed:

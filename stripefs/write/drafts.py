@@ -145,6 +145,11 @@ class Drafts:
         """The draft of this mount that writes `path` now."""
         return self._drafts.get(path)
 
+    @property
+    def versions(self) -> frozenset[str]:
+        """Of all drafts that are open, also of those whose name was taken away."""
+        return frozenset(version for draft in list(self._all) for version in draft.versions)
+
     def gone(self, draft: Draft) -> None:
         """A draft says that it is closed."""
         self._all.discard(draft)

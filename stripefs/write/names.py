@@ -23,11 +23,13 @@ class Names:
     def __init__(self, path: bytes) -> None:
         self.path = path
         self.version = new_version()
+        self.versions = [self.version]
         self._next = 0
 
     def anew(self) -> None:
         """Another version begins."""
         self.version = new_version()
+        self.versions.append(self.version)
         self._next = 0
 
     def beside(self) -> tuple[bytes, int]:

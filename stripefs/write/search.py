@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
-from stripefs.errors import NotFound, StaleVersion, StoreError
+from stripefs.errors import NotEmpty, NotFound, StaleVersion, StoreError
 from stripefs.layout import hidden
 from stripefs.layout.record import LEASE, LockDocument
 from stripefs.layout.striped import MANIFEST_BLOCK_SIZE, MANIFEST_MAX, Heading, Manifest, may_be_manifest
@@ -100,6 +100,17 @@ class Search:
             self._walk(seen, threads, beside=beside)
             self._confirm(seen, threads)
         return seen, after
+
+    def directory(self, folder: bytes) -> Seen:
+        """Look at one directory alone; raises NotEmpty where it holds what no writer leaves, but for its layout."""
+        seen = Seen()
+        for batch in self._store.scandir(folder):
+            for entry in batch:
+                known = entry.name == hidden.LAYOUT_NAME or _meaning(entry.name)[0] is not None
+                if entry.kind is not EntryKind.FILE or not known:
+                    raise NotEmpty(f"{folder!r} is not empty: {entry.name!r} is in it")
+                self._look_beside(seen, Listed(folder, 0, batch), entry, beside=True)
+        return seen
 
     def _trouble(self, seen: Seen, path: bytes, error: StoreError) -> None:
         seen.complete = False

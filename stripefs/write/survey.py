@@ -75,6 +75,11 @@ class Circumstances:
     leased: versions that live locks name; locked: the files (paths) of those locks. referenced: versions that manifests
     name. recorded: versions that records of files never published name. complete: every directory was listed and every
     manifest read.
+
+    ended: of one directory in which no lock lives, the versions that locks name which have run out; None for a survey
+    of a whole tree. A writer has a living lock in every directory where something hidden of it lies, so these are
+    without one, however young they are. What no lock names may be a lock that somebody has just moved aside: that
+    takes `FORCED_AGE`.
     """
 
     now_ns: int
@@ -84,6 +89,7 @@ class Circumstances:
     recorded: Set[str] = field(default_factory=frozenset)
     complete: bool = True
     force: bool = False
+    ended: Set[str] | None = None
 
 
 def judge(item: Item, facts: Circumstances) -> Verdict:
@@ -95,7 +101,7 @@ def judge(item: Item, facts: Circumstances) -> Verdict:
             return Verdict.REFERENCED
         if not facts.complete:
             return Verdict.UNKNOWN
-    if not older(item.changed_ns, FORCED_AGE if facts.force else AGE, facts.now_ns):
+    if not _has_ended(item, facts) and not older(item.changed_ns, _age(facts), facts.now_ns):
         return Verdict.YOUNG
     if item.kind is Kind.RECORD:
         kept = not item.published and not facts.force and not older(item.changed_ns, RECOVERABLE, facts.now_ns)
@@ -106,6 +112,14 @@ def judge(item: Item, facts: Circumstances) -> Verdict:
 def older(changed_ns: int, seconds: float, now_ns: int) -> bool:
     """Whether what changed then has not changed for so long. A time that is not known, or to come, is not old."""
     return 0 < changed_ns <= now_ns - int(seconds * 1e9)
+
+
+def _age(facts: Circumstances) -> float:
+    return AGE if facts.ended is None and not facts.force else FORCED_AGE
+
+
+def _has_ended(item: Item, facts: Circumstances) -> bool:
+    return facts.ended is not None and (item.kind is Kind.LOCK or item.version in facts.ended)
 
 
 def _is_live(item: Item, now_ns: int) -> bool:

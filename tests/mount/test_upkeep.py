@@ -15,7 +15,7 @@ import pytest
 from stripefs import logs
 from stripefs.cli import app as application
 from stripefs.settings import WriteSettings
-from tests.mount.mounted import MIB, Mounted, Mounts, eventually, reading
+from tests.mount.mounted import MIB, REPLACED, Mounted, Mounts, eventually, reading
 
 pytestmark = pytest.mark.mount
 
@@ -88,6 +88,31 @@ def test_a_writer_that_was_killed(
     assert len(_versions(s)) == 2
     assert (m / "run/model").read_bytes() == b"o" * 10 * MIB
     assert (m / "run/kept").read_bytes() == b"n" * 12 * MIB
+    assert mounted.stop() == 0
+
+
+def test_a_directory_in_which_a_writer_died_can_be_removed(mounts: Mounts) -> None:
+    """As soon as nobody can be at work there any more, and not before."""
+    mounts.forgive(REPLACED, "was being written when the worker ended", "looks empty and stays")
+    mounted = mounts.start(mounts.prepare(rw=True)._replace(write=WriteSettings(layout="plain"))).wait_ready()
+    m, s = mounted.path, mounts.source
+    (m / "run").mkdir()
+    os.setxattr(m / "run", "user.stripefs.layout", b"plain")
+    writer = os.open(m / "run/model", os.O_WRONLY | os.O_CREAT)
+    for _ in range(12):
+        os.write(writer, b"x" * MIB)
+    eventually(lambda: len(os.listdir(s / "run")) == 3, "the lock, the layout and what is written")
+    mounted.kill_worker()
+    with pytest.raises(OSError, match="Input/output error"):
+        os.close(writer)
+    assert os.listdir(m / "run") == []
+    with pytest.raises(OSError, match="not empty"):
+        (m / "run").rmdir()
+    assert len(os.listdir(s / "run")) == 3
+    assert "stripefs gc" in mounted.log_text()
+    _age(s, 61 / 86400)
+    (m / "run").rmdir()
+    assert not (s / "run").exists()
     assert mounted.stop() == 0
 
 
