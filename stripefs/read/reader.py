@@ -6,7 +6,6 @@ All state is touched on trio's thread only; between two awaits nothing else move
 
 from __future__ import annotations
 
-import itertools
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -15,8 +14,9 @@ from typing import Any
 import trio
 from trio import TaskStatus
 
-from stripefs.errors import Abandoned, StaleVersion, StoreError, Transient
+from stripefs.errors import Abandoned, StaleVersion, StoreError
 from stripefs.read.fetch import Fetcher, Outcome
+from stripefs.read.locating import LOCATES_AT_ONCE, Locator
 from stripefs.read.opening import Opener
 from stripefs.read.policy import Attempt, FilePlan, Limits, Planner, Range, State
 from stripefs.settings import ReadSettings, default_budget
@@ -30,22 +30,6 @@ WATCH_EVERY = 0.1
 """Seconds between looks at what is under way: a tenth of the time after which a host counts as silent."""
 
 TICK_EVERY = 1.0
-
-LOCATE_AHEAD = 2 << 30
-"""Bytes of a file whose blocks are asked for at once at most: twice the largest default budget."""
-
-LOCATE_FIRST = 256 << 20
-"""And the first time; then as many as are known already. To say where a striped file lies its parts must be opened, of
-which a reader of the header alone should not wait for more than the first row."""
-
-LOCATE_PAUSE = 2.0
-"""Seconds before blocks that could not be located are asked for again without a reader that waits for them."""
-
-FIRST_TRY, SECOND_TRY = 0.1, 0.3
-"""Seconds before blocks are asked for again; then 1, then every 2."""
-
-LOCATES_AT_ONCE = 16
-"""Handle.locate calls under way at once, on threads that nothing else waits for."""
 
 GRACE = 5.0
 """Seconds past io_timeout after which a read ends whatever the planner thinks."""
@@ -113,7 +97,7 @@ class Reader:
             "hedges": planner.hedges,
             "hedge_wins": planner.hedge_wins,
             "retries": planner.retries,
-            "dropped": planner.dropped,
+            "dropped": planner.pool.dropped,
             "errors": dict(self.figures.errors),
             "in_flight": planner.hosts.in_flight,
             "threads": self.settings.threads,
@@ -144,11 +128,15 @@ class Reader:
             self._locate(*self.planner.outdated.popitem(), again=True)
 
     def _locate(self, plan: FilePlan, offset: int, *, again: bool) -> None:
-        file = self._files[plan]
+        locator = self._files[plan].locator
         # One at a time: every pump asks for it as long as nothing is known, and readers wait behind it.
-        if self._nursery is not None and not file.locating:
-            file.locating = True
-            self._nursery.start_soon(file.relocate if again else file.locate_ahead, offset)
+        if self._nursery is not None and not locator.busy:
+            locator.busy = True
+            self._nursery.start_soon(self._located, locator.look_again if again else locator.look_ahead, offset)
+
+    async def _located(self, look: Callable[[int], Awaitable[None]], offset: int) -> None:
+        await look(offset)
+        self.pump()
 
     def _start(self, attempts: Sequence[Attempt]) -> None:
         if not attempts:
@@ -250,11 +238,15 @@ class OpenFile:
         self.status: Status = handle.status
         self.plan = reader.planner.open(handle.status.length)
         self.name = path.decode(errors="backslashreplace")
+        self.locator = Locator(
+            self.name,
+            handle,
+            self.plan,
+            reader.planner,
+            limiter=reader.locating,
+            patience=reader.settings.io_timeout,
+        )
         self._reader = reader
-        self.locating = False
-        """Whether blocks are being asked for that no reader waits for."""
-        self._locating = trio.Lock()
-        self._asked = 0
 
     async def read(self, offset: int, size: int) -> Buffer:
         """Exactly min(size, length - offset) bytes from `offset`; b"" at the end and beyond.
@@ -280,7 +272,7 @@ class OpenFile:
 
     async def _read(self, offset: int, end: int) -> Buffer:
         planner = self._reader.planner
-        await self._located(offset, end)
+        await self.locator.known(offset, end)
         self._check()
         planner.read(self.plan, offset, end - offset, time.monotonic())
         parts: list[Buffer] = []
@@ -329,62 +321,7 @@ class OpenFile:
 
     async def locate(self, offset: int, length: int) -> Sequence[Block]:
         """The blocks that overlap [offset, offset + length). Waits for a metadata service that is away."""
-        deadline = trio.current_time() + self._reader.settings.io_timeout
-        for pause in itertools.chain((FIRST_TRY, SECOND_TRY, 1.0), itertools.repeat(2.0)):
-            try:
-                return await trio.to_thread.run_sync(
-                    self.handle.locate, offset, length, abandon_on_cancel=True, limiter=self._reader.locating
-                )
-            except Transient as error:
-                if trio.current_time() + pause > deadline:
-                    raise
-                # One line a wait at a level that people see: a service that is away concerns every open file.
-                log.log(
-                    logging.WARNING if pause < SECOND_TRY else logging.INFO,
-                    "locating blocks of %s: %s",
-                    self.name,
-                    error,
-                )
-                await trio.sleep(pause)
-        raise AssertionError("the pauses never end")
-
-    async def _located(self, offset: int, end: int) -> None:
-        while True:
-            missing = self.plan.blocks.missing(offset, end)
-            if missing is None:
-                return
-            async with self._locating:
-                if self.plan.blocks.missing(missing, missing + 1) is None:
-                    continue
-                ahead = min(LOCATE_AHEAD, max(LOCATE_FIRST, self._asked))
-                length = min(ahead, self.status.length - missing)
-                self._asked += length
-                known = len(self.plan.blocks)
-                self._reader.planner.located(self.plan, await self.locate(missing, length))
-                if len(self.plan.blocks) == known:
-                    raise StoreError(f"the store does not say where byte {missing} of this file lies")
-
-    async def locate_ahead(self, offset: int) -> None:
-        """Learn the blocks from `offset` on for look-ahead; a failure shows when a reader gets there."""
-        await self._unasked(self._located, offset, offset + 1)
-
-    async def relocate(self, offset: int) -> None:
-        """Learn where the block at `offset` lies now: replicas move while a file is open for days."""
-
-        async def ask() -> None:
-            self._reader.planner.located(self.plan, await self.locate(offset, 1))
-
-        await self._unasked(ask)
-
-    async def _unasked(self, work: Callable[..., Awaitable[None]], *args: int) -> None:
-        try:
-            await work(*args)
-        except Exception as error:  # noqa: BLE001  # as in `fetch`: a client's bug must not end the reader of all files
-            log.warning("locating blocks of %s: %s; look-ahead pauses", self.name, error)
-            await trio.sleep(LOCATE_PAUSE)
-        finally:
-            self.locating = False
-        self._reader.pump()
+        return await self.locator.locate(offset, length)
 
     async def aclose(self) -> None:
         self._reader.forget(self)

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import heapq
+from collections.abc import Iterable, Iterator
 
 from stripefs.layout.blocks import CHUNK, Span
-from stripefs.read.policy.cursors import Cursor
-from stripefs.read.policy.file import FilePlan
+from stripefs.read.policy.cursors import ACTIVE, Cursor
+from stripefs.read.policy.file import LATELY, FilePlan
 
-__all__ = ["Unlocated", "absent"]
+__all__ = ["nearest"]
 
 
-class Unlocated(Exception):
+class _Unlocated(Exception):
     """Look-ahead met a block that is not known, at `offset`."""
 
     def __init__(self, offset: int) -> None:
@@ -19,10 +20,41 @@ class Unlocated(Exception):
         self.offset = offset
 
 
-def absent(file: FilePlan, cursor: Cursor, reach: int, range_size: int, since: float) -> Iterator[Span]:
+def nearest(
+    files: Iterable[FilePlan], share: int, range_size: int, now: float, unlocated: dict[FilePlan, int]
+) -> Iterator[tuple[FilePlan, Cursor, Span]]:
+    """What is worth fetching for all streams that move, each within `share` bytes: what is nearest to its own first.
+
+    Looks at what is next only when asked for it, so what the caller plans meanwhile counts. Where a file's blocks end
+    that are known, its stream ends too, and the place is noted in `unlocated`.
+    """
+    queue: list[tuple[int, int, Span, Iterator[Span], FilePlan, Cursor]] = []
+
+    def push(spans: Iterator[Span], file: FilePlan, cursor: Cursor) -> None:
+        try:
+            span = next(spans, None)
+        except _Unlocated as stop:
+            unlocated[file] = stop.offset
+            return
+        if span is not None:
+            heapq.heappush(queue, (cursor.ahead(span), id(cursor), span, spans, file, cursor))
+
+    for file in files:
+        if file.failed is None:
+            for cursor in file.cursors:
+                if cursor.active(now - ACTIVE):
+                    since = now if cursor.rereads else now - LATELY
+                    push(_absent(file, cursor, cursor.reach(share), range_size, since), file, cursor)
+    while queue:
+        _, _, span, spans, file, cursor = heapq.heappop(queue)
+        yield file, cursor, span
+        push(spans, file, cursor)
+
+
+def _absent(file: FilePlan, cursor: Cursor, reach: int, range_size: int, since: float) -> Iterator[Span]:
     """Ranges within `reach` bytes of the cursor that are not here and were not read after `since`, nearest first.
 
-    Raises Unlocated where it does not know what comes next.
+    Raises _Unlocated where it does not know what comes next.
     """
     if cursor.backward:
         return _below(file, cursor, max(cursor.start - reach, 0), range_size, since)
@@ -34,7 +66,7 @@ def _above(file: FilePlan, cursor: Cursor, limit: int, range_size: int, since: f
     while position < limit:
         block = file.blocks.find(position)
         if block is None:
-            raise Unlocated(position)
+            raise _Unlocated(position)
         end = block.offset + block.length
         span = next(file.fresh(position - (position - block.offset) % CHUNK, end, range_size, since), None)
         if span is None:
@@ -51,7 +83,7 @@ def _below(file: FilePlan, cursor: Cursor, limit: int, range_size: int, since: f
     while position > limit:
         block = file.blocks.find(position - 1)
         if block is None:
-            raise Unlocated(position - 1)
+            raise _Unlocated(position - 1)
         begin = position - 1 - (position - 1 - block.offset) % range_size
         spans = list(file.fresh(begin, position, range_size, since))
         passed = file.cursors.passed(position, cursor) if spans else None

@@ -10,7 +10,11 @@ from stripefs.layout.blocks import CHUNK, BlockMap, Span
 from stripefs.read.policy.cursors import Cursor, CursorSet
 from stripefs.read.policy.pool import Range
 
-__all__ = ["FilePlan"]
+__all__ = ["LATELY", "FilePlan"]
+
+LATELY = 10.0
+"""Seconds for which nothing is read ahead that a stream has read, except for one that turns out to want it again: the
+kernel has it in its page cache, and streams that stop at the end of a tensor would fetch their neighbours' anew."""
 
 
 @dataclass(slots=True, eq=False)

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stripefs.errors import HostFailed, NotFound, StaleVersion, StoreError, Transient
-from stripefs.layout.blocks import CHUNK, Block, Span
-from stripefs.read.policy.ahead import Unlocated, absent
-from stripefs.read.policy.cursors import Cursor
-from stripefs.read.policy.file import FilePlan
+from stripefs.layout.blocks import CHUNK, Block
+from stripefs.read.policy.ahead import nearest
+from stripefs.read.policy.cursors import ACTIVE, Cursor
+from stripefs.read.policy.file import LATELY, FilePlan
 from stripefs.read.policy.hosts import STALL, HostTable
 from stripefs.read.policy.pool import Attempt, Pool, Range, State
 from stripefs.read.policy.shares import Shares
@@ -19,18 +18,6 @@ __all__ = ["Limits", "Planner"]
 
 CURSOR_IDLE = 30.0
 """Seconds after which a cursor that nobody moved is forgotten and its look-ahead given up."""
-
-ACTIVE = 3.0
-"""Seconds after which a cursor that nobody moved looks no further ahead, and what it holds may go to those that move.
-Readers that jump from tensor to tensor leave a cursor at each; simulated, two such processes took 1.7 times as long
-when all of these kept their share of the memory."""
-
-LATELY = 10.0
-"""Seconds for which nothing is read ahead that a stream has read, except for one that turns out to want it again: the
-kernel has it in its page cache, and streams that stop at the end of a tensor would fetch their neighbours' anew."""
-
-LEFT = 1.0
-"""Seconds after which a range that was read in part gives its room to others: its reader has gone elsewhere."""
 
 CONSUMED_IDLE = 5.0
 """Seconds that consumed ranges stay without being touched: long enough for a second process a little behind."""
@@ -66,7 +53,7 @@ class Planner:
         """Where look-ahead met a block that is not known; the caller takes the entry and locates from there."""
         self.outdated: dict[FilePlan, int] = {}
         """Where no replica served a block; the caller takes the entry and asks anew where the block lies."""
-        self.hedges = self.hedge_wins = self.retries = self.starved = self.dropped = 0
+        self.hedges = self.hedge_wins = self.retries = self.starved = 0
         self.bytes_fetched = self.bytes_wasted = 0
         # A quarter of the threads is for readers that wait, and for second attempts.
         self.look_ahead_threads = max(1, limits.threads * 3 // 4)
@@ -217,47 +204,24 @@ class Planner:
             return started
         share = self._shares.share
         self.hosts.ahead = self._shares.per_host
-        queue: list[tuple[int, int, Span, Iterator[Span], FilePlan, Cursor]] = []
-        for file in self.files:
-            if file.failed is None:
-                for cursor in file.cursors:
-                    if cursor.active(now - ACTIVE):
-                        since = now if cursor.rereads else now - LATELY
-                        spans = absent(file, cursor, cursor.reach(share), self.range_size(), since)
-                        self._push(queue, spans, file, cursor)
+        range_size = self.range_size()
         busy: set[tuple[str, ...]] = set()
-        while queue and self.hosts.in_flight < self.look_ahead_threads:
-            _, _, span, spans, file, cursor = heapq.heappop(queue)
-            if span.hosts not in busy:
-                hosts = self._choice(span.hosts)
-                host = self.hosts.choose(hosts, now, demanded=False)
-                if host is None:
-                    busy.add(span.hosts)
-                elif span.offset in file.ranges:  # another cursor of this round took it
-                    pass
-                else:
-                    span = file.absent_run(span.offset, span.end, self.range_size())  # or took its tail
-                    if not self._make_room(span.length, now, demanded=False):
-                        break
-                    started.append(self._start(file.plan(span, hosts, cursor), host, now))
-            self._push(queue, spans, file, cursor)
+        for file, cursor, span in nearest(self.files, share, range_size, now, self.unlocated):
+            if self.hosts.in_flight >= self.look_ahead_threads:
+                break
+            if span.hosts in busy:
+                continue
+            hosts = self._choice(span.hosts)
+            host = self.hosts.choose(hosts, now, demanded=False)
+            if host is None:
+                busy.add(span.hosts)
+            elif span.offset not in file.ranges:  # or another cursor of this round took it
+                rest = file.absent_run(span.offset, span.end, range_size)  # whose tail it may have taken
+                if not self._make_room(rest.length, now, demanded=False):
+                    break
+                started.append(self._start(file.plan(rest, hosts, cursor), host, now))
         self._settled = not started
         return started
-
-    def _push(
-        self,
-        queue: list[tuple[int, int, Span, Iterator[Span], FilePlan, Cursor]],
-        spans: Iterator[Span],
-        file: FilePlan,
-        cursor: Cursor,
-    ) -> None:
-        try:
-            span = next(spans, None)
-        except Unlocated as unlocated:
-            self.unlocated[file] = unlocated.offset
-            return
-        if span is not None:
-            heapq.heappush(queue, (cursor.ahead(span), id(cursor), span, spans, file, cursor))
 
     def _start(self, range_: Range, host: str, now: float, *, hedge: bool = False) -> Attempt:
         attempt = Attempt(range_, host, now, hedge)
@@ -384,28 +348,8 @@ class Planner:
     # -- memory --------------------------------------------------------------------------------------------------
 
     def _make_room(self, length: int, now: float, *, demanded: bool) -> bool:
-        """Drop what is least needed until `length` bytes fit; look-ahead leaves the heads' room alone."""
-        keep = 0 if demanded else self._shares.heads
-        if self.pool.free - keep >= length:
-            return True
-        for victim in self.pool.victims(now - ACTIVE, now - LEFT):
-            self._drop(victim)
-            if self.pool.free - keep >= length:
-                return True
-        if demanded:
-            for victim in self.pool.sacrifices():
-                self._drop(victim)
-                self.dropped += 1
-                if self.pool.free >= length:
-                    return True
-        return False
-
-    def _drop(self, range_: Range) -> None:
-        range_.file.remove(range_)
-        if not range_.wanted:
-            range_.file.cursors.trust.unwanted += range_.length
-        self.pool.forget(range_)
-        range_.state = State.DROPPED
+        """Whether `length` bytes fit; look-ahead leaves the heads' room alone."""
+        return self.pool.make_room(length, now, keep=0 if demanded else self._shares.heads, sacrifice=demanded)
 
     def range_size(self) -> int:
         """Bytes of a full range now."""
@@ -425,4 +369,4 @@ class Planner:
         for file in self.files:
             file.read_at = {chunk: when for chunk, when in file.read_at.items() if when > now - LATELY}
         for range_ in self.pool.idle(now - CONSUMED_IDLE):
-            self._drop(range_)
+            self.pool.drop(range_)

@@ -7,11 +7,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from stripefs.read.policy.cursors import ACTIVE
+
 if TYPE_CHECKING:
     from stripefs.read.policy.cursors import Cursor
     from stripefs.read.policy.file import FilePlan
 
 __all__ = ["Attempt", "Pool", "Range", "State"]
+
+LEFT = 1.0
+"""Seconds after which a range that was read in part gives its room to others: its reader has gone elsewhere."""
 
 
 class State(enum.Enum):
@@ -75,6 +80,8 @@ class Pool:
         self.budget = budget
         self.used = 0
         self.peak = 0
+        self.dropped = 0
+        """Ranges of look-ahead that gave way although their stream was on its way to them."""
         self._consumed: dict[Range, None] = {}
         self._ahead: dict[Range, None] = {}
 
@@ -108,6 +115,31 @@ class Pool:
             del self._ahead[range_]
             self._consumed[range_] = None
 
+    def make_room(self, length: int, now: float, *, keep: int, sacrifice: bool = False) -> bool:
+        """Drop what is least needed until `length` bytes fit beside `keep`; `sacrifice`: look-ahead of streams that
+        move as well."""
+        if self.free - keep >= length:
+            return True
+        for victim in self._victims(now - ACTIVE, now - LEFT):
+            self.drop(victim)
+            if self.free - keep >= length:
+                return True
+        if sacrifice:
+            for victim in self._sacrifices():
+                self.drop(victim)
+                self.dropped += 1
+                if self.free - keep >= length:
+                    return True
+        return False
+
+    def drop(self, range_: Range) -> None:
+        """Give the memory of a range that is here to others; who still wants it asks again."""
+        range_.file.remove(range_)
+        if not range_.wanted:
+            range_.file.cursors.trust.unwanted += range_.length
+        self.forget(range_)
+        range_.state = State.DROPPED
+
     def forget(self, range_: Range) -> None:
         """Drop a range that is here and give its memory back."""
         for shelf in (self._ahead, self._consumed):
@@ -116,24 +148,6 @@ class Pool:
                 self.used -= range_.length
         range_.data = None
 
-    def victims(self, active: float, idle: float) -> Iterator[Range]:
-        """What nobody waits for or reads now: consumed ranges, least recently used first, then look-ahead that one
-        stream was to read and another has read, not since `idle`, then the look-ahead of cursors not seen since
-        `active`."""
-        yield from [range_ for range_ in self._consumed if not range_.waiters]
-        read = [one for one in self._ahead if one.wanted and one.used < idle and not one.waiters]
-        yield from sorted(read, key=lambda range_: range_.used)
-        yield from self.sacrifices(active)
-
-    def sacrifices(self, before: float = float("inf")) -> list[Range]:
-        """Look-ahead without waiters of cursors not seen since `before`, farthest ahead of its cursor first."""
-        found = [
-            (range_.cursor.ahead(range_), range_)
-            for range_ in self._ahead
-            if range_.cursor is not None and range_.cursor.last_seen < before and not range_.waiters
-        ]
-        return [range_ for _, range_ in sorted(found, key=lambda entry: entry[0], reverse=True)]
-
     def ahead_of(self, cursor: Cursor) -> list[Range]:
         """Look-ahead that is here and belongs to `cursor`."""
         return [range_ for range_ in self._ahead if range_.cursor is cursor]
@@ -141,3 +155,21 @@ class Pool:
     def idle(self, before: float) -> list[Range]:
         """Consumed ranges that nobody touched since `before`."""
         return [range_ for range_ in self._consumed if range_.used < before and not range_.waiters]
+
+    def _victims(self, active: float, idle: float) -> Iterator[Range]:
+        """What nobody waits for or reads now: consumed ranges, least recently used first, then look-ahead that one
+        stream was to read and another has read, not since `idle`, then the look-ahead of cursors not seen since
+        `active`."""
+        yield from [range_ for range_ in self._consumed if not range_.waiters]
+        read = [one for one in self._ahead if one.wanted and one.used < idle and not one.waiters]
+        yield from sorted(read, key=lambda range_: range_.used)
+        yield from self._sacrifices(active)
+
+    def _sacrifices(self, before: float = float("inf")) -> list[Range]:
+        """Look-ahead without waiters of cursors not seen since `before`, farthest ahead of its cursor first."""
+        found = [
+            (range_.cursor.ahead(range_), range_)
+            for range_ in self._ahead
+            if range_.cursor is not None and range_.cursor.last_seen < before and not range_.waiters
+        ]
+        return [range_ for _, range_ in sorted(found, key=lambda entry: entry[0], reverse=True)]

@@ -1,57 +1,17 @@
 """The reader with its threads, over local files behind the wrappers that spread, slow, break and count them."""
 
-import os
 import random
 import sys
 import threading
-from contextlib import asynccontextmanager
 
 import pytest
 import trio
 import trio.testing
 
-from stripefs.errors import PermissionDenied, ServiceDown, StaleVersion, StoreError
-from stripefs.read import Reader
-from stripefs.settings import ReadSettings
-from stripefs.store.local import LocalStore
+from stripefs.errors import StaleVersion, StoreError
 from stripefs.store.wrappers.counting import CountingStore
 from stripefs.store.wrappers.faulty import FaultyStore
-from stripefs.store.wrappers.throttled import ThrottledStore
-from tests.waiting import PATIENCE
-
-MIB = 1 << 20
-
-
-@pytest.fixture(scope="module")
-def data():
-    return random.Random(1).randbytes(24 * MIB + 12345)
-
-
-@pytest.fixture
-def content(tmp_path, data):
-    (tmp_path / "big").write_bytes(data)
-    (tmp_path / "empty").touch()
-    return data
-
-
-@pytest.fixture
-def local(tmp_path, content):
-    store = LocalStore(str(tmp_path))
-    yield store
-    store.close()
-
-
-def spread(store, **changed):
-    return ThrottledStore(store, **{"hosts": 4, "rate": 400e6, "block_size": 4 * MIB, **changed})
-
-
-@asynccontextmanager
-async def reading(store, **settings):
-    reader = Reader(store, ReadSettings(**{"memory": 64 * MIB, "range_size": 2 * MIB, **settings}))
-    async with trio.open_nursery() as nursery:
-        await nursery.start(reader.run)
-        yield reader
-        nursery.cancel_scope.cancel()
+from tests.unit.read.reading import MIB, reading, spread
 
 
 async def whole(file, step):
@@ -204,72 +164,6 @@ async def test_a_cancelled_read_leaves_no_waiter(local):
         assert all(range_.waiters == 0 for range_ in file.plan.ranges.values())
 
 
-async def test_locating_ahead_asks_once_at_a_time(tmp_path):
-    """A metadata service that hangs must not be asked once for every read, nor readers wait for all these questions."""
-    (tmp_path / "sparse").touch()
-    os.truncate(tmp_path / "sparse", 3 << 30)
-
-    enough = threading.Event()
-
-    class Half(ThrottledStore):
-        asked = 0
-
-        def open(self, path, expect=None):
-            handle = super().open(path, expect)
-            locate = handle.locate
-
-            def failing(offset, length):
-                if offset < 8 * MIB:
-                    return [block for block in locate(offset, length) if block.offset < 8 * MIB]
-                self.asked += 1
-                enough.wait()
-                raise PermissionDenied("no")
-
-            handle.locate = failing
-            return handle
-
-    base = LocalStore(str(tmp_path))
-    store = Half(base, hosts=2, rate=4e9, block_size=4 * MIB)
-    async with reading(store) as reader:
-        file = await reader.open(b"/sparse")
-        for offset in range(0, 8 * MIB, 64 << 10):
-            await file.read(offset, 64 << 10)
-            await trio.sleep(0)
-        try:
-            with trio.fail_after(PATIENCE):
-                while not store.asked:
-                    await trio.sleep(0.01)
-            assert store.asked == 1
-        finally:
-            enough.set()
-    base.close()
-
-
-async def test_blocks_are_asked_for_in_growing_steps(tmp_path):
-    """Who reads a header must not wait for the blocks of all of a large file."""
-    (tmp_path / "sparse").touch()
-    os.truncate(tmp_path / "sparse", 3 << 30)
-    asked = []
-
-    class Noting(ThrottledStore):
-        def open(self, path, expect=None):
-            handle = super().open(path, expect)
-            locate = handle.locate
-            handle.locate = lambda offset, length: (
-                asked.append((offset // MIB, length // MIB)) or locate(offset, length)
-            )
-            return handle
-
-    base = LocalStore(str(tmp_path))
-    async with reading(Noting(base, hosts=2, rate=4e9, block_size=64 * MIB)) as reader:
-        file = await reader.open(b"/sparse")
-        for offset in (0, 100, 256, 300, 512, 1024, 2048, 3000):
-            assert await file.read(offset * MIB, 1) == bytes(1)
-    asked = [step for step in asked if step[1] > 1]  # the wrapper asks for each read too
-    assert asked == [(0, 256), (256, 256), (512, 512), (1024, 1024), (2048, 1024)]
-    base.close()
-
-
 async def test_a_read_over_many_ranges_keeps_none_that_it_has_copied(local, content):
     store = spread(local, host_timeout=30)
     async with reading(store, hedge=False) as reader:
@@ -288,28 +182,6 @@ async def test_a_read_over_many_ranges_keeps_none_that_it_has_copied(local, cont
             references = sys.getrefcount(file.plan.ranges[last].data)
             assert references == 2
             nursery.cancel_scope.cancel()
-
-
-async def test_locating_waits_for_a_service_that_is_away(local, content):
-    class Away(ThrottledStore):
-        failures = 2
-
-        def open(self, path, expect=None):
-            handle = super().open(path, expect)
-            locate = handle.locate
-
-            def failing(offset, length):
-                if self.failures:
-                    self.failures -= 1
-                    raise ServiceDown("away")
-                return locate(offset, length)
-
-            handle.locate = failing
-            return handle
-
-    async with reading(Away(local, hosts=2, rate=400e6)) as reader:
-        file = await reader.open(b"/big")
-        assert await file.read(5, 10) == content[5:15]
 
 
 async def test_a_panic_of_a_client_is_an_error_of_the_read(local):

@@ -4,7 +4,7 @@ import pytest
 
 from stripefs.errors import PermissionDenied, StaleVersion
 from stripefs.read.policy import State
-from tests.unit.read.world import MIB, Host, World, eight, limits, placed, sequential
+from tests.unit.read.policy.world import MIB, Host, World, eight, limits, placed, sequential
 
 
 def test_a_frozen_host_is_hedged_and_then_avoided():

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stripefs.read.policy.cursors import Trust
-from tests.unit.read.world import MIB, Host, World, dealt, eight, limits, placed, sequential
+from tests.unit.read.policy.world import MIB, Host, World, dealt, eight, limits, placed, sequential
 
 
 def test_one_reader_gets_nearly_all_hosts():
