@@ -1,0 +1,152 @@
+"""Small documents go to one DataNode by WebHDFS, everything else and what fails there to hdfs-native."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from stripefs.errors import Exists, HostFailed, NotFound, QuotaExceeded
+from stripefs.store.base import Host, Kind, Status
+from stripefs.store.hdfs import writing
+
+MIB = 1 << 20
+
+
+class Cluster:
+    """A NameNode and two DataNodes of plain dictionaries; `down` fail, `refusal` is what DataNodes say to all."""
+
+    def __init__(self):
+        self.files = {}
+        self.down = set()
+        self.refusal = None
+        self.tried = []
+        self.by_native = []
+
+    # as `NameNodeRest`
+
+    def ask(self, operation, path):
+        raise NotFound(f"{operation} is not known here")
+
+    def change(self, method, operation, path, **parameters):
+        if operation == "DELETE":
+            return {"boolean": self.files.pop(path, None) is not None}
+        assert (method, operation) == ("PUT", "RENAME")
+        target = parameters["destination"]
+        if parameters["renameoptions"] == "NONE" and target in self.files:
+            raise Exists(f"{target} exists already")
+        self.files[target] = self.files.pop(path)
+        return {}
+
+    # as `DataNodes`
+
+    def known(self):
+        return [Host("dn1"), Host("dn2"), Host("gone", live=False)]
+
+    def address(self, name):
+        return f"{name}:9864"
+
+    # as `NativeClient`
+
+    def put(self, path, data, *, replace):
+        self.by_native.append((path, b"".join(data), replace))
+
+    def stat(self, path):
+        if path not in self.files:
+            raise NotFound(path)
+        return Status(path.rpartition("/")[2].encode(), Kind.FILE, len(self.files[path]), file_id=str(id(path)))
+
+    def sink(self, address, target, path, *, name, **_):
+        """As `PlacedSink`."""
+        self.tried.append((name, target, path))
+        if name in self.down:
+            raise HostFailed(f"{name} is down", host=name)
+        pieces = []
+
+        def close():
+            if self.refusal:
+                raise self.refusal
+            self.files[path] = b"".join(pieces)
+
+        return SimpleNamespace(write=pieces.append, close=close, abort=lambda: self.files.pop(path, None))
+
+
+@pytest.fixture
+def cluster(monkeypatch):
+    made = Cluster()
+    monkeypatch.setattr(writing, "PlacedSink", made.sink)
+    return made
+
+
+def writer_of(cluster, *, native=True):
+    return writing.HdfsWriter(
+        cluster,
+        cluster if native else None,
+        cluster,
+        cluster.stat,
+        rpc=SimpleNamespace(get=lambda _ask: "namenode:8020"),
+        target=SimpleNamespace(root=b"/", user="somebody", block_size=0, replication=0),
+        timeout=1.0,
+    )
+
+
+def test_a_document_goes_to_one_live_datanode_under_a_hidden_name_first(cluster):
+    writer_of(cluster).put("/a/lock", [b"some", b"body"], replace=False)
+    assert cluster.files == {"/a/lock": b"somebody"}
+    [(name, target, path)] = cluster.tried
+    assert name in ("dn1", "dn2")
+    assert path.startswith("/a/.lock.")
+    assert "createparent=true" in target
+    assert cluster.by_native == []
+
+
+def test_an_empty_document(cluster):
+    writer_of(cluster).put("/lock", [], replace=False)
+    assert cluster.files == {"/lock": b""}
+
+
+def test_what_is_there_stays_unless_it_is_to_be_replaced(cluster):
+    writer = writer_of(cluster)
+    writer.put("/lock", [b"first"], replace=False)
+    with pytest.raises(Exists):
+        writer.put("/lock", [b"second"], replace=False)
+    assert cluster.files == {"/lock": b"first"}
+    writer.put("/lock", [b"third"], replace=True)
+    assert cluster.files == {"/lock": b"third"}
+    assert cluster.by_native == []
+
+
+def test_a_long_file_goes_by_hdfs_native(cluster):
+    writer_of(cluster).put("/long", [bytes(MIB), b"x"], replace=True)
+    assert cluster.by_native == [("/long", bytes(MIB) + b"x", True)]
+    assert cluster.tried == []
+
+
+def test_a_datanode_that_failed_is_left_alone_for_a_while(cluster):
+    writer = writer_of(cluster)
+    cluster.down = {"dn1"}
+    for number in range(50):
+        writer.put(f"/{number}", [b"x"], replace=False)
+    assert len([name for name, *_ in cluster.tried if name == "dn1"]) <= 1
+    assert len(cluster.files) == 50 - len(cluster.by_native)
+    assert len(cluster.by_native) <= 1
+
+
+def test_where_datanodes_fail_hdfs_native_writes_it(cluster):
+    cluster.down = {"dn1", "dn2"}
+    writer_of(cluster).put("/lock", [b"x"], replace=False)
+    assert cluster.by_native == [("/lock", b"x", False)]
+    assert sorted(name for name, *_ in cluster.tried) == ["dn1", "dn2"]
+
+
+def test_without_hdfs_native_the_failure_is_told(cluster):
+    cluster.down = {"dn1", "dn2"}
+    with pytest.raises(HostFailed, match="is down"):
+        writer_of(cluster, native=False).put("/lock", [b"x"], replace=False)
+
+
+def test_what_speaks_against_the_document_is_told_and_leaves_nothing(cluster):
+    cluster.refusal = QuotaExceeded("enough")
+    with pytest.raises(QuotaExceeded, match="enough"):
+        writer_of(cluster).put("/lock", [b"x"], replace=False)
+    assert cluster.files == {}
+    assert cluster.by_native == []
+    assert len(cluster.tried) == 1
