@@ -1,4 +1,4 @@
-"""Sizes, rates and durations as people write them: `8MiB`, `40MB/s`, `90s`."""
+"""Sizes, rates and durations as people write them: `8MiB`, `40MB/s`, `90s`; paths as they read them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from stripefs.errors import ConfigError
 
-__all__ = ["format_size", "parse_duration", "parse_rate", "parse_size"]
+__all__ = ["format_size", "parse_duration", "parse_rate", "parse_size", "shown"]
 
 _SIZES: dict[str, int] = {
     "": 1,
@@ -43,6 +43,11 @@ def format_size(size: float) -> str:
             break
         size /= 1024
     return f"{size:.0f} {unit}" if size >= 100 or size == int(size) else f"{size:.1f} {unit}"
+
+
+def shown(path: bytes) -> str:
+    """A path or name for people and JSON, whatever its bytes are."""
+    return path.decode("utf-8", "backslashreplace")
 
 
 def _split(text: str, units: dict[str, float] | dict[str, int], wanted: str) -> tuple[float, str]:

@@ -22,6 +22,7 @@ from imagefs.housekeeping.listing import must_list
 from imagefs.images import GRACE, KINDS, Images, is_digest, object_path
 from imagefs.progress import Progress
 from stripefs.errors import NotFound, Unsupported
+from stripefs.units import shown
 
 __all__ = ["Collected", "collect"]
 
@@ -160,7 +161,7 @@ class _Collection:
                 self._images.discard(path)
             except NotFound:
                 return  # another gc
-        self._note(path.decode("utf-8", "backslashreplace").removeprefix("/"), size)
+        self._note(shown(path).removeprefix("/"), size)
 
     def _note(self, path: str, size: int) -> None:
         self._found.removed.append(path)

@@ -12,6 +12,7 @@ from imagefs.format.erofs import BLOCK, Image
 from imagefs.format.erofs.read import Entry, Stat
 from imagefs.format.inode import HOLE
 from imagefs.format.manifest import DeviceEntry
+from stripefs.units import shown
 
 __all__ = ["check_tree"]
 
@@ -117,4 +118,4 @@ class _Check:
 
 
 def _shown(path: bytes) -> str:
-    return "/" + path.decode("utf-8", "backslashreplace")
+    return "/" + shown(path)

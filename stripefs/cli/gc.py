@@ -10,9 +10,9 @@ import click
 from stripefs.cli.border import tell
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
 from stripefs.cli.places import opened_source, place
-from stripefs.cli.showing import shown, status_line
+from stripefs.cli.showing import status_line
 from stripefs.errors import StoreError
-from stripefs.units import format_size
+from stripefs.units import format_size, shown
 
 if TYPE_CHECKING:
     from stripefs.write.collect import Collected

@@ -8,11 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
 
-from stripefs.cli.showing import shown
 from stripefs.errors import IsADirectory, StoreError
 from stripefs.layout.striped import Manifest
 from stripefs.store.base import Block, Kind, Store
 from stripefs.store.wrappers.striped import StripedStore
+from stripefs.units import shown
 
 __all__ = ["Facts", "Part", "gather"]
 

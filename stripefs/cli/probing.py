@@ -22,6 +22,7 @@ from stripefs.read import Reader
 from stripefs.settings import MIB, Settings, StoreSettings
 from stripefs.store.base import Handle, Host, Kind, Status, Store
 from stripefs.store.url import open_store
+from stripefs.units import shown
 
 __all__ = ["Report", "big_file", "open_at", "parent_and_name", "probe", "unreachable"]
 
@@ -125,7 +126,7 @@ def big_file(store: Store, path: bytes) -> tuple[bytes, Status]:
         if seen >= _MOST_ENTRIES:
             break
     if best is None:
-        raise NotFound(f"{path.decode(errors='backslashreplace')} holds no file", hint="name a big file")
+        raise NotFound(f"{shown(path)} holds no file", hint="name a big file")
     return path.rstrip(b"/") + b"/" + best.name, best
 
 
@@ -159,7 +160,7 @@ async def probe(store: Store, path: bytes, settings: Settings, size: int, progre
     path, status = await trio.to_thread.run_sync(big_file, store, path)
     part = min(size, status.length // 2)
     if part <= 0:
-        raise ConfigError(f"{path.decode(errors='backslashreplace')} is too small to measure", hint="name a big file")
+        raise ConfigError(f"{shown(path)} is too small to measure", hint="name a big file")
     hosts = list(await trio.to_thread.run_sync(store.hosts))
     missing = await unreachable(hosts)
     try:
@@ -173,7 +174,7 @@ async def probe(store: Store, path: bytes, settings: Settings, size: int, progre
     verdict = judge(one, parallel, used, live_hosts=sum(host.live for host in hosts))
     return Report(
         source=store.url,
-        path=path.decode(errors="backslashreplace"),
+        path=shown(path),
         status=status,
         transport=store.describe(),
         hosts=hosts,

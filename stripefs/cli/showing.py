@@ -1,4 +1,4 @@
-"""What commands that take their time show of it, and how they show paths of a store."""
+"""What commands that take their time show of it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["shown", "status_line"]
+__all__ = ["status_line"]
 
 _EVERY = 0.1  # seconds between two drawings
 _WIDTH = 78
-
-
-def shown(path: bytes) -> str:
-    """A path for people and JSON, whatever its bytes are."""
-    return path.decode("utf-8", "backslashreplace")
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from stripefs.read.opening import Opener
 from stripefs.read.policy import Attempt, FilePlan, Limits, Planner, Range, State
 from stripefs.settings import ReadSettings, default_budget
 from stripefs.store.base import Block, Buffer, Handle, Identity, Status, Store
+from stripefs.units import shown
 
 __all__ = ["OpenFile", "Reader"]
 
@@ -237,7 +238,7 @@ class OpenFile:
         self.handle = handle
         self.status: Status = handle.status
         self.plan = reader.planner.open(handle.status.length)
-        self.name = path.decode(errors="backslashreplace")
+        self.name = shown(path)
         self.locator = Locator(
             self.name,
             handle,

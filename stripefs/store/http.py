@@ -46,6 +46,7 @@ from stripefs.store.allocator import uninitialised
 from stripefs.store.base import Block, Buffer, Capabilities, Handle, Identity, Kind, Status, Store, Watch
 from stripefs.store.http_surroundings import credentials, is_about_certificates, trusted
 from stripefs.store.ranges import InUse, blocks_by_size, check_range, exact
+from stripefs.units import shown
 
 __all__ = ["HttpHandle", "HttpStore", "prepare"]
 
@@ -79,7 +80,7 @@ class HttpStore(Store):
             raise ConfigError(f"{self._root!r} is not a URL: {error}") from None
         if not named:
             raise ConfigError("the URL names no host", hint=f"write {scheme}://HOST/PATH")
-        self.url = f"{scheme}://{host}{path.decode(errors='backslashreplace')}"
+        self.url = f"{scheme}://{host}{shown(path)}"
         self._timeout = settings.host_timeout
         try:
             self._client = httpx.Client(
@@ -139,7 +140,7 @@ class HttpStore(Store):
 
     def where(self, path: bytes) -> str:
         """`path` for messages."""
-        return self.url.rstrip("/") + path.decode(errors="backslashreplace")
+        return self.url.rstrip("/") + shown(path)
 
     @contextlib.contextmanager
     def answer(self, method: str, path: bytes, headers: Mapping[str, str]) -> Iterator[httpx.Response]:

@@ -44,6 +44,7 @@ from stripefs.store.localwrite import LocalSink, change, join, make_directory, m
 from stripefs.store.newfile import NewFile, sync_directory
 from stripefs.store.oserrors import STORE_ERRORS
 from stripefs.store.ranges import InUse, blocks_by_size, check_range
+from stripefs.units import shown
 
 __all__ = ["LocalHandle", "LocalStore"]
 
@@ -108,7 +109,7 @@ class LocalStore(Store):
                 _refuse_unreadable(path, found)
                 status = _status(name, found)
                 if expect is not None and status.identity != expect:
-                    raise StaleVersion(f"{_shown(path)} was replaced or changed")
+                    raise StaleVersion(f"{shown(path)} was replaced or changed")
             except BaseException:
                 os.close(fd)
                 raise
@@ -163,7 +164,7 @@ class LocalStore(Store):
     def readlink(self, path: bytes) -> bytes:
         with self._parent(path) as (folder, name):
             if not modes.S_ISLNK(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-                raise StoreError(f"{_shown(path)} is not a symbolic link")
+                raise StoreError(f"{shown(path)} is not a symbolic link")
             return os.readlink(name, dir_fd=folder)
 
     def space(self) -> Space:
@@ -172,7 +173,7 @@ class LocalStore(Store):
         return Space(found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize, found.f_files - found.f_ffree)
 
     def describe(self) -> dict[str, str]:
-        return {"transport": "local directory", "root": _shown(self._root_path)}
+        return {"transport": "local directory", "root": shown(self._root_path)}
 
     def close(self) -> None:
         self._in_use.close()
@@ -184,7 +185,7 @@ class LocalStore(Store):
         With `make` folders that are missing are made.
         """
         if b"\0" in path:
-            raise NotFound(f"{_shown(path)}: no name holds a NUL byte")
+            raise NotFound(f"{shown(path)}: no name holds a NUL byte")
         *folders, name = path.removeprefix(b"/").split(b"/")
         with self._in_use.reading(), _errors(path):
             folder = self._root
@@ -210,7 +211,7 @@ class LocalHandle(Handle):
         self.status = status
         self._path = path
         self._fd = fd
-        self._in_use = InUse(_shown(path), lambda: os.close(fd))
+        self._in_use = InUse(shown(path), lambda: os.close(fd))
 
     def locate(self, offset: int, length: int) -> Sequence[Block]:
         return blocks_by_size(self.status, offset, length)
@@ -229,7 +230,7 @@ class LocalHandle(Handle):
                 data += more
             now = os.fstat(self._fd)
         if len(data) != length or (now.st_size, now.st_mtime_ns) != (self.status.length, self.status.mtime_ns):
-            raise StaleVersion(f"{_shown(self._path)} was changed while it was open")
+            raise StaleVersion(f"{shown(self._path)} was changed while it was open")
         if watch is not None:
             watch.progress(length)
         return data
@@ -271,9 +272,9 @@ def _kind(mode: int) -> Kind:
 def _refuse_unreadable(path: bytes, found: os.stat_result) -> None:
     kind = _kind(found.st_mode)
     if kind is Kind.DIRECTORY:
-        raise IsADirectory(f"{_shown(path)} is a directory")
+        raise IsADirectory(f"{shown(path)} is a directory")
     if kind is not Kind.FILE:
-        raise Unsupported(f"{_shown(path)} is not a regular file")
+        raise Unsupported(f"{shown(path)} is not a regular file")
 
 
 def _refuse_root(*paths: bytes) -> None:
@@ -288,8 +289,4 @@ def _errors(path: bytes) -> Iterator[None]:
         yield
     except OSError as error:
         kind = STORE_ERRORS.get(error.errno, StoreError)
-        raise kind(f"{_shown(path)}: {os.strerror(error.errno or errno.EIO)}") from error
-
-
-def _shown(path: bytes) -> str:
-    return path.decode("utf-8", "backslashreplace")
+        raise kind(f"{shown(path)}: {os.strerror(error.errno or errno.EIO)}") from error

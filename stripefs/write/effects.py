@@ -16,8 +16,9 @@ import trio
 
 from stripefs.errors import NotFound, ServiceDown, StoreError, Transient
 from stripefs.store.base import Attributes, Sink, Status, Store
+from stripefs.units import shown
 
-__all__ = ["Effects", "shown"]
+__all__ = ["Effects"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -183,7 +184,3 @@ def _append(store: Store, path: bytes, sink: Sink) -> int:
     finally:
         handle.close()
     return length
-
-
-def shown(path: bytes) -> str:
-    return path.decode(errors="backslashreplace")

@@ -26,7 +26,6 @@ __all__ = [
     "is_version_of",
     "length_of",
     "pooled",
-    "shown",
     "status_of",
     "versions_of",
 ]
@@ -138,7 +137,3 @@ def is_version_of(store: Store, view: StripedStore, path: bytes, identity: Ident
     return any(
         found is not None and found.identity == identity for found in (status_of(view, path), status_of(store, path))
     )
-
-
-def shown(path: bytes) -> str:
-    return path.decode(errors="backslashreplace")

@@ -23,6 +23,7 @@ from stripefs.layout.striped import MANIFEST_BLOCK_SIZE, Manifest, ManifestError
 from stripefs.store.base import Attributes, Buffer, Identity, Kind, Status, Store
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.store.wrappers.striped_handle import PartFiles, StripedHandle
+from stripefs.units import shown
 from stripefs.write.lease import RENEW, Lease, take
 from stripefs.write.names import join, split
 from stripefs.write.pool import put_stone
@@ -34,7 +35,6 @@ from stripefs.write.records import (
     is_version_of,
     length_of,
     pooled,
-    shown,
     status_of,
     versions_of,
 )

@@ -16,7 +16,8 @@ import trio
 
 from stripefs.errors import Exists, HostFailed, StoreError, StripefsError, Transient
 from stripefs.store.base import Status, Store
-from stripefs.write.effects import Effects, shown
+from stripefs.units import shown
+from stripefs.write.effects import Effects
 from stripefs.write.hosts import ANYWHERE, ANYWHERE_AT_ONCE, SendHosts
 from stripefs.write.refusals import DraftLost
 from stripefs.write.shipment import Attempt, Shipment, Turns, send

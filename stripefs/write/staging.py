@@ -21,6 +21,7 @@ import trio
 
 from stripefs.errors import ConfigError, StoreError
 from stripefs.store.base import Buffer, Status
+from stripefs.units import shown
 from stripefs.write.staging_account import Account
 from stripefs.write.staging_file import StagedFile
 from stripefs.write.staging_place import check_place, open_place
@@ -79,11 +80,11 @@ class Staging:
 
     def new(self, name: bytes = b"") -> Staged:
         """An empty staged file; `name` is for messages. Raises StoreError when the local disk cannot make one."""
-        shown = name.decode("utf-8", "backslashreplace") or "a file"
+        called = shown(name) or "a file"
         try:
-            return Staged(StagedFile(self._folder, self._account, shown, self.directory), self._limiter)
+            return Staged(StagedFile(self._folder, self._account, called, self.directory), self._limiter)
         except OSError as error:
-            raise StoreError(f"{shown} cannot be staged in {self.directory}: {error.strerror}") from error
+            raise StoreError(f"{called} cannot be staged in {self.directory}: {error.strerror}") from error
 
     def close(self) -> None:
         """Let go of the directory; close its files first."""

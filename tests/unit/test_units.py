@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stripefs.errors import ConfigError
-from stripefs.units import format_size, parse_duration, parse_rate, parse_size
+from stripefs.units import format_size, parse_duration, parse_rate, parse_size, shown
 
 
 @pytest.mark.parametrize(
@@ -72,3 +72,11 @@ def test_sizes_as_text(size: float, text: str) -> None:
 @given(st.integers(0, 1 << 60))
 def test_a_printed_size_can_be_read_back(size: int) -> None:
     assert parse_size(format_size(size)) == pytest.approx(size, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("path", "text"),
+    [(b"/a/b", "/a/b"), ("/gr\u00fc\u00df".encode(), "/gr\u00fc\u00df"), (b"/\xff\xfe", "/\\xff\\xfe"), (b"", "")],
+)
+def test_paths_of_any_bytes_can_be_shown(path: bytes, text: str) -> None:
+    assert shown(path) == text

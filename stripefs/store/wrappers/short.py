@@ -15,6 +15,7 @@ from typing import ClassVar
 from stripefs.store.base import Buffer, Handle, Identity, Store, Watch
 from stripefs.store.ranges import exact
 from stripefs.store.wrappers.base import Parser, WrappedHandle, WrappedStore, fraction, seeded, switch
+from stripefs.units import shown
 
 __all__ = ["ShortStore"]
 
@@ -48,7 +49,7 @@ class ShortStore(WrappedStore):
         draw = seeded(self._seed, path, offset, length, turn)
         if length and draw.random() < self._rate:
             data = data[: draw.randrange(length)]
-        where = f"{path.decode('utf-8', 'backslashreplace')} at {offset}"
+        where = f"{shown(path)} at {offset}"
         return exact(data, length, where=where, host=host) if self._checked else data
 
 

@@ -34,6 +34,7 @@ from stripefs.store.base import Buffer, Handle, Identity, Kind, Status, Store, W
 from stripefs.store.url import parse_url
 from stripefs.store.wrappers.base import WrappedHandle, WrappedStore
 from stripefs.store.wrappers.striped_handle import PartFiles, StripedHandle
+from stripefs.units import shown
 
 __all__ = ["StripedStore", "pool_of"]
 
@@ -107,7 +108,7 @@ class StripedStore(WrappedStore):
         except StaleVersion:  # a longer file took its place since
             return self.stat(path)
         if seen.damage:
-            raise StoreError(f"{_shown(path)}: {seen.damage}", hint=seen.hint)
+            raise StoreError(f"{shown(path)}: {seen.damage}", hint=seen.hint)
         return _as_seen(status, seen)
 
     def scandir(self, path: bytes, after: bytes = b"") -> Iterator[Sequence[Status]]:
@@ -134,7 +135,7 @@ class StripedStore(WrappedStore):
                 manifest = self._manifest_in(path, handle.read(0, status.length))
                 status = _as_seen(status, _seen_of(manifest))
             if expect is not None and status.identity != expect:
-                raise StaleVersion(f"{_shown(path)} was replaced or changed")
+                raise StaleVersion(f"{shown(path)} was replaced or changed")
         except BaseException:
             handle.close()
             raise
@@ -152,7 +153,7 @@ class StripedStore(WrappedStore):
         manifest = self._manifest_in(path, self.inner.glance(path, MANIFEST_MAX)) if _candidate(inner) else None
         status = _as_seen(inner, _seen_of(manifest))
         if manifest is None or status.identity != expect:
-            raise StaleVersion(f"{_shown(path)} was replaced or changed")
+            raise StaleVersion(f"{shown(path)} was replaced or changed")
         return self._striped(path, inner, status, manifest)
 
     def readlink(self, path: bytes) -> bytes:
@@ -169,7 +170,7 @@ class StripedStore(WrappedStore):
             return self.manifest(path)
 
     def describe(self) -> dict[str, str]:
-        return {**self.inner.describe(), "pool of striped files": _shown(self.pool)}
+        return {**self.inner.describe(), "pool of striped files": shown(self.pool)}
 
     def close(self) -> None:
         self._workers.shutdown(wait=False, cancel_futures=True)
@@ -203,7 +204,7 @@ class StripedStore(WrappedStore):
         try:
             return self._look(path, status)
         except StoreError as error:
-            log.info("listing %s: %s", _shown(path), error)
+            log.info("listing %s: %s", shown(path), error)
             return _Seen(damage=error.message)
 
     def _manifest_in(self, path: bytes, document: Buffer) -> Manifest | None:
@@ -218,16 +219,16 @@ class StripedStore(WrappedStore):
             listed = self._in_pool(found.pool, lambda store, pool: _list(store, pool, found)) if found.outside else None
             return Manifest.from_bytes(data, listed)
         except ManifestError as error:
-            raise StoreError(f"{_shown(path)}: {error.message}", hint=error.hint) from error
+            raise StoreError(f"{shown(path)}: {error.message}", hint=error.hint) from error
         except (NotFound, NotADirectory) as error:
-            pool = "" if heading is None else _shown(heading.pool)
+            pool = "" if heading is None else shown(heading.pool)
             raise StoreError(
-                f"{_shown(path)}: its list of parts is missing",
+                f"{shown(path)}: its list of parts is missing",
                 hint=f"it was written with the pool {pool}; see --trust-pool",
             ) from error
 
     def _striped(self, path: bytes, inner: Status, status: Status, manifest: Manifest) -> StripedHandle:
-        parts = self._in_pool(manifest.pool, lambda store, pool: PartFiles(store, pool, manifest, _shown(path)))
+        parts = self._in_pool(manifest.pool, lambda store, pool: PartFiles(store, pool, manifest, shown(path)))
 
         def current() -> bool:
             try:
@@ -245,7 +246,7 @@ class StripedStore(WrappedStore):
         if pool.startswith(root + b"/"):
             return work(self.inner, pool.removeprefix(root))
         if self._open_pool is None:
-            raise StoreError(f"the pool {_shown(pool)} cannot be reached from {self.url}")
+            raise StoreError(f"the pool {shown(pool)} cannot be reached from {self.url}")
         with self._lock:
             store = self._pools.get(pool)
         if store is None:
@@ -263,7 +264,7 @@ class _PlainHandle(WrappedHandle):
     def read(self, offset: int, length: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
         data = self.inner.read(offset, length, host=host, watch=watch)
         if not offset and bytes(memoryview(data)[: len(MAGIC)]) == MAGIC:
-            raise StoreError(f"{_shown(self.status.name)}: a manifest of a striped file that was cut or changed")
+            raise StoreError(f"{shown(self.status.name)}: a manifest of a striped file that was cut or changed")
         return data
 
 
@@ -327,8 +328,4 @@ def _below(folder: bytes, status: Status) -> bytes:
 
 def _refuse_hidden(path: bytes) -> None:
     if is_hidden_path(path):
-        raise NotFound(f"{_shown(path)}: no such name")
-
-
-def _shown(path: bytes) -> str:
-    return path.decode("utf-8", "backslashreplace")
+        raise NotFound(f"{shown(path)}: no such name")

@@ -21,6 +21,7 @@ from stripefs.errors import HostFailed, NotADirectory, NotFound, StaleVersion, S
 from stripefs.layout.striped import CHECK, SUM, Manifest, Piece, check_sums, digest_of, table_length
 from stripefs.store.base import Block, Buffer, Handle, Identity, Status, Store, Watch
 from stripefs.store.ranges import InUse, check_range, exact
+from stripefs.units import shown
 
 __all__ = ["PartFiles", "StripedHandle"]
 
@@ -85,7 +86,7 @@ class PartFiles:
         if handle.status.length != part.length:
             handle.close()
             raise StoreError(
-                f"{self.name}: its part {_shown(self.path(index))} has {handle.status.length} bytes, not {part.length}"
+                f"{self.name}: its part {shown(self.path(index))} has {handle.status.length} bytes, not {part.length}"
             )
         self._identities[index] = handle.status.identity
         return handle
@@ -117,7 +118,7 @@ class PartFiles:
             read = exact(part.read(begin, length, host=near, watch=quiet), length, where=self.name, host=near)
             table = bytes(read)
             if digest_of(table) != self._manifest.parts[index].digest:
-                raise _Damaged(f"{self.name}: the checksums of its part {_shown(self.path(index))} are damaged")
+                raise _Damaged(f"{self.name}: the checksums of its part {shown(self.path(index))} are damaged")
             self._tables[index] = table
         return table
 
@@ -231,13 +232,13 @@ class StripedHandle(Handle):
         at = table_length(unit_at, self.manifest.unit) + begin // CHECK * SUM
         sums = check_sums(data)
         if table[at : at + len(sums)] != sums:
-            where = f"its part {_shown(self._parts.path(index))} from byte {unit_at + begin} on"
+            where = f"its part {shown(self._parts.path(index))} from byte {unit_at + begin} on"
             raise _Damaged(f"{self._name}: {where} does not fit its checksum")
 
     def _gone(self, index: int, error: StoreError) -> StoreError:
         if not self._current():
             return StaleVersion(f"{self._name} was replaced or deleted since it was opened")
-        path, pool = _shown(self._parts.path(index)), _shown(self.manifest.pool)
+        path, pool = shown(self._parts.path(index)), shown(self.manifest.pool)
         if isinstance(error, StaleVersion):
             return StoreError(f"{self._name}: its part {path} was changed")
         return StoreError(
@@ -273,7 +274,3 @@ def _hosts(blocks: Sequence[Block], unit: Piece) -> tuple[str, ...]:
     begin, end = unit.part_offset, unit.part_offset + unit.unit_length
     over = [block.hosts for block in blocks if block.offset < end and block.offset + block.length > begin]
     return tuple(host for host in over[0] if all(host in hosts for hosts in over)) if over else ()
-
-
-def _shown(path: bytes) -> str:
-    return path.decode("utf-8", "backslashreplace")

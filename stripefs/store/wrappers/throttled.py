@@ -23,7 +23,7 @@ from stripefs.store.ranges import check_range
 from stripefs.store.wrappers.base import Parser, WrappedHandle, WrappedSink, WrappedStore, one_of, seeded, whole
 from stripefs.store.wrappers.hosts import Hosts
 from stripefs.store.wrappers.places import FOLDER, Layout, Places, cut
-from stripefs.units import format_size, parse_duration, parse_rate, parse_size
+from stripefs.units import format_size, parse_duration, parse_rate, parse_size, shown
 
 __all__ = ["ThrottledStore"]
 
@@ -123,7 +123,7 @@ class ThrottledStore(WrappedStore):
         for path, status in files[1:]:
             if not status.length or status.block_size > files[0][1].block_size:
                 why = "is empty" if not status.length else "has larger blocks than the target"
-                raise Unsupported(f"{path.decode(errors='backslashreplace')} {why}, which cannot be joined")
+                raise Unsupported(f"{shown(path)} {why}, which cannot be joined")
         blocks = [
             (block.length, block.hosts)
             for path, status in files
