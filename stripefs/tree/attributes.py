@@ -10,7 +10,7 @@ from stripefs.store.base import Attributes as Change
 from stripefs.store.base import Kind, Status
 from stripefs.tree import xattrs
 from stripefs.tree.entries import NamingTree
-from stripefs.tree.refusals import NoAttribute
+from stripefs.tree.refusals import NoAttribute, allowed
 from stripefs.tree.state import ROOT
 from stripefs.tree.tree import Attributes
 
@@ -27,10 +27,10 @@ class AttributedTree(NamingTree):
         node = self._node(node_id)
         path = self.state.path(node_id)
         await self._version(node, path)
+        status = await self._set(path, wanted)
         pen = self._pens.at(path)
         if pen is not None:  # it has the node of its own, and what it will publish is to look the same
             pen.set_attributes(dataclasses.replace(wanted, mtime_ns=None, atime_ns=None), pen.status)
-        status = await self._set(path, wanted)
         if node_id != ROOT:
             identity = None if status.kind is Kind.DIRECTORY else status.identity
             if identity != node.identity:
@@ -41,8 +41,10 @@ class AttributedTree(NamingTree):
         return self._attributes(node_id, status)
 
     async def _set(self, path: bytes, wanted: Change) -> Status:
+        """Raises NotPermitted where the store refuses: chmod(2), chown(2) and utimes(2) know no other word for it."""
         if wanted != Change():
-            await self._change(f"set attributes of {path!r}", path, (), self._store.set_attributes, path, wanted)
+            with allowed():
+                await self._change(f"set attributes of {path!r}", path, (), self._store.set_attributes, path, wanted)
         return await self._stat(path)
 
     async def listxattr(self, node_id: int) -> Sequence[bytes]:
@@ -75,7 +77,9 @@ class AttributedTree(NamingTree):
 
         def names() -> tuple[str | None, str | None]:
             owner = None if uid is None else self._owners.owner(uid, status.owner, like.owner)
-            return owner, None if gid is None else self._owners.group(gid, status.group, like.group)
+            group = None if gid is None else self._owners.group(gid, status.group, like.group)
+            self._owners.learn([dataclasses.replace(status, owner=owner or "", group=group or "")])  # to be shown
+            return owner, group
 
         owner, group = await self._calls.thread("look up owners", names)
         return dataclasses.replace(wanted, owner=owner, group=group)

@@ -10,13 +10,13 @@ from collections.abc import Callable
 
 import trio
 
-from stripefs.errors import Busy, IsADirectory, PermissionDenied, StripefsError, Unsupported
+from stripefs.errors import Busy, IsADirectory, StripefsError, Unsupported
 from stripefs.store.base import Attributes as Change
 from stripefs.store.base import Kind, Status
 from stripefs.tree.attributes import AttributedTree
 from stripefs.tree.opener import Fate, fate, find_opener
 from stripefs.tree.pens import Pen
-from stripefs.tree.refusals import Lost
+from stripefs.tree.refusals import Lost, NotPermitted
 from stripefs.tree.state import Node
 from stripefs.write import Draft, Drafts, Layout
 from stripefs.write.staging import Staging
@@ -102,10 +102,13 @@ class DraftingTree(AttributedTree):
         finally:
             self._changed(path)
         if pen.owners is not None:
-            owners, pen.owners = pen.owners, None
             try:
-                status = await self._set(path, owners)
-            except (PermissionDenied, Unsupported) as error:  # no reason to lose what was written
+                status = await self._set(path, pen.owners)
+            except NotPermitted:  # the bytes are published all the same; that they are somebody else's is told once
+                pen.owners = None
+                raise
+            except Unsupported as error:
+                pen.owners = None
                 _log.warning("%s keeps the owner that the store gave it: %s", pen.name, error)
         return status
 

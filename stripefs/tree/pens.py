@@ -90,7 +90,7 @@ class Pen:
         self._base = status
         self._status = status
         self._staged: Staged | None = None
-        self.owners: Attributes | None = None  # to be set on what is published
+        self.owners: Attributes | None = None  # to be set on each version that is published
         self._times: Attributes | None = None
         self._promised = 0
         self._broken: StripefsError | None = None
@@ -209,7 +209,8 @@ class Pen:
         if wanted.mode is not None:
             self.draft.set_attributes(Attributes(mode=wanted.mode))
         if wanted.owner is not None or wanted.group is not None:
-            self.owners = Attributes(owner=wanted.owner, group=wanted.group)
+            before = self.owners or Attributes()
+            self.owners = Attributes(owner=wanted.owner or before.owner, group=wanted.group or before.group)
         if wanted.mtime_ns is not None or wanted.atime_ns is not None:
             known = self._times or Attributes()
             self._times = Attributes(

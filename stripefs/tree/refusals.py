@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+from collections.abc import Iterator
 
-from stripefs.errors import StoreError
+from stripefs.errors import PermissionDenied, StoreError
 
-__all__ = ["Invalid", "Lost", "NameTooLong", "NoAttribute", "NotPermitted"]
+__all__ = ["Invalid", "Lost", "NameTooLong", "NoAttribute", "NotPermitted", "allowed"]
 
 
 class NotPermitted(StoreError):
@@ -31,3 +33,12 @@ class NoAttribute(StoreError):
 
 class Lost(StoreError):
     """A file that was open for writing in a worker that is dead: what it had not published is gone."""
+
+
+@contextlib.contextmanager
+def allowed() -> Iterator[None]:
+    """Around a change that only the owner of a file may make, or only an administrator."""
+    try:
+        yield
+    except PermissionDenied as error:
+        raise NotPermitted(error.message, hint=error.hint) from error

@@ -27,6 +27,7 @@ from stripefs.store.base import Buffer, Identity, Kind, Status
 from stripefs.tree.drafting import DraftingTree
 from stripefs.tree.opener import Fate, Opener
 from stripefs.tree.pens import Pen, future, is_future
+from stripefs.tree.refusals import allowed
 from stripefs.tree.state import FileHandle, Node
 from stripefs.tree.tree import Attributes, UnknownHandle, require_file
 from stripefs.tree.unpublished import Unpublished
@@ -296,6 +297,9 @@ class WritableTree(DraftingTree):
             status = await self._set(pen.path, wanted)
             pen.set_attributes(dataclasses.replace(wanted, mtime_ns=None, atime_ns=None), status)
             return
+        if wanted.owner is not None or wanted.group is not None:
+            with allowed():
+                await pen.draft.try_owners(Change(owner=wanted.owner, group=wanted.group))
         shown = {name: value for name, value in dataclasses.asdict(wanted).items() if value is not None}
         pen.set_attributes(wanted, dataclasses.replace(pen.status, **shown))
 

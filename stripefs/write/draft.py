@@ -6,6 +6,7 @@ behind it; parts travel meanwhile, and `abandon` and `detach` end the wait.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import logging
 import math
@@ -14,11 +15,11 @@ from typing import Protocol
 
 import trio
 
-from stripefs.errors import StripefsError, Unsupported
+from stripefs.errors import NotFound, StripefsError, Unsupported
 from stripefs.layout.striped import Manifest
 from stripefs.store.base import Attributes, Buffer, Kind, Status
 from stripefs.write.contents import Base, Contents
-from stripefs.write.lease import Lease, take
+from stripefs.write.lease import Lease, lock_path, take
 from stripefs.write.names import Names, join, split
 from stripefs.write.policy import Layout
 from stripefs.write.publication import Publisher
@@ -333,6 +334,12 @@ class Draft:
             mtime_ns=now.mtime_ns if attributes.mtime_ns is None else attributes.mtime_ns,
             atime_ns=now.atime_ns if attributes.atime_ns is None else attributes.atime_ns,
         )
+
+    async def try_owners(self, owners: Attributes) -> None:
+        """Raises what the store answers to giving a file of this writer away. It is tried with the lock."""
+        if self._lease is not None and self._shared.store.capabilities.attributes:
+            with contextlib.suppress(NotFound):
+                await self._shared.effects.set_attributes(lock_path(self._lease.path), owners)
 
     # -- for `Drafts` ------------------------------------------------------------------------------------------------
 

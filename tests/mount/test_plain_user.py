@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from stripefs.errors import MountError
+from stripefs.settings import WriteSettings
 from tests.mount.mounted import MIB, PATIENCE, Mounted, Mounts, eventually, sha256
 from tests.others import let_others_pass
 
@@ -24,14 +25,20 @@ _AS_NOBODY = (
     *("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"),
     *("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search"),
 )
+_WRITE = WriteSettings()
 _DEVICES = "mount -t tmpfs none {0} && mknod -m 666 {0}/fuse c 10 229 && mount --bind {0}/fuse /dev/fuse"
 
 
-def _start(mounts: Mounts, prepare: str = "true", **options: object) -> Mounted:
+def _start(
+    mounts: Mounts,
+    prepare: str = "true",
+    write: WriteSettings = _WRITE,
+    **options: object,
+) -> Mounted:
     devices, runtime = mounts.folder / "devices", mounts.folder / "runtime"
     devices.mkdir()
     runtime.mkdir()
-    settings = mounts.prepare(**options)  # type: ignore[arg-type]  # passed on as they come
+    settings = mounts.prepare(**options)._replace(write=write)  # type: ignore[arg-type]  # passed on as they come
     for path in (settings.mount.mountpoint, runtime):
         os.chown(path, 65534, 65534)
     let_others_pass(mounts.folder)
@@ -129,3 +136,44 @@ def test_mountpoint_as_its_owner_sees_it(mounts: Mounts) -> None:
     )
     assert as_root.returncode != 0
     assert Path(mounted.path).is_dir()
+
+
+_SAVES = """
+import errno, os, sys
+os.chdir(sys.argv[1])
+os.mkdir("run")
+file = os.open("run/tmp", os.O_WRONLY | os.O_CREAT, 0o640)
+for _ in range(10):
+    os.write(file, b"x" * (1 << 20))
+for owner, group in ((0, -1), (-1, 0)):
+    try:
+        os.fchown(file, owner, group)
+    except OSError as error:
+        print(errno.errorcode[error.errno])
+os.fchown(file, os.getuid(), os.getgid())
+os.fchmod(file, 0o600)
+os.write(file, b"end")
+os.close(file)
+os.rename("run/tmp", "run/model")
+print(os.stat("run/model").st_uid, oct(os.stat("run/model").st_mode), os.stat("run/model").st_size)
+os.mkdir("empty")
+os.rmdir("empty")
+try:
+    open("roots/new", "w")
+except OSError as error:
+    print(errno.errorcode[error.errno])
+"""
+
+
+@pytest.mark.parametrize("layout", ["concat", "striped", "plain"])
+def test_saves(mounts: Mounts, layout: str) -> None:
+    """What is saved is theirs; what only root may do is refused where it is asked for."""
+    os.chown(mounts.source, 65534, 65534)
+    (mounts.source / "roots").mkdir()
+    mounts.forgive("big files are written as")
+    mounted = _start(mounts, rw=True, write=WriteSettings(layout=layout)).wait_ready()
+    done = _inside(mounted, sys.executable, "-c", _SAVES, str(mounted.path))
+    assert done.stdout.split("\n") == ["EPERM", "EPERM", f"65534 0o100600 {10 * MIB + 3}", "EACCES", ""], done.stderr
+    assert mounted.stop() == 0
+    assert {path.owner() for path in mounts.source.rglob("*")} == {"nobody", "root"}
+    assert sorted(os.listdir(mounts.source / "run")) == ["model"]

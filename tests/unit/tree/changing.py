@@ -60,7 +60,9 @@ class ChangingStore(MemoryStore):
         self._take(path, "set_attributes")
         status, data = self.entries[path]
         given = {
-            name: getattr(attributes, name) for name in ("mode", "mtime_ns") if getattr(attributes, name) is not None
+            name: getattr(attributes, name)
+            for name in ("mode", "mtime_ns", "owner", "group")
+            if getattr(attributes, name) is not None
         }
         self.entries[path] = (replace(status, **given), data)
         self.after("set_attributes")
@@ -131,12 +133,17 @@ class FakeDraft:
     def set_attributes(self, attributes: Attributes) -> None:
         self.attributes = attributes
 
+    async def try_owners(self, owners: Attributes) -> None:
+        await trio.lowlevel.checkpoint()
+        self.drafts.try_owners(owners)
+
 
 class FakeDrafts:
     def __init__(self, store: ChangingStore, *, appends: bool = True) -> None:
         self.store = store
         self.appends = appends
         self.open: dict[bytes, FakeDraft] = {}
+        self.try_owners: Callable[[Attributes], None] = lambda owners: None
 
     async def begin(
         self, path: bytes, *, replacing: object, append: bool = False, attributes: object = None, layout: object = None

@@ -1,0 +1,41 @@
+"""What a store would answer to chown of a file that is still being written, tried on the writer's lock."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from stripefs.errors import PermissionDenied
+from stripefs.store.base import Attributes
+from stripefs.store.wrappers.base import Parser, WrappedStore
+
+from .world import load, spread, writing
+
+
+class Refusing(WrappedStore):
+    NAME = "refusing"
+    PARAMETERS: ClassVar[dict[str, Parser]] = {}
+
+    def set_attributes(self, path: bytes, attributes: Attributes) -> None:
+        if attributes.owner == "somebody":
+            raise PermissionDenied(f"{path!r} stays ours")
+        super().set_attributes(path, attributes)
+
+
+async def test_it_is_tried_and_hinders_nothing(tmp_path: Path) -> None:
+    store = Refusing(spread(tmp_path))
+    ours = Attributes(owner=str(os.getuid()), group=str(os.getgid()))
+    async with writing(store) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        await draft.try_owners(ours)
+        with pytest.raises(PermissionDenied, match="stays ours"):
+            await draft.try_owners(Attributes(owner="somebody"))
+        await draft.renew()
+        await draft.write(0, b"bytes")
+        (tmp_path / ".file.stripefs-lock").unlink()
+        await draft.try_owners(ours)  # a lock that somebody else holds up for a moment tells nothing
+        await draft.publish(final=True)
+    assert load(store, b"/file") == b"bytes"
