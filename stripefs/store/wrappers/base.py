@@ -48,7 +48,11 @@ Parser = Callable[[str], Any]
 
 
 class WrappedStore(Store):
-    """Hands everything to `inner`. Subclasses set NAME, the URL prefix, and PARAMETERS, their keyword arguments."""
+    """Hands everything to `inner`. Subclasses set NAME, the URL prefix, and PARAMETERS, their keyword arguments.
+
+    They say what they do to a call in `asking` and `changing`, and to what `open` and `create` answer in `handle` and
+    `sink`.
+    """
 
     NAME: ClassVar[str]
     PARAMETERS: ClassVar[Mapping[str, Parser]]
@@ -59,18 +63,34 @@ class WrappedStore(Store):
         self.url = f"{self.NAME}+{inner.url}"
         self.capabilities = inner.capabilities
 
+    # -- what subclasses do ------------------------------------------------------------------------------------------
+
+    def asking(self, call: str, path: bytes, act: Callable[[], _T]) -> _T:
+        """Every stat and open goes through here, by its name."""
+        return act()
+
+    def changing(self, call: str, paths: tuple[bytes, ...], act: Callable[[], _T]) -> _T:
+        """Every call that changes names, attributes or whole files goes through here, by its name in CHANGES."""
+        return act()
+
+    def handle(self, path: bytes, inner: Handle) -> Handle:
+        """What to answer for the file at `path`, now open as `inner`."""
+        return inner
+
+    def sink(self, path: bytes, host: str, inner: Sink) -> Sink:
+        """What to answer for the new file at `path`, asked to be on `host`, now being written through `inner`."""
+        return inner
+
+    # -- the store ---------------------------------------------------------------------------------------------------
+
     def stat(self, path: bytes) -> Status:
-        return self.inner.stat(path)
+        return self.asking("stat", path, lambda: self.inner.stat(path))
 
     def scandir(self, path: bytes, after: bytes = b"") -> Iterator[Sequence[Status]]:
         return self.inner.scandir(path, after)
 
     def open(self, path: bytes, expect: Identity | None = None) -> Handle:
-        return self.inner.open(path, expect)
-
-    def changing(self, call: str, paths: tuple[bytes, ...], act: Callable[[], _T]) -> _T:
-        """Every call that changes names, attributes or whole files goes through here, by its name in CHANGES."""
-        return act()
+        return self.handle(path, self.asking("open", path, lambda: self.inner.open(path, expect)))
 
     def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False) -> None:
         self.changing("put", (path,), lambda: self.inner.put(path, data, replace=replace))
@@ -81,11 +101,12 @@ class WrappedStore(Store):
     def create(
         self, path: bytes, *, host: str = "", block_size: int = 0, replication: int = 0, length: int | None = None
     ) -> Sink:
-        return self.changing(
+        sink = self.changing(
             "create",
             (path,),
             lambda: self.inner.create(path, host=host, block_size=block_size, replication=replication, length=length),
         )
+        return self.sink(path, host, sink)
 
     def mkdir(self, path: bytes, mode: int = 0o755) -> None:
         self.changing("mkdir", (path,), lambda: self.inner.mkdir(path, mode))

@@ -59,33 +59,26 @@ class CountingStore(WrappedStore):
         self._under_way: Counter[str] = Counter()
         self._covered: dict[tuple[bytes, Identity], _Covered] = {}
 
-    def stat(self, path: bytes) -> Status:
-        with self._lock:
-            self.counts.stats += 1
-        return self.inner.stat(path)
-
     def scandir(self, path: bytes, after: bytes = b"") -> Iterator[Sequence[Status]]:
         with self._lock:
             self.counts.scandirs += 1
         return self.inner.scandir(path, after)
 
-    def open(self, path: bytes, expect: Identity | None = None) -> Handle:
-        handle = self.inner.open(path, expect)
+    def asking(self, call: str, path: bytes, act: Callable[[], _T]) -> _T:
         with self._lock:
-            self.counts.opens += 1
-            self.counts.open_now += 1
-        return _CountingHandle(self, path, handle)
+            self.counts.stats += call == "stat"
+        return act()
 
     def changing(self, call: str, paths: tuple[bytes, ...], act: Callable[[], _T]) -> _T:
         with self._lock:
             self.counts.changes[call] += 1
         return act()
 
-    def create(
-        self, path: bytes, *, host: str = "", block_size: int = 0, replication: int = 0, length: int | None = None
-    ) -> Sink:
-        sink = super().create(path, host=host, block_size=block_size, replication=replication, length=length)
-        return _CountingSink(self, host, sink)
+    def handle(self, path: bytes, inner: Handle) -> Handle:
+        return _CountingHandle(self, path, inner)
+
+    def sink(self, path: bytes, host: str, inner: Sink) -> Sink:
+        return _CountingSink(self, host, inner)
 
     def describe(self) -> dict[str, str]:
         counts = self.counts
@@ -123,6 +116,11 @@ class CountingStore(WrappedStore):
             self._under_way[host] -= 1
             self.counts.failed += failed
 
+    def opened(self) -> None:
+        with self._lock:
+            self.counts.opens += 1
+            self.counts.open_now += 1
+
     def closed(self) -> None:
         with self._lock:
             self.counts.open_now -= 1
@@ -134,6 +132,7 @@ class _CountingHandle(WrappedHandle):
         self._store = store
         self._version = (path, inner.status.identity)
         self._open = True
+        store.opened()
 
     def read(self, offset: int, length: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
         self._store.begin(host)

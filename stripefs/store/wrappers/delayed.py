@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar, TypeVar
 
-from stripefs.store.base import Buffer, Handle, Identity, Sink, Status, Store, Watch
+from stripefs.store.base import Buffer, Handle, Sink, Status, Store, Watch
 from stripefs.store.wrappers.base import Parser, WrappedHandle, WrappedSink, WrappedStore, choices, pause
 from stripefs.units import parse_duration
 
@@ -32,29 +32,25 @@ class DelayedStore(WrappedStore):
         self._delay = delay
         self._on = on
 
-    def stat(self, path: bytes) -> Status:
-        self.wait("stat")
-        return self.inner.stat(path)
-
     def scandir(self, path: bytes, after: bytes = b"") -> Iterator[Sequence[Status]]:
         self.wait("scandir")
         for batch in self.inner.scandir(path, after):
             yield batch
             self.wait("scandir")
 
-    def open(self, path: bytes, expect: Identity | None = None) -> Handle:
-        self.wait("open")
-        return _DelayedHandle(self, self.inner.open(path, expect))
+    def asking(self, call: str, path: bytes, act: Callable[[], _T]) -> _T:
+        self.wait(call)
+        return act()
 
     def changing(self, call: str, paths: tuple[bytes, ...], act: Callable[[], _T]) -> _T:
         self.wait("change")
         return act()
 
-    def create(
-        self, path: bytes, *, host: str = "", block_size: int = 0, replication: int = 0, length: int | None = None
-    ) -> Sink:
-        sink = super().create(path, host=host, block_size=block_size, replication=replication, length=length)
-        return _DelayedSink(self, sink)
+    def handle(self, path: bytes, inner: Handle) -> Handle:
+        return _DelayedHandle(self, inner)
+
+    def sink(self, path: bytes, host: str, inner: Sink) -> Sink:
+        return _DelayedSink(self, inner)
 
     def describe(self) -> dict[str, str]:
         return {**self.inner.describe(), "delayed": f"{self._delay * 1000:g} ms before {', '.join(self._on)}"}

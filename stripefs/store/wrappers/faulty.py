@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import ClassVar, TypeVar
 
 from stripefs.errors import HostFailed, NoSpace, QuotaExceeded, ServiceDown, Transient
-from stripefs.store.base import Buffer, Handle, Identity, Sink, Status, Store, Watch
+from stripefs.store.base import Buffer, Handle, Sink, Status, Store, Watch
 from stripefs.store.wrappers.base import (
     CHANGES,
     Parser,
@@ -84,18 +84,14 @@ class FaultyStore(WrappedStore):
             self._kinds = (kind,) if kind else self._kinds
             self._after = self._after if after is None else after
 
-    def stat(self, path: bytes) -> Status:
-        self.maybe_fail("stat", path)
-        return self.inner.stat(path)
-
     def scandir(self, path: bytes, after: bytes = b"") -> Iterator[Sequence[Status]]:
         for number, batch in enumerate(self.inner.scandir(path, after)):
             self.maybe_fail("scandir", path, after, number)
             yield batch
 
-    def open(self, path: bytes, expect: Identity | None = None) -> Handle:
-        self.maybe_fail("open", path)
-        return _FaultyHandle(self, path, self.inner.open(path, expect))
+    def asking(self, call: str, path: bytes, act: Callable[[], _T]) -> _T:
+        self.maybe_fail(call, path)
+        return act()
 
     def changing(self, call: str, paths: tuple[bytes, ...], act: Callable[[], _T]) -> _T:
         if self._after:
@@ -105,11 +101,11 @@ class FaultyStore(WrappedStore):
         self.maybe_fail(call, *paths)
         return act()
 
-    def create(
-        self, path: bytes, *, host: str = "", block_size: int = 0, replication: int = 0, length: int | None = None
-    ) -> Sink:
-        sink = super().create(path, host=host, block_size=block_size, replication=replication, length=length)
-        return _FaultySink(self, path, host, sink)
+    def handle(self, path: bytes, inner: Handle) -> Handle:
+        return _FaultyHandle(self, path, inner)
+
+    def sink(self, path: bytes, host: str, inner: Sink) -> Sink:
+        return _FaultySink(self, path, host, inner)
 
     def describe(self) -> dict[str, str]:
         return {**self.inner.describe(), "faulty": f"{self._rate:.2%} of {', '.join(self._on)}"}

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import ClassVar
 
-from stripefs.store.base import Buffer, Handle, Identity, Store, Watch
+from stripefs.store.base import Buffer, Handle, Store, Watch
 from stripefs.store.ranges import exact
 from stripefs.store.wrappers.base import Parser, WrappedHandle, WrappedStore, fraction, seeded, switch
 from stripefs.units import shown
@@ -34,8 +34,8 @@ class ShortStore(WrappedStore):
         self._asked: Counter[tuple[bytes, int, int]] = Counter()
         self._lock = threading.Lock()
 
-    def open(self, path: bytes, expect: Identity | None = None) -> Handle:
-        return _ShortHandle(self, path, self.inner.open(path, expect))
+    def handle(self, path: bytes, inner: Handle) -> Handle:
+        return _ShortHandle(self, path, inner)
 
     def describe(self) -> dict[str, str]:
         return {**self.inner.describe(), "short": f"{self._rate:.2%} of reads"}

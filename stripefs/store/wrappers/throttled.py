@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from stripefs.errors import ConfigError, HostFailed, StoreError, Unsupported
-from stripefs.store.base import Block, Buffer, Handle, Host, Identity, Kind, Sink, Status, Store, Watch
+from stripefs.store.base import Block, Buffer, Handle, Host, Kind, Sink, Status, Store, Watch
 from stripefs.store.ranges import check_range
 from stripefs.store.wrappers.base import Parser, WrappedHandle, WrappedSink, WrappedStore, one_of, seeded, whole
 from stripefs.store.wrappers.hosts import Hosts
@@ -89,8 +89,8 @@ class ThrottledStore(WrappedStore):
         for batch in self.inner.scandir(path, after):
             yield [self.spread(status, names) for status in batch if path != b"/" or status.name != FOLDER]
 
-    def open(self, path: bytes, expect: Identity | None = None) -> Handle:
-        return _ThrottledHandle(self, path, self.inner.open(path, expect))
+    def handle(self, path: bytes, inner: Handle) -> Handle:
+        return _ThrottledHandle(self, path, inner)
 
     def create(
         self, path: bytes, *, host: str = "", block_size: int = 0, replication: int = 0, length: int | None = None
