@@ -1,0 +1,52 @@
+"""Calls that take longer."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from stripefs.errors import Abandoned
+from stripefs.store.local import LocalStore
+from stripefs.store.wrappers import DelayedStore
+from tests.store.material import RecordingWatch, listing
+from tests.store.wrappers.material import make
+
+
+def test_delayed_waits_before_each_call(filled: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    monkeypatch.setattr("stripefs.store.wrappers.delayed.pause", lambda seconds, watch: waits.append(seconds))
+    store = DelayedStore(filled, delay=0.25)
+    store.stat(b"/file")
+    listing(store, b"/")
+    store.open(b"/file").read(0, 10)
+    assert waits == [0.25] * 5  # stat; scandir's batch and end; open; read
+    quiet = DelayedStore(filled, delay=0.25, on=("read",))
+    quiet.stat(b"/file")
+    assert len(waits) == 5
+
+
+def test_a_delayed_read_can_be_cancelled(filled: LocalStore) -> None:
+    handle = DelayedStore(filled, delay=1000, on=("read",)).open(b"/file")
+    watch = RecordingWatch()
+    with ThreadPoolExecutor(1) as pool:
+        read = pool.submit(handle.read, 0, 10, watch=watch)
+        assert watch.registered.wait(10)
+        watch.cancelled = True
+        assert watch.close is not None
+        watch.close()
+        with pytest.raises(Abandoned):
+            read.result()
+
+
+def test_delays_are_for_who_asks(local: LocalStore) -> None:
+    waited: list[str] = []
+
+    class Noting(DelayedStore):
+        def wait(self, call: str, watch: object = None) -> None:
+            waited.append(call)
+
+    store = Noting(local, delay=10.0, on=("write", "change"))
+    make(store, b"/a", b"x")
+    store.rename(b"/a", b"/b")
+    assert waited == ["change", "write", "change", "change"]
