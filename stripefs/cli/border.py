@@ -12,10 +12,9 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from stripefs.cli.program import nobody_reads
 from stripefs.errors import StripefsError
 
-__all__ = ["INTERRUPTED", "guarded", "line", "tell", "wants_debug"]
+__all__ = ["INTERRUPTED", "guarded", "line", "nobody_reads", "tell", "wants_debug"]
 
 INTERRUPTED = 130  # what a shell shows for a process that SIGINT ended
 
@@ -35,6 +34,12 @@ def wants_debug(arguments: Sequence[str], program: str = "stripefs") -> bool:
     text = " ".join(arguments).replace("_", "-")
     asked = "log-level=debug" in text or "--log-level debug" in text
     return asked or os.environ.get(f"{program.upper()}_LOG_LEVEL", "").lower() == "debug"
+
+
+def nobody_reads() -> int:
+    """The exit code when the reader of our output went away, which click's own is; nothing is flushed at exit then."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1
 
 
 def exit_code(error: BaseException) -> int:

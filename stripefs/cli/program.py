@@ -15,7 +15,7 @@ TYPE_CHECKING = False  # as in typing, which would be loaded for it
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["Program", "nobody_reads"]
+__all__ = ["Program"]
 
 
 class Program:
@@ -48,6 +48,8 @@ class Program:
                 sys.stdout.write(self.page())
                 sys.stdout.flush()
             except BrokenPipeError:
+                from stripefs.cli.border import nobody_reads
+
                 return nobody_reads()
             return 0
         completing = f"_{self.name.upper()}_COMPLETE" in os.environ  # by which a shell asks for words
@@ -65,9 +67,3 @@ class Program:
                 return guarded(body, debug=wants_debug(arguments, self.name), program=self.name)
         code: int = importlib.import_module(f"{self.package}.app").main(arguments)
         return code
-
-
-def nobody_reads() -> int:
-    """The exit code when the reader of our output went away, which click's own is; nothing is flushed at exit then."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return 1

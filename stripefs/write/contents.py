@@ -8,7 +8,6 @@ run at once, without letting other tasks in, so that the budget may `cut` betwee
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import trio
 
@@ -16,24 +15,15 @@ from stripefs.errors import StoreError
 from stripefs.store.base import Buffer
 from stripefs.write.names import Names
 from stripefs.write.policy import Layout, Shape, concat_shape, striped_shape
-from stripefs.write.segments import Column, Segment
+from stripefs.write.segments import Base, Column, Segment
 from stripefs.write.shared import Shared
 from stripefs.write.shipment import Folder, Shipment
 from stripefs.write.stream import Stream
 
-__all__ = ["Base", "Contents"]
+__all__ = ["Contents"]
 
 STOPPING = 10.0
 """Seconds: twice the time after which clients give up a silent host."""
-
-
-@dataclass(frozen=True, slots=True)
-class Base:
-    """The first `length` bytes of the file are those of the file at `path`, published unless it is hidden."""
-
-    path: bytes
-    length: int
-    hidden: bool = False
 
 
 class Contents:

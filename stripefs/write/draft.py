@@ -18,12 +18,13 @@ import trio
 from stripefs.errors import NotFound, StripefsError, Unsupported
 from stripefs.layout.striped import Manifest
 from stripefs.store.base import Attributes, Buffer, Kind, Status
-from stripefs.write.contents import Base, Contents
+from stripefs.write.contents import Contents
 from stripefs.write.lease import Lease, lock_path, take
 from stripefs.write.names import Names, join, split
 from stripefs.write.policy import Layout
 from stripefs.write.publication import Publisher
 from stripefs.write.refusals import DraftLost, NotSequential
+from stripefs.write.segments import Base
 from stripefs.write.shared import Shared
 
 __all__ = ["Draft"]

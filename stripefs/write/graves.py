@@ -47,7 +47,6 @@ class Graves:
         self._buried: dict[str, float] = {}  # when each is due
         self._gone = trio.Event()  # set, and replaced, whenever there is one less
         self._limiter = trio.CapacityLimiter(_AT_ONCE)
-        self.deleted = 0
 
     def __len__(self) -> int:
         """Versions that are buried and still there."""
@@ -100,7 +99,6 @@ class Graves:
                 else:
                     await trio.sleep(_PAUSE)
             else:
-                self.deleted += 1
                 break
         del self._buried[version]
         self._gone.set()

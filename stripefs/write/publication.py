@@ -19,9 +19,10 @@ from stripefs.layout.record import Base as RecordBase
 from stripefs.layout.record import Record, RecordPart, RecordSegment
 from stripefs.layout.striped import MANIFEST_BLOCK_SIZE, Manifest, Part, Segment
 from stripefs.store.base import Attributes, Status
-from stripefs.write.contents import Base, Contents
+from stripefs.write.contents import Contents
 from stripefs.write.names import Names, split
 from stripefs.write.policy import Layout
+from stripefs.write.segments import Base
 from stripefs.write.segments import Segment as Written
 from stripefs.write.shared import Shared
 from stripefs.write.shipment import Shipment

@@ -7,17 +7,27 @@ once; the bytes of a column stay until its shipment has landed.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 from stripefs.store.base import Buffer
 from stripefs.write.policy import Shape
 from stripefs.write.shipment import Group, Shipment
 
-__all__ = ["Column", "Segment"]
+__all__ = ["Base", "Column", "Segment"]
 
 GATHERED = 1 << 20
 """Small writes are gathered into pieces of this many bytes, so that a million of them are no million objects."""
 
 _SMALL = 64 << 10
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """The first `length` bytes of the file are those of the file at `path`, published unless it is hidden."""
+
+    path: bytes
+    length: int
+    hidden: bool = False
 
 
 class Column:

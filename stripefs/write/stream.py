@@ -17,10 +17,9 @@ from stripefs.store.base import Buffer, Sink, Status
 from stripefs.write.hosts import ANYWHERE
 from stripefs.write.putsink import PutSink
 from stripefs.write.refusals import DraftLost
-from stripefs.write.segments import Column
+from stripefs.write.segments import Base, Column
 
 if TYPE_CHECKING:
-    from stripefs.write.contents import Base
     from stripefs.write.shared import Shared
 
 __all__ = ["Stream"]
@@ -145,9 +144,6 @@ class Stream:
                 return
             else:
                 await self._more.wait()
-
-    def _give_back(self, size: int) -> None:
-        self._give(size)
 
 
 def _write(sink: Sink, pieces: list[Buffer]) -> None:

@@ -44,9 +44,9 @@ deadline of the last reader that asked; when no replica served it, the store is 
 """
 
 from stripefs.read.policy.cursors import Cursor
-from stripefs.read.policy.file import FilePlan
+from stripefs.read.policy.file import Attempt, FilePlan, Range, State
 from stripefs.read.policy.hosts import HostTable
 from stripefs.read.policy.planner import Limits, Planner
-from stripefs.read.policy.pool import Attempt, Pool, Range, State
+from stripefs.read.policy.pool import Pool
 
 __all__ = ["Attempt", "Cursor", "FilePlan", "HostTable", "Limits", "Planner", "Pool", "Range", "State"]

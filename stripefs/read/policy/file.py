@@ -1,20 +1,74 @@
-"""One open file version: its blocks, its cursors, and which range each chunk is in. Pure; see the package's essay."""
+"""One open file version: its blocks, its cursors, the ranges its chunks are in and the attempts to fetch them.
+
+Pure; see the package's essay.
+"""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 from stripefs.errors import StoreError
 from stripefs.layout.blocks import CHUNK, BlockMap, Span
 from stripefs.read.policy.cursors import Cursor, CursorSet
-from stripefs.read.policy.pool import Range
 
-__all__ = ["LATELY", "FilePlan"]
+__all__ = ["LATELY", "Attempt", "FilePlan", "Range", "State"]
 
 LATELY = 10.0
 """Seconds for which nothing is read ahead that a stream has read, except for one that turns out to want it again: the
 kernel has it in its page cache, and streams that stop at the end of a tensor would fetch their neighbours' anew."""
+
+
+class State(enum.Enum):
+    WANTED = "wanted"  # a reader waits for it (or it failed and will be tried again); no attempt under way
+    FETCHING = "fetching"
+    READY = "ready"
+    FAILED = "failed"  # `error` says why; waiters take it, the range is gone from its file
+    DROPPED = "dropped"  # its memory went to others; who still wants it asks again
+
+
+@dataclass(slots=True, eq=False)
+class Range:
+    """Bytes [offset, end) of one file: wanted, on their way, or here as `data` (anything with a length)."""
+
+    file: FilePlan
+    offset: int
+    end: int
+    hosts: tuple[str, ...]
+    cursor: Cursor | None = None  # whose look-ahead it is; None once consumed or when fetched on demand alone
+    state: State = State.WANTED
+    waiters: int = 0
+    demanded: bool = False
+    wanted: bool = False  # whether a reader ever asked for a byte of it
+    attempts: list[Attempt] = field(default_factory=list)
+    tried: list[str] = field(default_factory=list)
+    failures: int = 0
+    not_before: float = 0.0
+    deadline: float = float("inf")
+    used: float = 0.0
+    data: Any = None
+    error: Exception | None = None
+    signal: Any = None  # what the I/O side wakes waiters with
+
+    @property
+    def length(self) -> int:
+        return self.end - self.offset
+
+
+@dataclass(slots=True, eq=False)
+class Attempt:
+    """One read of one range at one host. `progress_at` moves when bytes arrive; 0 when the client cannot tell."""
+
+    range: Range
+    host: str
+    started: float
+    hedge: bool = False
+    progress_at: float = 0.0
+    received: int = 0
+    cancelled: bool = False
+    late: bool = False  # already answered by another attempt
 
 
 @dataclass(slots=True, eq=False)

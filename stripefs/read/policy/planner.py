@@ -9,9 +9,9 @@ from stripefs.errors import HostFailed, NotFound, StaleVersion, StoreError, Tran
 from stripefs.layout.blocks import CHUNK, Block
 from stripefs.read.policy.ahead import nearest
 from stripefs.read.policy.cursors import ACTIVE, Cursor
-from stripefs.read.policy.file import LATELY, FilePlan
+from stripefs.read.policy.file import LATELY, Attempt, FilePlan, Range, State
 from stripefs.read.policy.hosts import STALL, HostTable
-from stripefs.read.policy.pool import Attempt, Pool, Range, State
+from stripefs.read.policy.pool import Pool
 from stripefs.read.policy.shares import Shares
 
 __all__ = ["Limits", "Planner"]

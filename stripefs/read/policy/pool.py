@@ -1,72 +1,16 @@
-"""Ranges, the attempts to fetch them, and the one memory budget they all live in. Pure; see the package's essay."""
+"""The one memory budget in which all ranges live. Pure; see the package's essay."""
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
 
-from stripefs.read.policy.cursors import ACTIVE
+from stripefs.read.policy.cursors import ACTIVE, Cursor
+from stripefs.read.policy.file import Range, State
 
-if TYPE_CHECKING:
-    from stripefs.read.policy.cursors import Cursor
-    from stripefs.read.policy.file import FilePlan
-
-__all__ = ["Attempt", "Pool", "Range", "State"]
+__all__ = ["Pool"]
 
 LEFT = 1.0
 """Seconds after which a range that was read in part gives its room to others: its reader has gone elsewhere."""
-
-
-class State(enum.Enum):
-    WANTED = "wanted"  # a reader waits for it (or it failed and will be tried again); no attempt under way
-    FETCHING = "fetching"
-    READY = "ready"
-    FAILED = "failed"  # `error` says why; waiters take it, the range is gone from its file
-    DROPPED = "dropped"  # its memory went to others; who still wants it asks again
-
-
-@dataclass(slots=True, eq=False)
-class Range:
-    """Bytes [offset, end) of one file: wanted, on their way, or here as `data` (anything with a length)."""
-
-    file: FilePlan
-    offset: int
-    end: int
-    hosts: tuple[str, ...]
-    cursor: Cursor | None = None  # whose look-ahead it is; None once consumed or when fetched on demand alone
-    state: State = State.WANTED
-    waiters: int = 0
-    demanded: bool = False
-    wanted: bool = False  # whether a reader ever asked for a byte of it
-    attempts: list[Attempt] = field(default_factory=list)
-    tried: list[str] = field(default_factory=list)
-    failures: int = 0
-    not_before: float = 0.0
-    deadline: float = float("inf")
-    used: float = 0.0
-    data: Any = None
-    error: Exception | None = None
-    signal: Any = None  # what the I/O side wakes waiters with
-
-    @property
-    def length(self) -> int:
-        return self.end - self.offset
-
-
-@dataclass(slots=True, eq=False)
-class Attempt:
-    """One read of one range at one host. `progress_at` moves when bytes arrive; 0 when the client cannot tell."""
-
-    range: Range
-    host: str
-    started: float
-    hedge: bool = False
-    progress_at: float = 0.0
-    received: int = 0
-    cancelled: bool = False
-    late: bool = False  # already answered by another attempt
 
 
 class Pool:

@@ -78,10 +78,6 @@ class Hosts:
         self._look()
         return [Host(name, live=lane.state != _DEAD) for name, lane in self._lanes.items()]
 
-    def is_dead(self, host: str) -> bool:
-        self._look()
-        return self._lane(host).state == _DEAD
-
     def freeze(self, host: str) -> None:
         """Answer nothing until `restore`; reads give up after the time-out."""
         self._set(host, _FROZEN, self._rate)
