@@ -9,7 +9,7 @@ import click
 
 from stripefs.cli.border import tell
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
-from stripefs.cli.places import opened_source, place
+from stripefs.cli.places import opened_source, place, view_of
 from stripefs.cli.showing import status_line
 from stripefs.errors import StoreError
 from stripefs.units import format_size, shown
@@ -33,7 +33,7 @@ _WHY = {
 @click.option("--force", is_flag=True, help="Take what is younger than a day, and what could be recovered, too.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones.")
-@settings_flags("store", also=["log-level"])
+@settings_flags("store", also=["log-level", "trust-pool"])
 @click.pass_context
 def command(ctx: click.Context, source: str, dry_run: bool, force: bool, as_json: bool, config: str) -> int:
     """Remove what writers that died have left in SOURCE, a URL or a mountpoint.
@@ -43,12 +43,11 @@ def command(ctx: click.Context, source: str, dry_run: bool, force: bool, as_json
     """
     settings, inside = place(source, given(ctx), config)
     from stripefs import logs
-    from stripefs.store.wrappers.striped import StripedStore
     from stripefs.write.collect import Collection
 
     logs.configure("text", settings.mount.log_level if "log-level" in given(ctx) else "error")
     with opened_source(settings, inside) as store, status_line() as show:
-        view = StripedStore(store)
+        view = view_of(store, settings)
         found = Collection(store, view, force=force, dry_run=dry_run, tell=lambda path: show(shown(path))).run()
     if as_json:
         click.echo(json.dumps(as_dict(store.url, found, dry_run=dry_run, force=force), indent=2))

@@ -9,7 +9,7 @@ import click
 
 from stripefs.cli.border import tell
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
-from stripefs.cli.places import opened_file, place
+from stripefs.cli.places import opened_file, place, view_of
 from stripefs.cli.show import columns, table
 from stripefs.errors import StoreError
 from stripefs.units import format_size
@@ -27,7 +27,7 @@ _MOST = 32
 @click.argument("path")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones.")
-@settings_flags("store", also=["log-level"])
+@settings_flags("store", also=["log-level", "trust-pool"])
 @click.pass_context
 def command(ctx: click.Context, path: str, as_json: bool, config: str) -> int:
     """Show layout, parts and data hosts of a file, and how evenly its bytes lie over the hosts.
@@ -40,7 +40,7 @@ def command(ctx: click.Context, path: str, as_json: bool, config: str) -> int:
 
     logs.configure("text", settings.mount.log_level if "log-level" in given(ctx) else "error")
     with opened_file(settings, inside) as (store, file):
-        facts = gather(store, file)
+        facts = gather(view_of(store, settings), file)
     click.echo(json.dumps(facts.as_dict(), indent=2) if as_json else describe(facts))
     for trouble in facts.trouble:
         tell(trouble)

@@ -78,26 +78,28 @@ class Facts:
         }
 
 
-def gather(store: Store, path: bytes) -> Facts:
-    """Everything about the file at `path` of a plain store. Parts that are missing are told in `trouble`.
+def gather(view: StripedStore, path: bytes) -> Facts:
+    """Everything about the file at `path` of a store. Parts that are missing are told in `trouble`.
 
     Raises IsADirectory, and what `Store.open` raises.
     """
+    store = view.inner
     status = store.stat(path)
     if status.kind is Kind.DIRECTORY:
         raise IsADirectory(f"{shown(path)} is a directory", hint="name a file")
-    manifest = StripedStore(store).manifest(path)
+    manifest = view.manifest(path)
     facts = Facts(store.url, shown(path), "ordinary", status.length)
     facts.live = sum(host.live for host in store.hosts())
     if manifest is not None:
-        _of_striped(facts, store, manifest)
+        found = manifest
+        view.in_pool(manifest.pool, lambda store, pool: _of_striped(facts, store, found, pool))
     else:
         facts.block_size, facts.replication = status.block_size, status.replication
         _count(facts, _blocks(store, path)[1])
     return facts
 
 
-def _of_striped(facts: Facts, store: Store, manifest: Manifest) -> None:
+def _of_striped(facts: Facts, store: Store, manifest: Manifest, pool: bytes) -> None:
     facts.layout, facts.length, facts.unit = "striped", manifest.length, manifest.unit
     facts.version = f"{manifest.version}.{manifest.generation}"
     facts.segments = len(manifest.segments)
@@ -105,7 +107,7 @@ def _of_striped(facts: Facts, store: Store, manifest: Manifest) -> None:
 
     def look(index: int) -> tuple[int, Sequence[Block]] | StoreError:
         try:
-            return _blocks(store, manifest.parts[index].path())
+            return _blocks(store, manifest.parts[index].path(pool))
         except StoreError as error:
             return error
 

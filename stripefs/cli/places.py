@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from typing import TYPE_CHECKING
 
 from stripefs import config as configuration
 from stripefs.cli.mounting import absolute
@@ -14,7 +15,10 @@ from stripefs.layout.hidden import POOL
 from stripefs.settings import Settings, redact
 from stripefs.store.base import Kind, Store
 
-__all__ = ["inside_mount", "opened_file", "opened_source", "place"]
+if TYPE_CHECKING:
+    from stripefs.store.wrappers.striped import StripedStore
+
+__all__ = ["inside_mount", "opened_file", "opened_source", "place", "view_of"]
 
 _LEVELS = 32
 """Directories above a file in which its pool is looked for."""
@@ -30,7 +34,7 @@ def place(path: str, flags: configuration.Given, config: str) -> tuple[Settings,
         found = inside_mount(os.path.realpath(path))
         if found is not None:
             mounted, inside = found
-            mounted = mounted._replace(mount=settings.mount)
+            mounted = mounted._replace(mount=settings.mount, write=settings.write)
             chosen = {o.attribute: o.section for o in configuration.OPTIONS if o.name in flags}
             for section in ("store", "read"):
                 ours, theirs = getattr(settings, section), getattr(mounted, section)
@@ -76,6 +80,14 @@ def opened_file(settings: Settings, inside: bytes) -> Iterator[tuple[Store, byte
     store, path = (open_store(settings.store), inside) if inside else _nearest(settings)
     with closing(store):
         yield store, path
+
+
+def view_of(store: Store, settings: Settings) -> StripedStore:
+    """The view of the striped files in an opened store, with the pools that the user trusts."""
+    from stripefs.store.url import opener
+    from stripefs.store.wrappers.striped import StripedStore
+
+    return StripedStore(store, settings.write.trust_pool, opener(settings.store))
 
 
 def _nearest(settings: Settings) -> tuple[Store, bytes]:

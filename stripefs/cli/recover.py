@@ -9,7 +9,7 @@ import click
 
 from stripefs.cli.border import tell
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
-from stripefs.cli.places import opened_file, place
+from stripefs.cli.places import opened_file, place, view_of
 from stripefs.cli.showing import status_line
 from stripefs.errors import ConfigError, StoreError
 from stripefs.units import format_size, shown
@@ -26,7 +26,7 @@ __all__ = ["command"]
 @click.option("-n", "--dry-run", is_flag=True, help="Say what could be had and change nothing.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 @click.option("--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones.")
-@settings_flags("store", also=["log-level"])
+@settings_flags("store", also=["log-level", "trust-pool"])
 @click.pass_context
 def command(ctx: click.Context, path: str, to: str, dry_run: bool, as_json: bool, config: str) -> int:
     """Make a file of what fsync made durable at PATH before its writer died.
@@ -40,7 +40,6 @@ def command(ctx: click.Context, path: str, to: str, dry_run: bool, as_json: bool
         raise ConfigError(f"--to {to!r} is not a name", hint="the file stays in its directory; move it afterwards")
     settings, inside = place(path, given(ctx), config)
     from stripefs import logs
-    from stripefs.store.wrappers.striped import StripedStore
     from stripefs.write.names import join, split
     from stripefs.write.recovery import recover
 
@@ -54,7 +53,7 @@ def command(ctx: click.Context, path: str, to: str, dry_run: bool, as_json: bool
             show(f"checked {format_size(checked)}")
 
         target = join(split(file)[0], name) if name else b""
-        plan = recover(store, StripedStore(store), file, to=target, dry_run=dry_run, progress=progress)
+        plan = recover(store, view_of(store, settings), file, to=target, dry_run=dry_run, progress=progress)
     if as_json:
         click.echo(json.dumps(as_dict(store.url, plan, target or file, dry_run=dry_run), indent=2))
     else:

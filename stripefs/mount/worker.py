@@ -17,7 +17,7 @@ from stripefs.read import Reader
 from stripefs.settings import Settings, redact
 from stripefs.store.allocator import tune_allocator
 from stripefs.store.base import Kind, Store
-from stripefs.store.url import open_store
+from stripefs.store.url import open_store, opener
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.tree import State, Tree
 
@@ -58,7 +58,7 @@ class StoreBackend:
     async def open(self) -> None:
         tune_allocator()
         store = await (self._check_source() if self._start.first else self._open_store())
-        self._store = StripedStore(store, self._settings.write.trust_pool)
+        self._store = StripedStore(store, self._settings.write.trust_pool, opener(self._settings.store))
         if self._settings.mount.rw:
             from stripefs.mount.writing import Writing  # what only reads starts without all that
 

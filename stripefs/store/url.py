@@ -17,10 +17,10 @@ from __future__ import annotations
 import importlib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, unquote_to_bytes
+from urllib.parse import parse_qsl, quote_from_bytes, unquote_to_bytes
 
 from stripefs.errors import ConfigError
 from stripefs.settings import StoreSettings, redact
@@ -29,7 +29,7 @@ from stripefs.store.local import LocalStore
 from stripefs.store.wrappers import WRAPPERS
 from stripefs.store.wrappers.base import Parser, one_of, switch
 
-__all__ = ["SCHEMES", "StoreUrl", "open_store", "parse_url", "prepare"]
+__all__ = ["SCHEMES", "StoreUrl", "elsewhere", "open_store", "opener", "parse_url", "prepare"]
 
 _URL = re.compile(
     r"(?P<layers>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?]*)(?P<path>[^?]*)(?:\?(?P<query>.*))?", re.DOTALL
@@ -113,6 +113,26 @@ def parse_url(text: str) -> StoreUrl:
         f"{scheme}://{match['authority']}{match['path']}",
         _parameters(text, match["query"] or ""),
     )
+
+
+def elsewhere(text: str, place: bytes) -> str:
+    """The URL of `place`, an absolute path on the service of the URL `text` (the bucket's name first, where there are
+    buckets), reached in the same way. Raises ConfigError."""
+    url = parse_url(text)
+    if text.startswith("/"):
+        return os.fsdecode(place)
+    layers, _, rest = text.partition("://")
+    authority, path = url.authority, place
+    if url.scheme in ("s3", "gs"):
+        bucket, _, below = place.lstrip(b"/").partition(b"/")
+        authority, path = os.fsdecode(bucket), b"/" + below
+    _, mark, query = rest.partition("?")
+    return f"{layers}://{authority}{quote_from_bytes(path)}{mark}{query}"
+
+
+def opener(settings: StoreSettings) -> Callable[[bytes], Store]:
+    """Opens stores at other places of the service that `settings` name: see `elsewhere`."""
+    return lambda place: open_store(settings._replace(url=elsewhere(settings.url, place)))
 
 
 def _parameters(text: str, query: str) -> dict[str, str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import time
@@ -86,10 +85,13 @@ class DraftingTree(AttributedTree):
             layout = self._layout_of(path)
         self._calls.outdate(("stat", path))
         if status is not None and not cut:
-            with contextlib.suppress(Unsupported):
+            try:
                 draft = await self._drafts.begin(
                     path, replacing=replacing, append=True, attributes=attributes, layout=layout
                 )
+            except Unsupported as error:
+                _log.info("%r cannot be appended to: %s", path, error)
+            else:
                 return draft, False
         draft = await self._drafts.begin(path, replacing=replacing, attributes=attributes, layout=layout)
         return draft, status is not None and not cut

@@ -350,6 +350,7 @@ class Draft:
         base = Base(self.path, status.length)
         publisher.published = status
         if manifest is not None:
+            self._shared.ensure_ours(manifest)
             publisher.manifest = manifest
             contents.start_behind(base, Layout.STRIPED)
         elif status.length < self._shared.policy.small:

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 
 import trio
 
+from stripefs.errors import Unsupported
 from stripefs.layout.hidden import POOL
 from stripefs.layout.striped import Manifest
 from stripefs.store.base import Store
 from stripefs.store.wrappers.striped import StripedStore
+from stripefs.units import shown
 from stripefs.write.budget import Budget
 from stripefs.write.effects import Effects
 from stripefs.write.policy import Layout, Means, WritePolicy, best_layout
@@ -50,6 +52,14 @@ class Shared:
     def pool(self) -> bytes:
         """What manifests say of where their parts are."""
         return self.view.pool if isinstance(self.view, StripedStore) else POOL
+
+    def ensure_ours(self, manifest: Manifest) -> None:
+        """Raises Unsupported where what is appended would lie in another pool than what is there: a file has one."""
+        if isinstance(self.view, StripedStore) and self.view.foreign(manifest.pool):
+            raise Unsupported(
+                f"its parts lie in {shown(manifest.pool)}, so nothing is written behind them",
+                hint="copy the file and write the copy, or mount what that pool belongs to",
+            )
 
     def layout(self, wanted: Layout) -> Layout:
         """The layout that a big file gets; says once why it is another than the one that is wanted."""

@@ -27,7 +27,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from stripefs.errors import ConfigError, NotADirectory, NotFound, StaleVersion, StoreError
+from stripefs.errors import ConfigError, NotADirectory, NotFound, StaleVersion, StoreError, StripefsError, Transient
 from stripefs.layout.hidden import POOL, is_hidden, is_hidden_path
 from stripefs.layout.striped import MAGIC, MANIFEST_MAX, Heading, Manifest, ManifestError, may_be_manifest
 from stripefs.store.base import Buffer, Handle, Identity, Kind, Status, Store, Watch
@@ -216,7 +216,7 @@ class StripedStore(WrappedStore):
             if heading is None:
                 return None
             found = heading
-            listed = self._in_pool(found.pool, lambda store, pool: _list(store, pool, found)) if found.outside else None
+            listed = self.in_pool(found.pool, lambda store, pool: _list(store, pool, found)) if found.outside else None
             return Manifest.from_bytes(data, listed)
         except ManifestError as error:
             raise StoreError(f"{shown(path)}: {error.message}", hint=error.hint) from error
@@ -228,7 +228,7 @@ class StripedStore(WrappedStore):
             ) from error
 
     def _striped(self, path: bytes, inner: Status, status: Status, manifest: Manifest) -> StripedHandle:
-        parts = self._in_pool(manifest.pool, lambda store, pool: PartFiles(store, pool, manifest, shown(path)))
+        parts = self.in_pool(manifest.pool, lambda store, pool: PartFiles(store, pool, manifest, shown(path)))
 
         def current() -> bool:
             try:
@@ -238,9 +238,13 @@ class StripedStore(WrappedStore):
 
         return StripedHandle(status, manifest, parts, current, self._workers)
 
-    def _in_pool(self, pool: bytes, work: Callable[[Store, bytes], T]) -> T:
+    def foreign(self, pool: bytes) -> bool:
+        """Whether the parts of manifests that name this pool lie in another one than this store's own."""
+        return pool != self.pool and pool in self._trusted
+
+    def in_pool(self, pool: bytes, work: Callable[[Store, bytes], T]) -> T:
         """`work(store, path of the pool in it)` where the pool that a manifest names is to be looked for."""
-        if pool == self.pool or pool not in self._trusted:
+        if not self.foreign(pool):
             return work(self.inner, POOL)
         root = self.pool.removesuffix(POOL)
         if pool.startswith(root + b"/"):
@@ -250,12 +254,21 @@ class StripedStore(WrappedStore):
         with self._lock:
             store = self._pools.get(pool)
         if store is None:
-            opened = self._open_pool(pool.removesuffix(POOL) or b"/")
+            opened = self._opened(self._open_pool, pool)
             with self._lock:
                 store = self._pools.setdefault(pool, opened)
             if store is not opened:
                 opened.close()
         return work(store, POOL)
+
+    def _opened(self, open_pool: Callable[[bytes], Store], pool: bytes) -> Store:
+        try:
+            return open_pool(pool.removesuffix(POOL) or b"/")
+        except Transient:
+            raise
+        except StripefsError as error:
+            message = f"the pool {shown(pool)} cannot be reached from {self.url}: {error.message}"
+            raise StoreError(message, hint=error.hint) from error
 
 
 class _PlainHandle(WrappedHandle):
