@@ -167,6 +167,12 @@ class Contents:
             if self.stream is not None:
                 self.stream.cancel()
 
+    async def flowed(self) -> None:
+        """Seal, and wait until the parts have all their bytes; not until these are acknowledged. Raises nothing."""
+        self.seal()
+        while self.failure is None and (behind := [each for each in self._under_way if not each.flowed]):
+            await behind[0].stirred.wait()
+
     async def drain(self) -> None:
         """Seal, and wait until nothing is under way; raises why the file failed. A stream is then a hidden `base`."""
         self.seal()

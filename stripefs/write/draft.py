@@ -274,7 +274,7 @@ class Draft:
                 self._register.gone(self)
 
     async def _rubbish(self) -> list[bytes]:
-        return [*self._publisher.leftovers(), *await self._contents.stop()]
+        return [*await self._publisher.leftovers(), *await self._contents.stop()]
 
     async def _release(self, lease: Lease | None) -> None:
         if lease is not None:

@@ -22,6 +22,7 @@ from stripefs.store.base import Attributes, Status
 from stripefs.write.contents import Contents
 from stripefs.write.names import Names, split
 from stripefs.write.policy import Layout
+from stripefs.write.prepared import Prepared
 from stripefs.write.segments import Base
 from stripefs.write.segments import Segment as Written
 from stripefs.write.shared import Shared
@@ -44,6 +45,8 @@ class Publisher:
         self.published: Status | None = None
         self.attributes = Attributes()
         self._generation = 0
+        self._next_manifest = Prepared(shared.sender, names.beside, MANIFEST_BLOCK_SIZE)
+        self._next_record = Prepared(shared.sender, names.beside)
         self._saved_head: Shipment | None = None
         self._outdated: list[bytes] = []  # to be removed once what takes their place stands
         self._record: bytes | None = None
@@ -68,14 +71,36 @@ class Publisher:
         if contents.head is not None:
             await self._save_head()
         if contents.head is None:  # from the start, or since its memory was wanted meanwhile
-            await contents.drain()
+            await self._drain(record=True)
             self._outdate_head()
+        document = self._record_now().to_bytes()
+        path = await self._next_record.take(document)
+        self._outdated += [path, *await self._next_record.drop()]
         before, self._record = self._record, self._names.record()
-        await self._effects.put(self._record, self._record_now().to_bytes())
+        await self._effects.rename_over(path, self._record, len(document))
+        self._outdated.remove(path)
         self._recorded = contents.length
         if before not in (None, self._record):
             self._outdated.append(before)
         await self._clear_outdated()
+
+    async def _drain(self, *, record: bool) -> None:
+        """All is acknowledged. What will be needed then is written as soon as it is known which parts there are."""
+        contents = self._contents
+        await contents.flowed()
+        if contents.failure is None and contents.stream is None:
+            if record:
+                document = self._record_now().to_bytes()
+                self._outdated += await self._next_record.drop(but=document)
+                self._next_record.begin(document)
+            if contents.layout is Layout.STRIPED:
+                manifest = self._manifest_now()
+                document = manifest.to_bytes()
+                self._outdated += await self._next_manifest.drop(but=document)
+                # Who wrote on after an fsync will do so again, and a list of parts would have to stand before.
+                if not self._next_manifest.in_vain and manifest.parts_list() is None:
+                    self._next_manifest.begin(document)
+        await contents.drain()
 
     def _outdate_head(self) -> None:
         if self._saved_head is not None:
@@ -137,7 +162,7 @@ class Publisher:
         if contents.head is not None:
             await self._publish_head()
         else:
-            await contents.drain()
+            await self._drain(record=False)
             if contents.layout is Layout.STRIPED:
                 await self._publish_striped()
             elif contents.layout is Layout.PLAIN:
@@ -239,25 +264,24 @@ class Publisher:
         await self.apply(base.path)
 
     async def _publish_striped(self) -> None:
-        contents, names = self._contents, self._names
-        old = self.manifest.segments if self.manifest is not None else ()
-        segments = (*old, *(_as_segment(segment, names.version) for segment in contents.segments))
-        manifest = Manifest(names.version, self._generation, self._unit, self._shared.pool, segments)
+        manifest = self._manifest_now()
         listed = manifest.parts_list()
         if listed is not None:
             await self._effects.put(*listed)
         document = manifest.to_bytes()
-        shipment = Shipment([document], len(document), names.beside, block_size=MANIFEST_BLOCK_SIZE)
-        self._shared.sender.submit(shipment)
-        await shipment.ended.wait()
-        if shipment.error is not None:
-            raise shipment.error
-        self._outdated.append(shipment.path)
-        await self._replace(shipment.path, len(document))
-        self._outdated.remove(shipment.path)
+        path = await self._next_manifest.take(document)
+        self._outdated += [path, *await self._next_manifest.drop()]
+        await self._replace(path, len(document))
+        self._outdated.remove(path)
         self._generation += 1
         self.manifest = manifest
-        contents.start_behind(Base(names.path, manifest.length), Layout.STRIPED)
+        self._contents.start_behind(Base(self._names.path, manifest.length), Layout.STRIPED)
+
+    def _manifest_now(self) -> Manifest:
+        names = self._names
+        old = self.manifest.segments if self.manifest is not None else ()
+        segments = (*old, *(_as_segment(segment, names.version) for segment in self._contents.segments))
+        return Manifest(names.version, self._generation, self._unit, self._shared.pool, segments)
 
     def _bury(self, replaced: Manifest | None) -> None:
         """What the replaced version needed and this one does not stays for a while for those who read it."""
@@ -269,9 +293,11 @@ class Publisher:
 
     # -- giving up ---------------------------------------------------------------------------------------------------
 
-    def leftovers(self) -> list[bytes]:
+    async def leftovers(self) -> list[bytes]:
         """Paths of what this publisher made besides the contents' parts. They are forgotten here."""
         self._outdate_head()
+        for prepared in (self._next_record, self._next_manifest):
+            self._outdated += await prepared.drop()
         left, self._outdated = self._outdated, []
         if self._record is not None:
             left.append(self._record)

@@ -9,6 +9,7 @@ A try that makes no progress for STALL seconds is given up with its thread, what
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections import defaultdict
 
@@ -106,14 +107,23 @@ class Sender:
                 self._queue.remove(shipment)
                 shipment.group.hosts.add(host)
                 path, shipment.number = shipment.place()
-                shipment.attempt = Attempt(path, host, trio.current_time(), self._turns[host])
+                shipment.attempt = self._attempt(shipment, path, host)
                 self._flying[shipment] = shipment.attempt
                 self._nursery.start_soon(self._fly, shipment, shipment.attempt)
+
+    def _attempt(self, shipment: Shipment, path: bytes, host: str) -> Attempt:
+        token = trio.lowlevel.current_trio_token()
+
+        def flowed() -> None:
+            with contextlib.suppress(trio.RunFinishedError):  # of a thread that was left behind
+                token.run_sync_soon(shipment.stir)
+
+        return Attempt(path, host, trio.current_time(), self._turns[host], flowed)
 
     async def _fly(self, shipment: Shipment, attempt: Attempt) -> None:
         error: Exception | None = None
         try:
-            shipment.status, shipment.digest = await self._try(shipment, attempt)
+            shipment.status = await self._try(shipment, attempt)
         except StripefsError as failure:
             error = failure
         except Exception as failure:  # noqa: BLE001  # the border: whatever a client raises reaches the writer
@@ -126,7 +136,6 @@ class Sender:
             self.hosts.done(attempt.host)
             del self._flying[shipment]
         if error is None:
-            shipment.path = attempt.path
             self.hosts.succeeded(attempt.host)
             self.sent_bytes += shipment.size
             shipment.end(None)
@@ -135,7 +144,7 @@ class Sender:
             await self._failed(shipment, attempt, error)
         self._pump()
 
-    async def _try(self, shipment: Shipment, attempt: Attempt) -> tuple[Status, bytes]:
+    async def _try(self, shipment: Shipment, attempt: Attempt) -> Status:
         with attempt.scope:
             return await trio.to_thread.run_sync(
                 send, self._store, shipment, attempt, abandon_on_cancel=True, limiter=self._limiter

@@ -67,26 +67,44 @@ class Shipment:
     folder: Folder | None = None
     on_end: Callable[[Shipment], None] | None = None
 
-    path: bytes = b""
     number: int = -1
     status: Status | None = None
-    digest: bytes = b""
     error: Exception | None = None
     ended: trio.Event = field(default_factory=trio.Event)
     cancelled: bool = False
     attempt: Attempt | None = None
     first_failure: float | None = None  # trio's clock
     delay: float = 0.0
+    stirred: trio.Event = field(default_factory=trio.Event)
+    """Set, and replaced by another one, when it has flowed or ended."""
 
     @property
     def landed(self) -> bool:
         return self.status is not None
 
     @property
+    def flowed(self) -> bool:
+        """Whether its host has all its bytes, and may still fail to keep them."""
+        return self.attempt is not None and self.attempt.flowed
+
+    @property
+    def path(self) -> bytes:
+        """Of the object in the store, as long as no other try is needed."""
+        return b"" if self.attempt is None else self.attempt.path
+
+    @property
+    def digest(self) -> bytes:
+        """Of the table behind the bytes, once it has flowed; b"" where there is none."""
+        return b"" if self.attempt is None else self.attempt.digest
+
+    @property
     def length(self) -> int:
-        """Bytes of the object that stands in the store, a table included."""
-        assert self.status is not None
-        return self.status.length
+        """Bytes of the object in the store, a table included."""
+        return self.size + (table_length(self.size, self.unit) if self.unit else 0)
+
+    def stir(self) -> None:
+        stirred, self.stirred = self.stirred, trio.Event()
+        stirred.set()
 
     def cancel(self) -> None:
         """Nobody wants it any more. It ends soon; what it leaves is removed by the sender."""
@@ -97,19 +115,23 @@ class Shipment:
     def end(self, error: Exception | None) -> None:
         self.error = error
         self.ended.set()
+        self.stir()
         if self.on_end is not None:
             self.on_end(self)
 
 
 @dataclass(eq=False)
 class Attempt:
-    """One try. `sent`, `waiting` and `cancelled` are shared with the sending thread, and words all of them."""
+    """One try. The sending thread writes `sent`, `digest`, `flowed` and `waiting`, and calls `on_flowed`."""
 
     path: bytes
     host: str
     began: float
     turns: Turns
+    on_flowed: Callable[[], None] = lambda: None
     sent: int = 0
+    digest: bytes = b""
+    flowed: bool = False
     waiting: bool = False
     cancelled: bool = False
     scope: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -179,16 +201,15 @@ class Turns:
         self._changed.notify_all()
 
 
-def send(store: Store, shipment: Shipment, attempt: Attempt) -> tuple[Status, bytes]:
-    """Write it all, blocking; its status and the digest of its table. Nothing stays when this raises, if possible."""
+def send(store: Store, shipment: Shipment, attempt: Attempt) -> Status:
+    """Write it all, blocking; its status. Nothing stays when this raises, if possible."""
     if attempt.cancelled:
         raise Abandoned("nobody wants this part any more")
     table = PartTable(shipment.unit) if shipment.unit else None
-    total = shipment.size + (table_length(shipment.size, shipment.unit) if table else 0)
+    total = shipment.length
     if shipment.folder is not None:
         shipment.folder.make(store)
     sink = store.create(attempt.path, host=attempt.host, block_size=shipment.block_size, length=total)
-    digest = b""
     try:
         with attempt.turns.one(attempt):
             for chunk in shipment.chunks:
@@ -201,7 +222,9 @@ def send(store: Store, shipment: Shipment, attempt: Attempt) -> tuple[Status, by
             if table is not None:
                 behind = table.finish()
                 sink.write(behind)
-                digest = digest_of(behind)
+                attempt.digest = digest_of(behind)
+        attempt.flowed = True
+        attempt.on_flowed()
         status = sink.close()
     except BaseException as error:
         sink.abort()
@@ -218,7 +241,7 @@ def send(store: Store, shipment: Shipment, attempt: Attempt) -> tuple[Status, by
         if attempt.cancelled:
             raise Abandoned("nobody wants this part any more")
         raise Transient(f"{attempt.path!r} has {status.length} bytes in the store instead of {total}")
-    return status, digest
+    return status
 
 
 def _remove(store: Store, path: bytes) -> None:
