@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import FrameType
 
-from bench import peers, read, report, simulate
+from bench import peers, read, report, simulate, tables
 from bench.cluster import BenchError
 from bench.data import CHUNK
 from bench.image import report as image_report
@@ -161,7 +161,7 @@ def _table(options: argparse.Namespace) -> None:
     if document.bench == "write":
         name, drawn, draw = write_report.MARKS, write_report.markdown, write_report.chart
     if options.into:
-        options.into.write_text(report.insert(options.into.read_text(), drawn(document), name))
+        options.into.write_text(tables.insert(options.into.read_text(), drawn(document), name))
     else:
         print(drawn(document), end="")
     if options.chart:

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import quote
 
@@ -92,27 +93,24 @@ def _parallel(job: dict[str, Any], start: Callable[[], Read]) -> int:
     """Let `threads` threads work off job["ranges"] in order, each with a reader of its own from `start`."""
     ranges: Iterator[list[int]] = iter(job["ranges"])
     lock = threading.Lock()
-    failures: list[BaseException] = []
+    failed = threading.Event()
 
     def work() -> None:
         read = start()
         try:
-            while not failures:
+            while not failed.is_set():
                 with lock:
                     piece = next(ranges, None)
                 if piece is None:
                     return
                 read(*piece)
-        except BaseException as error:  # noqa: BLE001  # raised again by the thread that waits; hdfs-native panics are BaseExceptions
-            failures.append(error)
+        except BaseException:  # hdfs-native panics are BaseExceptions
+            failed.set()
+            raise
 
-    threads = [threading.Thread(target=work) for _ in range(job["threads"])]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
+    with ThreadPoolExecutor(job["threads"]) as pool:
+        for done in [pool.submit(work) for _ in range(job["threads"])]:
+            done.result()
     return sum(length for _, length in job["ranges"])
 
 

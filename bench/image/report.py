@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from bench import tables
+from bench.bars import Bar, draw
 from bench.image.plan import CASES, SYSTEMS, case, ratios
-from bench.report import columns, pipes, ratio_cells
 from bench.results import Document, Row
 
 __all__ = ["chart", "markdown", "marks", "text"]
@@ -29,10 +30,7 @@ _COLUMNS = {
 
 def text(document: Document) -> str:
     """Both tables in columns, and the notes."""
-    return (
-        "\n\n".join([columns(ratio_cells(document.ratios, _TARGETS)), columns(_row_cells(document)), *document.notes])
-        + "\n"
-    )
+    return tables.text(_tables(document), document.notes)
 
 
 def markdown(document: Document) -> str:
@@ -48,10 +46,7 @@ def markdown(document: Document) -> str:
         f"{', '.join(f'{name} {number}' for name, number in facts['tools'].items())}; "
         f"first touch of memory {facts['first_touch_s_per_gib']:g} s/GiB; load {facts['load_15min']}."
     )
-    notes = ["\n".join(f"- {note}" for note in document.notes)] if document.notes else []
-    return (
-        "\n\n".join([head, pipes(ratio_cells(document.ratios, _TARGETS)), pipes(_row_cells(document)), *notes]) + "\n"
-    )
+    return tables.markdown(head, _tables(document), document.notes)
 
 
 def marks(document: Document) -> str:
@@ -61,38 +56,28 @@ def marks(document: Document) -> str:
 
 def chart(document: Document, file: Path) -> None:
     """Draw the seconds until the container is ready; the ending of `file` says as what (svg, png). Needs matplotlib."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
     shown = [
-        (f"{label}, {rate / 1e6:g} MB/s", name, row)
+        Bar(f"{label}, {rate / 1e6:g} MB/s", row, ours=name.startswith("imagefs"))
         for rate in (50e6, 20e6)
         for name, label in SYSTEMS.items()
         if name != "bound" and (row := document.row(case(rate), name, "time"))
     ]
     if not shown:
         raise ValueError("this document holds no starts to draw")
-    shown.reverse()  # barh draws from the bottom up
-    rows = [row for _, _, row in shown]
-    medians = [row.median for row in rows]
-    errors = [[row.median - row.min for row in rows], [row.max - row.median for row in rows]]
-    colours = ["#d95f02" if name.startswith("imagefs") else "#9aa5b1" for _, name, _ in shown]
-    figure, axes = plt.subplots(figsize=(9, 0.36 * len(shown) + 1.4))
-    bars = axes.barh([label for label, _, _ in shown], medians, xerr=errors, color=colours, ecolor="#444444")
-    axes.bar_label(bars, fmt="%.1f", padding=6)
-    axes.set_xlabel("seconds until its modules are imported: median, lowest and highest round")
     image = document.environment["image"]
-    figure.suptitle(
-        f"Starting a container of {image['compressed_mb']:g} MB compressed, {image['size_mb']:g} MB unpacked",
-        fontsize=10,
+    draw(
+        file,
+        shown,
+        size=(9, 0.36),
+        digits=1,
+        scale="seconds until its modules are imported: median, lowest and highest round",
+        title=f"Starting a container of {image['compressed_mb']:g} MB compressed, {image['size_mb']:g} MB unpacked",
+        wide=True,
     )
-    axes.set_xlim(0, max(row.max for row in rows) * 1.12)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.tight_layout()
-    figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)  # same numbers, same file
-    plt.close(figure)
+
+
+def _tables(document: Document) -> list[list[list[str]]]:
+    return [tables.ratio_cells(document.ratios, _TARGETS), _row_cells(document)]
 
 
 def _row_cells(document: Document) -> list[list[str]]:

@@ -16,9 +16,9 @@ from __future__ import annotations
 import http.client
 import json
 import sys
-import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 from urllib.parse import quote
 
@@ -98,24 +98,10 @@ class _Placed:
 
 
 def _write_all(job: dict[str, Any], write: Callable[[str, int, str, Source], None], sources: list[Source]) -> None:
-    failures: list[BaseException] = []
-
-    def work(file: list[Any], source: Source) -> None:
-        path, size, web = file
-        try:
-            write(path, size, web, source)
-        except BaseException as error:  # noqa: BLE001  # raised again by the thread that waits; hdfs-native panics are BaseExceptions
-            failures.append(error)
-
-    threads = [
-        threading.Thread(target=work, args=(file, source)) for file, source in zip(job["files"], sources, strict=True)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if failures:
-        raise failures[0]
+    files = zip(job["files"], sources, strict=True)
+    with ThreadPoolExecutor(len(sources)) as pool:
+        for done in [pool.submit(write, path, size, web, source) for (path, size, web), source in files]:
+            done.result()
 
 
 def main() -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from bench.report import columns, pipes, ratio_cells
+from bench import tables
+from bench.bars import Bar, draw
 from bench.results import Document, Row
 from bench.write.plan import CASES, SYSTEMS, ratios
 
@@ -28,10 +29,7 @@ _COLUMNS = {
 
 def text(document: Document) -> str:
     """Both tables in columns, and the notes."""
-    return (
-        "\n\n".join([columns(ratio_cells(document.ratios, _TARGETS)), columns(_row_cells(document)), *document.notes])
-        + "\n"
-    )
+    return tables.text(_tables(document), document.notes)
 
 
 def markdown(document: Document) -> str:
@@ -45,42 +43,32 @@ def markdown(document: Document) -> str:
         f"hdfs-native {facts['packages'].get('hdfs-native', '-')}, rclone {facts['rclone'] or 'not built'}; "
         f"first touch of memory {facts['first_touch_s_per_gib']:g} s/GiB; load {facts['load_15min']}."
     )
-    notes = ["\n".join(f"- {note}" for note in document.notes)] if document.notes else []
-    return (
-        "\n\n".join([head, pipes(ratio_cells(document.ratios, _TARGETS)), pipes(_row_cells(document)), *notes]) + "\n"
-    )
+    return tables.markdown(head, _tables(document), document.notes)
 
 
 def chart(document: Document, file: Path) -> None:
     """Draw the writing of one file by system; the ending of `file` says as what (svg, png). Needs matplotlib."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    shown = [(name, label, row) for name, label in SYSTEMS.items() if (row := document.row("write", name))]
+    shown = [
+        Bar(label, row, ours=name.startswith("stripefs"))
+        for name, label in SYSTEMS.items()
+        if (row := document.row("write", name))
+    ]
     if not shown:
         raise ValueError("this document holds no writes to draw")
-    shown.reverse()  # barh draws from the bottom up
-    rows = [row for _, _, row in shown]
-    medians = [row.median for row in rows]
-    errors = [[row.median - row.min for row in rows], [row.max - row.median for row in rows]]
-    colours = ["#d95f02" if name.startswith("stripefs") else "#9aa5b1" for name, _, _ in shown]
-    figure, axes = plt.subplots(figsize=(7.5, 0.45 * len(shown) + 1.2))
-    bars = axes.barh([label for _, label, _ in shown], medians, xerr=errors, color=colours, ecolor="#444444")
-    axes.bar_label(bars, fmt="%.0f", padding=6)
-    axes.set_xlabel("MB/s from open to the end of close: median with lowest and highest round")
     facts = document.environment
-    axes.set_title(
-        f"Writing {facts['file_mib']} MiB to {facts['datanodes']} DataNodes of {facts['rate_mb_s']:g} MB/s each, "
+    draw(
+        file,
+        shown,
+        size=(7.5, 0.45),
+        digits=0,
+        scale="MB/s from open to the end of close: median with lowest and highest round",
+        title=f"Writing {facts['file_mib']} MiB to {facts['datanodes']} DataNodes of {facts['rate_mb_s']:g} MB/s each, "
         "replication 1",
-        fontsize=10,
     )
-    axes.set_xlim(0, max(row.max for row in rows) * 1.12)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.tight_layout()
-    figure.savefig(file, metadata={"Date": None} if file.suffix == ".svg" else None)  # same numbers, same file
-    plt.close(figure)
+
+
+def _tables(document: Document) -> list[list[list[str]]]:
+    return [tables.ratio_cells(document.ratios, _TARGETS), _row_cells(document)]
 
 
 def _row_cells(document: Document) -> list[list[str]]:

@@ -154,15 +154,9 @@ class FilePlan:
 
     def between(self, start: int, end: int) -> Iterator[Range]:
         """The ranges of the located chunks that overlap [start, end), in order."""
-        position = start
-        while position < end:
-            block = self.blocks.find(position)
-            if block is None:
-                return
-            chunk = position - (position - block.offset) % CHUNK
+        last = None
+        for chunk in self.chunks(start, end):
             range_ = self.ranges.get(chunk)
-            if range_ is None:
-                position = min(chunk + CHUNK, block.offset + block.length)
-            else:
-                position = range_.end
+            if range_ is not None and range_ is not last:
                 yield range_
+            last = range_

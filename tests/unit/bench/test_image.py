@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import report as read_report
+from bench import tables
 from bench.cli import main
 from bench.image import recipe, report, stubs
 from bench.image.changed import lz4_of_new
@@ -197,6 +197,6 @@ def test_the_command_draws_tables_and_chart_into_their_own_marks(
     assert report.markdown(document()) in page.read_text()
     assert drawn.read_text().startswith("<?xml")
     with pytest.raises(ValueError, match="results of image standard"):
-        read_report.insert("nothing here", "tables", report.marks(document()))
+        tables.insert("nothing here", "tables", report.marks(document()))
     assert main(["table", str(stored)]) == 0
     assert capsys.readouterr().out == report.markdown(document())

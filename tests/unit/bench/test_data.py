@@ -17,7 +17,7 @@ from safetensors import safe_open
 from bench.data import CHUNK, MIB, PAGE, DataFile, contents, tensor_sizes, wrong_page
 from bench.patterns import Clock, direct, sequential, torch_load, torch_reads
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def make(folder: Path, *, safetensors: bool = False, size: int = 4 * CHUNK) -> Path:

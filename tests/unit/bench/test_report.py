@@ -77,6 +77,8 @@ def test_the_command_prints_tables_and_draws_the_chart_from_a_file(
     assert capsys.readouterr().out == report.markdown(document())
     picture = drawn.read_text()
     assert picture.startswith("<?xml")
+    report.chart(document(), tmp_path / "again.svg")
+    assert (tmp_path / "again.svg").read_text() == picture  # the same figures make no change to commit
     assert main(["table", str(tmp_path / "absent.json")]) == 1
     assert "absent.json" in capsys.readouterr().err
 
