@@ -284,6 +284,10 @@ class Manifest:
         segment = self.segments[index]
         return part_data(segment.length, len(segment.parts), part - self._first_parts[index], self.unit)
 
+    def width(self, part: int) -> int:
+        """How many parts the segment of `parts[part]` has."""
+        return len(self.segments[bisect_right(self._first_parts, part) - 1].parts)
+
     # -- bytes -------------------------------------------------------------------------------------------------------
 
     def _list(self) -> bytes:

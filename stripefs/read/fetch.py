@@ -82,7 +82,7 @@ class Fetcher:
         try:
             if attempt.cancelled:
                 raise Abandoned("cancelled before it began")
-            outcome = handle.read(range_.offset, range_.length, host=attempt.host, watch=watch)
+            outcome = handle.read_on(range_.offset, range_.length, attempt.ahead, host=attempt.host, watch=watch)
             if len(outcome) != range_.length:
                 raise StoreError(f"the client answered {len(outcome)} bytes where {range_.length} were asked for")
         except Exception as error:  # noqa: BLE001  # the border: whatever a client raises reaches the readers as an error

@@ -188,6 +188,14 @@ class Handle(ABC):
         time-out (5 s by default).
         """
 
+    def read_on(self, offset: int, length: int, ahead: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
+        """As `read`, for a reader that most likely goes on from there: it will want the next `ahead` bytes too.
+
+        What of them lies on `host` it will ask there, range by range, in order. A client may have them sent already, as
+        far as it need not keep them in memory of its own.
+        """
+        return self.read(offset, length, host=host, watch=watch)
+
     @abstractmethod
     def close(self) -> None:
         """Let go of the version. Reads under way may fail. Never raises."""
@@ -240,6 +248,14 @@ class Store(ABC):
     @abstractmethod
     def open(self, path: bytes, expect: Identity | None = None) -> Handle:
         """Open the file at `path`; StaleVersion when `expect` is given and is not its identity. IsADirectory."""
+
+    def open_checked(self, path: bytes, length: int) -> Handle:
+        """Open a file of `length` bytes whose reader checks every byte against sums that it trusts.
+
+        So a store need not make sure which version stands there: its status may hold the length alone, and what `open`
+        raises may come from the handle instead.
+        """
+        return self.open(path)
 
     def get(self, path: bytes) -> Buffer:
         """All of a file, of one version: for documents, in as few round trips as the store allows.

@@ -17,9 +17,11 @@ from stripefs.settings import StoreSettings
 from stripefs.store.base import Attributes, Store
 from stripefs.store.url import open_store
 from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.wrappers.striped_handle import StripedHandle
 from stripefs.write import Layout
 from tests.hdfs_instance import HdfsInstance
 from tests.unit.write.world import KIB, MIB, content, save, writing
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.root]
 
@@ -142,6 +144,23 @@ async def test_the_namenode_comes_again(fault_hdfs: HdfsInstance) -> None:
                 await draft.write(4 * MIB, data[4 * MIB :])
                 await draft.publish(final=True)
         assert await load(store, b"/file") == data
+
+
+async def test_an_open_striped_file_goes_on_without_the_namenode(fault_hdfs: HdfsInstance) -> None:
+    """Its parts are pinned by the reading of their tables, which look-ahead fetches."""
+    data = content(SIZE)
+    with at(fault_hdfs, "away") as store:
+        async with writing(store, memory=16 * MIB, io_timeout=60.0, small=MIB, unit=256 * KIB) as drafts:
+            await save(drafts, b"/f", data, layout=Layout.STRIPED)
+        handle = StripedStore(store).open(b"/f")
+        assert isinstance(handle, StripedHandle)
+        handle.locate(0, SIZE)
+        parts = range(len(handle.manifest.parts))
+        eventually(lambda: all(handle._parts.has_table(part) for part in parts), "the tables of all parts")
+        fault_hdfs.kill("nn")
+        assert bytes(await trio.to_thread.run_sync(handle.read, 0, SIZE)) == data
+        handle.close()
+        fault_hdfs.restore()
 
 
 def webhdfs(instance: HdfsInstance, operation: str, path: str, **query: int) -> None:

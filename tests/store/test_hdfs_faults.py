@@ -92,6 +92,39 @@ def test_a_datanode_that_dies_or_freezes(fault_hdfs: HdfsInstance, populate: Hdf
     store.close()
 
 
+@pytest.mark.parametrize("how", ["kill", "pause"])
+def test_a_datanode_that_dies_or_freezes_in_mid_stream(
+    fault_hdfs: HdfsInstance, populate: HdfsPopulate, how: str
+) -> None:
+    """What came before and after is right; the one range that fails comes from the other replica."""
+    long = random.Random(6).randbytes(32 * MIB)
+    HdfsPopulate(WebHdfs(fault_hdfs.web), "/faults", block_size=64 * MIB, replication=2).write(b"/long", long)
+    store = HdfsStore(StoreSettings(url=f"{fault_hdfs.url}/faults", host_timeout=TIMEOUT))
+    handle = store.open(b"/long")
+    [block] = handle.locate(0, len(long))
+    victim, other = block.hosts
+    fault_hdfs.set_rate(20)  # so that most of it is not on its way yet
+    host, failed = victim, []
+
+    def read(offset: int) -> bytes:
+        return bytes(handle.read_on(offset, MIB, len(long) - offset - MIB, host=host))
+
+    for offset in range(0, len(long), MIB):
+        if offset == 2 * MIB:
+            assert len(store.reads.streams.all()) == 1
+            getattr(fault_hdfs, how)(fault_hdfs.node_at(victim))
+        try:
+            data = read(offset)
+        except HostFailed as error:
+            failed.append(error.host)
+            host = other
+            data = patiently(lambda offset=offset: read(offset))
+        assert data == long[offset : offset + MIB]
+    assert failed == [victim]
+    assert store.reads.streams.all() == []
+    store.close()
+
+
 def test_all_is_read_without_one_datanode(fault_hdfs: HdfsInstance, store: HdfsStore) -> None:
     handle = store.open(b"/file")
     fault_hdfs.pause("dn2")

@@ -145,7 +145,7 @@ class Cursor:
         self.ended = False
         if starved:
             self._since_starved = 0
-            self.window = max(START_WINDOW, min(max(self.window * 2, self._allowed()), limit))
+            self.window = max(START_WINDOW, min(max(self.window * 2, self.trusted), limit))
             return
         self._since_starved += size
         if self._since_starved > self.window and self.window > FLOOR_WINDOW:
@@ -154,7 +154,7 @@ class Cursor:
 
     def reach(self, limit: int) -> int:
         """How many bytes to look ahead: the window, cut to `limit` and by what was read so far."""
-        return min(self.window, limit, self._allowed())
+        return min(self.window, limit, self.trusted)
 
     def ahead(self, extent: Extent) -> int:
         """Bytes between what was read and the extent."""
@@ -164,7 +164,9 @@ class Cursor:
         """Whether the extent lies wholly behind."""
         return extent.end <= self.position and (extent.offset >= self.start or not self.backward)
 
-    def _allowed(self) -> int:
+    @property
+    def trusted(self) -> int:
+        """Bytes ahead that it will most likely read, by what was read so far."""
         # What is fetched ahead is whole ranges, so less than one must not begin it.
         return int(self._trust.ahead_of_read * (self.consumed + self._credit)) if self.streaming else 0
 

@@ -59,12 +59,16 @@ class Range:
 
 @dataclass(slots=True, eq=False)
 class Attempt:
-    """One read of one range at one host. `progress_at` moves when bytes arrive; 0 when the client cannot tell."""
+    """One read of one range at one host. `progress_at` moves when bytes arrive; 0 when the client cannot tell.
+
+    ahead: bytes behind the range that its reader will most likely want too, and will want from this host.
+    """
 
     range: Range
     host: str
     started: float
     hedge: bool = False
+    ahead: int = 0
     progress_at: float = 0.0
     received: int = 0
     cancelled: bool = False

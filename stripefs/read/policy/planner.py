@@ -224,7 +224,7 @@ class Planner:
         return started
 
     def _start(self, range_: Range, host: str, now: float, *, hedge: bool = False) -> Attempt:
-        attempt = Attempt(range_, host, now, hedge)
+        attempt = Attempt(range_, host, now, hedge, 0 if hedge else _ahead(range_))
         range_.state = State.FETCHING
         range_.attempts.append(attempt)
         self.attempts[attempt] = None
@@ -370,3 +370,14 @@ class Planner:
             file.read_at = {chunk: when for chunk, when in file.read_at.items() if when > now - LATELY}
         for range_ in self.pool.idle(now - CONSUMED_IDLE):
             self.pool.drop(range_)
+
+
+def _ahead(range_: Range) -> int:
+    """Bytes behind the range that its reader is trusted to go on to, whatever the memory holds of them.
+
+    Of blocks with several replicas nothing is said: their ranges go to whichever host is least busy.
+    """
+    cursor = range_.cursor
+    if cursor is None or cursor.backward or len(range_.hosts) > 1:
+        return 0
+    return max(0, min(cursor.position + cursor.trusted, range_.file.length) - range_.end)

@@ -1,8 +1,9 @@
-"""WebHDFS at one chosen DataNode: one range of one file, received into one buffer, and what `sink` shares with that.
+"""WebHDFS at one chosen DataNode: the answer to one OPEN, taken in one piece or several, and what `sink` shares.
 
 The socket is read directly: MSG_WAITALL with a receive time-out of the kernel's takes one system call where
 http.client takes a poll and a read for every 64 to 200 KiB (bench/transports.py: a third less client CPU). A DataNode
-closes the connection after each answer, so there is nothing to pool.
+closes the connection after each answer, so there is nothing to pool; what follows in a file may come out of the same
+answer, though (`stream`).
 """
 
 from __future__ import annotations
@@ -19,39 +20,98 @@ from stripefs.store.base import Watch
 from stripefs.store.hdfs.probe import connect, reason
 from stripefs.store.hdfs.wire import remote_error
 
-__all__ = ["fetch", "read_head", "refusal", "silent_after"]
+__all__ = ["Answer", "read_head", "refusal", "silent_after"]
 
 _STEP = 1 << 20  # between two reports of progress
 _HEAD = 64 << 10  # longest response head that we accept
 _ERROR_BODY = 64 << 10
 
 
-def fetch(address: str, target: str, length: int, *, name: str, timeout: float, watch: Watch | None) -> bytearray:
-    """Exactly `length` > 0 bytes that GET `target` at the DataNode `address` answers.
+class Answer:
+    """The `length` > 0 bytes that GET `target` at the DataNode `address` answers, asked for by the first `take`.
 
-    `name` is the host for errors, `timeout` the seconds without a byte after which it counts as silent. Raises
-    HostFailed for everything that speaks against the host, Abandoned, and what the DataNode itself reports.
+    `name` is the host for errors, `timeout` the seconds without a byte after which it counts as silent. `window`: bytes
+    that may be on their way or in the kernel before anybody takes them, 0 for as many as the kernel likes. One thread
+    at a time; `close` may come from any, while nobody takes, and `shut` at any time.
     """
-    try:
-        with contextlib.closing(connect(address, timeout)) as sock, _cancellable(sock, watch):
-            silent_after(sock, timeout)
-            sock.sendall(f"GET {target} HTTP/1.1\r\nHost: {address}\r\nConnection: close\r\n\r\n".encode("ascii"))
-            status, headers, body = read_head(sock, name)
-            if status != 200:
-                raise refusal(sock, status, headers, body, name)
-            if headers.get("content-length") != str(length):
-                answered = headers.get("content-length", "an unknown number of")
-                raise HostFailed(f"DataNode {name} offered {answered} bytes where {length} were asked for", host=name)
-            return _receive(sock, body, length, name, watch)
-    except OSError as error:
-        if watch is not None and watch.cancelled:
-            raise Abandoned(f"read from DataNode {name} was cancelled") from error
-        stalled = isinstance(error, TimeoutError | BlockingIOError)
-        raise HostFailed(f"DataNode {name}: {reason(error, timeout)}", host=name, stalled=stalled) from error
-    except HostFailed as error:
-        if watch is not None and watch.cancelled:  # a socket shut down by cancelling looks like an early end
-            raise Abandoned(f"read from DataNode {name} was cancelled") from error
-        raise
+
+    def __init__(self, address: str, target: str, length: int, *, name: str, timeout: float, window: int = 0) -> None:
+        self._address = address
+        self._target = target
+        self._length = length
+        self._name = name
+        self._timeout = timeout
+        self._window = window
+        self._sock: socket.socket | None = None
+        self._begun = b""
+
+    def take(self, length: int, watch: Watch | None) -> bytearray:
+        """The next `length` > 0 bytes, of those that are left.
+
+        Raises HostFailed for everything that speaks against the host, Abandoned, and what the DataNode itself reports.
+        After an error nothing more can be taken.
+        """
+        try:
+            first = self._sock is None
+            sock = self._connected() if self._sock is None else self._sock
+            with _cancellable(sock, watch):
+                if first:
+                    self._ask(sock)
+                return self._receive(sock, length, watch)
+        except OSError as error:
+            if watch is not None and watch.cancelled:
+                raise Abandoned(f"read from DataNode {self._name} was cancelled") from error
+            stalled = isinstance(error, TimeoutError | BlockingIOError)
+            why = reason(error, self._timeout)
+            raise HostFailed(f"DataNode {self._name}: {why}", host=self._name, stalled=stalled) from error
+        except HostFailed as error:
+            if watch is not None and watch.cancelled:  # a socket shut down by cancelling looks like an early end
+                raise Abandoned(f"read from DataNode {self._name} was cancelled") from error
+            raise
+
+    def shut(self) -> None:
+        """End a `take` that is under way in another thread."""
+        if self._sock is not None:
+            _shut_down(self._sock)
+
+    def close(self) -> None:
+        if self._sock is not None:
+            self._sock.close()
+
+    def _connected(self) -> socket.socket:
+        sock = self._sock = connect(self._address, self._timeout, self._window)
+        silent_after(sock, self._timeout)
+        return sock
+
+    def _ask(self, sock: socket.socket) -> None:
+        name = self._name
+        sock.sendall(
+            f"GET {self._target} HTTP/1.1\r\nHost: {self._address}\r\nConnection: close\r\n\r\n".encode("ascii")
+        )
+        status, headers, body = read_head(sock, name)
+        if status != 200:
+            raise refusal(sock, status, headers, body, name)
+        if headers.get("content-length") != str(self._length):
+            offered = headers.get("content-length", "an unknown number of")
+            raise HostFailed(f"DataNode {name} offered {offered} bytes where {self._length} were asked for", host=name)
+        self._begun = body[: self._length]
+
+    def _receive(self, sock: socket.socket, length: int, watch: Watch | None) -> bytearray:
+        buffer = uninitialised(length)
+        received = min(len(self._begun), length)
+        buffer[:received] = self._begun[:received]
+        self._begun = self._begun[received:]
+        with memoryview(buffer) as view:
+            while received < length:
+                count = sock.recv_into(view[received : received + _STEP], 0, socket.MSG_WAITALL)
+                if not count:
+                    raise HostFailed(
+                        f"DataNode {self._name} stopped after {received} of {length} bytes", host=self._name
+                    )
+                received += count
+                if watch is not None:
+                    watch.progress(received)
+        return buffer
 
 
 @contextlib.contextmanager
@@ -96,22 +156,6 @@ def read_head(sock: socket.socket, name: str, received: bytes = b"") -> tuple[in
         raise HostFailed(f"DataNode {name} does not speak HTTP at its web port", host=name)
     headers = {key.strip().lower(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
     return int(words[1]), headers, body
-
-
-def _receive(sock: socket.socket, begun: bytes, length: int, name: str, watch: Watch | None) -> bytearray:
-    buffer = uninitialised(length)
-    begun = begun[:length]
-    buffer[: len(begun)] = begun
-    received = len(begun)
-    with memoryview(buffer) as view:
-        while received < length:
-            count = sock.recv_into(view[received : received + _STEP], 0, socket.MSG_WAITALL)
-            if not count:
-                raise HostFailed(f"DataNode {name} stopped after {received} of {length} bytes", host=name)
-            received += count
-            if watch is not None:
-                watch.progress(received)
-    return buffer
 
 
 def refusal(

@@ -20,13 +20,21 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from stripefs.errors import HostFailed, NotFound, ServiceDown, StaleVersion, StoreError
-from stripefs.store.base import Block, Buffer, Handle, Status, Watch
+from stripefs.store.base import Block, Buffer, Handle, Kind, Status, Watch
 from stripefs.store.hdfs.confirm import GroupCommit
 from stripefs.store.hdfs.located import Locations
 from stripefs.store.hdfs.native import PinnedFile
+from stripefs.store.hdfs.webreads import WebReads
+from stripefs.store.hdfs.wire import inode_path
 from stripefs.store.ranges import blocks_by_size, check_range
 
-__all__ = ["Cluster", "HdfsHandle"]
+__all__ = ["CheckedHandle", "Cluster", "HdfsHandle"]
+
+STREAM = 128 << 20
+"""Bytes to ask a DataNode for at once at most: 3 s of a 40 MB/s host, beside which a request costs nothing."""
+
+_BLOCK = 8 << 20  # bytes: what the blocks of a checked file are taken for, while the NameNode has not told
+_SMALL = 64 << 10  # bytes: the sums of a part of 8 GiB
 
 
 class Cluster(Protocol):
@@ -34,13 +42,10 @@ class Cluster(Protocol):
 
     chooses_host: bool
     finds_blocks: bool
+    reads: WebReads
 
     def current(self, path: str, status: Status) -> Status:
         """The file of `status` as it is now, by its inode where there are file ids, else whatever is at `path`."""
-
-    def blocks(self, status: Status, offset: int, length: int) -> Sequence[Block]: ...
-
-    def fetch(self, status: Status, offset: int, length: int, host: str, watch: Watch | None) -> Buffer: ...
 
     def pin(self, path: str, status: Status) -> PinnedFile | None:
         """The file pinned by a client library, None where there is none. Raises StoreErrors."""
@@ -55,10 +60,11 @@ class HdfsHandle(Handle):
         self.status = status
         self._cluster = cluster
         self._path = path
+        self._where = inode_path(status.file_id) if status.file_id and cluster.finds_blocks else path
         self._closed = False
         self._confirm = GroupCommit(self._check_version)
         self._locations = Locations(
-            status.length, status.block_size, lambda offset, length: cluster.blocks(status, offset, length)
+            status.length, status.block_size, lambda offset, length: cluster.reads.blocks(self._where, offset, length)
         )
         self._pinned: PinnedFile | None = None
         if status.length:
@@ -75,6 +81,9 @@ class HdfsHandle(Handle):
         return blocks_by_size(self.status, offset, length)
 
     def read(self, offset: int, length: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
+        return self.read_on(offset, length, 0, host=host, watch=watch)
+
+    def read_on(self, offset: int, length: int, ahead: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
         check_range(self.status, offset, length)
         if self._closed:
             raise StoreError(f"{self._path}: the handle is closed")
@@ -82,7 +91,7 @@ class HdfsHandle(Handle):
             return b""
         if self._cluster.chooses_host and not (self._pinned and self._cluster.namenode_away()):
             try:
-                return self._read_chosen(offset, length, host, watch)
+                return self._read_chosen(offset, length, ahead, host, watch)
             except ServiceDown:
                 if self._pinned is None:
                     raise
@@ -92,22 +101,26 @@ class HdfsHandle(Handle):
     def close(self) -> None:
         self._closed = True
         self._pinned = None
+        self._cluster.reads.release(self)
 
-    def _read_chosen(self, offset: int, length: int, host: str, watch: Watch | None) -> Buffer:
+    def _read_chosen(self, offset: int, length: int, ahead: int, host: str, watch: Watch | None) -> Buffer:
         """By WebHDFS from `host`; where it is "", from the replicas of the first byte in turn."""
         failure: HostFailed | None = None
-        [block] = self._located(offset, 1)  # also tells the store where the DataNodes are reached
-        for name in [host] if host else block.hosts:
+        ahead = min(ahead, STREAM)
+        # Also tells the store where the DataNodes are reached.
+        blocks = self._located(offset, length + ahead if ahead else 1)
+        for name in [host] if host else blocks[0].hosts:
+            end = min(offset + length + ahead, _reach(blocks, name)) if ahead else 0
             try:
-                data = self._cluster.fetch(self.status, offset, length, name, watch)
+                data = self._cluster.reads.fetch(self, self._where, offset, length, end, name, watch)
             except NotFound as error:
-                raise self._stale() from error
+                raise self._gone(error) from error
             except HostFailed as error:
                 self._confirm()
                 self._locations.refresh(offset)
                 failure = error
             else:
-                self._confirm()
+                self._arrived()
                 return data
         raise failure or HostFailed(f"{self._path}: no DataNode has the block at byte {offset}")
 
@@ -115,7 +128,7 @@ class HdfsHandle(Handle):
         try:
             return self._locations.overlapping(offset, length)
         except NotFound as error:
-            raise self._stale() from error
+            raise self._gone(error) from error
 
     def _read_pinned(self, offset: int, length: int, watch: Watch | None) -> Buffer:
         pinned = self._pinned
@@ -130,8 +143,15 @@ class HdfsHandle(Handle):
             with contextlib.suppress(ServiceDown):
                 self._pin()  # replicas may have moved since; the caller's next try finds them
             raise
-        self._confirm_unless_away()
+        self._arrived_pinned()
         return data
+
+    def _arrived(self) -> None:
+        """Bytes came by WebHDFS: make sure whose they are."""
+        self._confirm()
+
+    def _arrived_pinned(self) -> None:
+        self._confirm_unless_away()
 
     def _pin_at_open(self) -> None:
         try:
@@ -146,9 +166,9 @@ class HdfsHandle(Handle):
         try:
             pinned = self._cluster.pin(self._path, self.status)
         except NotFound as error:
-            raise self._stale() from error
+            raise self._gone(error) from error
         if pinned is not None:
-            self._confirm()
+            self._arrived()
             self._pinned = pinned
         return pinned
 
@@ -164,9 +184,57 @@ class HdfsHandle(Handle):
         try:
             current = self._cluster.current(self._path, self.status)
         except NotFound as error:
-            raise self._stale() from error
+            raise self._gone(error) from error
         if current.identity != self.status.identity:
             raise self._stale()
 
+    def _gone(self, error: NotFound) -> StoreError:
+        """What it means that the file is not found."""
+        return self._stale()
+
     def _stale(self) -> StaleVersion:
         return StaleVersion(f"{self._path} was replaced, changed or deleted since it was opened")
+
+
+class CheckedHandle(HdfsHandle):
+    """A file of `length` bytes whose reader checks every byte: whatever stands at the path, without confirmation.
+
+    Opening it asks nobody. It is pinned by the first small read for which no host was chosen, which comes from there:
+    that costs DataNodes a twentieth of a WebHDFS request, and readers of checked files begin with their sums.
+    """
+
+    def __init__(self, cluster: Cluster, path: str, name: bytes, length: int) -> None:
+        super().__init__(cluster, path, Status(name, Kind.FILE, length, block_size=_BLOCK))
+
+    def read_on(self, offset: int, length: int, ahead: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
+        if not host and length <= _SMALL:
+            with contextlib.suppress(ServiceDown):
+                check_range(self.status, offset, length)
+                return self._read_pinned(offset, length, watch)
+        return super().read_on(offset, length, ahead, host=host, watch=watch)
+
+    def _pin_at_open(self) -> None:
+        pass
+
+    def _arrived(self) -> None:
+        pass
+
+    def _arrived_pinned(self) -> None:
+        pass
+
+    def _check_version(self) -> None:
+        """After a failure: whether the NameNode serves, and the file is there."""
+        self._cluster.current(self._path, self.status)
+
+    def _gone(self, error: NotFound) -> StoreError:
+        return error
+
+
+def _reach(blocks: Sequence[Block], host: str) -> int:
+    """Where the first of `blocks` ends that `host` has not, 0 where it lacks the first."""
+    end = 0
+    for block in blocks:
+        if host not in block.hosts:
+            break
+        end = block.offset + block.length
+    return end

@@ -14,15 +14,42 @@ from stripefs.errors import ServiceDown
 __all__ = ["check_rpc", "connect", "reason"]
 
 _IPC = b"Hadoop IPC port"
+_RCVBUFFORCE = 33  # socket(7); Python has no name for it
 _REQUEST = b"GET / HTTP/1.1\r\nHost: namenode\r\nConnection: close\r\n\r\n"
 
 
-def connect(address: str, timeout: float) -> socket.socket:
-    """A TCP connection to host:port without Nagle's delay. Raises OSError."""
+def connect(address: str, timeout: float, window: int = 0) -> socket.socket:
+    """A TCP connection to host:port without Nagle's delay. Raises OSError.
+
+    `window`: bytes that may wait in the kernel to be received, 0 for as many as it likes.
+    """
     host, _, port = address.rpartition(":")
-    sock = socket.create_connection((host.strip("[]"), int(port)), timeout=timeout)
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return sock
+    failure: OSError | None = None
+    for family, kind, protocol, _, target in socket.getaddrinfo(host.strip("[]"), int(port), type=socket.SOCK_STREAM):
+        sock = socket.socket(family, kind, protocol)
+        try:
+            if window:
+                _bound(sock, window)  # now: the window of a connection that stands does not grow to it
+            sock.settimeout(timeout)
+            sock.connect(target)
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except OSError as error:
+            sock.close()
+            failure = error
+        except BaseException:
+            sock.close()
+            raise
+        else:
+            return sock
+    raise failure or OSError("the name has no address")
+
+
+def _bound(sock: socket.socket, window: int) -> None:
+    """The kernel takes half of a socket's buffer for its own account of it, and doubles what is asked for."""
+    try:
+        sock.setsockopt(socket.SOL_SOCKET, _RCVBUFFORCE, window)
+    except PermissionError:  # then it is net.core.rmem_max at most, 208 KiB by default
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, window)
 
 
 def reason(error: OSError, timeout: float) -> str:

@@ -36,7 +36,6 @@ from stripefs.errors import (
 from stripefs.settings import StoreSettings
 from stripefs.store.base import (
     Attributes,
-    Block,
     Buffer,
     Capabilities,
     Handle,
@@ -47,16 +46,15 @@ from stripefs.store.base import (
     Space,
     Status,
     Store,
-    Watch,
 )
-from stripefs.store.hdfs import datanode
 from stripefs.store.hdfs.conf import resolve
 from stripefs.store.hdfs.datanodes import DataNodes
-from stripefs.store.hdfs.handle import HdfsHandle
+from stripefs.store.hdfs.handle import CheckedHandle, HdfsHandle
 from stripefs.store.hdfs.native import NativeClient, PinnedClient, PinnedFile
 from stripefs.store.hdfs.order import byte_order
 from stripefs.store.hdfs.rest import NameNodeRest, RpcAddress
-from stripefs.store.hdfs.wire import inode_path, located_of, page_of, request_target, status_of
+from stripefs.store.hdfs.webreads import WebReads
+from stripefs.store.hdfs.wire import inode_path, page_of, status_of
 from stripefs.store.hdfs.writing import HdfsWriter
 
 __all__ = ["HdfsStore"]
@@ -112,6 +110,7 @@ class HdfsStore(Store):
         self._datanodes = DataNodes(self._rest, by_hostname=settings.use_datanode_hostname)
         self._away = _Away(self._look)
         self._rpc = RpcAddress(self._rest)
+        self.reads = WebReads(self._rest, self._rpc, self._datanodes, self._target.user, settings.host_timeout)
         self._off: dict[str, str] = {}
         try:
             # In this order: a NameNode that starts opens its web port before its RPC port. The other way round one that
@@ -181,6 +180,11 @@ class HdfsStore(Store):
                 raise
         return self._open(path, expect, attempts - 1)
 
+    def open_checked(self, path: bytes, length: int) -> Handle:
+        if not self.chooses_host:
+            return self.open(path)
+        return CheckedHandle(self, self._full(path), path.rpartition(b"/")[2], length)
+
     def get(self, path: bytes) -> Buffer:
         document = self._native.get(self._full(path)) if self._native is not None else None
         return super().get(path) if document is None else document
@@ -245,6 +249,7 @@ class HdfsStore(Store):
         return facts | {f"off: {what}": why for what, why in self._off.items()}
 
     def close(self) -> None:
+        self.reads.close()
         self._rest.close()
 
     # What a handle needs (handle.Cluster).
@@ -254,37 +259,10 @@ class HdfsStore(Store):
             return status_of(self._rest.ask("GETFILESTATUS", inode_path(status.file_id)), status.name)
         return self._stat(path, status.name)
 
-    def blocks(self, status: Status, offset: int, length: int) -> Sequence[Block]:
-        answer = self._rest.ask("GET_BLOCK_LOCATIONS", inode_path(status.file_id), offset=offset, length=length)
-        located = located_of(answer)
-        for block in located:
-            self._datanodes.learn(block.replicas)
-        return [
-            Block(block.offset, block.length, tuple(replica.name for replica in block.replicas)) for block in located
-        ]
-
-    def fetch(self, status: Status, offset: int, length: int, host: str, watch: Watch | None) -> Buffer:
-        parameters: dict[str, str | int] = {
-            "namenoderpcaddress": self._rpc.get(
-                lambda: self._rest.ask("OPEN", inode_path(status.file_id), noredirect="true")
-            ),
-            "offset": offset,
-            "length": length,
-        }
-        target = request_target(inode_path(status.file_id), "OPEN", self._target.user, parameters)
-        return datanode.fetch(
-            self._datanodes.address(host),
-            target,
-            length,
-            name=host,
-            timeout=self._settings.host_timeout,
-            watch=watch,
-        )
-
     def pin(self, path: str, status: Status) -> PinnedFile | None:
         if self._pinning is None:
             return None
-        by_inode = self._inodes and self._pinning is self._native
+        by_inode = status.file_id and self._inodes and self._pinning is self._native
         return self._pinning.open(inode_path(status.file_id) if by_inode else path, status.length)
 
     def namenode_away(self) -> bool:

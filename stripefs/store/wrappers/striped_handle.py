@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from stripefs.errors import HostFailed, NotADirectory, NotFound, StaleVersion, StoreError, Transient
 from stripefs.layout.striped import CHECK, SUM, Manifest, Piece, check_sums, digest_of, table_length
-from stripefs.store.base import Block, Buffer, Handle, Identity, Status, Store, Watch
+from stripefs.store.base import Block, Buffer, Handle, Status, Store, Watch
 from stripefs.store.ranges import InUse, check_range, exact
 from stripefs.units import shown
 
@@ -49,7 +49,6 @@ class PartFiles:
         self._lock = threading.Lock()
         self._open: dict[int, _Open] = {}
         """Least recently used first."""
-        self._identities: dict[int, Identity] = {}
         self._tables: dict[int, bytes] = {}
         self._closed = False
 
@@ -82,13 +81,12 @@ class PartFiles:
 
     def _opened(self, index: int) -> Handle:
         part = self._manifest.parts[index]
-        handle = self._store.open(self.path(index), self._identities.get(index))
+        handle = self._store.open_checked(self.path(index), part.length)
         if handle.status.length != part.length:
             handle.close()
             raise StoreError(
                 f"{self.name}: its part {shown(self.path(index))} has {handle.status.length} bytes, not {part.length}"
             )
-        self._identities[index] = handle.status.identity
         return handle
 
     def _let_go(self, entry: _Open) -> None:
@@ -190,29 +188,34 @@ class StripedHandle(Handle):
             self._parts.table(index, part, "", None)
 
     def read(self, offset: int, length: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
+        return self.read_on(offset, length, 0, host=host, watch=watch)
+
+    def read_on(self, offset: int, length: int, ahead: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
         check_range(self.status, offset, length)
         with self._in_use.reading():
             got: list[Buffer] = []
             received = 0
             for piece in self.manifest.pieces(offset, length):
                 shifted = None if watch is None else _Shifted(watch, received)
-                got.append(self._read_piece(piece, host, shifted))
+                got.append(self._read_piece(piece, ahead, host, shifted))
                 received += piece.length
         return got[0] if len(got) == 1 else b"".join(got)
 
     def close(self) -> None:
         self._in_use.close()
 
-    def _read_piece(self, piece: Piece, host: str, watch: Watch | None) -> Buffer:
+    def _read_piece(self, piece: Piece, ahead: int, host: str, watch: Watch | None) -> Buffer:
         into = piece.offset - piece.unit_offset
         begin = into - into % CHECK
         end = min(piece.unit_length, -(-(into + piece.length) // CHECK) * CHECK)
         unit_at = piece.part_offset - into
+        rest = self.manifest.data_length(piece.part) - (unit_at + end)
+        goes_on = min(rest, ahead // self.manifest.width(piece.part))
         try:
             with self._parts.using(piece.part) as part:
                 table = self._parts.table(piece.part, part, host, watch)
                 data = exact(
-                    part.read(unit_at + begin, end - begin, host=host, watch=watch),
+                    part.read_on(unit_at + begin, end - begin, goes_on, host=host, watch=watch),
                     end - begin,
                     where=self._name,
                     host=host,

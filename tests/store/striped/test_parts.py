@@ -10,11 +10,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stripefs.errors import Abandoned, HostFailed, ServiceDown, StoreError
-from stripefs.store.base import Buffer, Handle, Identity
+from stripefs.store.base import Buffer, Handle, Identity, Watch
 from stripefs.store.local import LocalStore
 from stripefs.store.wrappers import CountingStore, ThrottledStore
 from stripefs.store.wrappers import striped_handle as handles
-from stripefs.store.wrappers.base import WrappedStore
+from stripefs.store.wrappers.base import WrappedHandle, WrappedStore
 from stripefs.store.wrappers.striped import StripedStore
 from tests.store.material import RecordingWatch, content
 from tests.store.striped.material import DATA, UNIT, Failing
@@ -218,5 +218,33 @@ def test_tables_are_fetched_before_they_are_needed(inner: LocalStore) -> None:
     assert counting.counts.reads == 3  # the manifest, and two parts' tables
     handle.read(0, 2 * UNIT)
     assert counting.counts.reads == 5
+    handle.close()
+    store.close()
+
+
+def test_what_a_reader_goes_on_to_is_told_to_its_part(inner: LocalStore) -> None:
+    """Of bytes ahead a part gets its share of a row, and never more than its units: its table is another read."""
+    told: list[tuple[int, int, int]] = []
+
+    class Telling(WrappedHandle):
+        def read_on(
+            self, offset: int, length: int, ahead: int, *, host: str = "", watch: Watch | None = None
+        ) -> Buffer:
+            told.append((offset, length, ahead))
+            return self.inner.read(offset, length)
+
+    class Told(WrappedStore):
+        NAME = "told"
+
+        def handle(self, path: bytes, inner: Handle) -> Handle:
+            return Telling(inner) if b".stripefs" in path else inner
+
+    store = StripedStore(Told(inner))
+    data = content(10 * UNIT)
+    write_striped(inner, b"/f", data, [(8 * UNIT, 4), (2 * UNIT, 2)])
+    handle = store.open(b"/f")
+    for ahead in (0, 2 * UNIT, 100 * UNIT):
+        assert handle.read_on(UNIT, UNIT, ahead) == data[UNIT : 2 * UNIT]
+    assert told == [(0, UNIT, 0), (0, UNIT, UNIT // 2), (0, UNIT, UNIT)]
     handle.close()
     store.close()

@@ -134,6 +134,11 @@ def test_too_many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
             too_many()
 
 
+def test_the_width_of_a_part_s_segment() -> None:
+    manifest, _ = stripe(bytes(10 * K4), [(6 * K4, 3), (K4, 1), (3 * K4, 2)], K4)
+    assert [manifest.width(part) for part in range(6)] == [3, 3, 3, 1, 2, 2]
+
+
 def test_lengths_that_may_be_manifests() -> None:
     assert [length for length in range(70_000) if may_be_manifest(length)] == list(range(1789, MANIFEST_MAX, 4096))
 

@@ -68,3 +68,45 @@ def test_every_host_is_read_from_at_once():
     world.at(0.5, lambda: seen.append({transfer.attempt.host for transfer in world.transfers}))
     world.run()
     assert len(seen[0]) == 8
+
+
+def told(world):
+    """(offset, bytes ahead) of what is under way."""
+    return [(attempt.range.offset, attempt.ahead) for attempt in world.planner.attempts]
+
+
+def test_a_stream_says_how_far_it_goes_on():
+    """As far as it is trusted to, which is further than the memory reaches, and never past the end of the file."""
+    length = 1024 * MIB
+    world = World(limits(budget=64 * MIB), {f"h{number}": Host(RATE) for number in range(8)})
+    file = world.open(striped(length, 8, 8))
+    world.client(file, sequential(4 * MIB))
+    world.run()
+    ends = {offset + ahead for offset, ahead in told(world)}
+    assert all(ahead > 0 for _, ahead in told(world))
+    assert max(ends) > 64 * MIB
+    assert max(ends) <= length
+    world.client(file, sequential(length)[4:])
+    world.run()
+    assert all(offset + ahead <= length for offset, ahead in told(world))
+
+
+def test_a_header_and_reads_in_no_order_say_nothing():
+    world = World(limits(), {f"h{number}": Host(RATE) for number in range(8)})
+    file = world.open(striped(1024 * MIB, 8, 8))
+    for offset in (0, 500 * MIB, 100 * MIB):
+        world.planner.read(file, offset, 4096, world.now)
+        world._pump()
+    assert [ahead for _, ahead in told(world)] == [0, 0, 0]
+
+
+def test_a_backward_stream_says_nothing():
+    world = World(limits(), {f"h{number}": Host(RATE) for number in range(8)})
+    file = world.open(striped(64 * MIB, 8, 8))
+    seen = []
+    start = world.planner._start
+    world.planner._start = lambda *args, **more: seen.append(start(*args, **more)) or seen[-1]
+    world.client(file, [(at, MIB) for at in range(63 * MIB, -1, -MIB)])
+    world.run()
+    assert file.cursors
+    assert not any(attempt.ahead for attempt in seen if attempt.range.offset < 48 * MIB)
