@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import random
+import time
 from pathlib import Path
 
 import pytest
@@ -11,8 +13,11 @@ import trio
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.write import Drafts, Layout
 from stripefs.write.collect import Collected, Collection
+from stripefs.write.graves import Graves
+from stripefs.write.survey import Verdict
 
-from .world import KIB, LAYOUTS, MIB, content, hidden, load, spread, writing
+from .leftovers import DAY, Hooked
+from .world import KIB, LAYOUTS, MIB, content, hidden, load, save, spread, until, writing
 
 
 @pytest.fixture(autouse=True)
@@ -99,3 +104,53 @@ async def test_a_draft_that_is_open_for_long_loses_nothing(tmp_path: Path, layou
             assert (found.removed, found.trouble) == (0, [])
         await draft.publish(final=True)
     assert load(store, b"/file") == data
+
+
+def age(root: Path) -> None:
+    """Nothing has changed for two days."""
+    then = time.time() - 2 * DAY
+    for path in sorted([root, *root.rglob("*")], reverse=True):
+        os.utime(path, (then, then))
+
+
+async def test_what_loses_its_name_during_a_search_stays_for_its_readers(tmp_path: Path) -> None:
+    """It is old, and no file names it any more where gc looks; but right before gc takes it, it is young again."""
+    store = spread(tmp_path)
+    view = StripedStore(store)
+    graves = Graves(store, grace=3600.0)
+    paths = [b"/file%d" % number for number in range(4)]
+    async with (
+        writing(store, layout=Layout.STRIPED, bury=graves.bury) as drafts,
+        trio.open_nursery() as nursery,
+    ):
+        nursery.start_soon(graves.run)
+        for number, path in enumerate(paths):
+            await save(drafts, path, content(MIB, number))
+        age(tmp_path)
+        readers = [view.open(path) for path in paths]
+        versions = {path.name for path in (tmp_path / ".stripefs").iterdir()}
+
+        async def replace() -> None:
+            for path in paths:
+                await save(drafts, path, content(200 * KIB), replacing=StripedStore(store).stat(path).identity)
+            await until(lambda: all((tmp_path / ".stripefs" / version / "stone").exists() for version in versions))
+
+        begun: list[bytes] = []
+
+        def before(call: str, path: bytes) -> None:
+            if call == "scandir" and path == b"/" and not begun:  # the pool was listed, and the tree was not
+                begun.append(path)
+                trio.from_thread.run(replace)
+
+        watched = Hooked(store, before)
+        found = await trio.to_thread.run_sync(Collection(watched, StripedStore(watched)).run)
+        assert (begun, found.removed, found.trouble) == ([b"/"], 0, [])
+        assert {verdict: count for verdict, (count, _) in found.kept.items()} == {Verdict.YOUNG: len(paths)}
+        for number, reader in enumerate(readers):
+            assert bytes(reader.read(0, MIB)) == content(MIB, number)
+            reader.close()
+        nursery.cancel_scope.cancel()
+    age(tmp_path)
+    assert Collection(store, StripedStore(store)).run().removed == len(paths)
+    for path in paths:
+        assert load(store, path) == content(200 * KIB)
