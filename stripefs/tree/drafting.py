@@ -64,6 +64,9 @@ class DraftingTree(AttributedTree):
         if self._pens.at(path) is not None:
             raise Busy(f"{path!r} is being written")
 
+    def _writer_below(self, directory: bytes) -> str:
+        return self._drafts.writer_below(directory)
+
     async def _begin(self, path: bytes, status: Status | None, flags: int, mode: int, thread: int) -> Pen:
         """A pen for the file at `path`, whose version is `status` (None: there is none)."""
         if status is not None and status.kind is not Kind.FILE:

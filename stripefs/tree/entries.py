@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Iterable
 
 import trio
 
-from stripefs.errors import Exists, IsADirectory, NotADirectory, NotFound, StoreError, StripefsError
+from stripefs.errors import Busy, Exists, IsADirectory, NotADirectory, NotFound, StoreError, StripefsError
 from stripefs.layout.hidden import NAME_MAX, is_hidden
 from stripefs.store.base import Kind, Status, Store
 from stripefs.tree.layouts import Layouts
@@ -28,6 +28,12 @@ _LEFT_FOR = 60.0
 
 Bury = Callable[[Iterable[str]], None]
 """Told which striped versions no name stands for any more; see `stripefs.write.graves`."""
+
+
+_PASSES = 5.0
+"""Seconds for which a rename waits for locks to go: that of a file that was closed just now goes after `close`."""
+
+_LOOK_AGAIN = 0.2
 
 
 class NamingTree(Tree):
@@ -110,7 +116,7 @@ class NamingTree(Tree):
         """Move a file or directory, also one being written, and put it in the place of another where `replace` says so.
 
         Raises Exists without `replace`; NotFound; Busy for a directory below which files are being written, and where
-        another mount writes a file of the new name.
+        another mount writes a file of the new name, if that does not end within moments.
         """
         source, target = self._child(parent, name), self._new_name(new_parent, new_name)
         if source == target:
@@ -125,8 +131,7 @@ class NamingTree(Tree):
                 status = None
             if status is not None and status.kind is Kind.DIRECTORY:
                 self._layouts.forget()
-                for path in self._pens.below(source):
-                    await self._wait_until_free(path)  # raises Busy
+                await self._wait_for_writers(source)
             there = pen is not None or status is not None
             if there and not replace and (other is not None or await self._exists(target)):
                 raise Exists(f"{target!r} exists")
@@ -134,7 +139,7 @@ class NamingTree(Tree):
                 await self._pens.take_name(other)
             if pen is not None:
                 status = await self._before_rename(pen, status)
-                await pen.draft.move(target)
+                await self._move_draft(pen, target)
             try:
                 async with self._intent(b"rename", source, target, status=status) as before:
                     if pen is None or status is not None:
@@ -146,6 +151,30 @@ class NamingTree(Tree):
                 if pen is not None:
                     await pen.draft.move(source)
                 raise
+
+    async def _wait_for_writers(self, directory: bytes) -> None:
+        """Raises Busy where somebody writes a file below `directory`, on any node."""
+        for path in self._pens.below(directory):
+            await self._wait_until_free(path)
+        deadline = trio.current_time() + _PASSES
+        while who := await self._calls.thread(f"look who writes below {directory!r}", self._writer_below, directory):
+            if trio.current_time() >= deadline:
+                raise Busy(f"{directory!r} cannot be renamed: {who}")
+            await trio.sleep(_LOOK_AGAIN)
+
+    def _writer_below(self, directory: bytes) -> str:
+        """Who else writes below a directory, "" for nobody. Blocks."""
+        raise NotImplementedError
+
+    async def _move_draft(self, pen: Pen, target: bytes) -> None:
+        deadline = trio.current_time() + _PASSES
+        while True:
+            try:
+                return await pen.draft.move(target)
+            except Busy:
+                if trio.current_time() >= deadline:
+                    raise
+            await trio.sleep(_LOOK_AGAIN)
 
     async def _before_rename(self, pen: Pen, status: Status | None) -> Status | None:
         """What is at the path of a file being written once that was published as far as it can be, None for nothing.

@@ -13,7 +13,7 @@ from stripefs.errors import Busy, StoreError, Unsupported
 from stripefs.layout.hidden import new_version
 from stripefs.store.base import Attributes, Identity, Store
 from stripefs.write.draft import Draft
-from stripefs.write.lease import RENEW, Lease, take
+from stripefs.write.lease import RENEW, Lease, living, take
 from stripefs.write.names import Names
 from stripefs.write.policy import Layout, WritePolicy
 from stripefs.write.shared import Shared
@@ -144,6 +144,11 @@ class Drafts:
     def get(self, path: bytes) -> Draft | None:
         """The draft of this mount that writes `path` now."""
         return self._drafts.get(path)
+
+    def writer_below(self, folder: bytes) -> str:
+        """Who writes a file below a directory, on any node, as `living` says it. Blocks."""
+        store = self._shared.store
+        return living(store, folder, self._owner, self.versions) if store.capabilities.put_if_absent else ""
 
     @property
     def versions(self) -> frozenset[str]:

@@ -144,6 +144,7 @@ class FakeDrafts:
         self.appends = appends
         self.open: dict[bytes, FakeDraft] = {}
         self.try_owners: Callable[[Attributes], None] = lambda owners: None
+        self.writer_below: Callable[[bytes], str] = lambda folder: ""
 
     async def begin(
         self, path: bytes, *, replacing: object, append: bool = False, attributes: object = None, layout: object = None

@@ -5,12 +5,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stripefs.errors import Busy, NotADirectory, NotFound, ServiceDown
+from stripefs.errors import Busy, NotADirectory, NotFound, PermissionDenied, ServiceDown
 from stripefs.layout.record import LEASE, LockDocument
 from stripefs.store.local import LocalStore
 from stripefs.store.wrappers.faulty import FaultyStore
 from stripefs.write import DraftLost, lease
-from stripefs.write.lease import lock_path, take
+from stripefs.write.lease import living, lock_path, take
 
 
 @pytest.fixture
@@ -139,3 +139,36 @@ def test_an_answer_that_got_lost(store, after):
         held.release()
     held.release()
     take(store, b"/file").release()
+
+
+def test_who_writes_below_a_directory(store, tmp_path):
+    (tmp_path / "run" / "deep" / "er").mkdir(parents=True)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "run" / "file").touch()
+    elsewhere = take(store, b"/elsewhere/file")
+    assert living(store, b"/run") == ""
+    held = take(store, b"/run/deep/er/file", ["1" * 16], "mount/1")
+    for owner, versions in (("", ()), ("other", ()), ("mount", {"1" * 16})):
+        assert f"b'/run/deep/er/file' is being written by {held.document.where}" == living(
+            store, b"/run", owner, frozenset(versions)
+        )
+    assert living(store, b"/run", "mount", frozenset({"2" * 16})) == ""  # a dead worker of the one that asks
+    age(tmp_path / "run/deep/er", LEASE + 5)
+    assert living(store, b"/run") == ""
+    held.renew()
+    assert living(store, b"/run")
+    held.release()
+    assert living(store, b"/run") == ""
+    assert names(tmp_path / "run") == {"deep", "file"}
+    elsewhere.release()
+
+
+def test_what_cannot_be_told_hinders_nobody(tmp_path):
+    class Sealed(LocalStore):
+        def put(self, path, data, *, replace=False):
+            raise PermissionDenied("sealed")
+
+    (tmp_path / "run").mkdir()
+    take(LocalStore(bytes(tmp_path)), b"/run/file")
+    assert living(Sealed(bytes(tmp_path)), b"/run") == ""
+    assert living(LocalStore(bytes(tmp_path)), b"/run")
