@@ -69,6 +69,10 @@ class HdfsInstance:
         """MB/s of each DataNode; 0 lifts the cap."""
         self._run("rate", str(megabytes))
 
+    def safemode(self, on: bool) -> None:
+        """Let the NameNode refuse changes, or take them again."""
+        self._run("safemode", "on" if on else "off")
+
     def bytes_sent(self) -> dict[str, int]:
         """Bytes each DataNode has put on its link, by node."""
         return {node: counts["sent"] for node, counts in json.loads(self._run("report-bytes")).items()}
@@ -81,6 +85,8 @@ class HdfsInstance:
         nodes = [facts["namenode"], *facts["datanodes"]]
         paused = [node["node"] for node in nodes if node["state"] == "paused"]
         dead = [node["node"] for node in nodes if node["state"] == "dead"]
+        if facts["safemode"] and not paused and not dead:  # which it does not leave by itself when it was told to enter
+            self.safemode(False)
         if paused:
             self.resume(*paused)
         if dead:

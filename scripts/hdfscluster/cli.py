@@ -82,6 +82,8 @@ def _parser() -> argparse.ArgumentParser:
     ):
         to_nodes = commands.add_parser(name, parents=[common], help=text)
         to_nodes.add_argument("nodes", metavar="NODE", nargs="+", help="nn or dn3")
+    safe = commands.add_parser("safemode", parents=[common], help="let the NameNode refuse changes, as for maintenance")
+    safe.add_argument("wanted", choices=("on", "off"))
     commands.add_parser("wait", parents=[common], help="wait until the NameNode and every node that runs serve")
     rate = commands.add_parser("rate", parents=[common], help="change the cap of every DataNode")
     rate.add_argument("rate", type=_rate, metavar="MB/s", help="0: no cap")
@@ -146,6 +148,10 @@ def _to_nodes(options: argparse.Namespace) -> None:
         {"kill": instance.kill, "pause": instance.pause, "resume": instance.resume}[options.command](spec, nodes)
 
 
+def _safemode(options: argparse.Namespace) -> None:
+    instance.set_safemode(instance.find_spec(options.name, options.state), on=options.wanted == "on")
+
+
 def _wait(options: argparse.Namespace) -> None:
     instance.await_ready(instance.find_spec(options.name, options.state), _say)
 
@@ -170,6 +176,7 @@ _COMMANDS: dict[str, Callable[[argparse.Namespace], None]] = {
     "pause": _to_nodes,
     "resume": _to_nodes,
     "restart": _to_nodes,
+    "safemode": _safemode,
     "rate": _set_rate,
     "report-bytes": _report_bytes,
     "wait": _wait,

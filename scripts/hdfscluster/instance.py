@@ -155,6 +155,11 @@ def restart(spec: Spec, nodes: Sequence[Node], say: Say) -> None:
         await_ready(spec, say, nodes)
 
 
+def set_safemode(spec: Spec, *, on: bool) -> None:
+    """As an administrator does: what reads goes on, and what changes a name or begins a block is refused."""
+    process.administer(spec, ensure_jars(), "-safemode", "enter" if on else "leave")
+
+
 def await_ready(spec: Spec, say: Say, launched: Sequence[Node] = ()) -> None:
     """Wait until the NameNode takes writes and every DataNode that runs serves.
 

@@ -21,6 +21,7 @@ from hdfscluster.errors import ClusterError
 __all__ = [
     "JVM_OPTIONS",
     "Process",
+    "administer",
     "check_java",
     "check_memory",
     "find",
@@ -124,6 +125,21 @@ def format_namenode(spec: Spec, jars: Path) -> None:
         )
     if done.returncode:
         raise ClusterError(f"the NameNode could not be formatted: {last_words(spec, node)}")
+
+
+def administer(spec: Spec, jars: Path, *words: str) -> None:
+    """`hdfs dfsadmin WORDS`."""
+    node = spec.namenode
+    command = [word for word in _java(spec, node, jars) if not word.startswith(_MARK)]  # it is none of the nodes
+    done = subprocess.run(
+        [*command, "org.apache.hadoop.hdfs.tools.DFSAdmin", "-fs", spec.url, *words],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise ClusterError(f"dfsadmin {' '.join(words)}: {(done.stderr or done.stdout).strip().splitlines()[-1]}")
 
 
 def last_words(spec: Spec, node: Node) -> str:

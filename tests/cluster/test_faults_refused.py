@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -43,6 +44,8 @@ def guarded(nothing_left: None) -> Iterator[HdfsInstance]:
         populate.write(b"/closed/file", content("file", 0, SIZE))
         populate.chmod(b"/secret", 0o600)
         populate.chmod(b"/closed", 0o700)
+        populate.mkdir(b"/saved")
+        populate.chmod(b"/saved", 0o777)
         yield instance
 
 
@@ -132,6 +135,44 @@ def test_no_permission(guarded: HdfsInstance, place: Place, transport: str) -> N
         assert caught.value.errno == errno.EACCES
     mine = place.mount(f"{guarded.url}/open", "--hdfs-user", "root", "--hdfs-transport", transport)
     assert (mine.path / "secret").read_bytes() == content("secret", 0, SIZE)
+
+
+@pytest.mark.parametrize("layout", ["concat", "striped", "plain"])
+def test_a_user_who_may_write_here_and_not_there(guarded: HdfsInstance, place: Place, layout: str) -> None:
+    """Opening says so, and chown of a file that is being written; what may be written is whole and theirs."""
+    place.forgive("big files are written as")
+    options = ("--rw", "--layout", layout, "--hdfs-user", "nobody", "--attr-timeout", "0s")
+    live = place.mount(f"{guarded.url}/open/saved", *options)
+    mine, data = live.path / layout, content("saved", 0, 10 * SIZE)
+    with open(mine, "wb", buffering=0) as file:
+        file.write(data[:SIZE])
+        for change in (lambda: os.fchown(file.fileno(), 1, -1), lambda: os.fchown(file.fileno(), -1, 1)):
+            with pytest.raises(PermissionError) as caught:
+                change()
+            assert caught.value.errno == errno.EPERM
+        os.fchmod(file.fileno(), 0o640)
+        file.writelines(data[at : at + SIZE] for at in range(SIZE, len(data), SIZE))
+    assert mine.read_bytes() == data
+    assert stat.S_IMODE(mine.stat().st_mode) == 0o640
+    assert mine.owner() == "nobody"
+    live.umount()
+
+    other = place.mount(f"{guarded.url}/open", *options)
+    for refused_call in (
+        lambda: (other.path / "readable").open("wb"),
+        lambda: (other.path / "new").open("wb"),
+        lambda: (other.path / "readable").rename(other.path / "moved"),
+        lambda: (other.path / "readable").unlink(),
+        lambda: (other.path / "below").mkdir(),
+    ):
+        with pytest.raises(PermissionError) as caught:
+            refused_call()
+        assert caught.value.errno == errno.EACCES
+    with pytest.raises(PermissionError) as caught:
+        (other.path / "readable").chmod(0o777)
+    assert caught.value.errno == errno.EPERM
+    assert (other.path / "readable").read_bytes() == content("readable", 0, SIZE)
+    other.umount()
 
 
 def test_webhdfs_off(without_web: HdfsInstance, place: Place) -> None:
