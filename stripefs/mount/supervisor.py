@@ -21,29 +21,28 @@ import logging
 import os
 import select
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from stripefs.errors import ConfigError, MountError
+from stripefs.errors import MountError
 from stripefs.mount import channel as talk
 from stripefs.mount import kernel, mounting
 from stripefs.mount.control import Mount, Post
+from stripefs.mount.deaths import Deaths
+from stripefs.mount.hearing import has_terminal, pidfd, signals
 from stripefs.mount.job import Job
 from stripefs.mount.journal import Board, MemoryJournal, make_memory
+from stripefs.mount.listening import metrics_listener
 from stripefs.mount.process import WorkerProcess
 
 __all__ = ["serve"]
 
 _log = logging.getLogger(__name__)
 
-_DEATHS = 3
-_DEATHS_WITHIN = 60.0
-
-_MANY = 10
-_MANY_WITHIN = 10.0
+_STARTS = 3
+"""Times that a worker is tried to be started, a second apart, on a machine that is out of processes."""
 
 _LEAVE_WITHIN = 5.0
 """Seconds that a worker gets to leave after the unmount, before it is killed."""
@@ -83,21 +82,21 @@ class _Supervisor:
         self._ready = ready
         self._post = Post(self._path, Path(job.directory) if job.directory else None, job.name)
         held.callback(self._post.close)
-        self._listeners = [self._post.listener, *_metrics_listener(job.mount.metrics, held)]
+        self._listeners = [self._post.listener, *metrics_listener(job.mount.metrics, held)]
         self._memory = make_memory()
         for descriptor in self._memory:
             held.callback(os.close, descriptor)
         self._board = Board(self._memory[0])
-        self._signals = held.enter_context(_signals())
-        self._owner = _pidfd(job.owner, held)
+        self._signals = held.enter_context(signals((*_STOPPING, signal.SIGHUP)))
+        self._owner = pidfd(job.owner, held)
         held.callback(self._close)
         self._device = -1
         self._init = kernel.Init(b"", can_resend=False)
         self._worker: WorkerProcess | None = None
         self._generation = 0
-        self._deaths: list[tuple[float, int]] = []  # of the last `_MANY`: when, and what was answered until then
+        self._deaths = Deaths()
         self._stopping = False
-        self._has_terminal = _has_terminal()
+        self._has_terminal = has_terminal()
         self._started_at = time.time()
         self._mounted: kernel.MountPoint | None = None
         self._tuning: dict[str, dict[str, object]] = {}
@@ -223,21 +222,18 @@ class _Supervisor:
         """The worker is gone, and reaped: start the next one, unless there is nothing left to serve."""
         if self._stopping or not kernel.connected(self._device):
             self._finish()
-        now = time.monotonic()
-        self._deaths = [*self._deaths[1 - _MANY :], (now, self._board.read()["answered"])]
-        since, answered = self._deaths[-_DEATHS:][0]
-        if len(self._deaths) >= _DEATHS and now - since < _DEATHS_WITHIN and answered == self._deaths[-1][1]:
+        self._deaths.note(time.monotonic(), self._board.read()["answered"])
+        if self._deaths.hopeless:
             _log.critical(
-                "%d workers died within %.0f s without answering anything; %s is dead from here on: "
-                "see the lines above, then umount -l %s and mount again",
-                *(_DEATHS, now - since, self._path, self._path),
+                "%s; %s is dead from here on: see the lines above, then umount -l %s and mount again",
+                *(self._deaths.hopeless, self._path, self._path),
             )
             self._disconnect()
             raise _Ended(MountError.exit_code)
         if self._can_resend and self._resend():
             _log.warning("the worker ended with %s; the next one takes over", _how(status))
-            if len(self._deaths) == _MANY and now - self._deaths[0][0] < _MANY_WITHIN:
-                time.sleep(1)  # one that dies of the same request each time must not take the whole machine
+            if self._deaths.many:
+                time.sleep(1)
             self._start_next()
             self._hand_over()
         else:
@@ -249,7 +245,7 @@ class _Supervisor:
 
     def _start_next(self) -> None:
         """Start a worker under a live mount; a machine that is out of processes for a moment must not end that."""
-        for _ in range(_DEATHS):
+        for _ in range(_STARTS):
             try:
                 return self._start()
             except OSError as error:
@@ -376,62 +372,6 @@ class _Supervisor:
             self._worker.leave(_LEAVE_WITHIN)
         if self._device >= 0:
             os.close(self._device)
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[socket.socket]:
-    """A socket from which the numbers of signals that arrive can be read."""
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
-        theirs.setblocking(False)
-        before = signal.set_wakeup_fd(theirs.fileno(), warn_on_full_buffer=False)
-        handled = (*_STOPPING, signal.SIGHUP)
-        handlers = [signal.signal(number, lambda *_: None) for number in handled]
-        try:
-            yield ours
-        finally:
-            for number, handler in zip(handled, handlers, strict=True):
-                signal.signal(number, handler)
-            signal.set_wakeup_fd(before)
-
-
-def _pidfd(process: int, held: contextlib.ExitStack) -> int:
-    """What becomes readable when this process ends, -1 for none."""
-    if not process:
-        return -1
-    try:
-        descriptor = os.pidfd_open(process)
-    except ProcessLookupError:
-        raise MountError(f"process {process}, which wanted the mount, has ended") from None
-    held.callback(os.close, descriptor)
-    return descriptor
-
-
-def _metrics_listener(address: str, held: contextlib.ExitStack) -> list[socket.socket]:
-    """The listening socket at HOST:PORT, if any. Raises ConfigError when others could reach it or it is taken."""
-    if not address:
-        return []
-    host, _, port = address.rpartition(":")
-    host = host.strip("[]") or "127.0.0.1"
-    try:
-        family, kind, protocol, _, where = socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)[0]
-        if not (str(where[0]) == "::1" or str(where[0]).startswith("127.")):
-            raise ConfigError(f"metrics address {address} is not a loopback address", hint="use 127.0.0.1:PORT")
-        listener = held.enter_context(socket.socket(family, kind, protocol))
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(where)
-        listener.listen(64)
-    except (OSError, ValueError, OverflowError) as error:
-        raise ConfigError(f"metrics cannot be served at {address}: {error}", hint="use 127.0.0.1:PORT") from error
-    return [listener]
-
-
-def _has_terminal() -> bool:
-    try:
-        os.close(os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY | os.O_CLOEXEC))
-    except OSError:
-        return False
-    return True
 
 
 def _how(status: int) -> str:
