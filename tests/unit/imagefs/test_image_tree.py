@@ -5,10 +5,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import io
-import math
 import os
 import stat
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,30 +25,8 @@ from imagefs.plane.tree import ImageTree
 from stripefs.errors import IsADirectory, NotADirectory, NotFound, StoreError, StripefsError, Unsupported
 from stripefs.mount.served import ROOT, ServedAttributes
 from tests.imagefs import nasty, small_image
+from tests.unit.imagefs.image_trees import DEVICES, FILE, FOLDER, FakeDevices, content_of, listed
 from tests.unit.imagefs.trees import names, trees
-
-DEVICES = (Device(b"cold", 2**32 - 1), Device(b"hot", 2**32 - 1))
-
-FILE, FOLDER = stat.S_IFREG | 0o644, stat.S_IFDIR | 0o755
-
-
-def content_of(device: int, offset: int, length: int) -> bytes:
-    """What the devices hold: no two blocks are alike."""
-    first, last = offset // BLOCK, -(-(offset + length) // BLOCK)
-    blocks = (hashlib.blake2b(b"%d %d" % (device, block)).digest() * (BLOCK // 64) for block in range(first, last))
-    return b"".join(blocks)[offset - first * BLOCK :][:length]
-
-
-@dataclass
-class FakeDevices:
-    """Devices with `content_of`, and what was read of them."""
-
-    reads: list[tuple[int, int, int]] = field(default_factory=list)
-
-    async def read(self, device: int, offset: int, length: int) -> bytes:
-        self.reads.append((device, offset, length))
-        await trio.lowlevel.checkpoint()
-        return content_of(device, offset, length)
 
 
 def image_of(root: Inode, devices: tuple[Device, ...] = DEVICES) -> Image:
@@ -65,33 +41,6 @@ def tree_of(root: Inode) -> ImageTree:
 
 def folder(**children: Inode) -> Inode:
     return Inode(FOLDER, children={name.encode(): child for name, child in children.items()})
-
-
-async def listed(tree: ImageTree, node: int, room: int = 7) -> dict[bytes, ServedAttributes]:
-    """A directory, `room` entries at a time, each batch from the cookie that the last one ended with."""
-    handle = await tree.opendir(node)
-    found: dict[bytes, ServedAttributes] = {}
-    cookie = 0
-    while True:
-        batch: list[tuple[bytes, ServedAttributes, int]] = []
-
-        def show(
-            name: bytes, attributes: ServedAttributes, behind: int, batch: list[Any] = batch, room: int = room
-        ) -> bool:
-            if len(batch) == room:
-                return False
-            batch.append((name, attributes, behind))
-            return True
-
-        await tree.readdir(handle, cookie, show)
-        if not batch:
-            await tree.releasedir(handle)
-            return found
-        for name, attributes, behind in batch:
-            assert name not in found
-            assert behind > cookie
-            cookie = behind
-            found[name] = attributes
 
 
 @pytest.mark.slow
@@ -340,62 +289,3 @@ async def test_capacity_is_that_of_the_image_and_all_used() -> None:
     image = image_of(folder(a=Inode(FILE, data=b"x"), b=folder()), (Device(b"cold", 1000), Device(b"hot", 24)))
     space = await ImageTree(image, FakeDevices().read).statfs()
     assert (space.capacity, space.free, space.files) == ((image.super.blocks + 1024) * BLOCK, 0, 3)
-
-
-class CountingImage(Image):
-    """How many blocks of directories were looked at."""
-
-    looked_at = 0
-
-    def _block(self, directory: Any, number: int) -> Any:
-        self.looked_at += 1
-        return super()._block(directory, number)
-
-
-COUNT = 100_000
-
-
-@pytest.fixture(scope="module")
-def big() -> bytes:
-    """An image of one directory with `COUNT` names."""
-    one = Inode(FILE, data=b"x")
-    out = io.BytesIO()
-    write(Inode(FOLDER, children={b"entry-%06d" % number: one for number in range(COUNT)}), DEVICES, out)
-    return out.getvalue()
-
-
-async def test_a_name_of_100_000_is_found_by_halving(big: bytes) -> None:
-    image = CountingImage(big)
-    tree = ImageTree(image, FakeDevices().read)
-    blocks = image.stat(image.root).size // BLOCK + 1
-    for number in range(0, COUNT, 997):
-        image.looked_at = 0
-        await tree.lookup(ROOT, b"entry-%06d" % number)
-        assert image.looked_at <= math.ceil(math.log2(blocks)) + 2
-    for absent in (b"entry-000000 ", b"", b"\0", b"\xff", b"entry-0999999", b"entry-054321x"):
-        with pytest.raises(NotFound):
-            await tree.lookup(ROOT, absent)
-
-
-@pytest.mark.slow
-async def test_a_listing_of_100_000_goes_on_where_it_stopped(big: bytes) -> None:
-    image = CountingImage(big)
-    tree = ImageTree(image, FakeDevices().read)
-    blocks = image.stat(image.root).size // BLOCK + 1
-    found = await listed(tree, ROOT, room=25)
-    assert list(found) == [b".", b"..", *(b"entry-%06d" % number for number in range(COUNT))]
-    calls = COUNT // 25 + 2
-    assert image.looked_at <= 2 * calls + blocks
-
-
-async def test_any_cookie_is_answered(big: bytes) -> None:
-    tree = ImageTree(Image(big), FakeDevices().read)
-    for cookie in (-1, BLOCK - 1, 3 * BLOCK + 4000, 1 << 40, (1 << 63) - 1):
-        seen: list[bytes] = []
-
-        def show(name: bytes, _attributes: ServedAttributes, _cookie: int, seen: list[bytes] = seen) -> bool:
-            seen.append(name)
-            return False
-
-        await tree.readdir(ROOT, cookie, show)
-        assert len(seen) <= 1

@@ -1,0 +1,33 @@
+"""Containers of one small image, which leave nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.imagefs import small_image
+from tests.imagefs.containers import Containers, fill
+from tests.imagefs.small_image import SmallImage
+
+
+@pytest.fixture(scope="session")
+def image(tmp_path_factory: pytest.TempPathFactory) -> SmallImage:
+    root = tmp_path_factory.mktemp("source") / "root"
+    fill(root)
+    return small_image.make(root, tmp_path_factory.mktemp("image"))
+
+
+@pytest.fixture(scope="session")
+def _all(image: SmallImage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]:
+    made = Containers(image, tmp_path_factory.mktemp("containers"))
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@pytest.fixture
+def containers(_all: Containers) -> Iterator[Containers]:
+    yield _all
+    assert _all.left() == []
