@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from stripefs.errors import StaleVersion, Unsupported
+from stripefs.errors import StaleVersion, StoreError, Unsupported
 from stripefs.layout.blocks import Block
 
 __all__ = [
@@ -277,6 +277,19 @@ class Store(ABC):
         if len(data) > length:
             raise StaleVersion(f"{path!r} has {len(data)} bytes, more than the {length} that were expected")
         return data
+
+    def glance_each(self, paths: Sequence[bytes], length: int) -> list[Buffer | StoreError]:
+        """`glance` at each of `paths`, one after the other: its answer, or the error that it raises, for each.
+
+        A store may save here what each call by itself would cost.
+        """
+        answers: list[Buffer | StoreError] = []
+        for path in paths:
+            try:
+                answers.append(self.glance(path, length))
+            except StoreError as error:
+                answers.append(error)
+        return answers
 
     def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False) -> None:
         """Make a file of these pieces, whole or not at all; directories above it are made where they are missing.

@@ -178,6 +178,16 @@ class StoreConformance:
         with pytest.raises(IsADirectory):
             store.glance(folder, 10)
 
+    def test_glances_at_several_files(self, store: Store, populate: Populate, folder: bytes) -> None:
+        populate.write(folder + b"/file", content(5000))
+        populate.write(folder + b"/long", content(5001))
+        populate.write(folder + b"/empty", b"")
+        names = (b"/file", b"/nothing", b"/long", b"", b"/\xff", b"/empty", b"/file")
+        answers = store.glance_each([folder + name for name in names], 5000)
+        found = [type(answer) if isinstance(answer, StoreError) else bytes(answer) for answer in answers]
+        assert found == [content(5000), NotFound, StaleVersion, IsADirectory, NotFound, b"", content(5000)]
+        assert store.glance_each([], 10) == []
+
     def test_empty_file(self, store: Store, populate: Populate, folder: bytes) -> None:
         populate.write(folder + b"/empty", b"")
         handle = store.open(folder + b"/empty")

@@ -133,14 +133,30 @@ class NativeClient:
 
     def glance(self, path: str, length: int) -> Buffer:
         """See `Store.glance`: one question and one read."""
+        [answer] = self.glance_each([path], length)
+        if isinstance(answer, StoreError):
+            raise answer
+        return answer
 
-        def read(client: Client) -> Buffer:
-            reader = client.read(path)
-            if len(reader) > length:
-                raise StaleVersion(f"{path} has {len(reader)} bytes, more than the {length} that were expected")
-            return _NativeFile(reader, path).read(0, len(reader), None) if len(reader) else b""
-
-        return self.ask(read, path)
+    def glance_each(self, paths: Sequence[str], length: int) -> list[Buffer | StoreError]:
+        """See `Store.glance_each`: one thread makes all calls; after one that takes too long another thread goes on."""
+        answers: list[Buffer | StoreError] = []
+        while len(answers) < len(paths):
+            rest = paths[len(answers) :]
+            try:
+                self.look()
+            except ServiceDown as error:
+                return [*answers, *([error] * len(rest))]
+            glances = _Glances(self._client, rest, length)
+            try:
+                bounded(glances.make, self._timeout, f"NameNode of {rest[0]}")
+                self._answered = time.monotonic()
+                answers += glances.answers
+            except ServiceDown as error:
+                answers += [*glances.give_up(), error]
+            if isinstance(answers[-1], ServiceDown):
+                self._answered = float("-inf")
+        return answers
 
     def put(self, path: str, data: Iterable[Buffer], *, replace: bool) -> None:
         """See `Store.put`: written under a hidden name beside `path`, then renamed. Holds all of `data` in memory."""
@@ -251,6 +267,45 @@ class _NativeFile:
         if watch is not None:
             watch.progress(length)
         return data
+
+
+class _Glances:
+    """One glance after the other at files of at most `length` bytes, up to one for which the NameNode cannot answer."""
+
+    def __init__(self, client: Client, paths: Sequence[str], length: int) -> None:
+        self.answers: list[Buffer | StoreError] = []
+        self._client = client
+        self._paths = paths
+        self._length = length
+        self._over = False
+
+    def make(self) -> None:
+        for path in self._paths:
+            answer = self._glance(path)
+            if self._over:
+                return
+            self.answers.append(answer)
+            if isinstance(answer, ServiceDown):
+                return
+
+    def give_up(self) -> list[Buffer | StoreError]:
+        """The answers so far, while `make` may be under way still; it goes no further than to its next answer."""
+        self._over = True
+        return list(self.answers)
+
+    def _glance(self, path: str) -> Buffer | StoreError:
+        try:
+            reader = self._client.read(path)
+            length = len(reader)
+            if length > self._length:
+                raise StaleVersion(f"{path} has {length} bytes, more than the {self._length} that were expected")
+            return _NativeFile(reader, path).read(0, length, None) if length else b""
+        except StoreError as error:
+            return error
+        except (OSError, RuntimeError, ValueError) as error:
+            failure = translate(error, path)
+            failure.__cause__ = error
+            return failure
 
 
 def _status(info: Any) -> Status:

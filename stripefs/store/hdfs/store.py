@@ -16,11 +16,10 @@ more; in a cluster the cores are the DataNode's own.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from stripefs.errors import (
     ConfigError,
@@ -47,6 +46,7 @@ from stripefs.store.base import (
     Status,
     Store,
 )
+from stripefs.store.hdfs.away import Away
 from stripefs.store.hdfs.conf import resolve
 from stripefs.store.hdfs.datanodes import DataNodes
 from stripefs.store.hdfs.handle import CheckedHandle, HdfsHandle
@@ -61,33 +61,7 @@ __all__ = ["HdfsStore"]
 
 _TRANSPORTS = ("auto", "native", "webhdfs", "libhdfs")
 _OPEN_ATTEMPTS = 3
-_AWAY = 1.0  # seconds between two looks whether a NameNode is back, one thread looking
 _AUTO_RULE = "auto prefers it: a third of the client CPU of hdfs-native, and the replica is ours to choose"
-
-
-class _Away:
-    """Whether the NameNodes were found away; after that one thread a second looks again, the others do not wait."""
-
-    def __init__(self, look: Callable[[], None]) -> None:
-        self._look = look
-        self._looking = threading.Lock()
-        self._since = 0.0  # of the last look that found none, on the monotonic clock; 0 while one serves
-
-    def note(self) -> None:
-        self._since = time.monotonic()
-
-    def now(self) -> bool:
-        if not self._since:
-            return False
-        if time.monotonic() - self._since > _AWAY and self._looking.acquire(blocking=False):
-            try:
-                self._look()
-                self._since = 0.0
-            except ServiceDown:
-                self._since = time.monotonic()
-            finally:
-                self._looking.release()
-        return bool(self._since)
 
 
 class HdfsStore(Store):
@@ -108,7 +82,7 @@ class HdfsStore(Store):
             [namenode.web for namenode in self._target.namenodes], self._target.user, settings.host_timeout
         )
         self._datanodes = DataNodes(self._rest, by_hostname=settings.use_datanode_hostname)
-        self._away = _Away(self._look)
+        self._away = Away(self._look)
         self._rpc = RpcAddress(self._rest)
         self.reads = WebReads(self._rest, self._rpc, self._datanodes, self._target.user, settings.host_timeout)
         self._off: dict[str, str] = {}
@@ -191,6 +165,12 @@ class HdfsStore(Store):
 
     def glance(self, path: bytes, length: int) -> Buffer:
         return self._native.glance(self._full(path), length) if self._native else super().glance(path, length)
+
+    def glance_each(self, paths: Sequence[bytes], length: int) -> list[Buffer | StoreError]:
+        if self._native is not None:
+            with contextlib.suppress(NotFound):  # one is no name of HDFS, and the others are not to suffer
+                return self._native.glance_each([self._full(path) for path in paths], length)
+        return super().glance_each(paths, length)
 
     def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False) -> None:
         self._writer.put(self._full(path), data, replace=replace)

@@ -1,7 +1,7 @@
 """The view in which a striped file is one file: its manifest is read and its parts are not seen.
 
     stat, scandir    a manifest appears with the file's length, the unit as block size, and an id that is new with every
-                     version; hidden names and the pool do not appear
+                     version; hidden names and the pool do not appear (`striped_listing`, `striped_seen`)
     open             a handle that reads the parts (`striped_handle`)
     all that writes  goes to the inner store as it is: whoever removes or renames a manifest moves the whole file
 
@@ -16,57 +16,33 @@ our own, which finds the parts of a directory that was moved or is mounted by an
 
 from __future__ import annotations
 
-import logging
 import os
 import posixpath
 import re
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from stripefs.errors import ConfigError, NotADirectory, NotFound, StaleVersion, StoreError, StripefsError, Transient
-from stripefs.layout.hidden import POOL, is_hidden, is_hidden_path
+from stripefs.layout.hidden import POOL, is_hidden_path
 from stripefs.layout.striped import MAGIC, MANIFEST_MAX, Heading, Manifest, ManifestError, may_be_manifest
-from stripefs.store.base import Buffer, Handle, Identity, Kind, Status, Store, Watch
+from stripefs.store.base import Buffer, Handle, Identity, Status, Store, Watch
 from stripefs.store.url import parse_url
 from stripefs.store.wrappers.base import WrappedHandle, WrappedStore
 from stripefs.store.wrappers.striped_handle import PartFiles, StripedHandle
+from stripefs.store.wrappers.striped_listing import StripedListing
+from stripefs.store.wrappers.striped_seen import Seen, SeenManifests, as_seen, candidate, seen_in, seen_of
 from stripefs.units import shown
 
 __all__ = ["StripedStore", "pool_of"]
 
-log = logging.getLogger(__name__)
-
 AT_ONCE = 64
 """Manifests and parts opened at once: a listing waits for the network's round trips, not for its rate."""
 
-KEPT = 65_536
-"""Headings kept: about 20 MB for as many striped files, so that the second `ls` of a large directory opens nothing."""
-
-SETTLED = 10_000_000_000
-"""Nanoseconds after its last change from which a manifest without an id is kept. Manifests are mostly of one length, so
-there only the time tells versions apart, and some stores count it in seconds."""
-
-UNKNOWN = "?"
-
 _STRIPED_ID = re.compile(r":[0-9a-f]{16}\.[0-9]+\Z")
 
-_Key = tuple[Identity, bytes]
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """What a heading says for a listing, `damage` the line about one that is no use. No manifest has neither."""
-
-    length: int = -1
-    unit: int = 0
-    version: str = ""
-    damage: str = ""
-    hint: str = ""
 
 
 class StripedStore(WrappedStore):
@@ -94,14 +70,14 @@ class StripedStore(WrappedStore):
         self._pools: dict[bytes, Store] = {}
         self._lock = threading.Lock()
         self._workers = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="striped")
-        self._seen: dict[_Key, _Seen] = {}
+        self._seen = SeenManifests()
 
     # -- the view ------------------------------------------------------------------------------------------------
 
     def stat(self, path: bytes) -> Status:
         _refuse_hidden(path)
         status = self.inner.stat(path)
-        if not _candidate(status):
+        if not candidate(status):
             return status
         try:
             seen = self._look(path, status)
@@ -109,20 +85,11 @@ class StripedStore(WrappedStore):
             return self.stat(path)
         if seen.damage:
             raise StoreError(f"{shown(path)}: {seen.damage}", hint=seen.hint)
-        return _as_seen(status, seen)
+        return as_seen(status, seen)
 
     def scandir(self, path: bytes, after: bytes = b"") -> Iterator[Sequence[Status]]:
         _refuse_hidden(path)
-        for batch in self.inner.scandir(path, after):
-            shown = [status for status in batch if not is_hidden(status.name)]
-            known = {status.name: self._kept(_below(path, status), status) for status in shown if _candidate(status)}
-            unknown = [status for status in shown if status.name in known and known[status.name] is None]
-            known |= zip(
-                (status.name for status in unknown),
-                self._workers.map(lambda status: self._listed(_below(path, status), status), unknown),
-                strict=True,
-            )
-            yield [_listed_as(status, known[status.name]) if status.name in known else status for status in shown]
+        return iter(StripedListing(self.inner, path, after, self._seen, self._workers, AT_ONCE))
 
     def open(self, path: bytes, expect: Identity | None = None) -> Handle:
         _refuse_hidden(path)
@@ -133,7 +100,7 @@ class StripedStore(WrappedStore):
             status, manifest = handle.status, None
             if may_be_manifest(status.length):
                 manifest = self._manifest_in(path, handle.read(0, status.length))
-                status = _as_seen(status, _seen_of(manifest))
+                status = as_seen(status, seen_of(manifest))
             if expect is not None and status.identity != expect:
                 raise StaleVersion(f"{shown(path)} was replaced or changed")
         except BaseException:
@@ -150,8 +117,8 @@ class StripedStore(WrappedStore):
         The manifest may be a later one than the status; then it names another version than is expected.
         """
         inner = self.inner.stat(path)
-        manifest = self._manifest_in(path, self.inner.glance(path, MANIFEST_MAX)) if _candidate(inner) else None
-        status = _as_seen(inner, _seen_of(manifest))
+        manifest = self._manifest_in(path, self.inner.glance(path, MANIFEST_MAX)) if candidate(inner) else None
+        status = as_seen(inner, seen_of(manifest))
         if manifest is None or status.identity != expect:
             raise StaleVersion(f"{shown(path)} was replaced or changed")
         return self._striped(path, inner, status, manifest)
@@ -162,7 +129,7 @@ class StripedStore(WrappedStore):
 
     def manifest(self, path: bytes) -> Manifest | None:
         """The manifest of the striped file at `path`, None for any other file. Raises what `open` raises."""
-        if not _candidate(self.inner.stat(path)):
+        if not candidate(self.inner.stat(path)):
             return None
         try:
             return self._manifest_in(path, self.inner.glance(path, MANIFEST_MAX))
@@ -180,32 +147,14 @@ class StripedStore(WrappedStore):
 
     # -- manifests ---------------------------------------------------------------------------------------------------
 
-    def _kept(self, path: bytes, status: Status) -> _Seen | None:
-        with self._lock:
-            return self._seen.get(_key(path, status))
-
-    def _look(self, path: bytes, status: Status) -> _Seen:
+    def _look(self, path: bytes, status: Status) -> Seen:
         """What the candidate of `status` at `path` says. Raises what reading it raises."""
-        seen = self._kept(path, status)
+        folder = posixpath.dirname(path)
+        seen = self._seen.get(folder, status)
         if seen is None:
-            seen = _seen_in(bytes(self.inner.glance(path, MANIFEST_MAX)))
-            self._keep(path, status, seen)
+            seen = seen_in(bytes(self.inner.glance(path, MANIFEST_MAX)))
+            self._seen.keep(folder, status, seen)
         return seen
-
-    def _keep(self, path: bytes, status: Status, seen: _Seen) -> None:
-        if not status.file_id and not 0 < status.mtime_ns < time.time_ns() - SETTLED:
-            return
-        with self._lock:
-            while len(self._seen) >= KEPT:
-                del self._seen[next(iter(self._seen))]
-            self._seen[_key(path, status)] = seen
-
-    def _listed(self, path: bytes, status: Status) -> _Seen:
-        try:
-            return self._look(path, status)
-        except StoreError as error:
-            log.info("listing %s: %s", shown(path), error)
-            return _Seen(damage=error.message)
 
     def _manifest_in(self, path: bytes, document: Buffer) -> Manifest | None:
         """The manifest of which `document` is all; None for another file. Reads its list, where that is outside."""
@@ -292,38 +241,6 @@ def pool_of(url: str) -> bytes:
     return b"/" + (path.strip(b"/") + POOL).lstrip(b"/")
 
 
-def _candidate(status: Status) -> bool:
-    return status.kind is Kind.FILE and may_be_manifest(status.length)
-
-
-def _key(path: bytes, status: Status) -> _Key:
-    """Without ids two files may look alike, so there the path tells them apart."""
-    return status.identity, b"" if status.file_id else path
-
-
-def _seen_in(data: bytes) -> _Seen:
-    try:
-        return _seen_of(Heading.from_bytes(data))
-    except ManifestError as error:
-        return _Seen(damage=error.message, hint=error.hint)
-
-
-def _seen_of(found: Heading | Manifest | None) -> _Seen:
-    return _Seen() if found is None else _Seen(found.length, found.unit, f"{found.version}.{found.generation}")
-
-
-def _as_seen(status: Status, seen: _Seen) -> Status:
-    if not seen.version:
-        return status
-    return replace(status, length=seen.length, block_size=seen.unit, file_id=f"{status.file_id}:{seen.version}")
-
-
-def _listed_as(status: Status, seen: _Seen | None) -> Status:
-    if seen is None or seen.damage:
-        return replace(status, file_id=f"{status.file_id}:{UNKNOWN}")
-    return _as_seen(status, seen)
-
-
 def _list(store: Store, pool: bytes, heading: Heading) -> bytes:
     """The list of parts that is not in the manifest."""
     handle = store.open(heading.list_path(pool))
@@ -333,10 +250,6 @@ def _list(store: Store, pool: bytes, heading: Heading) -> bytes:
         return bytes(handle.read(0, heading.list_length)) if heading.list_length else b""
     finally:
         handle.close()
-
-
-def _below(folder: bytes, status: Status) -> bytes:
-    return folder.rstrip(b"/") + b"/" + status.name
 
 
 def _refuse_hidden(path: bytes) -> None:
