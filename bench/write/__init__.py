@@ -6,6 +6,7 @@ raw          raw writers, each run in a process of its own
 program      how a program writes a mounted file, in a process of its own
 listing      how a program lists a mounted directory, in a process of its own
 lab          one measured run of one system
+warm         warms the DataNodes up
 measure      runs the plan
 report       tables and the chart
 """

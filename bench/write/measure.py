@@ -1,9 +1,8 @@
 """`bench write`: runs the plan on a cluster of its own and draws the document from the samples.
 
-Order: the cluster comes up without a cap and is warmed up by writing and reading over both data paths until two runs in
-a row differ by less than 3%, because fresh JVMs give half; then each DataNode is capped and the cases follow. Each
-round of a case begins one run further on, so that no system always follows the same other; `read_back` goes through
-its round right after that of `write`, whose files it reads.
+Order: the cluster comes up without a cap and is warmed up (`warm`); then each DataNode is capped and the cases follow.
+Each round of a case begins one run further on, so that no system always follows the same other; `read_back` goes
+through its round right after that of `write`, whose files it reads.
 """
 
 from __future__ import annotations
@@ -22,13 +21,11 @@ from bench.image.plan import sum_up
 from bench.results import UNITS, Document, Key, Samples
 from bench.write.lab import WriteLab
 from bench.write.plan import BLOCK, CASES, STREAMS, Run, choose, derive, ratios, runs
+from bench.write.warm import facts, warm_up
 
 __all__ = ["Options", "draw", "measure", "sequence"]
 
 CAPPED = 40e6  # bytes a second of each DataNode
-_WARM = 0.03
-_WARM_ROUNDS = 8  # of a machine that others use, two equal rounds may never come
-_WARM_SIZE = 512 * MIB
 _FAMILIES = ("raw_placed", "raw_native")
 
 Say = Callable[[str], None]
@@ -83,7 +80,11 @@ def measure(options: Options, say: Say, store: Callable[[Document], None]) -> Do
         lab.prepare()
         session = _Session(lab, say, rounds, notes=notes)
         cluster.set_rate(0)  # an instance that was running may still be capped
-        _warm_up(session)
+        warmed = warm_up(lab, say)
+        document.environment["warm_up"] = facts(warmed)
+        notes += [
+            f"warm-up, {way}: rising still after {one.gib:g} GiB" for way, one in warmed.items() if not one.steady
+        ]
         cluster.set_rate(CAPPED)
         for number, turn in sequence(chosen, rounds):
             for one in turn:
@@ -130,30 +131,6 @@ def _measure_one(session: _Session, one: Run, number: int) -> None:
     session.samples.add(one.case, one.system, number, values)
     first, value = next(iter(values.items()))
     session.say(f"round {number + 1}/{session.rounds}  {one.case:12} {one.system:22} {value:8.2f} {UNITS[first]}")
-
-
-def _warm_up(session: _Session) -> None:
-    """Write, and then read, until two runs in a row are about equally fast.
-
-    Before any cap is set: behind one, a DataNode that still compiles its code is as fast as one that has.
-    """
-    size = min(_WARM_SIZE, session.lab.size)
-    kinds: dict[str, Callable[[int], dict[str, float]]] = {
-        "native": lambda _: session.lab.raw("native", STREAMS[0], 1, size),
-        "webhdfs": lambda _: session.lab.raw("placed", STREAMS[0], 1, size),
-    }
-    for kind, write in kinds.items():
-        last = 0.0
-        for number in range(_WARM_ROUNDS):
-            rate = write(number)["throughput"]
-            session.say(f"warm-up of {kind}: {rate:.0f} MB/s")
-            if abs(rate - last) < _WARM * rate:
-                break
-            last = rate
-        else:
-            session.notes.append(f"{kind}: no two of {_WARM_ROUNDS} warm-up runs came within {_WARM:.0%}")
-    for number in range(len(session.lab.cluster.datanodes)):
-        session.lab.read_alone(number)
 
 
 def _rclone(options: Options, notes: list[str], say: Say) -> Path | None:

@@ -44,8 +44,12 @@ _QUICK = {
 """What a quick run keeps: what the targets need."""
 
 
-_ONCE = ("one_datanode", "stripefs:plain", "raw_native:8", "raw_native:16")
-"""What is measured with replication 1 alone."""
+_COMPARED_TWICE = {
+    "striped": ("even_limit", "raw_placed", "raw_native", "single_stream"),
+    "concat": ("even_limit", "raw_placed", "single_stream"),
+    "plain": ("single_stream",),
+}
+"""With what the layouts are compared at replication 2. No ratio of it has a bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,15 +86,14 @@ def runs(*, quick: bool, rclone: bool) -> list[Run]:
 
 
 def _writing(case: str, replication: int) -> list[Run]:
-    made = [
-        Run(case, "one_datanode", "write_alone"),
+    return [
+        # Whatever the replication, the even limit follows from one figure.
+        *([Run(case, "one_datanode", "write_alone")] if replication == 1 else []),
         *(Run(case, f"stripefs:{layout}", "through", replication, layout=layout) for layout in LAYOUTS),
         *(Run(case, f"raw_placed:{count}", "placed", replication, count) for count in STREAMS),
         *(Run(case, f"raw_native:{count}", "native", replication, count) for count in STREAMS),
         Run(case, "single_stream", "native", replication),
     ]
-    # Of copies the slow ones tell nothing new, and take a minute each.
-    return made if replication == 1 else [run for run in made if run.system not in _ONCE]
 
 
 def choose(made: Sequence[Run], cases: Iterable[str]) -> list[Run]:
@@ -115,6 +118,7 @@ def derive(samples: Samples, number: int) -> None:
 
 def ratios() -> list[RatioPlan]:
     """Every ratio, targets first."""
+    twice = "write_repl2"
     even, back = Key("write", "even_limit"), Key("read_back", "even_limit")
     striped, concat = Key("write", "stripefs:striped"), Key("write", "stripefs:concat")
     single, placed = Key("write", "single_stream"), Key("write", "raw_placed")
@@ -143,12 +147,11 @@ def ratios() -> list[RatioPlan]:
         RatioPlan("striped_read_vs_even_limit", _read("striped", 512), back),
         RatioPlan("concat_read_small_window_vs_even_limit", _read("concat", 64), back),
     ]
-    twice = "write_repl2"
-    for layout in ("striped", "concat"):
-        own = Key(twice, f"stripefs:{layout}")
-        made.append(RatioPlan(f"{layout}_write_vs_even_limit_repl2", own, Key(twice, "even_limit")))
-        made.append(RatioPlan(f"{layout}_write_vs_single_stream_repl2", own, Key(twice, "single_stream")))
-    return made
+    return made + [
+        RatioPlan(f"{layout}_write_vs_{other}_repl2", Key(twice, f"stripefs:{layout}"), Key(twice, other))
+        for layout, others in _COMPARED_TWICE.items()
+        for other in others
+    ]
 
 
 def _read(layout: str, window: int) -> Key:

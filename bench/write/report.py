@@ -38,7 +38,8 @@ def markdown(document: Document) -> str:
     head = (
         f"Version {document.version}; {facts['rounds']} rounds; {facts['datanodes']} DataNodes behind "
         f"{facts['rate_mb_s']:g} MB/s each; files of {facts['file_mib']} MiB in blocks of {facts['block_mib']} MiB; "
-        f"{facts['listed']} files listed; {facts['cpus']} CPUs ({facts['cpu']}), kernel {facts['kernel']}, "
+        f"{facts['listed']} files listed; warmed up with {sum(way['gib'] for way in facts['warm_up'].values()):g} GiB; "
+        f"{facts['cpus']} CPUs ({facts['cpu']}), kernel {facts['kernel']}, "
         f"Python {facts['python']}, Hadoop {facts['hadoop']}, "
         f"hdfs-native {facts['packages'].get('hdfs-native', '-')}, rclone {facts['rclone'] or 'not built'}; "
         f"first touch of memory {facts['first_touch_s_per_gib']:g} s/GiB; load {facts['load_15min']}."

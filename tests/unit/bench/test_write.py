@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pathlib import Path
 
@@ -15,9 +16,10 @@ from bench.write import measure, program, report
 from bench.write.lab import even_parts, with_property
 from bench.write.listing import look
 from bench.write.measure import Options, draw, sequence
-from bench.write.plan import CASES, LAYOUTS, Run, choose, derive, ratios, runs
+from bench.write.plan import CASES, LAYOUTS, STREAMS, Run, choose, derive, ratios, runs
 from bench.write.raw import create_query, segments
 from bench.write.source import Source
+from bench.write.warm import facts, since_gain, warm
 
 TARGETS = {
     "striped_write_vs_even_limit": (0.75, True),
@@ -48,6 +50,7 @@ FACTS = {
     "block_mib": 8,
     "listed": 10_000,
     "rounds": 3,
+    "warm_up": {"write native": {"mb_s": [200, 300, 301, 302], "gib": 2.0, "steady": True}},
 }
 
 
@@ -92,6 +95,34 @@ def test_each_round_begins_one_further_on_and_reads_what_it_has_written() -> Non
     made = [Run("write", "a", ""), Run("write", "b", ""), Run("read_back", "c", ""), Run("ls", "d", "")]
     order = [(number, [run.system for run in turn]) for number, turn in sequence(made, 2)]
     assert order == [(0, ["a", "b", "c"]), (1, ["b", "a", "c"]), (0, ["d"]), (1, ["d"])]
+
+
+@pytest.mark.parametrize(
+    ("case", "rclone"), [("write", True), ("write_repl2", False)], ids=["replication 1", "replication 2"]
+)
+def test_every_way_to_write_is_measured_at_each_replication(case: str, rclone: bool) -> None:
+    systems = {run.system for run in runs(quick=False, rclone=True) if run.case == case} - {"one_datanode"}
+    raw = {f"raw_{kind}:{count}" for kind in ("placed", "native") for count in STREAMS}
+    layouts = {f"stripefs:{layout}" for layout in LAYOUTS}
+    assert systems == {"single_stream", *raw, *layouts, *(["rclone"] if rclone else [])}
+
+
+@pytest.mark.parametrize(
+    ("rates", "since"),
+    [([], 0), ([200], 0), ([200, 205], 1), ([200, 209, 215], 2), ([200, 300, 310, 250], 2), ([200, 150, 300], 0)],
+)
+def test_how_long_ago_a_rate_rose(rates: list[float], since: int) -> None:
+    assert since_gain(rates) == since
+
+
+def test_warming_ends_when_two_runs_were_no_faster_or_enough_was_moved() -> None:
+    rates = iter([100.0, 200.0, 300.0, 290.0, 310.0, 900.0])
+    warmed = warm(lambda: next(rates), 512 * MIB)
+    assert (warmed.rates, warmed.steady, warmed.gib) == ([100, 200, 300, 290, 310], True, 2.5)
+    rising = itertools.count(100, 100)
+    warmed = warm(lambda: float(next(rising)), 512 * MIB, most=1280 * MIB)
+    assert (warmed.rates, warmed.steady) == ([100, 200], False)
+    assert facts({"read native": warmed}) == {"read native": {"mb_s": [100, 200], "gib": 1.0, "steady": False}}
 
 
 def test_the_even_limit_is_eight_times_what_one_datanode_gives() -> None:
@@ -161,6 +192,7 @@ def test_tables_go_between_their_marks_and_the_chart_is_drawn(tmp_path: Path) ->
     text = page.read_text()
     assert "| concat_join_share | 0.01 | 0 | 0.02 | ≤ 0.02 | met |" in text
     assert "| write | stripefs:striped | 280 |" in text
+    assert "warmed up with 2 GiB" in text
     assert "- rclone is not built" in text
     assert "<svg" in drawn.read_text()
     assert tables.insert(text, report.markdown(document()), report.MARKS).count("concat_join_share") == 0

@@ -1,0 +1,83 @@
+"""Warming up: fresh JVMs write at less than half and read at three quarters of their speed, for some GiB.
+
+Each way of the data is taken again and again until it has stopped getting faster: two runs in a row, since machines are
+shared, that are not 5% faster than the fastest before. At most 4 GiB a way, so 16 GiB in all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from bench.data import GIB, MIB, DataFile
+from bench.lab import Lab
+from bench.write.lab import WriteLab
+from bench.write.plan import BLOCK, STREAMS
+
+__all__ = ["Warmed", "facts", "since_gain", "warm", "warm_up"]
+
+_GAIN = 0.05
+_SLOWER = 2  # runs in a row
+_MOST = 4 * GIB  # bytes of one way
+_SIZE = 512 * MIB  # bytes of one run
+_READERS = 32  # threads
+
+
+@dataclass(frozen=True, slots=True)
+class Warmed:
+    """The rates of the runs of one way, in MB/s; whether they had stopped rising; how many bytes a run has."""
+
+    rates: Sequence[float]
+    steady: bool
+    size: int
+
+    @property
+    def gib(self) -> float:
+        return len(self.rates) * self.size / GIB
+
+
+def warm_up(lab: WriteLab, say: Callable[[str], None]) -> dict[str, Warmed]:
+    """Warm all DataNodes, which should have no cap: behind one, those that still compile are as fast as any others."""
+    size = min(_SIZE, lab.size)
+    file = DataFile("raw/warm-up", size, BLOCK)
+    reader = Lab(lab.cluster)
+    ways: Mapping[str, Callable[[], float]] = {
+        "write native": lambda: lab.raw("native", STREAMS[0], 1, size)["throughput"],
+        "write webhdfs": lambda: lab.raw("placed", STREAMS[0], 1, size)["throughput"],
+        "read native": lambda: reader.client(file, "native", _READERS)["throughput"],
+        "read webhdfs": lambda: reader.client(file, "webhdfs", _READERS)["throughput"],
+    }
+    lab.cluster.write([file], say)
+    found = {}
+    for way, run in ways.items():
+        found[way] = warm(run, size)
+        shown = ", ".join(f"{rate:.0f}" for rate in found[way].rates)
+        say(f"warm-up, {way}: {shown} MB/s{'' if found[way].steady else ', rising still'}")
+    return found
+
+
+def warm(run: Callable[[], float], size: int, most: int = _MOST) -> Warmed:
+    """Call `run`, which moves `size` bytes and answers MB/s, until it is steady or has moved `most` bytes."""
+    rates: list[float] = []
+    while (len(rates) + 1) * size <= most:
+        rates.append(run())
+        if since_gain(rates) >= _SLOWER:
+            return Warmed(rates, steady=True, size=size)
+    return Warmed(rates, steady=False, size=size)
+
+
+def since_gain(rates: Sequence[float]) -> int:
+    """How many runs have gone by since one was faster by a twentieth than all before it."""
+    best, since = 0.0, -1
+    for rate in rates:
+        since = 0 if rate >= (1 + _GAIN) * best else since + 1
+        best = max(best, rate)
+    return max(0, since)
+
+
+def facts(found: Mapping[str, Warmed]) -> dict[str, dict[str, object]]:
+    """What was done, as JSON values."""
+    return {
+        way: {"mb_s": [round(rate) for rate in one.rates], "gib": one.gib, "steady": one.steady}
+        for way, one in found.items()
+    }
