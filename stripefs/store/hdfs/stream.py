@@ -1,8 +1,9 @@
 """Reads that follow one another in a file, out of one long answer of its DataNode instead of a request each.
 
 A request costs a DataNode two round trips to the NameNode and some ms of CPU. Reading a striped file through 64 MiB of
-memory takes ranges of 2 MiB: as requests of their own 6 to 12 s of DataNode CPU per GB, as streams 2.5 (8 DataNodes on
-2 busy cores), and a reader that those cores held at 0.65 of what the hosts give reaches 0.95.
+memory takes ranges of 2 MiB: as requests of their own 4.1 to 8.5 s of DataNode CPU per GB, JVMs warm or fresh, as
+streams 2.1 to 2.6 (8 DataNodes and the client on 2 busy cores); what came at 0.83 to 0.51 of what the hosts give comes
+at 0.97 to 0.92.
 
     joining     a read that begins where the last one in line of its stream ends goes in line behind it, and takes its
                 bytes when they are next. Reads of several threads may come in another order than they were meant in:
