@@ -19,7 +19,7 @@ __all__ = ["Warmed", "facts", "since_gain", "warm", "warm_up"]
 _GAIN = 0.05
 _SLOWER = 2  # runs in a row
 _MOST = 4 * GIB  # bytes of one way
-_SIZE = 512 * MIB  # bytes of one run
+_SIZE = 512 * MIB  # bytes of one run, so that starting its client weighs little
 _READERS = 32  # threads
 
 
@@ -38,19 +38,18 @@ class Warmed:
 
 def warm_up(lab: WriteLab, say: Callable[[str], None]) -> dict[str, Warmed]:
     """Warm all DataNodes, which should have no cap: behind one, those that still compile are as fast as any others."""
-    size = min(_SIZE, lab.size)
-    file = DataFile("raw/warm-up", size, BLOCK)
+    file = DataFile("raw/warm-up", _SIZE, BLOCK)
     reader = Lab(lab.cluster)
     ways: Mapping[str, Callable[[], float]] = {
-        "write native": lambda: lab.raw("native", STREAMS[0], 1, size)["throughput"],
-        "write webhdfs": lambda: lab.raw("placed", STREAMS[0], 1, size)["throughput"],
+        "write native": lambda: lab.raw("native", STREAMS[0], 1, _SIZE)["throughput"],
+        "write webhdfs": lambda: lab.raw("placed", STREAMS[0], 1, _SIZE)["throughput"],
         "read native": lambda: reader.client(file, "native", _READERS)["throughput"],
         "read webhdfs": lambda: reader.client(file, "webhdfs", _READERS)["throughput"],
     }
     lab.cluster.write([file], say)
     found = {}
     for way, run in ways.items():
-        found[way] = warm(run, size)
+        found[way] = warm(run, _SIZE)
         shown = ", ".join(f"{rate:.0f}" for rate in found[way].rates)
         say(f"warm-up, {way}: {shown} MB/s{'' if found[way].steady else ', rising still'}")
     return found

@@ -5,6 +5,10 @@ minutes (so we look first whether one answers), asks the NameNode before a clien
 knows no file ids and no locations, and picks replicas by itself. A pinned file keeps the block list of its opening;
 DataNodes serve a block even when it was truncated and appended to meanwhile (seen on Hadoop 3.4.2), so pinned bytes
 need the same confirmation as any.
+
+Its asynchronous client does not make many small reads cheaper: 10,000 files took 3.8 to 4.7 s with 8 to 64 at once,
+2.3 to 3.1 s on as many threads (2 cores, 8 DataNodes on the same machine), and one dropped as a call ended hung
+for good, since it waits for its own threads while it keeps them from the interpreter.
 """
 
 from __future__ import annotations
