@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence, Set
+from dataclasses import dataclass
 
 from stripefs.store.base import Host
 
@@ -24,15 +25,29 @@ LONGEST_REST = 300.0
 """Seconds that a failed host is avoided for: doubled by each failure in a row."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Rest:
+    begin: float
+    length: float
+
+    @property
+    def end(self) -> float:
+        return self.begin + self.length
+
+
 class SendHosts:
-    """`known` replaces what is known of hosts; a host is chosen by `choose` and given back by `done`."""
+    """`known` replaces what is known of hosts; a host is chosen by `choose` and given back by `done`.
+
+    A file in one piece is at its host for as long as its writer likes, and so takes no part's place: `begin_file` and
+    `end_file` are for that.
+    """
 
     def __init__(self) -> None:
         self._live: list[str] = []
         self._busy: Counter[str] = Counter()
+        self._files: Counter[str] = Counter()
         self._sent: Counter[str] = Counter()
-        self._rests: dict[str, tuple[float, float]] = {}  # host -> until when, for how long
-        self._turn = 0
+        self._rests: dict[str, _Rest] = {}
 
     @property
     def count(self) -> int:
@@ -55,10 +70,22 @@ class SendHosts:
         """
         if not self._live:
             return self._take(ANYWHERE, load) if self._busy[ANYWHERE] < ANYWHERE_AT_ONCE else None
-        well = [host for host in self._live if self._rests.get(host, (0.0, 0.0))[0] <= now] or self._live
+        well = self._well(now)
         candidates = [host for host in well if host not in taken] or well
-        best = min(candidates, key=lambda host: (self._busy[host], self._sent[host]))
+        best = min(candidates, key=lambda host: (self._busy[host], self._files[host], self._sent[host]))
         return self._take(best, load) if self._busy[best] < PER_HOST else None
+
+    def begin_file(self, now: float) -> str:
+        """The host for a file in one piece: the one that has the fewest. `end_file` is to be told."""
+        best = min(self._well(now), key=lambda host: (self._files[host], self._busy[host]), default=ANYWHERE)
+        self._files[best] += 1
+        return best
+
+    def end_file(self, host: str) -> None:
+        self._files[host] -= 1
+
+    def _well(self, now: float) -> list[str]:
+        return [host for host in self._live if host not in self._rests or self._rests[host].end <= now] or self._live
 
     def _take(self, host: str, load: int) -> str:
         self._busy[host] += 1
@@ -71,10 +98,14 @@ class SendHosts:
     def succeeded(self, host: str) -> None:
         self._rests.pop(host, None)
 
-    def failed(self, host: str, now: float) -> None:
+    def failed(self, host: str, now: float, began: float) -> bool:
+        """A part that was begun at `began` failed there. False when that tells no more than another one's failure."""
+        before = self._rests.get(host)
+        if before is not None and began <= before.begin:
+            return False
         if host != ANYWHERE:
-            rest = min(LONGEST_REST, 2 * self._rests.get(host, (0.0, FIRST_REST / 2))[1])
-            self._rests[host] = (now + rest, rest)
+            self._rests[host] = _Rest(now, min(LONGEST_REST, 2 * before.length) if before is not None else FIRST_REST)
+        return True
 
     def resting(self, now: float) -> list[str]:
-        return sorted(host for host, (until, _) in self._rests.items() if until > now)
+        return sorted(host for host, rest in self._rests.items() if rest.end > now)

@@ -53,6 +53,7 @@ class Sender:
         self._flying: dict[Shipment, Attempt] = {}
         self._limiter = trio.CapacityLimiter(_THREADS)
         self._nursery: trio.Nursery | None = None
+        self._pumping = False
         self._looked_at = float("-inf")
         self._looking = trio.Lock()
 
@@ -95,21 +96,33 @@ class Sender:
         self._pump()
 
     def _pump(self) -> None:
-        if self._nursery is None:
+        if self._nursery is None or self._pumping:  # who hears of an end may submit: the loop below comes to that
             return
-        for shipment in list(self._queue):
-            if shipment.cancelled:
-                self._queue.remove(shipment)
-                shipment.end(DraftLost("it was given up before it was sent"))
-                continue
-            host = self.hosts.choose(shipment.group.hosts, trio.current_time(), load=shipment.size)
-            if host is not None:
-                self._queue.remove(shipment)
-                shipment.group.hosts.add(host)
-                path, shipment.number = shipment.place()
-                shipment.attempt = self._attempt(shipment, path, host)
-                self._flying[shipment] = shipment.attempt
-                self._nursery.start_soon(self._fly, shipment, shipment.attempt)
+        self._pumping = True
+        try:
+            at = 0
+            while at < len(self._queue):
+                if not self._leaves(self._queue[at], self._nursery):
+                    at += 1
+        finally:
+            self._pumping = False
+
+    def _leaves(self, shipment: Shipment, nursery: trio.Nursery) -> bool:
+        """Whether it has left the queue: it was given up, or there was a host for it."""
+        if shipment.cancelled:
+            self._queue.remove(shipment)
+            shipment.end(DraftLost("it was given up before it was sent"))
+            return True
+        host = self.hosts.choose(shipment.group.hosts, trio.current_time(), load=shipment.size)
+        if host is None:
+            return False
+        self._queue.remove(shipment)
+        shipment.group.hosts.add(host)
+        path, shipment.number = shipment.place()
+        shipment.attempt = self._attempt(shipment, path, host)
+        self._flying[shipment] = shipment.attempt
+        nursery.start_soon(self._fly, shipment, shipment.attempt)
+        return True
 
     def _attempt(self, shipment: Shipment, path: bytes, host: str) -> Attempt:
         token = trio.lowlevel.current_trio_token()
@@ -153,8 +166,7 @@ class Sender:
 
     async def _failed(self, shipment: Shipment, attempt: Attempt, error: Exception) -> None:
         now = trio.current_time()
-        if isinstance(error, HostFailed):
-            self.hosts.failed(attempt.host, now)
+        if isinstance(error, HostFailed) and self.hosts.failed(attempt.host, now, attempt.began):
             attempt.turns.failed()
         if shipment.first_failure is None:
             shipment.first_failure = now

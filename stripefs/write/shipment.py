@@ -170,7 +170,7 @@ class Turns:
             self._line.append(attempt)
             attempt.waiting = True
             try:
-                self._changed.wait_for(lambda: attempt not in self._line[self._at_once :])
+                self._changed.wait_for(lambda: attempt.cancelled or attempt not in self._line[self._at_once :])
             finally:
                 attempt.waiting = False
             if attempt.cancelled:

@@ -14,7 +14,6 @@ import trio
 
 from stripefs.errors import StoreError, StripefsError
 from stripefs.store.base import Buffer, Sink, Status
-from stripefs.write.hosts import ANYWHERE
 from stripefs.write.putsink import PutSink
 from stripefs.write.refusals import DraftLost
 from stripefs.write.segments import Base, Column
@@ -86,7 +85,7 @@ class Stream:
     async def _run(self) -> None:
         sink: Sink | None = None
         hosts = self._shared.sender.hosts
-        host = hosts.choose(frozenset(), trio.current_time())
+        host = hosts.begin_file(trio.current_time())
         try:
             sink = await self._shared.effects.call("creating a file", partial(self._create, host))
             await self._copy(sink)
@@ -98,8 +97,7 @@ class Stream:
         except Exception as error:  # noqa: BLE001  # the border: whatever a client raises reaches the writer
             self._fail(StoreError(f"the client failed unexpectedly: {error!r}"))
         finally:
-            if host is not None:
-                hosts.done(host)
+            hosts.end_file(host)
             with trio.CancelScope(shield=True):
                 if sink is not None and self._status is None:
                     with trio.move_on_after(self._shared.effects.timeout):
@@ -107,10 +105,10 @@ class Stream:
             self._give(self._queue.size)
             self._ended.set()
 
-    def _create(self, host: str | None) -> Sink:
+    def _create(self, host: str) -> Sink:
         path, _ = self._place()
         store = self._shared.store
-        sink = store.create(path, host=host or ANYWHERE) if store.capabilities.writes else PutSink(store, path)
+        sink = store.create(path, host=host) if store.capabilities.writes else PutSink(store, path)
         self.path = path
         return sink
 

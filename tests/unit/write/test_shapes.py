@@ -157,26 +157,47 @@ def test_failed_hosts_rest_longer_and_longer():
     hosts = hosts_of(2)
     now = 0.0
     for rest in (FIRST_REST, 2 * FIRST_REST, 4 * FIRST_REST):
-        hosts.failed("h0", now)
+        hosts.failed("h0", now, now)
         assert hosts.resting(now + rest - 0.1) == ["h0"]
         assert hosts.resting(now + rest + 0.1) == []
         assert hosts.choose(frozenset(), now) == "h1"
         hosts.done("h1")
         now += rest
-    for _ in range(20):
-        hosts.failed("h0", now)
+    for step in range(20):
+        hosts.failed("h0", now + step / 100, now + step / 100)
     assert hosts.resting(now + LONGEST_REST - 1) == ["h0"]
     assert hosts.resting(now + LONGEST_REST + 1) == []
     hosts.succeeded("h0")
     assert hosts.resting(now) == []
-    hosts.failed("h0", now)
-    hosts.failed("h1", now)
+    hosts.failed("h0", now, now)
+    hosts.failed("h1", now, now)
     assert hosts.choose(frozenset(), now) is not None, "all rest: any is better than none"
+
+
+def test_what_was_under_way_when_a_host_failed_is_the_same_failure():
+    hosts = hosts_of(2)
+    assert hosts.failed("h0", 7.0, 5.0)
+    assert not hosts.failed("h0", 8.0, 6.0)
+    assert not hosts.failed("h0", 9.0, 7.0)
+    assert hosts.resting(7.0 + FIRST_REST + 0.1) == []
+    assert hosts.failed("h0", 20.0, 19.0)
+    assert hosts.resting(20.0 + 2 * FIRST_REST - 0.1) == ["h0"]
+
+
+def test_files_in_one_piece_spread_and_take_no_places():
+    hosts = hosts_of(3)
+    assert sorted(hosts.begin_file(0.0) for _ in range(3 * PER_HOST)) == sorted(["h0", "h1", "h2"] * PER_HOST)
+    hosts.end_file("h1")
+    assert hosts.choose(frozenset(), 0.0) == "h1"
+    hosts.done("h1")
+    hosts.failed("h1", 1.0, 0.0)
+    assert hosts.begin_file(2.0) != "h1"
+    assert SendHosts().begin_file(0.0) == ANYWHERE
 
 
 def test_a_store_that_places_files_itself():
     hosts = SendHosts()
-    hosts.failed(ANYWHERE, 0.0)
+    hosts.failed(ANYWHERE, 0.0, 0.0)
     assert [hosts.choose({ANYWHERE}, 0.0) for _ in range(ANYWHERE_AT_ONCE)] == [ANYWHERE] * ANYWHERE_AT_ONCE
     assert hosts.choose(frozenset(), 0.0) is None
     assert hosts.resting(0.0) == []

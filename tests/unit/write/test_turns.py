@@ -112,6 +112,17 @@ def test_one_that_waits_can_be_given_up(sending):
     assert third.flows.wait(PATIENCE)
 
 
+def test_one_that_was_given_up_before_it_came_does_not_wait(sending):
+    turns = Turns()
+    first = sending(turns)
+    assert first.flows.wait(PATIENCE)
+    late = Attempt(b"/part", "h1", 0.0, turns)
+    late.cancel()
+    with pytest.raises(Abandoned), turns.one(late):
+        pass
+    assert not first.end.is_set()
+
+
 def test_a_host_that_fails_fails_all_that_wait_for_it_at_once(sending):
     first, second, third = line_of(sending, Turns(), 2)
     first.attempt.turns.failed()
