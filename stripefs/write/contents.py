@@ -7,6 +7,7 @@ run at once, without letting other tasks in, so that the budget may `cut` betwee
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import trio
@@ -15,6 +16,7 @@ from stripefs.errors import StoreError
 from stripefs.store.base import Buffer
 from stripefs.write.names import Names
 from stripefs.write.policy import Layout, Shape, concat_shape, striped_shape
+from stripefs.write.refusals import DraftLost
 from stripefs.write.segments import Base, Column, Segment
 from stripefs.write.shared import Shared
 from stripefs.write.shipment import Folder, Shipment
@@ -167,6 +169,15 @@ class Contents:
             if self.stream is not None:
                 self.stream.cancel()
 
+    @contextlib.contextmanager
+    def in_one_go(self) -> Iterator[None]:
+        """Around what leaves nobody knows what where when it is cut off: the file cannot be published then."""
+        try:
+            yield
+        except trio.Cancelled:
+            self.fail(DraftLost("what made it durable was cut off"))
+            raise
+
     async def flowed(self) -> None:
         """Seal, and wait until the parts have all their bytes; not until these are acknowledged. Raises nothing."""
         self.seal()
@@ -179,8 +190,10 @@ class Contents:
         while self._under_way:
             await next(iter(self._under_way)).ended.wait()
         if self.stream is not None and self.failure is None:
-            stream, self.stream = self.stream, None
-            status = await stream.finish()
+            stream = self.stream
+            with self.in_one_go():
+                status = await stream.finish()
+            self.stream = None
             if status is not None:
                 if self.base is not None and self.base.hidden:
                     self.outdated.append(self.base.path)  # a record may name it until the next one stands

@@ -11,6 +11,7 @@ import dataclasses
 import logging
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -241,6 +242,7 @@ class Draft:
             if self._closed:
                 raise DraftLost(f"{self.path!r} is no longer being written")
             old, contents = self._publisher, self._contents
+            contents.fail(DraftLost(f"{self.path!r} was being begun anew"))  # so it stays if this is cut off
             rubbish, folder = await self._rubbish(), self._names.folder
             self._replaced = self._replaced or old.manifest
             self._names.anew()
@@ -250,7 +252,7 @@ class Draft:
             contents.account.close()
             self._durable = -1
             if self._lease is not None:
-                await self._shared.effects.call("renewing a lock", lambda: _add(self._lease, self._names.version))
+                await self._shared.effects.call("renewing a lock", partial(self._lease.add, self._names.version))
             await self._shared.effects.clear(rubbish, folder)
 
     async def abandon(self, *, recoverable: bool = False) -> None:
@@ -274,7 +276,9 @@ class Draft:
                 self._register.gone(self)
 
     async def _rubbish(self) -> list[bytes]:
-        return [*await self._publisher.leftovers(), *await self._contents.stop()]
+        parts = await self._contents.stop()
+        unnamed = await self._publisher.withdrawn()  # else a manifest may name them, which gc can tell
+        return [*await self._publisher.leftovers(), *(parts if unnamed else ())]  # a record before what it names
 
     async def _release(self, lease: Lease | None) -> None:
         if lease is not None:
@@ -391,8 +395,3 @@ class Draft:
             raise DraftLost(f"{self.path!r} is no longer being written")
         if self._contents.failure is not None:
             raise self._contents.failure
-
-
-def _add(lease: Lease | None, version: str) -> None:
-    if lease is not None:
-        lease.add(version)

@@ -79,6 +79,20 @@ class Effects:
 
         await self.call(f"removing {shown(path)}", remove)
 
+    async def withdraw(self, path: bytes) -> bool:
+        """Remove a file that others may be renaming, by one try; False where it is not there (any more)."""
+
+        def withdraw() -> bool:
+            try:
+                self.store.remove(path)
+            except NotFound:
+                return False
+            return True
+
+        with trio.move_on_after(self.timeout):
+            return await trio.to_thread.run_sync(withdraw, abandon_on_cancel=True, limiter=self._limiter)
+        raise ServiceDown(f"removing {shown(path)}: no answer within {self.timeout:g} s")
+
     async def put(self, path: bytes, data: bytes) -> None:
         """Replaces what is there, atomically."""
         await self.call(f"writing {shown(path)}", lambda: self.store.put(path, [data], replace=True))

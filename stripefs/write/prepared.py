@@ -40,29 +40,35 @@ class Prepared:
             self._sent = self._send(document)
 
     async def take(self, document: bytes) -> bytes:
-        """The path of a file of this document; the file is the caller's. Raises why it cannot be written."""
-        sent = self._sent
-        if sent is not None and sent.document == document:
-            self._sent = None
-            await sent.shipment.ended.wait()
-            if sent.shipment.error is None:
-                return sent.shipment.path
-        shipment = self._send(document).shipment
-        await shipment.ended.wait()
-        if shipment.error is not None:
-            raise shipment.error
-        return shipment.path
+        """The path of a file of this document; the file is the caller's. Raises why it cannot be written.
+
+        Another document that was begun must have been dropped.
+        """
+        if self._sent is not None and (path := await self._ended(self._sent)) is not None:
+            return path
+        self._sent = sent = self._send(document)
+        path = await self._ended(sent)
+        if path is None:
+            assert sent.shipment.error is not None
+            raise sent.shipment.error
+        return path
+
+    async def _ended(self, sent: _Sent) -> bytes | None:
+        """Where it stands, which is the caller's affair then; None when it could not be written."""
+        await sent.shipment.ended.wait()
+        self._sent = None
+        return sent.shipment.path if sent.shipment.landed else None
 
     async def drop(self, but: bytes | None = None) -> list[bytes]:
         """Forget what was begun and not taken, unless it is the document `but`; paths of what stands of it."""
         sent = self._sent
         if sent is None or sent.document == but:
             return []
-        self._sent = None
-        self.in_vain += 1
         sent.shipment.cancel()
         with trio.move_on_after(STOPPING):  # what comes later removes itself, or is found by gc
             await sent.shipment.ended.wait()
+        self._sent = None
+        self.in_vain += 1
         return [sent.shipment.path] if sent.shipment.landed else []
 
     def _send(self, document: bytes) -> _Sent:

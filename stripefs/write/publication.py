@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 
-from stripefs.errors import StaleVersion, Unsupported
+from stripefs.errors import StaleVersion, StoreError, Unsupported
 from stripefs.layout.hidden import POOL
 from stripefs.layout.record import Base as RecordBase
 from stripefs.layout.record import Record, RecordPart, RecordSegment
@@ -49,6 +49,8 @@ class Publisher:
         self._next_record = Prepared(shared.sender, names.beside)
         self._saved_head: Shipment | None = None
         self._outdated: list[bytes] = []  # to be removed once what takes their place stands
+        self._hanging: bytes | None = None
+        """A manifest that is being renamed onto the name, or was when that was given up: it may yet stand there."""
         self._record: bytes | None = None
         self._recorded = -1
 
@@ -64,6 +66,11 @@ class Publisher:
         contents = self._contents
         if self._recorded == contents.length:
             return
+        with contents.in_one_go():
+            await self._make_record()
+
+    async def _make_record(self) -> None:
+        contents = self._contents
         if not self._shared.store.capabilities.replace:
             raise Unsupported(
                 f"{self._shared.store.url} cannot keep a file that is not complete, so it is durable only when closed"
@@ -74,8 +81,9 @@ class Publisher:
             await self._drain(record=True)
             self._outdate_head()
         document = self._record_now().to_bytes()
+        self._outdated += await self._next_record.drop(but=document)
         path = await self._next_record.take(document)
-        self._outdated += [path, *await self._next_record.drop()]
+        self._outdated.append(path)
         before, self._record = self._record, self._names.record()
         await self._effects.rename_over(path, self._record, len(document))
         self._outdated.remove(path)
@@ -103,15 +111,14 @@ class Publisher:
         await contents.drain()
 
     def _outdate_head(self) -> None:
-        if self._saved_head is not None:
-            self._outdated.append(self._saved_head.path)
-            self._saved_head = None
+        saved, self._saved_head = self._saved_head, None
+        if saved is not None and saved.landed:
+            self._outdated.append(saved.path)
 
     async def _clear_outdated(self) -> None:
-        outdated = self._outdated + self._contents.outdated
-        self._outdated, self._contents.outdated = [], []
-        if outdated:
+        if outdated := self._outdated + self._contents.outdated:
             await self._effects.clear(outdated)
+            self._outdated, self._contents.outdated = [], []
 
     async def _save_head(self) -> Shipment:
         """The head stands in the store as one object."""
@@ -119,10 +126,9 @@ class Publisher:
         assert head is not None
         if saved is None or saved.size != head.size:
             self._outdate_head()
-            saved = self._contents.ship_head()
+            self._saved_head = saved = self._contents.ship_head()
             await saved.ended.wait()
             await self._contents.drain()
-            self._saved_head = saved
         return saved
 
     def _record_now(self) -> Record:
@@ -158,6 +164,10 @@ class Publisher:
 
     async def publish(self, replaced: Manifest | None) -> Status:
         """The contents are the file at `names.path`. replaced: the manifest of what stands there until now."""
+        with self._contents.in_one_go():
+            return await self._publish(replaced)
+
+    async def _publish(self, replaced: Manifest | None) -> Status:
         contents = self._contents
         if contents.head is not None:
             await self._publish_head()
@@ -269,10 +279,12 @@ class Publisher:
         if listed is not None:
             await self._effects.put(*listed)
         document = manifest.to_bytes()
-        path = await self._next_manifest.take(document)
-        self._outdated += [path, *await self._next_manifest.drop()]
+        self._outdated += await self._next_manifest.drop(but=document)
+        if self._hanging is not None:  # it must not come later and take this one's place
+            await self._effects.withdraw(self._hanging)
+        self._hanging = path = await self._next_manifest.take(document)
         await self._replace(path, len(document))
-        self._outdated.remove(path)
+        self._hanging = None
         self._generation += 1
         self.manifest = manifest
         self._contents.start_behind(Base(self._names.path, manifest.length), Layout.STRIPED)
@@ -292,6 +304,14 @@ class Publisher:
             self._shared.bury(sorted(gone), POOL)
 
     # -- giving up ---------------------------------------------------------------------------------------------------
+
+    async def withdrawn(self) -> bool:
+        """Whether no manifest names the parts that are not published, nor will: what was on its way is taken back."""
+        hanging, self._hanging = self._hanging, None
+        try:
+            return hanging is None or await self._effects.withdraw(hanging)
+        except StoreError:
+            return False
 
     async def leftovers(self) -> list[bytes]:
         """Paths of what this publisher made besides the contents' parts. They are forgotten here."""
