@@ -23,6 +23,7 @@ from imagefs.settings import DaemonSettings
 from stripefs.errors import MountError, StaleVersion, StripefsError
 from stripefs.mount.journal import Board, MemoryJournal, make_memory
 from stripefs.settings import StoreSettings
+from stripefs.store.url import prepare
 from tests.imagefs.faults import make_image
 from tests.unit.imagefs.devices import eventually
 
@@ -90,6 +91,7 @@ async def test_200_uses_leave_nothing(
 ) -> None:
     # trio forgets deadlines that do not count any more when there are a thousand of them.
     monkeypatch.setattr("trio._core._run.DEADLINE_HEAP_MIN_PRUNE_THRESHOLD", 10)
+    prepare("http")  # as a thread does meanwhile, which may take longer than the first uses
     async with running(tmp_path, memory) as host:
         tree = DeviceTree(host, 0, 0)
 
