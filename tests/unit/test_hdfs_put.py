@@ -54,8 +54,9 @@ class Cluster:
             raise NotFound(path)
         return Status(path.rpartition("/")[2].encode(), Kind.FILE, len(self.files[path]), file_id=str(id(path)))
 
-    def sink(self, address, target, path, *, name, **_):
+    def sink(self, address, target, path, *, name, patience, **_):
         """As `PlacedSink`."""
+        assert patience == 1
         self.tried.append((name, target, path))
         if name in self.down:
             raise HostFailed(f"{name} is down", host=name)

@@ -22,6 +22,7 @@ from stripefs.store.hdfs.wire import (
     inode_path,
     located_of,
     page_of,
+    passing_path,
     remote_error,
     request_target,
     status_of,
@@ -137,3 +138,15 @@ def test_what_a_java_exception_becomes(exception: str, message: str, kind: type[
     assert type(error) is kind
     assert "\n" not in str(error)
     assert "/x" in str(error)
+
+
+@pytest.mark.parametrize("name", ["a", "n" * 255, "名" * 85, "é" * 127, "a" + "名" * 84])
+def test_passing_names_are_hidden_no_longer_than_hdfs_takes_and_never_alike(name):
+    passing = {passing_path(f"/folder/{name}") for _ in range(3)}
+    assert len(passing) == 3
+    for path in passing:
+        folder, _, hidden = path.rpartition("/")
+        assert folder == "/folder"
+        assert hidden.startswith("." + name[:60])
+        assert hidden.endswith(".tmp")
+        assert len(hidden.encode()) <= 255

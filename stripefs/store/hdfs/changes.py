@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -30,6 +29,7 @@ from stripefs.errors import (
 )
 from stripefs.store.base import Attributes, Kind, Status
 from stripefs.store.hdfs.rest import NameNodeRest, Unanswered
+from stripefs.store.hdfs.wire import passing_path
 
 __all__ = ["Calls", "Changes", "WebCalls"]
 
@@ -272,7 +272,7 @@ def _without_comma(path: str) -> str:
     """A hidden name in the same directory; a hidden file keeps the shape by which gc knows what a crash left."""
     folder, _, name = path.rpartition("/")
     plain = name.replace(",", "~")
-    return f"{folder}/{plain}" if name.startswith(".") else f"{folder}/.{plain[:200]}.{uuid.uuid4().hex}.tmp"
+    return f"{folder}/{plain}" if name.startswith(".") else passing_path(f"{folder}/{plain}")
 
 
 def _same(now: Status | None, before: Status) -> bool:

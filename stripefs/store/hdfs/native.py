@@ -19,7 +19,6 @@ import os
 import re
 import threading
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -40,7 +39,7 @@ from stripefs.store.base import Buffer, Kind, Status, Watch
 from stripefs.store.hdfs.bounded import bounded
 from stripefs.store.hdfs.conf import Target
 from stripefs.store.hdfs.probe import check_rpc
-from stripefs.store.hdfs.wire import remote_error
+from stripefs.store.hdfs.wire import passing_path, remote_error
 
 __all__ = ["NativeClient", "PinnedClient", "PinnedFile", "translate"]
 
@@ -165,9 +164,8 @@ class NativeClient:
     def put(self, path: str, data: Iterable[Buffer], *, replace: bool) -> None:
         """See `Store.put`: written under a hidden name beside `path`, then renamed. Holds all of `data` in memory."""
         pieces = [bytes(piece) for piece in data]
-        folder, _, name = path.rpartition("/")
         for pause in (0.1, 0.3, 1.0, 3.0, 0.0):
-            passing = f"{folder}/.{name[:200]}.{uuid.uuid4().hex}.tmp"
+            passing = passing_path(path)
             self.look()
             try:
                 self._write(passing, pieces)

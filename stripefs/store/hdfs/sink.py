@@ -34,7 +34,7 @@ class PlacedSink(Sink):
     """PUT `target` at the DataNode `address`, which is called `name` in errors, of the file `where`.
 
     confirm answers the file's status, discard removes what stands there of up to so many bytes; timeout is a reader's,
-    in seconds. Raises HostFailed.
+    in seconds, and so many of them may pass in silence. Raises HostFailed.
     """
 
     def __init__(
@@ -46,12 +46,14 @@ class PlacedSink(Sink):
         name: str,
         timeout: float,
         length: int | None,
+        patience: int = PATIENCE,
         confirm: Callable[[], Status],
         discard: Callable[[int], None],
     ) -> None:
         self._name = name
         self._where = where
         self._timeout = timeout
+        self._patience = patience
         self._length = length
         self._confirm = confirm
         self._discard = discard
@@ -65,7 +67,7 @@ class PlacedSink(Sink):
             self._sock = connect(address, timeout)
         except OSError as error:
             raise self._failed(error) from error
-        silent_after(self._sock, timeout * PATIENCE)
+        silent_after(self._sock, timeout * patience)
         try:
             self._sock.sendall(head.encode("ascii"))
         except OSError as error:
@@ -186,7 +188,7 @@ class PlacedSink(Sink):
 
     def _failed(self, error: OSError) -> HostFailed:
         stalled = isinstance(error, TimeoutError | BlockingIOError)
-        why = reason(error, self._timeout * PATIENCE)
+        why = reason(error, self._timeout * self._patience)
         return HostFailed(f"DataNode {self._name}, writing {self._where}: {why}", host=self._name, stalled=stalled)
 
     def _end(self, why: str) -> None:

@@ -8,6 +8,7 @@ each replica's web address beside its transfer address.
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -36,6 +37,7 @@ __all__ = [
     "inode_path",
     "located_of",
     "page_of",
+    "passing_path",
     "remote_error",
     "request_target",
     "status_of",
@@ -87,6 +89,15 @@ def request_target(path: str, operation: str, user: str, parameters: Mapping[str
     """What follows the host in a WebHDFS URL. `path` is an absolute HDFS path in plain text."""
     query = urlencode({"op": operation, "user.name": user, **parameters}, quote_via=quote)
     return f"/webhdfs/v1{quote(path, safe='/')}?{query}"
+
+
+def passing_path(path: str) -> str:
+    """A hidden name beside `path`, for what is renamed to it once it is whole; no two are alike.
+
+    HDFS takes names of 255 bytes, and this one keeps 200 of those of `path`.
+    """
+    folder, _, name = path.rpartition("/")
+    return f"{folder}/.{name.encode()[:200].decode(errors='ignore')}.{uuid.uuid4().hex}.tmp"
 
 
 def inode_path(file_id: str) -> str:

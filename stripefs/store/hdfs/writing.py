@@ -14,7 +14,6 @@ import contextlib
 import logging
 import random
 import time
-import uuid
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
@@ -25,8 +24,8 @@ from stripefs.store.hdfs.conf import Target
 from stripefs.store.hdfs.native import NativeClient
 from stripefs.store.hdfs.nativewrite import NativeCalls, NativeSink
 from stripefs.store.hdfs.rest import NameNodeRest, RpcAddress
-from stripefs.store.hdfs.sink import PlacedSink
-from stripefs.store.hdfs.wire import defaults_of, request_target
+from stripefs.store.hdfs.sink import PATIENCE, PlacedSink
+from stripefs.store.hdfs.wire import defaults_of, passing_path, request_target
 
 __all__ = ["DataNodeDirectory", "HdfsWriter"]
 
@@ -103,17 +102,22 @@ class HdfsWriter:
         return self._placed(path, host or self._any_datanode(), block_size, replication, length)
 
     def _placed(
-        self, path: str, host: str, block_size: int, replication: int, length: int | None, *, folders: bool = False
+        self, path: str, host: str, block_size: int, replication: int, length: int | None, *, document: bool = False
     ) -> PlacedSink:
-        """A new file at `host`; with `folders` the directories above it are made where they are missing."""
+        """A new file at `host`.
+
+        For a document the directories above it are made where they are missing, and the host may not be silent for
+        longer than a reader's: there are others, and a lock that is to be renewed does not wait.
+        """
         if self._datanodes is None:
             raise Unsupported("files can be placed on a DataNode of one's choice only by WebHDFS")
         return PlacedSink(
             self._datanodes.address(host),
-            self._target(path, block_size, replication, folders=folders),
+            self._target(path, block_size, replication, folders=document),
             path,
             name=host,
             timeout=self._timeout,
+            patience=1 if document else PATIENCE,
             length=length,
             confirm=lambda: self._stat(path),
             discard=lambda at_most: self._discard(path, at_most),
@@ -144,9 +148,8 @@ class HdfsWriter:
 
     def _put_at(self, host: str, path: str, pieces: Sequence[Buffer], length: int, *, replace: bool) -> None:
         """Written under a hidden name beside `path`, then renamed. Raises HostFailed before anything is at `path`."""
-        folder, _, name = path.rpartition("/")
-        passing = f"{folder}/.{name[:200]}.{uuid.uuid4().hex}.tmp"
-        sink = self._placed(passing, host, *self._new_files, length, folders=True)
+        passing = passing_path(path)
+        sink = self._placed(passing, host, *self._new_files, length, document=True)
         try:
             for piece in pieces:
                 sink.write(piece)
