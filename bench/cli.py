@@ -68,7 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     writing.add_argument("--keep", action="store_true", help="leave the instance for the next run")
     starting = commands.add_parser("image", help="starting a container from a remote image, lazily and otherwise")
     starting.add_argument("--quick", action="store_true", help="an image of numpy alone, two rounds: 5 minutes")
-    starting.add_argument("--large", action="store_true", help="torch as well: 1.3 GB unpacked")
+    starting.add_argument("--large", action="store_true", help="torch as well: 1.8 GB unpacked")
     starting.add_argument("--rounds", type=int, default=0, metavar="N", help="rounds of each start (3, quick: 2)")
     starting.add_argument("--json", type=Path, metavar="FILE", help="write the document here, anew after each part")
     starting.add_argument("--chart", type=Path, metavar="FILE", help="draw the starts here (.svg, .png)")
