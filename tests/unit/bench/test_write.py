@@ -117,8 +117,11 @@ def test_how_long_ago_a_rate_rose(rates: list[float], since: int) -> None:
 
 def test_warming_ends_when_two_runs_were_no_faster_or_enough_was_moved() -> None:
     rates = iter([100.0, 200.0, 300.0, 290.0, 310.0, 900.0])
-    warmed = warm(lambda: next(rates), 512 * MIB)
+    warmed = warm(lambda: next(rates), 512 * MIB, least=0)
     assert (warmed.rates, warmed.steady, warmed.gib) == ([100, 200, 300, 290, 310], True, 2.5)
+    rates = iter([100.0, 90.0, 90.0, 300.0, 290.0, 310.0, 900.0])
+    warmed = warm(lambda: next(rates), 512 * MIB, least=2048 * MIB)
+    assert (warmed.rates, warmed.steady) == ([100, 90, 90, 300, 290, 310], True)
     rising = itertools.count(100, 100)
     warmed = warm(lambda: float(next(rising)), 512 * MIB, most=1280 * MIB)
     assert (warmed.rates, warmed.steady) == ([100, 200], False)
