@@ -16,19 +16,19 @@ import logging
 import stat
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import trio
 
 from stripefs.errors import IsADirectory, NotADirectory, NotFound, StaleVersion, StoreError, StripefsError, Unsupported
-from stripefs.store.base import Block, Buffer, Identity, Kind, Space, Status, Store
+from stripefs.store.base import Buffer, Identity, Kind, Space, Status, Store
 from stripefs.tree import xattrs
 from stripefs.tree.calls import Calls
 from stripefs.tree.listing import Listing, Walked
+from stripefs.tree.opened import Opened, Reader
 from stripefs.tree.owners import Owners
 from stripefs.tree.state import Journal, Node, State
 
-__all__ = ["Attributes", "OpenFile", "Reader", "Tree", "UnknownHandle", "require_file"]
+__all__ = ["Attributes", "Tree", "UnknownHandle", "require_file"]
 
 _log = logging.getLogger(__name__)
 
@@ -51,20 +51,6 @@ class UnknownHandle(StoreError):
     """A handle or node that this mount never gave out."""
 
     errno = StaleVersion.errno
-
-
-class OpenFile(Protocol):
-    """One version of a file, open for reading; `stripefs.read` has the real one."""
-
-    status: Status
-
-    async def read(self, offset: int, size: int) -> Buffer: ...
-    async def locate(self, offset: int, length: int) -> Sequence[Block]: ...
-    async def aclose(self) -> None: ...
-
-
-class Reader(Protocol):
-    async def open(self, path: bytes, expect: Identity | None) -> OpenFile: ...
 
 
 @dataclass(slots=True)
@@ -117,12 +103,11 @@ class Tree:
         self.state = state or State(journal)
         self._store = store
         self._walked: Walked = store
-        self._reader = reader
         self._calls = Calls(io_timeout)
         self._owners = Owners(uid, gid)
         self.attr_timeout = attr_timeout
         self._mask = ~umask & 0o7777
-        self._open: dict[int, _Shared] = {}
+        self._opened = Opened(self.state, self._calls, reader, self._confirm, attr_timeout)
         self._listings: dict[int, Listing] = {}
         self._space = _NO_NOTION
         self._space_until = -1.0
@@ -183,17 +168,14 @@ class Tree:
         require_file(node, self.state.path(node_id))
         if not self.state.is_current(node):
             raise StaleVersion(f"{self.state.path(node_id)!r} was replaced")
-        shared = self._share(node)
         try:
-            file = await shared.open(node.identity, fresh=True)
-            handle = self.state.open_file(node_id, file.status)
+            async with self._opened.use(node, node.identity, fresh=True) as file:
+                handle = self.state.open_file(node_id, file.status)
         except StaleVersion:
             # The kernel looks up again now, and must not get the answer of a call that began before the change.
             self._calls.outdate(("stat", self.state.path(node_id)))
             self.state.current.pop((node.parent, node.name), None)
             raise
-        finally:
-            await self._drop(node, shared)
         self.state.commit()
         return handle
 
@@ -202,10 +184,7 @@ class Tree:
         held = self.state.files.get(handle)
         if held is None:
             raise UnknownHandle(f"file handle {handle} is not known", hint="close the file and open it again")
-        shared = self._open.get(held.node)
-        file = shared.file if shared is not None else None
-        if file is None:
-            file = await self._reopen(self.state.nodes[held.node], held.status)
+        file = await self._opened.of_handle(self.state.nodes[held.node], held.status)
         data = await file.read(offset, size)
         wanted = max(0, min(size, held.status.length - offset))
         if len(data) != wanted:
@@ -219,9 +198,8 @@ class Tree:
         """Close a handle. The last one of a version lets go of it."""
         node = self.state.release(handle)
         self.state.commit()
-        if node is not None and (shared := self._open.get(node.id)) is not None:
-            shared.users += 1
-            await self._drop(node, shared)
+        if node is not None:
+            await self._opened.released(node)
 
     # Directories
 
@@ -325,6 +303,9 @@ class Tree:
     async def _ask_space(self) -> Space | None:
         return await self._calls.thread("ask for the capacity", self._store.space)
 
+    async def _confirm(self, node_id: int) -> Status:
+        return await self._version(self._node(node_id), self.state.path(node_id))
+
     async def _version(self, node: Node, path: bytes) -> Status:
         """The status of the path, provided that it still holds the version `node`."""
         try:
@@ -368,67 +349,10 @@ class Tree:
             self.attr_timeout,
         )
 
-    def _share(self, node: Node) -> _Shared:
-        """What all handles of a node share, with one more user; give it back to `_drop`."""
-        shared = self._open.get(node.id)
-        if shared is None:
-            shared = self._open[node.id] = _Shared(self, node.id)
-        shared.users += 1
-        return shared
-
-    async def _drop(self, node: Node, shared: _Shared) -> None:
-        shared.users -= 1
-        if shared.users or node.handles:
-            return
-        self._open.pop(node.id, None)
-        if shared.file is not None:
-            file, shared.file = shared.file, None
-            await file.aclose()
-
-    async def _reopen(self, node: Node, status: Status) -> OpenFile:
-        """The open file of a handle that an earlier worker gave out."""
-        shared = self._share(node)
-        try:
-            return await shared.open(status.identity, fresh=False)
-        except NotFound as error:
-            raise StaleVersion(f"{self.state.path(node.id)!r} is gone") from error
-        finally:
-            await self._drop(node, shared)
-
     async def _locations(self, node: Node, path: bytes) -> bytes:
-        shared = self._share(node)
-        try:
-            file = await shared.open(node.identity, fresh=False)
+        async with self._opened.use(node, node.identity) as file:
             blocks = await self._calls.persist(f"locate {path!r}", lambda: file.locate(0, file.status.length))
-        finally:
-            await self._drop(node, shared)
         return xattrs.locations(blocks)
-
-
-class _Shared:
-    """The reader's file of one version, opened once for all handles. `users` are calls under way, not handles."""
-
-    def __init__(self, tree: Tree, node_id: int) -> None:
-        self.file: OpenFile | None = None
-        self.users = 0
-        self._tree = tree
-        self._node_id = node_id
-        self._lock = trio.Lock()
-        self._checked = -1.0
-
-    async def open(self, expect: Identity | None, *, fresh: bool) -> OpenFile:
-        """The open file; with `fresh` its version is the path's now, or was within the attribute time-out."""
-        tree = self._tree
-        async with self._lock:
-            path = tree.state.path(self._node_id)
-            if self.file is None:
-                self.file = await tree._calls.persist(f"open {path!r}", lambda: tree._reader.open(path, expect))
-            elif fresh and trio.current_time() - self._checked > tree.attr_timeout:
-                await tree._version(tree._node(self._node_id), path)
-            else:
-                return self.file
-            self._checked = trio.current_time()
-            return self.file
 
 
 def require_file(node: Node, path: bytes) -> None:
