@@ -30,6 +30,7 @@ from imagefs.blocks.source import Source
 from imagefs.errors import DamagedObject
 from imagefs.format.index import Pack, Place
 from stripefs.errors import Abandoned, ServiceDown, StoreError, StripefsError, Transient
+from stripefs.retry import next_delay
 
 __all__ = ["Arrived", "Copy", "Flight", "Flights", "Line"]
 
@@ -48,9 +49,6 @@ COPIES = 4
 
 RANGE = 1 << 20
 """Stored bytes that one ride for readers carries: the largest read of the kernel. Those ahead are as long as asked."""
-
-_FIRST_DELAY = 0.1
-_LONGEST_DELAY = 2.0
 
 _T = TypeVar("_T")
 
@@ -226,7 +224,7 @@ class Flights(Generic[_T]):
             self._changed.unpark_all()
 
     async def _carry(self, ride: _Ride[_T]) -> None:
-        delay = _FIRST_DELAY
+        delay = next_delay()
         while ride.pending:
             run = next(_neighbours(ride.pending, 0))
             try:
@@ -243,7 +241,7 @@ class Flights(Generic[_T]):
                 continue
             self._figures.retries += 1
             await trio.sleep(delay)
-            delay = min(2 * delay, _LONGEST_DELAY)
+            delay = next_delay(delay)
             while ride.line.demand and not ride.wanted:
                 await self._changed.park()
 

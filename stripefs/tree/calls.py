@@ -1,31 +1,26 @@
 """Calls to the store for metadata: in threads of their own, tried again while the store is away, one at a time per key.
 
-A call that raises Transient is repeated after 0.1 s, 0.2 s, … 2 s until `timeout` seconds have passed; then the last
-error stands. A call that does not come back within that time is abandoned with its thread and becomes ServiceDown.
+A call that raises Transient is repeated until `timeout` seconds have passed (`stripefs.retry`). A call that does not
+come back within that time is abandoned with its thread and becomes ServiceDown.
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 from typing import Any, Generic, TypeVar, TypeVarTuple
 
 import trio
 
-from stripefs.errors import Abandoned, ServiceDown, Transient
+from stripefs.errors import Abandoned
+from stripefs.retry import persist
 
 __all__ = ["Calls"]
-
-_log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _Args = TypeVarTuple("_Args")
 
 THREADS = 32
 """Metadata calls under way at once. A NameNode answers one in 0.3 ms, so this bounds threads, not speed."""
-
-_FIRST_DELAY = 0.1
-_LONGEST_DELAY = 2.0
 
 
 class Calls:
@@ -52,24 +47,7 @@ class Calls:
 
     async def persist(self, what: str, attempt: Callable[[], Awaitable[_T]]) -> _T:
         """`await attempt()`, tried again as the module says."""
-        deadline = trio.current_time() + self.timeout
-        delay = _FIRST_DELAY
-        while True:
-            with trio.move_on_at(deadline):
-                try:
-                    return await attempt()
-                except Transient as error:
-                    if trio.current_time() + delay >= deadline:
-                        raise
-                    self.retries += 1
-                    _log.info("%s failed, next try in %.1f s: %s", what, delay, error)
-                await trio.sleep(delay)
-                delay = min(2 * delay, _LONGEST_DELAY)
-                continue
-            raise ServiceDown(
-                f"{what}: no answer within {self.timeout:g} s",
-                hint="see whether the store is up and reachable; --io-timeout sets how long to wait",
-            )
+        return await persist(what, attempt, self.timeout, self._retried)
 
     async def shared(self, key: object, call: Callable[[], Awaitable[_T]]) -> _T:
         """`await call()`, or the result of the call under way for an equal `key`."""
@@ -95,6 +73,9 @@ class Calls:
     def outdate(self, key: object) -> None:
         """Let nobody join the call under way for `key`: what it asked has changed since."""
         self._flights.pop(key, None)
+
+    def _retried(self) -> None:
+        self.retries += 1
 
 
 class _Flight(Generic[_T]):

@@ -1,20 +1,22 @@
 """Changes to the store that may be tried again: each knows what it left when its answer got lost.
 
-A call that raises Transient is repeated after 0.1 s, 0.2 s, … 2 s until `timeout` seconds have passed; then the last
-error stands. From the second try on, an answer that says "already so" (the source of a rename is gone and its target
-is what the source was) counts as success.
+A call that raises Transient is repeated until `timeout` seconds have passed (`stripefs.retry`). From the second try on,
+an answer that says "already so" (the source of a rename is gone and its target is what the source was) counts as
+success.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 import trio
 
-from stripefs.errors import NotFound, ServiceDown, StoreError, Transient
+from stripefs.errors import NotFound, ServiceDown, StoreError
+from stripefs.retry import persist
 from stripefs.store.base import Attributes, Sink, Status, Store
 from stripefs.units import shown
 
@@ -22,9 +24,6 @@ __all__ = ["Effects"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
-
-_FIRST_DELAY = 0.1
-_LONGEST_DELAY = 2.0
 
 THREADS = 64
 """Metadata calls of writers under way at once."""
@@ -47,25 +46,12 @@ class Effects:
 
     async def call(self, what: str, function: Callable[[], _T], repeat: Callable[[], _T] | None = None) -> _T:
         """`function()` in a thread, from the second try on `repeat()`. `what` names it in messages."""
-        deadline = trio.current_time() + self.timeout
-        delay = _FIRST_DELAY
-        while True:
-            with trio.move_on_at(deadline):
-                try:
-                    return await trio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=self._limiter)
-                except Transient as error:
-                    if trio.current_time() + delay >= deadline:
-                        raise
-                    _log.info("%s failed, next try in %.1f s: %s", what, delay, error)
-                self.retries += 1
-                function = repeat or function
-                await trio.sleep(delay)
-                delay = min(2 * delay, _LONGEST_DELAY)
-                continue
-            raise ServiceDown(
-                f"{what}: no answer within {self.timeout:g} s",
-                hint="see whether the store is up and reachable; --io-timeout sets how long to wait",
-            )
+        tries = itertools.chain((function,), itertools.repeat(repeat or function))
+
+        async def attempt() -> _T:
+            return await trio.to_thread.run_sync(next(tries), abandon_on_cancel=True, limiter=self._limiter)
+
+        return await persist(what, attempt, self.timeout, self._retried)
 
     async def stat(self, path: bytes) -> Status:
         return await self.call(f"looking at {shown(path)}", lambda: self.store.stat(path))
@@ -180,6 +166,9 @@ class Effects:
 
         with trio.move_on_after(self.timeout):
             await trio.to_thread.run_sync(clear, abandon_on_cancel=True, limiter=self._limiter)
+
+    def _retried(self) -> None:
+        self.retries += 1
 
     def _is(self, path: bytes, length: int) -> bool:
         try:

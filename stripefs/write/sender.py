@@ -16,6 +16,7 @@ from collections import defaultdict
 import trio
 
 from stripefs.errors import Exists, HostFailed, StoreError, StripefsError, Transient
+from stripefs.retry import next_delay
 from stripefs.store.base import Status, Store
 from stripefs.units import shown
 from stripefs.write.effects import Effects
@@ -33,8 +34,6 @@ STALL = 20.0
 FRESH = 30.0
 """Seconds that the list of hosts is used for."""
 
-_FIRST_DELAY = 0.1
-_LONGEST_DELAY = 2.0
 _THREADS = 256
 
 
@@ -170,7 +169,7 @@ class Sender:
             attempt.turns.failed()
         if shipment.first_failure is None:
             shipment.first_failure = now
-        shipment.delay = min(max(_FIRST_DELAY, 2 * shipment.delay), _LONGEST_DELAY)
+        shipment.delay = next_delay(shipment.delay)
         passing = isinstance(error, (Transient, Exists))  # Exists: an answer was lost, and the name is taken by us
         if shipment.cancelled or not passing or now + shipment.delay > shipment.first_failure + self._io_timeout:
             shipment.end(error)
