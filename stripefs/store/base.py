@@ -226,6 +226,16 @@ class Sink(ABC):
         Does nothing after a `close` that answered.
         """
 
+    def complete(self, pieces: Iterable[Buffer]) -> Status:
+        """Write `pieces` and close; where that fails, abort. Answers and raises as these do."""
+        try:
+            for piece in pieces:
+                self.write(piece)
+            return self.close()
+        except BaseException:
+            self.abort()
+            raise
+
 
 class Store(ABC):
     """A place that keeps files. `url` is what the user gave, without secrets."""

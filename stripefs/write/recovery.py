@@ -291,14 +291,7 @@ def _copy(store: Store, draft: bytes, pieces: Sequence[tuple[bytes, int]], keep:
 def _write(store: Store, path: bytes, data: Iterable[Buffer], length: int, block_size: int) -> None:
     with contextlib.suppress(NotFound):
         store.remove(path)
-    sink = store.create(path, block_size=block_size, length=length)
-    try:
-        for piece in data:
-            sink.write(piece)
-        sink.close()
-    except BaseException:
-        sink.abort()
-        raise
+    store.create(path, block_size=block_size, length=length).complete(data)
 
 
 @contextlib.contextmanager

@@ -310,13 +310,7 @@ class WriteConformance:
 
     @staticmethod
     def _make(store: Store, path: bytes, data: bytes, block_size: int = 0) -> None:
-        sink = store.create(path, block_size=block_size)
-        try:
-            sink.write(data)
-            sink.close()
-        except BaseException:
-            sink.abort()
-            raise
+        store.create(path, block_size=block_size).complete([data])
 
 
 def placed(store: Store, path: bytes) -> list[tuple[int | str, ...]]:

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from stripefs.errors import Exists, HostFailed, NotFound, QuotaExceeded
-from stripefs.store.base import Host, Kind, Status
+from stripefs.store.base import Host, Kind, Sink, Status
 from stripefs.store.hdfs import writing
 
 MIB = 1 << 20
@@ -60,14 +60,24 @@ class Cluster:
         self.tried.append((name, target, path))
         if name in self.down:
             raise HostFailed(f"{name} is down", host=name)
-        pieces = []
+        return Placed(self, path)
 
-        def close():
-            if self.refusal:
-                raise self.refusal
-            self.files[path] = b"".join(pieces)
 
-        return SimpleNamespace(write=pieces.append, close=close, abort=lambda: self.files.pop(path, None))
+class Placed(Sink):
+    def __init__(self, cluster, path):
+        self.cluster, self.path, self.pieces = cluster, path, []
+
+    def write(self, data):
+        self.pieces.append(data)
+
+    def close(self):
+        if self.cluster.refusal:
+            raise self.cluster.refusal
+        self.cluster.files[self.path] = b"".join(self.pieces)
+        return self.cluster.stat(self.path)
+
+    def abort(self):
+        self.cluster.files.pop(self.path, None)
 
 
 @pytest.fixture

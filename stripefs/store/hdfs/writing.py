@@ -149,14 +149,7 @@ class HdfsWriter:
     def _put_at(self, host: str, path: str, pieces: Sequence[Buffer], length: int, *, replace: bool) -> None:
         """Written under a hidden name beside `path`, then renamed. Raises HostFailed before anything is at `path`."""
         passing = passing_path(path)
-        sink = self._placed(passing, host, *self._new_files, length, document=True)
-        try:
-            for piece in pieces:
-                sink.write(piece)
-            sink.close()
-        except BaseException:
-            sink.abort()
-            raise
+        self._placed(passing, host, *self._new_files, length, document=True).complete(pieces)
         try:
             self._changes.rename(passing, path, replace=replace)
         except BaseException:
