@@ -7,12 +7,15 @@ import itertools
 import random
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, Protocol
+
+import pytest
 
 from stripefs.errors import Abandoned
 from stripefs.store.base import Status, Store
 
-__all__ = ["ODD_NAMES", "Place", "Populate", "RecordingWatch", "content", "listing"]
+__all__ = ["ODD_NAMES", "Place", "Populate", "RecordingWatch", "cancel_on_the_way", "content", "listing"]
 
 ODD_NAMES = (
     b" leading and trailing ",
@@ -75,6 +78,25 @@ class RecordingWatch:
         self.close = close
         if close is not None:
             self.registered.set()
+
+    def cancel(self) -> None:
+        """Give the read up, which is under way or about to be."""
+        assert self.registered.wait(30)
+        self.cancelled = True
+        close = self.close
+        assert close is not None
+        close()
+
+
+def cancel_on_the_way(read: Callable[..., object]) -> None:
+    """Begin `read(watch=…)`, which would not end for long, and cancel it: it is given up at once."""
+    watch = RecordingWatch()
+    with ThreadPoolExecutor(1) as pool:
+        reading = pool.submit(read, watch=watch)
+        watch.cancel()
+        with pytest.raises(Abandoned):
+            reading.result(30)
+    assert watch.close is None
 
 
 @functools.cache

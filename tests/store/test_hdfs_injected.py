@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
 from stripefs.errors import (
-    Abandoned,
     HostFailed,
     PermissionDenied,
     ServiceDown,
@@ -26,7 +25,7 @@ from tests.store.hdfs_fakes import (
     running,
     settings_for,
 )
-from tests.store.material import RecordingWatch
+from tests.store.material import cancel_on_the_way
 
 
 def silent(request: Request, wanted: bytes) -> None:
@@ -205,14 +204,5 @@ def test_cancelling_ends_a_silent_read() -> None:
     with FakeCluster.running(DATA, silent_on_the_way) as cluster:
         store = HdfsStore(settings_for(cluster, host_timeout=60.0))
         handle = store.open(b"/file")
-        watch = RecordingWatch()
-        with ThreadPoolExecutor(1) as pool:
-            read = pool.submit(handle.read, 0, 2 << 20, watch=watch)
-            assert watch.registered.wait(30)
-            assert watch.close is not None
-            watch.cancelled = True
-            watch.close()
-            with pytest.raises(Abandoned):
-                read.result(30)
-        assert watch.close is None
+        cancel_on_the_way(partial(handle.read, 0, 2 << 20))
         store.close()

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from stripefs.errors import (
-    Abandoned,
     HostFailed,
     NotFound,
     PermissionDenied,
@@ -22,7 +21,7 @@ from stripefs.settings import StoreSettings
 from stripefs.store.base import Handle, Store
 from stripefs.store.url import open_store
 from tests.store.http.opening import SIZE, opened, trusted
-from tests.store.material import RecordingWatch, content
+from tests.store.material import RecordingWatch, cancel_on_the_way, content
 from tests.store.web_server import Fault, WebServer
 
 # What goes wrong
@@ -157,16 +156,7 @@ def cancel_a_stuck_read(server: WebServer) -> None:
     store = opened(server, timeout=200)
     handle = store.open(b"/file")
     server.fail("stuck")
-    watch = RecordingWatch()
-    with ThreadPoolExecutor(1) as pool:
-        read = pool.submit(handle.read, 0, SIZE, watch=watch)
-        assert watch.registered.wait(30)
-        assert watch.close is not None
-        watch.cancelled = True
-        watch.close()
-        with pytest.raises(Abandoned):
-            read.result(30)
-    assert watch.close is None
+    cancel_on_the_way(partial(handle.read, 0, SIZE))
     assert bytes(handle.read(0, SIZE)) == content(SIZE)
     store.close()
 

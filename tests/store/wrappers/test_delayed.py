@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 
-from stripefs.errors import Abandoned
 from stripefs.store.local import LocalStore
 from stripefs.store.wrappers import DelayedStore
-from tests.store.material import RecordingWatch, listing
+from tests.store.material import cancel_on_the_way, listing
 from tests.store.wrappers.material import make
 
 
@@ -28,15 +27,7 @@ def test_delayed_waits_before_each_call(filled: LocalStore, monkeypatch: pytest.
 
 def test_a_delayed_read_can_be_cancelled(filled: LocalStore) -> None:
     handle = DelayedStore(filled, delay=1000, on=("read",)).open(b"/file")
-    watch = RecordingWatch()
-    with ThreadPoolExecutor(1) as pool:
-        read = pool.submit(handle.read, 0, 10, watch=watch)
-        assert watch.registered.wait(10)
-        watch.cancelled = True
-        assert watch.close is not None
-        watch.close()
-        with pytest.raises(Abandoned):
-            read.result()
+    cancel_on_the_way(partial(handle.read, 0, 10))
 
 
 def test_delays_are_for_who_asks(local: LocalStore) -> None:

@@ -7,82 +7,79 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from stripefs.errors import Abandoned, HostFailed
+from stripefs.errors import HostFailed
 from stripefs.settings import StoreSettings
+from stripefs.store.base import Buffer, Watch
 from stripefs.store.local import LocalStore
 from stripefs.store.url import open_store
 from stripefs.store.wrappers import ThrottledStore
-from tests.store.material import RecordingWatch, content
+from tests.store.material import RecordingWatch, cancel_on_the_way, content
 
 MIB = 1 << 20
 
 
+class OneHost:
+    """A file of 1 MiB that lies on one host of a throttled store."""
+
+    def __init__(self, filled: LocalStore, **options: Any) -> None:
+        self.store = ThrottledStore(filled, placement="one", **{"rate": 1e9, **options})
+        self.control = self.store.hosts_control
+        self._handle = self.store.open(b"/file")
+        [self.host] = self._handle.locate(0, 1)[0].hosts
+
+    def read(self, length: int = MIB, watch: Watch | None = None) -> Buffer:
+        return self._handle.read(0, length, host=self.host, watch=watch)
+
+
 def test_a_frozen_host_answers_when_it_is_restored(filled: LocalStore) -> None:
-    store = ThrottledStore(filled, rate=1e9, placement="one", host_timeout=100)
-    handle = store.open(b"/file")
-    [host] = handle.locate(0, 1)[0].hosts
-    store.hosts_control.freeze(host)
+    one = OneHost(filled, host_timeout=100)
+    one.control.freeze(one.host)
     watch = RecordingWatch()
     with ThreadPoolExecutor(1) as pool:
-        read = pool.submit(handle.read, 0, MIB, host=host, watch=watch)
+        read = pool.submit(one.read, watch=watch)
         assert watch.registered.wait(10)
         assert not read.done()
-        store.hosts_control.restore(host)
+        one.control.restore(one.host)
         assert bytes(read.result()) == content(MIB)
 
 
 def test_a_frozen_host_counts_as_stalled_after_the_time_out(filled: LocalStore) -> None:
-    store = ThrottledStore(filled, rate=1e9, placement="one", host_timeout=0.01)
-    handle = store.open(b"/file")
-    [host] = handle.locate(0, 1)[0].hosts
-    store.hosts_control.freeze(host)
+    one = OneHost(filled, host_timeout=0.01)
+    one.control.freeze(one.host)
     with pytest.raises(HostFailed) as failure:
-        handle.read(0, MIB, host=host)
-    assert (failure.value.host, failure.value.stalled) == (host, True)
+        one.read()
+    assert (failure.value.host, failure.value.stalled) == (one.host, True)
 
 
 def test_a_read_at_a_frozen_host_can_be_cancelled(filled: LocalStore) -> None:
-    store = ThrottledStore(filled, rate=1e9, placement="one", host_timeout=100)
-    handle = store.open(b"/file")
-    [host] = handle.locate(0, 1)[0].hosts
-    store.hosts_control.freeze(host)
-    watch = RecordingWatch()
-    with ThreadPoolExecutor(1) as pool:
-        read = pool.submit(handle.read, 0, MIB, host=host, watch=watch)
-        assert watch.registered.wait(10)
-        watch.cancelled = True
-        assert watch.close is not None
-        watch.close()
-        with pytest.raises(Abandoned):
-            read.result()
+    one = OneHost(filled, host_timeout=100)
+    one.control.freeze(one.host)
+    cancel_on_the_way(one.read)
 
 
 def test_a_read_under_way_notices_that_its_host_died(filled: LocalStore) -> None:
-    store = ThrottledStore(filled, rate=1e4, burst=1, placement="one")
-    handle = store.open(b"/file")
-    [host] = handle.locate(0, 1)[0].hosts
+    one = OneHost(filled, rate=1e4, burst=1)
     watch = RecordingWatch()
     with ThreadPoolExecutor(1) as pool:
-        read = pool.submit(handle.read, 0, MIB, host=host, watch=watch)  # would take 100 s
+        read = pool.submit(one.read, watch=watch)  # would take 100 s
         assert watch.registered.wait(10)
-        store.hosts_control.kill(host)
+        one.control.kill(one.host)
         with pytest.raises(HostFailed) as failure:
             read.result()
-    assert (failure.value.host, failure.value.stalled) == (host, False)
-    assert [known.live for known in store.hosts()].count(False) == 1
+    assert (failure.value.host, failure.value.stalled) == (one.host, False)
+    assert [known.live for known in one.store.hosts()].count(False) == 1
 
 
 def test_a_slowed_host_shares_what_it_has(filled: LocalStore) -> None:
-    store = ThrottledStore(filled, rate=1e9, burst=1, placement="one")
-    handle = store.open(b"/file")
-    [host] = handle.locate(0, 1)[0].hosts
-    store.hosts_control.slow(host, 1e6)
+    one = OneHost(filled, burst=1)
+    one.control.slow(one.host, 1e6)
     watches = [RecordingWatch() for _ in range(2)]
     with ThreadPoolExecutor(2) as pool:
-        reads = [pool.submit(handle.read, 0, 100_000, host=host, watch=watch) for watch in watches]
+        reads = [pool.submit(one.read, 100_000, watch=watch) for watch in watches]
         for read in reads:
             read.result()
     assert all(len(watch.received) >= 10 for watch in watches)  # steps of 10 ms of the rate
