@@ -24,6 +24,7 @@ def draw(
     file: Path,
     bars: Sequence[Bar],
     *,
+    of: str,
     size: tuple[float, float],
     digits: int,
     scale: str,
@@ -33,8 +34,11 @@ def draw(
     """Draw `bars` from the top down; the ending of `file` says as what (svg, png). Needs matplotlib.
 
     size: inches across, and down for each bar. digits: after the point, of the figures beside the bars. scale: what
-    they measure. wide: the title is as wide as the picture, not as the bars.
+    they measure. wide: the title is as wide as the picture, not as the bars. Raises ValueError where there are no
+    bars, `of` what there are none then.
     """
+    if not bars:
+        raise ValueError(f"this document holds no {of} to draw")
     import matplotlib
 
     matplotlib.use("Agg")

@@ -9,9 +9,11 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from types import FrameType
+from typing import Protocol
 
 from bench import peers, read, report, simulate, tables
 from bench.cluster import BenchError
@@ -19,6 +21,7 @@ from bench.data import CHUNK
 from bench.image import report as image_report
 from bench.plan import CASES
 from bench.results import Document, load
+from bench.rounds import Options
 from bench.write import measure as writing_measure
 from bench.write import report as write_report
 from bench.write.plan import CASES as WRITE_CASES
@@ -28,6 +31,20 @@ from stripefs.settings import ReadSettings
 from stripefs.units import format_size, parse_duration, parse_rate, parse_size
 
 __all__ = ["main"]
+
+_Store = Callable[[Document], None]
+
+
+class _Report(Protocol):
+    """A module that shows documents of one benchmark."""
+
+    def text(self, document: Document, /) -> str: ...
+    def markdown(self, document: Document, /) -> str: ...
+    def marks(self, document: Document, /) -> str: ...
+    def chart(self, document: Document, file: Path, /) -> None: ...
+
+
+_REPORTS: dict[str, _Report] = {"read": report, "write": write_report, "image": image_report}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -93,32 +110,35 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _read(options: argparse.Namespace) -> None:
+def _need_root(options: argparse.Namespace, what: str) -> None:
     if os.geteuid() != 0:
-        raise BenchError("network namespaces and page caches need root: sudo ./scripts/bench read")
+        raise BenchError(f"{what} and page caches need root: sudo ./scripts/bench {options.command}")
+
+
+def _show(options: argparse.Namespace, measure: Callable[[_Store], Document]) -> None:
+    """Measure, keeping in --json what there is so far, and print and draw the whole."""
 
     def store(document: Document) -> None:
         if options.json:
             options.json.write_text(document.to_json())
 
-    chosen = read.Options(options.quick, tuple(options.case), options.rounds, options.name, options.keep)
-    document = read.run(chosen, _say, store)
-    print(report.text(document), end="")
+    document = measure(store)
+    print(_REPORTS[document.bench].text(document), end="")
     if options.chart:
-        report.chart(document, options.chart)
+        _REPORTS[document.bench].chart(document, options.chart)
+
+
+def _read(options: argparse.Namespace) -> None:
+    _need_root(options, "network namespaces")
+    chosen = Options(options.quick, tuple(options.case), options.rounds, options.name, options.keep)
+    _show(options, partial(read.run, chosen, _say))
 
 
 def _write(options: argparse.Namespace) -> None:
-    if os.geteuid() != 0:
-        raise BenchError("network namespaces and page caches need root: sudo ./scripts/bench write")
+    _need_root(options, "network namespaces")
     if options.size % CHUNK:
         raise BenchError(f"--size must be a multiple of {format_size(CHUNK)}")
-
-    def store(document: Document) -> None:
-        if options.json:
-            options.json.write_text(document.to_json())
-
-    chosen = writing_measure.Options(
+    chosen = writing_measure.WriteOptions(
         options.quick,
         tuple(options.case),
         options.rounds,
@@ -127,45 +147,32 @@ def _write(options: argparse.Namespace) -> None:
         options.size,
         options.files,
     )
-    document = writing_measure.measure(chosen, _say, store)
-    print(write_report.text(document), end="")
-    if options.chart:
-        write_report.chart(document, options.chart)
+    _show(options, partial(writing_measure.measure, chosen, _say))
 
 
 def _image(options: argparse.Namespace) -> None:
     from bench.image import measure, tools
 
-    if os.geteuid() != 0:
-        raise BenchError("containers, mounts and page caches need root: sudo ./scripts/bench image")
+    _need_root(options, "containers, mounts")
     if options.quick and options.large:
         raise BenchError("--quick and --large are two images: choose one")
-
-    def store(document: Document) -> None:
-        if options.json:
-            options.json.write_text(document.to_json())
-
     work = (options.work or tools.WORK).absolute()
     chosen = measure.Options(options.quick, options.large, options.rounds, work, options.mirror)
-    document = measure.measure(chosen, _say, store)
-    print(image_report.text(document), end="")
-    if options.chart:
-        image_report.chart(document, options.chart)
+    _show(options, partial(measure.measure, chosen, _say))
 
 
 def _table(options: argparse.Namespace) -> None:
     document = load(options.document)
-    name, drawn, draw = "results", report.markdown, report.chart
-    if document.bench == "image":
-        name, drawn, draw = image_report.marks(document), image_report.markdown, image_report.chart
-    if document.bench == "write":
-        name, drawn, draw = write_report.MARKS, write_report.markdown, write_report.chart
+    if document.bench not in _REPORTS:
+        raise BenchError(f"{options.document} is of a benchmark {document.bench!r}, which is not known here")
+    found = _REPORTS[document.bench]
     if options.into:
-        options.into.write_text(tables.insert(options.into.read_text(), drawn(document), name))
+        page = options.into.read_text()
+        options.into.write_text(tables.insert(page, found.markdown(document), found.marks(document)))
     else:
-        print(drawn(document), end="")
+        print(found.markdown(document), end="")
     if options.chart:
-        draw(document, options.chart)
+        found.chart(document, options.chart)
 
 
 def _simulate(options: argparse.Namespace) -> None:

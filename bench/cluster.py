@@ -21,7 +21,7 @@ from bench.data import DataFile, contents
 from bench.model import Extent
 from bench.processes import cpu_seconds
 
-__all__ = ["BenchError", "Cluster", "DataNode", "drop_caches", "running"]
+__all__ = ["BenchError", "Cluster", "DataNode", "Say", "drop_caches", "running"]
 
 ROOT = Path(__file__).resolve().parent.parent
 _SCRIPT = ROOT / "scripts" / "hdfs-cluster"

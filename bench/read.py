@@ -12,47 +12,33 @@ import itertools
 import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bench import peers
-from bench.cluster import BenchError, running
+from bench.cluster import BenchError, Say, running
 from bench.data import GIB, MIB, DataFile
 from bench.environment import environment, first_touch, version
 from bench.lab import Lab
 from bench.model import placement_limit
 from bench.plan import CASES, RAW, TRANSPORTS, Run, Scale, ratios, runs
-from bench.results import UNITS, Document, Key, Ratio, Samples, quotients, spread
+from bench.results import Document, Key, Ratio, Samples, quotients, spread
+from bench.rounds import Options, Rounds, how_many, in_turn
 from stripefs.settings import default_budget
 
-__all__ = ["Options", "choose", "groups", "run", "sum_up"]
+__all__ = ["choose", "groups", "run", "sum_up"]
 
 _WARM = 0.03
 _WARM_ROUNDS = 8  # of a machine that others use, two equal rounds may never come
 _WARM_THREADS = 32
 _BEST_OF = (RAW, "rclone")
 
-Say = Callable[[str], None]
 
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """`cases` empty means all; `rounds` 0 means 2 when quick, else 3."""
-
-    quick: bool = False
-    cases: tuple[str, ...] = ()
-    rounds: int = 0
-    name: str = "bench"
-    keep: bool = False
-
-
-@dataclass(slots=True)
-class _Session:
+@dataclass(slots=True, kw_only=True)
+class _Session(Rounds):
     lab: Lab
     scale: Scale
-    say: Say
-    samples: Samples = field(default_factory=Samples)
-    notes: list[str] = field(default_factory=list)
 
 
 def run(options: Options, say: Say, store: Callable[[Document], None]) -> Document:
@@ -65,18 +51,18 @@ def run(options: Options, say: Say, store: Callable[[Document], None]) -> Docume
     size = 256 * MIB if options.quick else 2 * GIB
     scale = Scale(options.quick, size, default_budget(), rclone, bool(libhdfs))
     chosen = choose(runs(scale), options.cases)
-    rounds = options.rounds or (2 if options.quick else 3)
+    rounds = how_many(options.rounds, quick=options.quick)
     document = Document("read", version(), {}, notes=notes)
     with running(options.name, say, keep=options.keep) as cluster:
         touch = first_touch()
-        session = _Session(Lab(cluster, libhdfs), scale, say, notes=notes)
+        session = _Session(rounds=rounds, say=say, notes=notes, lab=Lab(cluster, libhdfs), scale=scale)
         cluster.set_rate(0)  # an instance that was running may still be capped
         cluster.write(sorted({run.file for run in chosen}, key=lambda file: file.name), say)
         _warm_up(session, chosen[0].file)
         for rate, phase in itertools.groupby(groups(chosen), key=lambda group: group[0].rate):
             cluster.set_rate(rate)
             for group in phase:
-                _measure(session, group, rounds)
+                _measure(session, group)
                 document.environment = environment(cluster, scale, rounds, touch)
                 sum_up(session.samples, document)
                 store(document)
@@ -127,25 +113,12 @@ def groups(chosen: Sequence[Run]) -> list[list[Run]]:
     return list(found.values())
 
 
-def _measure(session: _Session, group: Sequence[Run], rounds: int) -> None:
-    for number in range(rounds):
-        shift = number % len(group)
-        for one in [*group[shift:], *group[:shift]]:
+def _measure(session: _Session, group: Sequence[Run]) -> None:
+    for number in range(session.rounds):
+        for one in in_turn(group, number):
             if number < one.rounds:
-                _measure_one(session, one, number, rounds)
+                session.take(one.case, one.system, number, partial(one.measure, session.lab, number))
         _add_limit(session, group, number)
-
-
-def _measure_one(session: _Session, one: Run, number: int, rounds: int) -> None:
-    try:
-        values = one.measure(session.lab, number)
-    except BenchError as error:
-        session.notes.append(f"{one.case}, {one.system}: {error}")
-        session.say(session.notes[-1])
-        return
-    session.samples.add(one.case, one.system, number, values)
-    first, value = next(iter(values.items()))
-    session.say(f"round {number + 1}/{rounds}  {one.case:18} {one.system:22} {value:8.1f} {UNITS[first]}")
 
 
 def _warm_up(session: _Session, file: DataFile) -> None:

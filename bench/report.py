@@ -9,7 +9,7 @@ from bench.bars import Bar, draw
 from bench.plan import CASES, ratios
 from bench.results import Document, Row
 
-__all__ = ["chart", "markdown", "text"]
+__all__ = ["chart", "markdown", "marks", "text"]
 
 _TARGETS = {plan.name: (plan.bound, plan.at_least) for plan in ratios() if plan.bound} | {
     "memory_over_budget_mib": (150.0, False)
@@ -49,12 +49,14 @@ def markdown(document: Document) -> str:
     head = (
         f"Version {document.version}; {facts['rounds']} rounds; {facts['datanodes']} DataNodes behind "
         f"{facts['rate_mb_s']:g} MB/s each; files of {facts['file_mib']} MiB; budget {facts['budget_mib']} MiB; "
-        f"{facts['cpus']} CPUs ({facts['cpu']}), kernel {facts['kernel']}, Python {facts['python']}, "
-        f"Hadoop {facts['hadoop']}, hdfs-native {facts['packages'].get('hdfs-native', '-')}, "
-        f"rclone {facts['rclone'] or 'not built'}; first touch of memory {facts['first_touch_s_per_gib']:g} s/GiB; "
-        f"load {facts['load_15min']}."
+        f"{tables.machine(facts, tables.hdfs(facts))}"
     )
     return tables.markdown(head, _tables(document), document.notes)
+
+
+def marks(_document: Document) -> str:
+    """Between which marks of the docs the tables belong."""
+    return "results"
 
 
 def chart(document: Document, file: Path) -> None:
@@ -64,12 +66,11 @@ def chart(document: Document, file: Path) -> None:
         for name, label in _CHARTED.items()
         if (row := document.row("sequential", name))
     ]
-    if not shown:
-        raise ValueError("this document holds no sequential reads to draw")
     facts = document.environment
     draw(
         file,
         shown,
+        of="sequential reads",
         size=(7.5, 0.45),
         digits=0,
         scale="MB/s, median with lowest and highest round",

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from bench.results import Ratio
 
-__all__ = ["insert", "markdown", "ratio_cells", "text"]
+__all__ = ["hdfs", "insert", "machine", "markdown", "ratio_cells", "text"]
 
 _Cells = Sequence[Sequence[str]]
 
@@ -20,6 +21,20 @@ def markdown(head: str, tables: Sequence[_Cells], notes: Sequence[str]) -> str:
     """The same as Markdown, headed by the facts that the figures rest on."""
     listed = ["\n".join(f"- {note}" for note in notes)] if notes else []
     return "\n\n".join([head, *map(_pipes, tables), *listed]) + "\n"
+
+
+def machine(facts: Mapping[str, Any], with_: str) -> str:
+    """The end of a head: this machine, what was used on it, how slow its memory is and how busy it was."""
+    return (
+        f"{facts['cpus']} CPUs ({facts['cpu']}), kernel {facts['kernel']}, Python {facts['python']}, {with_}; "
+        f"first touch of memory {facts['first_touch_s_per_gib']:g} s/GiB; load {facts['load_15min']}."
+    )
+
+
+def hdfs(facts: Mapping[str, Any]) -> str:
+    """What was used to measure HDFS."""
+    client = facts["packages"].get("hdfs-native", "-")
+    return f"Hadoop {facts['hadoop']}, hdfs-native {client}, rclone {facts['rclone'] or 'not built'}"
 
 
 def insert(page: str, tables: str, name: str = "results") -> str:

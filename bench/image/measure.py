@@ -22,11 +22,13 @@ from bench.image import container, lazy, link, local
 from bench.image.changed import lz4_of_new
 from bench.image.lazy import Host, host
 from bench.image.link import Link, linked
-from bench.image.plan import RATES, Sizes, case, derive, ratios, sum_up
+from bench.image.plan import RATES, Sizes, case, derive, ratios
 from bench.image.recipe import RECIPES, Recipe
 from bench.image.source import Image, Source
 from bench.image.tools import WORK, BenchError, Say, cold, locked, output, remove_tree, run
-from bench.results import Document, Samples
+from bench.ratios import sum_up
+from bench.results import Document
+from bench.rounds import Rounds, how_many, in_turn
 from imagefs.settings import DaemonSettings
 from stripefs.errors import StripefsError
 
@@ -53,17 +55,13 @@ class Options:
         return RECIPES["large" if self.large else "quick" if self.quick else "standard"]
 
 
-@dataclass(slots=True)
-class _Session:
+@dataclass(slots=True, kw_only=True)
+class _Session(Rounds):
     options: Options
     link: Link
     first: Image
     second: Image
     tree: local.Tree
-    rounds: int
-    say: Say
-    samples: Samples = field(default_factory=Samples)
-    notes: list[str] = field(default_factory=list)
     failed: set[str] = field(default_factory=set)
 
     @property
@@ -112,8 +110,15 @@ def measure(options: Options, say: Say, store: Callable[[Document], None]) -> Do
         say("pushing the image to the registry")
         pushed = f"docker://{wire.registry}/bench:{first.reference}"
         run("skopeo", "copy", "--dest-tls-verify=false", first.name, pushed)
-        rounds = options.rounds or (2 if options.quick else 3)
-        session = _Session(options, wire, first, second, tree, rounds, say)
+        session = _Session(
+            rounds=how_many(options.rounds, quick=options.quick),
+            say=say,
+            options=options,
+            link=wire,
+            first=first,
+            second=second,
+            tree=tree,
+        )
         document = Document("image", version(), _environment(session), notes=session.notes)
 
         def keep() -> None:
@@ -192,8 +197,7 @@ def _starts(session: _Session) -> None:
         session.link.set_rate(rate)
         for number in range(session.rounds):
             session.say(f"{case(rate)}, round {number + 1} of {session.rounds}")
-            turn = number % len(_SYSTEMS)
-            for system in _SYSTEMS[turn:] + _SYSTEMS[:turn]:
+            for system in in_turn(_SYSTEMS, number):
                 session.attempt(system, _start, rate, system, number)
             derive(session.samples, rate, number, sizes)
 

@@ -6,13 +6,12 @@ ones: `bound` is the time that no start can beat, `transfer` what the bytes of t
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bench.results import Key, Ratio, Samples, quotients, spread
+from bench.ratios import RatioPlan
+from bench.results import Key, Samples
 
-__all__ = ["CASES", "RATES", "SYSTEMS", "RatioPlan", "Sizes", "case", "derive", "ratios", "sum_up"]
+__all__ = ["CASES", "RATES", "SYSTEMS", "Sizes", "case", "derive", "ratios"]
 
 RATES = (50e6, 20e6)
 CASES = ("start_50", "start_20", "warm", "touched", "build", "second_build", "daemon")
@@ -36,17 +35,6 @@ class Sizes:
 
     whole: int
     ahead: int
-
-
-@dataclass(frozen=True, slots=True)
-class RatioPlan:
-    """`upper / lower`, or without a `lower` the figure itself. `bound` 0 means that it is only reported."""
-
-    name: str
-    upper: Key
-    lower: Key | None
-    bound: float = 0.0
-    at_least: bool = False
 
 
 def case(rate: float) -> str:
@@ -105,28 +93,6 @@ def derive(samples: Samples, rate: float, number: int, sizes: Sizes) -> None:
     samples.add(case(rate), "transfer", number, {"time": sizes.whole / rate})
     if local is not None and sizes.ahead:
         samples.add(case(rate), "bound", number, {"time": max(local, sizes.ahead / rate)})
-
-
-def sum_up(samples: Samples, plans: Sequence[RatioPlan]) -> list[Ratio]:
-    """The ratios that the samples allow.
-
-    Where one side was measured once (a size, say) its median stands in every round of the other.
-    """
-    found = []
-    for plan in plans:
-        upper = samples.get(plan.upper)
-        values = list(upper.values()) if plan.lower is None else quotients(*_matched(upper, samples.get(plan.lower)))
-        if values:
-            found.append(Ratio(plan.name, *spread(values)))
-    return found
-
-
-def _matched(upper: Mapping[int, float], lower: Mapping[int, float]) -> tuple[Mapping[int, float], Mapping[int, float]]:
-    if len(lower) == 1 < len(upper):
-        lower = dict.fromkeys(upper, statistics.median(lower.values()))
-    if len(upper) == 1 < len(lower):
-        upper = dict.fromkeys(lower, statistics.median(upper.values()))
-    return upper, lower
 
 
 def _time(name: str, system: str) -> Key:

@@ -37,14 +37,13 @@ def markdown(document: Document) -> str:
     """The same as Markdown, headed by the facts of image, link and machine."""
     facts = document.environment
     image, local = facts["image"], facts["local"]
+    tools = ", ".join(f"{name} {number}" for name, number in facts["tools"].items())
     links = "; ".join(f"{rate} MB/s set: {said}" for rate, said in facts["link"].items())
     head = (
         f"Version {document.version}; image {image['name']}: {image['compressed_mb']:g} MB compressed in "
         f"{image['layers']} layers, {image['size_mb']:g} MB in {image['files']} files; {facts['rounds']} rounds. "
         f"Link: {links}. Local: {local['device']}, read_ahead_kb {local['read_ahead_kib']}. "
-        f"{facts['cpus']} CPUs ({facts['cpu']}), kernel {facts['kernel']}, Python {facts['python']}, "
-        f"{', '.join(f'{name} {number}' for name, number in facts['tools'].items())}; "
-        f"first touch of memory {facts['first_touch_s_per_gib']:g} s/GiB; load {facts['load_15min']}."
+        f"{tables.machine(facts, tools)}"
     )
     return tables.markdown(head, _tables(document), document.notes)
 
@@ -62,12 +61,11 @@ def chart(document: Document, file: Path) -> None:
         for name, label in SYSTEMS.items()
         if name != "bound" and (row := document.row(case(rate), name, "time"))
     ]
-    if not shown:
-        raise ValueError("this document holds no starts to draw")
     image = document.environment["image"]
     draw(
         file,
         shown,
+        of="starts",
         size=(9, 0.36),
         digits=1,
         scale="seconds until its modules are imported: median, lowest and highest round",

@@ -6,17 +6,15 @@ import fcntl
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.cluster import BenchError, drop_caches
+from bench.cluster import BenchError, Say, drop_caches
 
 __all__ = ["WORK", "BenchError", "Say", "chroot", "cold", "locked", "output", "remove_tree", "run", "timed"]
 
 WORK = Path("~/.cache/bootseer/bench-image").expanduser()
-
-Say = Callable[[str], None]
 
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 

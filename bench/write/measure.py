@@ -9,37 +9,32 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench import peers
-from bench.cluster import BenchError, Cluster, running
+from bench.cluster import BenchError, Cluster, Say, running
 from bench.data import GIB, MIB
 from bench.environment import first_touch, machine, packages, version
-from bench.image.plan import sum_up
-from bench.results import UNITS, Document, Key, Samples
+from bench.ratios import sum_up
+from bench.results import Document, Key, Samples
+from bench.rounds import Options, Rounds, how_many, in_turn
 from bench.write.lab import WriteLab
 from bench.write.plan import BLOCK, CASES, STREAMS, Run, choose, derive, ratios, runs
 from bench.write.warm import facts, warm_up
 
-__all__ = ["Options", "draw", "measure", "sequence"]
+__all__ = ["WriteOptions", "draw", "measure", "sequence"]
 
 CAPPED = 40e6  # bytes a second of each DataNode
 _FAMILIES = ("raw_placed", "raw_native")
 
-Say = Callable[[str], None]
-
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """`cases` empty means all; `rounds` 0 means 2 when quick, else 3; `size` in bytes and `listed` 0: as usual."""
+class WriteOptions(Options):
+    """`size` in bytes and `listed` 0 mean as usual."""
 
-    quick: bool = False
-    cases: tuple[str, ...] = ()
-    rounds: int = 0
-    name: str = "bench"
-    keep: bool = False
     size: int = 0
     listed: int = 0
 
@@ -52,16 +47,7 @@ class Options:
         return self.listed or (1000 if self.quick else 10_000)
 
 
-@dataclass(slots=True)
-class _Session:
-    lab: WriteLab
-    say: Say
-    rounds: int
-    samples: Samples = field(default_factory=Samples)
-    notes: list[str] = field(default_factory=list)
-
-
-def measure(options: Options, say: Say, store: Callable[[Document], None]) -> Document:
+def measure(options: WriteOptions, say: Say, store: Callable[[Document], None]) -> Document:
     """Measure. Hands what there is to `store` after each round, and answers the whole.
 
     Raises BenchError where nothing can be measured; what one system cannot do becomes a note.
@@ -69,7 +55,7 @@ def measure(options: Options, say: Say, store: Callable[[Document], None]) -> Do
     notes: list[str] = []
     rclone = _rclone(options, notes, say)
     chosen = choose(runs(quick=options.quick, rclone=rclone is not None), options.cases)
-    rounds = options.rounds or (2 if options.quick else 3)
+    rounds = how_many(options.rounds, quick=options.quick)
     document = Document("write", version(), {}, notes=notes)
     with (
         tempfile.TemporaryDirectory(prefix="bench-write-") as scratch,
@@ -78,7 +64,7 @@ def measure(options: Options, say: Say, store: Callable[[Document], None]) -> Do
         document.environment = _environment(cluster, options, rounds, rclone)
         lab = WriteLab(cluster, options.file_size, options.files, Path(scratch), rclone)
         lab.prepare()
-        session = _Session(lab, say, rounds, notes=notes)
+        done = Rounds(rounds=rounds, say=say, notes=notes)
         cluster.set_rate(0)  # an instance that was running may still be capped
         warmed = warm_up(lab, say)
         document.environment["warm_up"] = facts(warmed)
@@ -88,9 +74,9 @@ def measure(options: Options, say: Say, store: Callable[[Document], None]) -> Do
         cluster.set_rate(CAPPED)
         for number, turn in sequence(chosen, rounds):
             for one in turn:
-                _measure_one(session, one, number)
-            derive(session.samples, number)
-            draw(session.samples, document)
+                done.take(one.case, one.system, number, partial(lab.measure, one, number))
+            derive(done.samples, number)
+            draw(done.samples, document)
             store(document)
     return document
 
@@ -102,9 +88,7 @@ def sequence(chosen: Sequence[Run], rounds: int) -> list[tuple[int, list[Run]]]:
         for number in range(rounds):
             turn: list[Run] = []
             for case in cases:
-                own = [run for run in chosen if run.case == case]
-                shift = number % len(own) if own else 0
-                turn += [*own[shift:], *own[:shift]]
+                turn += in_turn([run for run in chosen if run.case == case], number)
             if turn:
                 made.append((number, turn))
     return made
@@ -121,19 +105,7 @@ def draw(samples: Samples, document: Document) -> None:
     document.ratios = sum_up(samples, ratios())
 
 
-def _measure_one(session: _Session, one: Run, number: int) -> None:
-    try:
-        values = session.lab.measure(one, number)
-    except BenchError as error:
-        session.notes.append(f"{one.case}, {one.system}: {error}")
-        session.say(session.notes[-1])
-        return
-    session.samples.add(one.case, one.system, number, values)
-    first, value = next(iter(values.items()))
-    session.say(f"round {number + 1}/{session.rounds}  {one.case:12} {one.system:22} {value:8.2f} {UNITS[first]}")
-
-
-def _rclone(options: Options, notes: list[str], say: Say) -> Path | None:
+def _rclone(options: WriteOptions, notes: list[str], say: Say) -> Path | None:
     """rclone's binary; a quick run neither builds nor measures it."""
     if options.quick:
         notes.append("rclone is left out of quick runs")
@@ -145,7 +117,7 @@ def _rclone(options: Options, notes: list[str], say: Say) -> Path | None:
         return None
 
 
-def _environment(cluster: Cluster, options: Options, rounds: int, rclone: Path | None) -> dict[str, Any]:
+def _environment(cluster: Cluster, options: WriteOptions, rounds: int, rclone: Path | None) -> dict[str, Any]:
     """Facts as JSON values; sizes in MiB, rates in MB/s, load as the kernel's average of 15 minutes."""
     return {
         **machine(first_touch()),

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bench.data import MIB
-from bench.image.plan import RatioPlan
+from bench.ratios import RatioPlan
 from bench.results import Key, Samples
 
 __all__ = ["BLOCK", "CASES", "DATANODES", "LAYOUTS", "STREAMS", "SYSTEMS", "Run", "choose", "derive", "ratios", "runs"]

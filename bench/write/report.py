@@ -9,10 +9,7 @@ from bench.bars import Bar, draw
 from bench.results import Document, Row
 from bench.write.plan import CASES, SYSTEMS, ratios
 
-__all__ = ["MARKS", "chart", "markdown", "text"]
-
-MARKS = "results of write"
-"""Between which marks of the docs the tables belong."""
+__all__ = ["chart", "markdown", "marks", "text"]
 
 _TARGETS = {plan.name: (plan.bound, plan.at_least) for plan in ratios() if plan.bound}
 _COLUMNS = {
@@ -39,12 +36,14 @@ def markdown(document: Document) -> str:
         f"Version {document.version}; {facts['rounds']} rounds; {facts['datanodes']} DataNodes behind "
         f"{facts['rate_mb_s']:g} MB/s each; files of {facts['file_mib']} MiB in blocks of {facts['block_mib']} MiB; "
         f"{facts['listed']} files listed; warmed up with {sum(way['gib'] for way in facts['warm_up'].values()):g} GiB; "
-        f"{facts['cpus']} CPUs ({facts['cpu']}), kernel {facts['kernel']}, "
-        f"Python {facts['python']}, Hadoop {facts['hadoop']}, "
-        f"hdfs-native {facts['packages'].get('hdfs-native', '-')}, rclone {facts['rclone'] or 'not built'}; "
-        f"first touch of memory {facts['first_touch_s_per_gib']:g} s/GiB; load {facts['load_15min']}."
+        f"{tables.machine(facts, tables.hdfs(facts))}"
     )
     return tables.markdown(head, _tables(document), document.notes)
+
+
+def marks(_document: Document) -> str:
+    """Between which marks of the docs the tables belong."""
+    return "results of write"
 
 
 def chart(document: Document, file: Path) -> None:
@@ -54,12 +53,11 @@ def chart(document: Document, file: Path) -> None:
         for name, label in SYSTEMS.items()
         if (row := document.row("write", name))
     ]
-    if not shown:
-        raise ValueError("this document holds no writes to draw")
     facts = document.environment
     draw(
         file,
         shown,
+        of="writes",
         size=(7.5, 0.45),
         digits=0,
         scale="MB/s from open to the end of close: median with lowest and highest round",

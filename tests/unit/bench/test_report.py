@@ -9,33 +9,20 @@ import pytest
 from bench import report
 from bench.cli import main
 from bench.results import Document, Ratio, Row
+from tests.unit.bench import documents
 
-FACTS = {
-    "rounds": 3,
-    "datanodes": 8,
-    "rate_mb_s": 40.0,
-    "file_mib": 2048,
-    "budget_mib": 1024,
-    "cpus": 2,
-    "cpu": "some CPU",
-    "kernel": "6.18",
-    "python": "3.11",
-    "hadoop": "3.4.2",
-    "packages": {"hdfs-native": "0.14.7"},
-    "rclone": None,
-    "first_touch_s_per_gib": 0.4,
-    "load_15min": 0.5,
-}
+FACTS = {**documents.ON_HDFS, "budget_mib": 1024}
+
+ROWS = (
+    Row("sequential", "stripefs", "throughput", "MB/s", 220.0, 210.0, 230.0, 3),
+    Row("sequential", "stripefs", "cpu_per_gb", "s/GB", 1.234, 1.0, 1.5, 3),
+    Row("sequential", "single_stream", "throughput", "MB/s", 37.5, 37.0, 38.0, 3),
+    Row("frozen_datanode", "stripefs", "time", "s", 6.5, 6.0, 7.0, 3),
+)
 
 
 def document(*ratios: Ratio) -> Document:
-    rows = [
-        Row("sequential", "stripefs", "throughput", "MB/s", 220.0, 210.0, 230.0, 3),
-        Row("sequential", "stripefs", "cpu_per_gb", "s/GB", 1.234, 1.0, 1.5, 3),
-        Row("sequential", "single_stream", "throughput", "MB/s", 37.5, 37.0, 38.0, 3),
-        Row("frozen_datanode", "stripefs", "time", "s", 6.5, 6.0, 7.0, 3),
-    ]
-    return Document("read", "0.1.0", FACTS, rows, list(ratios), ["rclone is not built: Go is missing"])
+    return documents.document("read", FACTS, ROWS, ratios, "rclone is not built: Go is missing")
 
 
 @pytest.mark.parametrize(
@@ -51,9 +38,7 @@ def document(*ratios: Ratio) -> Document:
     ],
 )
 def test_verdicts_follow_the_targets(ratio: Ratio, verdict: str) -> None:
-    (line,) = [line for line in report.text(document(ratio)).splitlines() if line.startswith(ratio.name)]
-    words = line.split()
-    assert (words[-1] if words[-1] in ("met", "missed") else "") == verdict
+    assert documents.verdict(report.text(document(ratio)), ratio) == verdict
 
 
 def test_markdown_holds_facts_both_tables_and_the_notes() -> None:
@@ -98,7 +83,14 @@ def test_tables_go_between_the_marks_of_a_page_and_replace_older_ones(tmp_path: 
     assert main(["table", str(stored), "--into", str(page)]) == 1
 
 
+def test_a_document_of_no_known_benchmark_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    stored = tmp_path / "other.json"
+    stored.write_text(documents.document("other", FACTS, ROWS).to_json())
+    assert main(["table", str(stored)]) == 1
+    assert "a benchmark 'other', which is not known here" in capsys.readouterr().err
+
+
 def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
-    empty = Document("read", "0", FACTS)
+    empty = documents.document("read", FACTS, [])
     with pytest.raises(ValueError, match="no sequential reads"):
         report.chart(empty, tmp_path / "read.svg")

@@ -15,11 +15,12 @@ from bench.results import UNITS, Document, Key, Ratio, Row, Samples
 from bench.write import measure, program, report
 from bench.write.lab import even_parts, with_property
 from bench.write.listing import look
-from bench.write.measure import Options, draw, sequence
+from bench.write.measure import WriteOptions, draw, sequence
 from bench.write.plan import CASES, LAYOUTS, STREAMS, Run, choose, derive, ratios, runs
 from bench.write.raw import create_query, segments
 from bench.write.source import Source
 from bench.write.warm import facts, since_gain, warm
+from tests.unit.bench import documents
 
 TARGETS = {
     "striped_write_vs_even_limit": (0.75, True),
@@ -35,23 +36,20 @@ TARGETS = {
 }
 
 FACTS = {
-    "kernel": "6.18",
-    "cpu": "some CPU",
-    "cpus": 2,
-    "python": "3.11",
-    "hadoop": "3.4.2",
-    "packages": {"hdfs-native": "0.14.7"},
-    "rclone": None,
-    "first_touch_s_per_gib": 0.4,
-    "load_15min": 0.5,
-    "datanodes": 8,
-    "rate_mb_s": 40.0,
-    "file_mib": 2048,
+    **documents.ON_HDFS,
     "block_mib": 8,
     "listed": 10_000,
-    "rounds": 3,
     "warm_up": {"write native": {"mb_s": [200, 300, 301, 302], "gib": 2.0, "steady": True}},
 }
+
+ROWS = (
+    Row("write", "stripefs:striped", "throughput", "MB/s", 280.0, 270.0, 290.0, 3),
+    Row("write", "stripefs:striped", "close_time", "s", 0.05, 0.04, 0.06, 3),
+    Row("write", "single_stream", "throughput", "MB/s", 37.5, 37.0, 38.0, 3),
+    Row("ls", "stripefs:striped", "time", "s", 1.5, 1.0, 2.0, 3),
+)
+
+MARKS = report.marks(documents.document("write", FACTS, ROWS))
 
 
 def available(key: Key, made: list[Run]) -> bool:
@@ -163,13 +161,7 @@ def test_ratios_are_drawn_from_the_rounds() -> None:
 
 
 def document(*found: Ratio) -> Document:
-    rows = [
-        Row("write", "stripefs:striped", "throughput", "MB/s", 280.0, 270.0, 290.0, 3),
-        Row("write", "stripefs:striped", "close_time", "s", 0.05, 0.04, 0.06, 3),
-        Row("write", "single_stream", "throughput", "MB/s", 37.5, 37.0, 38.0, 3),
-        Row("ls", "stripefs:striped", "time", "s", 1.5, 1.0, 2.0, 3),
-    ]
-    return Document("write", "0.1.0", FACTS, rows, list(found), ["rclone is not built: Go is missing"])
+    return documents.document("write", FACTS, ROWS, found, "rclone is not built: Go is missing")
 
 
 @pytest.mark.parametrize(
@@ -182,15 +174,13 @@ def document(*found: Ratio) -> Document:
     ],
 )
 def test_verdicts_follow_the_targets(ratio: Ratio, verdict: str) -> None:
-    (line,) = [line for line in report.text(document(ratio)).splitlines() if line.startswith(ratio.name)]
-    words = line.split()
-    assert (words[-1] if words[-1] in ("met", "missed") else "") == verdict
+    assert documents.verdict(report.text(document(ratio)), ratio) == verdict
 
 
 def test_tables_go_between_their_marks_and_the_chart_is_drawn(tmp_path: Path) -> None:
     file, page, drawn = tmp_path / "write.json", tmp_path / "page.md", tmp_path / "write.svg"
     file.write_text(document(Ratio("concat_join_share", 0.01, 0.0, 0.02)).to_json())
-    page.write_text(f"# Head\n\n<!-- {report.MARKS} -->\n<!-- end of {report.MARKS} -->\n")
+    page.write_text(f"# Head\n\n<!-- {MARKS} -->\n<!-- end of {MARKS} -->\n")
     assert main(["table", str(file), "--into", str(page), "--chart", str(drawn)]) == 0
     text = page.read_text()
     assert "| concat_join_share | 0.01 | 0 | 0.02 | ≤ 0.02 | met |" in text
@@ -198,12 +188,12 @@ def test_tables_go_between_their_marks_and_the_chart_is_drawn(tmp_path: Path) ->
     assert "warmed up with 2 GiB" in text
     assert "- rclone is not built" in text
     assert "<svg" in drawn.read_text()
-    assert tables.insert(text, report.markdown(document()), report.MARKS).count("concat_join_share") == 0
+    assert tables.insert(text, report.markdown(document()), MARKS).count("concat_join_share") == 0
 
 
 def test_the_docs_have_a_place_for_the_tables() -> None:
     text = (Path(__file__).parents[3] / "docs" / "benchmarks.md").read_text()
-    assert tables.insert(text, "tables", report.MARKS)
+    assert tables.insert(text, "tables", MARKS)
     assert {name for name in TARGETS if f"| `{name}` |" in text} == set(TARGETS)
 
 
@@ -262,9 +252,9 @@ def test_a_property_of_a_site_file_is_changed_alone() -> None:
 
 
 def test_how_much_is_measured() -> None:
-    assert (Options().file_size, Options().files) == (2 << 30, 10_000)
-    assert (Options(quick=True).file_size, Options(quick=True).files) == (256 * MIB, 1000)
-    assert Options(quick=True, size=8 * MIB, listed=5).file_size == 8 * MIB
+    assert (WriteOptions().file_size, WriteOptions().files) == (2 << 30, 10_000)
+    assert (WriteOptions(quick=True).file_size, WriteOptions(quick=True).files) == (256 * MIB, 1000)
+    assert WriteOptions(quick=True, size=8 * MIB, listed=5).file_size == 8 * MIB
     assert measure.CAPPED == 40e6
 
 
