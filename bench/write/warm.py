@@ -2,8 +2,8 @@
 
 Each way of the data is taken again and again until it has stopped getting faster: two runs in a row, since machines are
 shared, that are not 5% faster than the fastest before. At least 6 GiB and at most 12 a way: WebHDFS writes of fresh
-DataNodes stood at 260 MB/s from 2.5 GiB to 3.5, and rose to 370 by 7. The mount has ways of its own, since its many short
-files are other work for a NameNode.
+DataNodes stood at 260 MB/s from 2.5 GiB to 3.5, and rose to 370 by 7. The mount has ways of its own, since its many
+short files are other work for a NameNode.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def warm_up(lab: WriteLab, say: Callable[[str], None]) -> dict[str, Warmed]:
 
 
 def warm(run: Callable[[], float], size: int, least: int = _LEAST, most: int = _MOST) -> Warmed:
-    """Call `run`, which moves `size` bytes and answers MB/s, until it is steady after `least` bytes, or after `most`."""
+    """Call `run`, which moves `size` bytes and answers MB/s, until it is steady after `least` bytes or after `most`."""
     rates: list[float] = []
     while (len(rates) + 1) * size <= most:
         rates.append(run())
