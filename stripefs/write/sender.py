@@ -91,8 +91,13 @@ class Sender:
         if self._nursery is None:
             shipment.end(DraftLost("the mount is being shut down"))
             return
+        shipment.on_cancel = self._look_again
         self._queue.append(shipment)
         self._pump()
+
+    def _look_again(self) -> None:
+        """Something was given up that may wait for a host: not at once, since whoever does so is amid other changes."""
+        trio.lowlevel.current_trio_token().run_sync_soon(self._pump, idempotent=True)
 
     def _pump(self) -> None:
         if self._nursery is None or self._pumping:  # who hears of an end may submit: the loop below comes to that
@@ -178,7 +183,8 @@ class Sender:
         _log.info("%s failed on %s, next try in %.1f s: %s", shown(attempt.path), attempt.host, shipment.delay, error)
         self._pump()  # others may use the host's place meanwhile
         try:
-            await trio.sleep(shipment.delay)
+            with trio.move_on_after(shipment.delay):
+                await shipment.given_up.wait()
         except trio.Cancelled:
             shipment.end(DraftLost("the mount is being shut down"))
             raise

@@ -55,7 +55,7 @@ class Shipment:
     unit: a table of checksums goes behind the bytes when it is not 0 (parts of striped files). place answers the path
     for every try anew, so that a try that was given up cannot harm the next. group: shipments of one group go to
     different hosts as far as there are any. folder is made before, if there is one. on_end is called on
-    trio's thread once `status` or `error` stands.
+    trio's thread once `status` or `error` stands, on_cancel there when it is given up: for its sender.
     """
 
     chunks: Sequence[Buffer]
@@ -66,17 +66,22 @@ class Shipment:
     group: Group = field(default_factory=Group)
     folder: Folder | None = None
     on_end: Callable[[Shipment], None] | None = None
+    on_cancel: Callable[[], None] = lambda: None
 
     number: int = -1
     status: Status | None = None
     error: Exception | None = None
     ended: trio.Event = field(default_factory=trio.Event)
-    cancelled: bool = False
+    given_up: trio.Event = field(default_factory=trio.Event)
     attempt: Attempt | None = None
     first_failure: float | None = None  # trio's clock
     delay: float = 0.0
     stirred: trio.Event = field(default_factory=trio.Event)
     """Set, and replaced by another one, when it has flowed or ended."""
+
+    @property
+    def cancelled(self) -> bool:
+        return self.given_up.is_set()
 
     @property
     def landed(self) -> bool:
@@ -108,9 +113,10 @@ class Shipment:
 
     def cancel(self) -> None:
         """Nobody wants it any more. It ends soon; what it leaves is removed by the sender."""
-        self.cancelled = True
+        self.given_up.set()
         if self.attempt is not None:
             self.attempt.cancel()
+        self.on_cancel()
 
     def end(self, error: Exception | None) -> None:
         self.error = error

@@ -51,6 +51,7 @@ class Stream:
         self._more = trio.Event()
         self._complete = False
         self._cancelled = False
+        self._creating = trio.CancelScope()
         self._ended = trio.Event()
         self._status: Status | None = None
         if shared.nursery is None:
@@ -76,6 +77,7 @@ class Stream:
     def cancel(self) -> None:
         """Nobody wants it any more: what stands of it is removed."""
         self._cancelled = True
+        self._creating.cancel()
         self._more.set()
 
     async def ended(self) -> None:
@@ -87,7 +89,10 @@ class Stream:
         hosts = self._shared.sender.hosts
         host = hosts.begin_file(trio.current_time())
         try:
-            sink = await self._shared.effects.call("creating a file", partial(self._create, host))
+            with self._creating:
+                sink = await self._shared.effects.call("creating a file", partial(self._create, host))
+            if sink is None:
+                return
             await self._copy(sink)
             await self._flow(sink)
             if not self._cancelled:
@@ -109,6 +114,9 @@ class Stream:
         path, _ = self._place()
         store = self._shared.store
         sink = store.create(path, host=host) if store.capabilities.writes else PutSink(store, path)
+        if self._cancelled:  # meanwhile, and nobody waits for this any more
+            sink.abort()
+            raise DraftLost("it was given up before it was begun")
         self.path = path
         return sink
 

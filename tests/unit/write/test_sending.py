@@ -2,15 +2,18 @@
 
 import itertools
 import threading
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
 
-from stripefs.write import Layout
+from stripefs.errors import ServiceDown
+from stripefs.write import DraftLost, Layout
 from stripefs.write.effects import Effects
 from stripefs.write.hosts import PER_HOST
 from stripefs.write.sender import Sender
 from stripefs.write.shipment import Shipment
+from stripefs.write.stream import Stream
 from tests.unit.write.world import DEADLINE, MIB, content, load, save, spread, until, writing
 
 HOSTS = 4
@@ -19,6 +22,45 @@ HOSTS = 4
 @pytest.fixture
 def store(tmp_path):
     return spread(tmp_path)
+
+
+@asynccontextmanager
+async def sending(store, io_timeout=5.0):
+    """A sender that knows the hosts."""
+    made = Sender(store, Effects(store, io_timeout), io_timeout)
+    with trio.fail_after(DEADLINE):
+        async with trio.open_nursery() as nursery:
+            await nursery.start(made.run)
+            await made.look()
+            yield made
+            nursery.cancel_scope.cancel()
+
+
+class Gate:
+    """Nothing is created in `store` before it is `opened`."""
+
+    def __init__(self, store):
+        self._opened, self._create = threading.Event(), store.create
+        store.create = self._gated
+        self.asked = self.done = 0
+
+    def _gated(self, path, **how):
+        self.asked += 1
+        assert self._opened.wait(DEADLINE)
+        try:
+            return self._create(path, **how)
+        finally:
+            self.done += 1
+
+    def open(self):
+        self._opened.set()
+
+
+@pytest.fixture
+def gate(store):
+    made = Gate(store)
+    yield made
+    made.open()
 
 
 async def test_files_in_one_piece_that_stay_open_keep_nobody_out(store):
@@ -36,45 +78,99 @@ async def test_files_in_one_piece_that_stay_open_keep_nobody_out(store):
     assert load(store, b"/open0") == content(MIB)
 
 
-async def test_who_hears_of_an_end_may_send_more(store):
-    """As the budget does: what comes back from a file that was given up lets others' parts be cut and sent."""
-    gate, create = threading.Event(), store.create
+def shipments():
+    """Makes shipments of one byte each."""
     numbers = itertools.count()
-
-    def gated(path, **how):
-        assert gate.wait(DEADLINE)
-        return create(path, **how)
 
     def place():
         number = next(numbers)
         return b"/part%d" % number, number
 
-    def shipment(on_end=None):
-        return Shipment([b"x"], 1, place, on_end=on_end)
+    return lambda on_end=None: Shipment([b"x"], 1, place, on_end=on_end)
+
+
+async def test_who_hears_of_an_end_may_send_more(store, gate):
+    """As the budget does: what comes back from a file that was given up lets others' parts be cut and sent."""
+    shipment, others = shipments(), []
 
     def send_another(_):
         others.append(shipment())
         sender.submit(others[-1])
 
-    store.create = gated
-    sender = Sender(store, Effects(store, 5.0), 5.0)
-    others = []
-    with trio.fail_after(DEADLINE):
-        async with trio.open_nursery() as nursery:
-            await nursery.start(sender.run)
-            await sender.look()
-            first = [shipment() for _ in range(HOSTS * PER_HOST)]
-            given_up = [shipment(send_another) for _ in range(5)]
-            for each in [*first, *given_up]:
-                sender.submit(each)
-            assert sender.waiting == len(given_up)
-            for each in given_up:
-                each.cancel()
-            gate.set()
-            for each in [*first, *given_up]:
-                await each.ended.wait()
-            await until(lambda: len(others) == len(given_up) and all(each.landed for each in others))
-            assert all(each.landed for each in first)
-            assert not any(each.landed for each in given_up)
-            assert (sender.flying, sender.waiting) == (0, 0)
-            nursery.cancel_scope.cancel()
+    async with sending(store) as sender:
+        first = [shipment() for _ in range(HOSTS * PER_HOST)]
+        given_up = [shipment(send_another) for _ in range(5)]
+        for each in [*first, *given_up]:
+            sender.submit(each)
+        assert sender.waiting == len(given_up)
+        for each in given_up:
+            each.cancel()
+        gate.open()
+        for each in [*first, *given_up]:
+            await each.ended.wait()
+        await until(lambda: len(others) == len(given_up) and all(each.landed for each in others))
+        assert all(each.landed for each in first)
+        assert not any(each.landed for each in given_up)
+        assert (sender.flying, sender.waiting) == (0, 0)
+
+
+async def test_what_waits_for_a_host_ends_when_it_is_given_up(store, gate):
+    """Though no host has a place, and nothing else is sent or ends."""
+    shipment = shipments()
+    async with sending(store) as sender:
+        first, given_up = [shipment() for _ in range(HOSTS * PER_HOST)], [shipment() for _ in range(5)]
+        for each in [*first, *given_up]:
+            sender.submit(each)
+        for each in given_up:
+            each.cancel()
+            assert not each.ended.is_set()  # who gives up may be amid changes that an end would disturb
+        for each in given_up:
+            await each.ended.wait()
+            assert isinstance(each.error, DraftLost)
+        assert (sender.flying, sender.waiting) == (len(first), 0)
+        gate.open()
+
+
+async def test_what_waits_for_its_next_try_ends_when_it_is_given_up(store, monkeypatch):
+    monkeypatch.setattr("stripefs.write.sender._FIRST_DELAY", 1e6)
+    monkeypatch.setattr("stripefs.write.sender._LONGEST_DELAY", 1e6)
+
+    def refused(path, **how):
+        raise ServiceDown("away")
+
+    store.create = refused
+    async with sending(store, io_timeout=1e9) as sender:
+        given_up = shipments()()
+        sender.submit(given_up)
+        await until(lambda: sender.retries == 1)
+        given_up.cancel()
+        await given_up.ended.wait()
+        assert (sender.flying, sender.waiting) == (0, 0)
+
+
+async def test_a_file_in_one_piece_that_is_not_begun_ends_when_it_is_given_up(store, tmp_path, gate):
+    """Should it be begun after all nothing of it stays."""
+    async with writing(store) as drafts:
+        stream = Stream(drafts._shared, lambda: (b"/hidden", 0), None, lambda size: None, lambda error: None)
+        await until(lambda: gate.asked == 1)
+        stream.cancel()
+        await stream.ended()
+        gate.open()
+        await until(lambda: gate.done == 1)
+        await until(lambda: not (tmp_path / "hidden").exists())
+
+
+async def test_a_draft_behind_others_is_given_up(store, gate):
+    async with writing(store, layout=Layout.STRIPED) as drafts:
+        first = await drafts.begin(b"/first", replacing=None)
+        await first.write(0, content(8 * MIB))
+        await until(lambda: drafts.status()["parts_under_way"] == HOSTS * PER_HOST)
+        waiting = drafts.status()["parts_waiting"]
+        second = await drafts.begin(b"/second", replacing=None)
+        await second.write(0, content(MIB))
+        assert drafts.status()["parts_waiting"] > waiting
+        await second.abandon()
+        assert drafts.status()["parts_waiting"] == waiting
+        gate.open()
+        await first.publish(final=True)
+    assert load(store, b"/first") == content(8 * MIB)
