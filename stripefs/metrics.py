@@ -3,9 +3,9 @@
 `METRICS` declares each once: docs/metrics.md and the page come from it. A metric looks its values up in the status of
 a mount, the same dictionary that `stripefs status --json` prints (docs/cli.md); what a status lacks is left out.
 
-Units are base units. The counters of `requests` go on when a worker is replaced, those of `reader` start over, as
-Prometheus expects of a restart. No label holds a path. The text is written here because the format is a screenful and
-the client library takes 48 ms to import; a test reads the text back with that library.
+Units are base units. The counters of `requests` go on when a worker is replaced, those of `reader` and `writer` start
+over, as Prometheus expects of a restart. No label holds a path. The text is written here because the format is a
+screenful and the client library takes 48 ms to import; a test reads the text back with that library.
 """
 
 from __future__ import annotations
@@ -43,8 +43,17 @@ def at(*keys: str, label: str = "") -> Callable[[Status], Values]:
     return values
 
 
-def _hosts(figure: Callable[[Mapping[str, Any]], float]) -> Callable[[Status], Values]:
-    return lambda status: [(host["name"], figure(host)) for host in status.get("reader", {}).get("hosts", ())]
+def _hosts(who: str, figure: Callable[[Mapping[str, Any]], float]) -> Callable[[Status], Values]:
+    return lambda status: [(host["name"], figure(host)) for host in status.get(who, {}).get("hosts", ())]
+
+
+def _errors(who: str, which: str) -> Callable[[Status], Values]:
+    return lambda status: sorted(status.get(who, {}).get(which, {}).items())
+
+
+def _lost(status: Status) -> Values:
+    """Without a label, so that it stands at 0 before the first one and no alert misses that."""
+    return [("", sum(status["writer"]["lost"].values()))] if "lost" in status.get("writer", {}) else []
 
 
 METRICS: tuple[Metric, ...] = (
@@ -79,7 +88,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("stripefs_dropped_ranges_total", "counter", "Read-ahead given up for want of memory.",
            at("reader", "dropped")),
     Metric("stripefs_store_errors_total", "counter", "Failed attempts by error.",
-           lambda status: sorted(status.get("reader", {}).get("errors", {}).items()), "error"),
+           _errors("reader", "errors"), "error"),
     Metric("stripefs_in_flight", "gauge", "Reads under way at the store.", at("reader", "in_flight")),
     Metric("stripefs_range_size_bytes", "gauge", "Size of one read from the store at present.",
            at("reader", "range_size")),
@@ -88,13 +97,48 @@ METRICS: tuple[Metric, ...] = (
     Metric("stripefs_memory_peak_bytes", "gauge", "Most memory for data that was in use at once.",
            at("reader", "memory", "peak")),
     Metric("stripefs_host_read_bytes_total", "counter", "Bytes that came from one data host.",
-           _hosts(lambda host: host["bytes"]), "host"),
+           _hosts("reader", lambda host: host["bytes"]), "host"),
     Metric("stripefs_host_errors_total", "counter", "Failed attempts at one data host.",
-           _hosts(lambda host: host["errors"]), "host"),
+           _hosts("reader", lambda host: host["errors"]), "host"),
     Metric("stripefs_host_in_flight", "gauge", "Reads under way at one data host.",
-           _hosts(lambda host: host["in_flight"]), "host"),
+           _hosts("reader", lambda host: host["in_flight"]), "host"),
     Metric("stripefs_host_avoided", "gauge", "1 while a data host is avoided after a failure.",
-           _hosts(lambda host: 1 if host["avoided_seconds"] > 0 else 0), "host"),
+           _hosts("reader", lambda host: 1 if host["avoided_seconds"] > 0 else 0), "host"),
+    Metric("stripefs_written_bytes_total", "counter", "Bytes that programs wrote.", at("requests", "written_bytes")),
+    Metric("stripefs_sent_bytes_total", "counter", "Bytes of parts and files that the store has taken.",
+           at("writer", "sent_bytes")),
+    Metric("stripefs_write_files", "gauge", "Files that are being written.", at("writer", "files")),
+    Metric("stripefs_write_memory_budget_bytes", "gauge", "Most memory for data on its way to the store.",
+           at("writer", "memory_limit_bytes")),
+    Metric("stripefs_write_memory_used_bytes", "gauge", "Memory for data on its way to the store in use.",
+           at("writer", "memory_bytes")),
+    Metric("stripefs_write_memory_waits_total", "counter", "Writes that waited for memory.",
+           at("writer", "memory_waits")),
+    Metric("stripefs_write_memory_wait_seconds_total", "counter", "Time that those waited.",
+           at("writer", "memory_waited_seconds")),
+    Metric("stripefs_parts_in_flight", "gauge", "Parts on their way to the store.", at("writer", "parts_under_way")),
+    Metric("stripefs_parts_waiting", "gauge", "Parts that wait for a data host.", at("writer", "parts_waiting")),
+    Metric("stripefs_write_retries_total", "counter", "Attempts to write after a failed one.", at("writer", "retries")),
+    Metric("stripefs_write_errors_total", "counter", "Failed attempts to write by error.",
+           _errors("writer", "errors"), "error"),
+    Metric("stripefs_lost_writes_total", "counter",
+           "Times that what was written could not be kept, made durable or published.", _lost),
+    Metric("stripefs_published_versions_total", "counter", "Versions of files that were published.",
+           at("writer", "published_versions")),
+    Metric("stripefs_buried_versions", "gauge", "Replaced striped versions that are kept for their readers.",
+           at("writer", "buried_versions")),
+    Metric("stripefs_staging_limit_bytes", "gauge", "Most room for staged files on local disk.",
+           at("writer", "staging_size")),
+    Metric("stripefs_staging_used_bytes", "gauge", "Room that staged files take, of all mounts that share the folder.",
+           at("writer", "staged_bytes")),
+    Metric("stripefs_host_sent_bytes_total", "counter", "Bytes that one data host has taken.",
+           _hosts("writer", lambda host: host["bytes"]), "host"),
+    Metric("stripefs_host_send_errors_total", "counter", "Parts that failed at one data host.",
+           _hosts("writer", lambda host: host["errors"]), "host"),
+    Metric("stripefs_host_parts_in_flight", "gauge", "Parts on their way to one data host.",
+           _hosts("writer", lambda host: host["parts"]), "host"),
+    Metric("stripefs_host_send_avoided", "gauge", "1 while no part is sent to a data host after a failure.",
+           _hosts("writer", lambda host: 1 if host["avoided_seconds"] > 0 else 0), "host"),
 )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Sizes, rates and durations as people write them: `8MiB`, `40MB/s`, `90s`; paths as they read them."""
+"""Sizes, rates and durations as people write them: `8MiB`, `40MB/s`, `90s`; paths and rates as they read them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from stripefs.errors import ConfigError
 
-__all__ = ["format_size", "parse_duration", "parse_rate", "parse_size", "shown"]
+__all__ = ["Pace", "format_size", "parse_duration", "parse_rate", "parse_size", "shown"]
 
 _SIZES: dict[str, int] = {
     "": 1,
@@ -43,6 +43,23 @@ def format_size(size: float) -> str:
             break
         size /= 1024
     return f"{size:.0f} {unit}" if size >= 100 or size == int(size) else f"{size:.1f} {unit}"
+
+
+class Pace:
+    """How fast a count grows; `rate` is what it gains a second."""
+
+    def __init__(self) -> None:
+        self.rate = 0.0
+        self._last = (0.0, 0)
+
+    def tick(self, now: float, count: int) -> None:
+        """`count` is what it has come to at the time `now`, in seconds. To be told about every second."""
+        then, before = self._last
+        if then:
+            # Half of the old value: a figure that a person can read while it follows the last few seconds.
+            self.rate = (self.rate + (count - before) / (now - then)) / 2
+            self.rate = 0.0 if self.rate < 1 else self.rate
+        self._last = (now, count)
 
 
 def shown(path: bytes) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -20,6 +20,9 @@ from stripefs.mount.mounting import FSTYPE
 from stripefs.units import format_size
 
 __all__ = ["command", "describe"]
+
+_MOST = 10
+"""Files shown of those that are read, and of those that are written; --json has all."""
 
 
 @click.command("status", cls=SettingsCommand)
@@ -78,7 +81,7 @@ def describe(status: Mapping[str, Any]) -> str:
     """One mount for people; only what its status holds."""
     if "error" in status:
         return table([("mount", status["mountpoint"]), ("error", f"{status['error']}; {status['hint']}".rstrip("; "))])
-    reader, requests = status.get("reader", {}), status.get("requests", {})
+    reader, requests, writer = (status.get(name, {}) for name in ("reader", "requests", "writer"))
     text = table(
         [
             ("mount", f"{status['source']} on {status['mountpoint']}"),
@@ -87,9 +90,11 @@ def describe(status: Mapping[str, Any]) -> str:
             ("kernel", ", ".join(_tuning(status.get("kernel", {})))),
             ("served", _served(reader, requests)),
             *_reading(reader),
+            *_writing(writer, requests),
         ]
     )
-    return "\n".join(part for part in (text, _files(reader), _hosts(reader)) if part)
+    tables = (_files(reader), _hosts(reader), _drafts(writer), _send_hosts(writer))
+    return "\n".join(part for part in (text, *tables) if part)
 
 
 def _worker(status: Mapping[str, Any]) -> str:
@@ -126,7 +131,6 @@ def _reading(reader: Mapping[str, Any]) -> list[tuple[str, str]]:
     if not reader:
         return []
     memory = reader["memory"]
-    errors = ", ".join(f"{count} {name}" for name, count in sorted(reader["errors"].items()))
     return [
         (
             "memory",
@@ -135,18 +139,67 @@ def _reading(reader: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("under way", f"{reader['in_flight']} of {reader['threads']} reads of {format_size(reader['range_size'])}"),
         ("hedges", f"{reader['hedges']}, of which {reader['hedge_wins']} came first; {reader['retries']} retries"),
         ("wasted", f"{format_size(reader['bytes_wasted'])} of {format_size(reader['bytes_fetched'])} fetched"),
-        ("errors", errors or "none"),
+        ("errors", _counts(reader["errors"]) or "none"),
     ]
 
 
-def _files(reader: Mapping[str, Any], most: int = 10) -> str:
+def _writing(writer: Mapping[str, Any], requests: Mapping[str, Any]) -> list[tuple[str, str]]:
+    if not writer:
+        return []
+    used, limit = format_size(writer["memory_bytes"]), format_size(writer["memory_limit_bytes"])
+    waits = f", {writer['memory_waits']} writes waited {duration(writer['memory_waited_seconds'])} in all"
+    buried = writer["buried_versions"]
+    kept = f"; {_some(buried, 'replaced one')} kept for readers" if buried else ""
+    sent = f"{writer['parts_under_way']} under way, {writer['parts_waiting']} wait for a host"
+    rows = [
+        (
+            "written",
+            f"{rate(writer['throughput'])} now, {format_size(requests.get('written_bytes', 0))} so far, "
+            f"{format_size(writer['sent_bytes'])} sent; {_some(writer['files'], 'file')} open",
+        ),
+        ("write memory", f"{used} of {limit}{waits if writer['memory_waits'] else ''}"),
+        ("parts", f"{sent}; {_some(writer['retries'], 'retry', 'retries')}"),
+        ("published", f"{_some(writer['published_versions'], 'version')}{kept}"),
+        ("write errors", _counts(writer["errors"]) or "none"),
+        ("lost", _counts(writer["lost"])),
+    ]
+    if "staged_bytes" in writer:
+        rows.append(("staged", f"{format_size(writer['staged_bytes'])} of {format_size(writer['staging_size'])}"))
+    if (last := writer["last_error"]) is not None:
+        rows.append(("last error", f"{duration(max(0.0, time.time() - last['at']))} ago: {last['message']}"))
+    return rows
+
+
+def _counts(errors: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {name}" for name, count in sorted(errors.items()))
+
+
+def _some(count: int, one: str, more: str = "") -> str:
+    return f"{count} {one if count == 1 else more or one + 's'}"
+
+
+def _files(reader: Mapping[str, Any]) -> str:
     rows = [
         (file["path"], format_size(file["length"]), format_size(cursor["position"]), format_size(cursor["window"]))
         for file in reader.get("files", ())
         for cursor in file["cursors"]
     ]
-    more = [(f"and {len(rows) - most} more", "", "", "")] if len(rows) > most else []
-    return "\n" + columns(("file", "length", "position", "window"), rows[:most] + more) if rows else ""
+    return _first(("file", "length", "position", "window"), rows)
+
+
+def _drafts(writer: Mapping[str, Any]) -> str:
+    rows = [
+        (draft["path"], draft["layout"] or "not settled", format_size(draft["length"]), format_size(draft["memory"]))
+        for draft in writer.get("drafts", ())
+    ]
+    return _first(("file being written", "layout", "length", "in memory"), rows)
+
+
+def _first(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """A table of a few rows, and how many more there are."""
+    left_out = len(rows) - _MOST
+    more = [(f"and {left_out} more", *("",) * (len(heads) - 1))] if left_out > 0 else []
+    return "\n" + columns(heads, [*rows[:_MOST], *more]) if rows else ""
 
 
 def _hosts(reader: Mapping[str, Any]) -> str:
@@ -156,8 +209,28 @@ def _hosts(reader: Mapping[str, Any]) -> str:
             str(host["in_flight"]),
             format_size(host["bytes"]),
             str(host["errors"]),
-            f"{host['avoided_seconds']:.0f} s: {host['reason']}" if host["avoided_seconds"] > 0 else "",
+            _avoided(host),
         )
         for host in reader.get("hosts", ())
     ]
     return "\n" + columns(("data host", "under way", "read", "errors", "avoided"), rows) if rows else ""
+
+
+def _send_hosts(writer: Mapping[str, Any]) -> str:
+    rows = [
+        (
+            host["name"] or "(chosen by the store)",
+            str(host["parts"]),
+            str(host["files"]),
+            format_size(host["bytes"]),
+            str(host["errors"]),
+            _avoided(host),
+        )
+        for host in writer.get("hosts", ())
+    ]
+    used = writer.get("sent_bytes") or writer.get("errors")
+    return "\n" + columns(("data host", "parts", "files", "sent", "errors", "avoided"), rows) if rows and used else ""
+
+
+def _avoided(host: Mapping[str, Any]) -> str:
+    return f"{host['avoided_seconds']:.0f} s: {host['reason']}" if host["avoided_seconds"] > 0 else ""

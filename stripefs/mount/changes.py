@@ -137,6 +137,7 @@ class WritingOperations(TreeOperations):
     @handler
     async def write(self, fh: FileHandleT, off: int, buf: bytes) -> int:
         await self._writable.write(fh, off, buf)
+        self._board.count(written_bytes=len(buf))
         return len(buf)
 
     @handler

@@ -2,7 +2,7 @@
 
 The supervisor makes three memfds and keeps them; each worker inherits them.
 
-The *board* is one shared page: answered u64, failed u64, read bytes u64, active slot u8.
+The *board* is one shared page: answered u64, failed u64, read bytes u64, active slot u8; from 32 on written bytes u64.
 
 The *journal* is a sequence of frames in the active one of two slots. A frame is length u32, CRC-32 of the payload u32,
 payload. A worker may be killed at any instruction: a frame whose length or checksum does not fit ends the journal, and
@@ -22,6 +22,8 @@ __all__ = ["Board", "MemoryJournal", "make_memory"]
 
 _COUNTERS = struct.Struct("<QQQ")
 _SLOT_AT = _COUNTERS.size
+_WRITTEN = struct.Struct("<Q")
+_WRITTEN_AT = 32  # behind what workers of versions that did not write know
 _FRAME = struct.Struct("<II")
 
 _SMALLEST = 1 << 20
@@ -41,17 +43,22 @@ class Board:
     def __init__(self, descriptor: int) -> None:
         self._page = mmap.mmap(descriptor, mmap.PAGESIZE)
         self._answered, self._failed, self._bytes = _COUNTERS.unpack_from(self._page)
+        (self._written,) = _WRITTEN.unpack_from(self._page, _WRITTEN_AT)
 
-    def count(self, *, answered: int = 0, failed: int = 0, read_bytes: int = 0) -> None:
-        """Add to the counters. For the one worker that writes."""
+    def count(self, *, answered: int = 0, failed: int = 0, read_bytes: int = 0, written_bytes: int = 0) -> None:
+        """Add to the counters. For the one worker that writes them."""
         self._answered += answered
         self._failed += failed
         self._bytes += read_bytes
         _COUNTERS.pack_into(self._page, 0, self._answered, self._failed, self._bytes)
+        if written_bytes:
+            self._written += written_bytes
+            _WRITTEN.pack_into(self._page, _WRITTEN_AT, self._written)
 
     def read(self) -> dict[str, int]:
         answered, failed, read_bytes = _COUNTERS.unpack_from(self._page)
-        return {"answered": answered, "failed": failed, "read_bytes": read_bytes}
+        (written_bytes,) = _WRITTEN.unpack_from(self._page, _WRITTEN_AT)
+        return {"answered": answered, "failed": failed, "read_bytes": read_bytes, "written_bytes": written_bytes}
 
     @property
     def slot(self) -> int:

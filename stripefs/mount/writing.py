@@ -40,7 +40,8 @@ class Writing:
             self._staging = Staging(wanted.staging, wanted.staging_size, settings.mount.mountpoint)
 
     def status(self) -> dict[str, Any]:
-        staged = {"staged_bytes": self._staging.used} if self._staging is not None else {}
+        staging = self._staging
+        staged = {"staged_bytes": staging.used, "staging_size": staging.size} if staging is not None else {}
         return {**self._drafts.status(), **staged, "buried_versions": len(self._graves)}
 
     async def run(

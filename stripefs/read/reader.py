@@ -21,7 +21,7 @@ from stripefs.read.opening import Opener
 from stripefs.read.policy import Attempt, FilePlan, Limits, Planner, Range, State
 from stripefs.settings import ReadSettings, default_budget
 from stripefs.store.base import Block, Buffer, Handle, Identity, Status, Store
-from stripefs.units import shown
+from stripefs.units import Pace, shown
 
 __all__ = ["OpenFile", "Reader"]
 
@@ -92,7 +92,7 @@ class Reader:
             "bytes_read": self.figures.bytes_read,
             "bytes_fetched": planner.bytes_fetched,
             "bytes_wasted": planner.bytes_wasted,
-            "throughput": self.figures.rate,
+            "throughput": self.figures.pace.rate,
             "starved": planner.starved,
             "waited_seconds": self.figures.waited,
             "hedges": planner.hedges,
@@ -194,7 +194,7 @@ class Reader:
             self._start(self.planner.overdue(now))
             if now >= next_tick:
                 self.planner.tick(now)
-                self.figures.tick(now)
+                self.figures.pace.tick(now, self.figures.bytes_read)
                 next_tick = now + TICK_EVERY
             self.pump()
             await trio.sleep(WATCH_EVERY)
@@ -218,16 +218,7 @@ class Figures:
         self.bytes_read = 0
         self.waited = 0.0
         self.errors: dict[str, int] = {}
-        self.rate = 0.0
-        self._last = (0.0, 0)
-
-    def tick(self, now: float) -> None:
-        then, bytes_then = self._last
-        if then:
-            # Half of the old value: a figure that a person can read while it follows the last few seconds.
-            self.rate = (self.rate + (self.bytes_read - bytes_then) / (now - then)) / 2
-            self.rate = 0.0 if self.rate < 1 else self.rate
-        self._last = (now, self.bytes_read)
+        self.pace = Pace()
 
 
 class OpenFile:

@@ -80,6 +80,8 @@ class Budget:
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.waits = 0
+        self.waited = 0.0
+        """Seconds, of all waits that are over."""
         self.used = 0
         self._accounts: list[Account] = []
         self._queue: deque[_Waiter] = deque()
@@ -106,6 +108,7 @@ class Budget:
         waiter = _Waiter(account, size)
         self._queue.append(waiter)
         self.waits += 1
+        began = trio.current_time()
         try:
             self.serve()
             await waiter.ready.wait()
@@ -117,6 +120,8 @@ class Budget:
                 self._queue.remove(waiter)
             self.serve()
             raise
+        finally:
+            self.waited += trio.current_time() - began
         if not waiter.served:
             raise DraftLost("the file is no longer being written")
         account.granted -= size

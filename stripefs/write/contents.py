@@ -12,8 +12,9 @@ from collections.abc import Iterator
 
 import trio
 
-from stripefs.errors import StoreError
+from stripefs.errors import StoreError, StripefsError
 from stripefs.store.base import Buffer
+from stripefs.units import shown
 from stripefs.write.names import Names
 from stripefs.write.policy import Layout, Shape, concat_shape, striped_shape
 from stripefs.write.refusals import DraftLost
@@ -163,6 +164,12 @@ class Contents:
     def fail(self, error: Exception) -> None:
         """The file cannot become what was written: the first reason stays, and nothing more is sent."""
         if self.failure is None:
+            self._shared.figures.lose(shown(self._names.path), error)
+            self.give_up(error)
+
+    def give_up(self, error: Exception) -> None:
+        """As `fail`, where that is wanted."""
+        if self.failure is None:
             self.failure = error
             for shipment in list(self._under_way):
                 shipment.cancel()
@@ -176,6 +183,16 @@ class Contents:
             yield
         except trio.Cancelled:
             self.fail(DraftLost("what made it durable was cut off"))
+            raise
+
+    @contextlib.contextmanager
+    def counted(self) -> Iterator[None]:
+        """Around what a writer asks for: its errors are counted, also those that may be gone when it asks again."""
+        try:
+            yield
+        except StripefsError as error:
+            if self.failure is None:  # else it was counted with that
+                self._shared.figures.lose(shown(self._names.path), error)
             raise
 
     async def flowed(self) -> None:

@@ -113,6 +113,11 @@ class Draft:
         return self._publisher.published if not self._fresh else None
 
     @property
+    def held(self) -> int:
+        """Bytes in memory."""
+        return self._contents.account.held
+
+    @property
     def layout(self) -> Layout | None:
         """None until enough is written to decide (files below `policy.small` are plain)."""
         return self._contents.layout
@@ -151,6 +156,7 @@ class Draft:
                     contents.account.drop(len(piece))
                     raise contents.failure
                 contents.add(piece)
+                self._shared.figures.taken += len(piece)
                 contents.account.settled()
 
     async def read(self, offset: int, size: int) -> bytes:
@@ -192,7 +198,8 @@ class Draft:
         async with self._turn:
             self._check()
             if self.dirty and not self.detached:
-                await self._publisher.record()
+                with self._contents.counted():
+                    await self._publisher.record()
 
     # -- publishing --------------------------------------------------------------------------------------------------
 
@@ -222,14 +229,11 @@ class Draft:
         published = self._publisher.published
         if not self.dirty and published is not None:
             return published
-        if self._lease is not None:
-            await self._shared.effects.call("looking whether the lock is held", self._lease.ensure)
-        replaced, self._replaced = self._replaced, None
-        try:
-            status = await self._publisher.publish(replaced)
-        except BaseException:
-            self._replaced = replaced
-            raise
+        with self._contents.counted():
+            if self._lease is not None:
+                await self._shared.effects.call("looking whether the lock is held", self._lease.ensure)
+            status = await self._publisher.publish(self._replaced)
+        self._replaced = None
         self._fresh, self._durable = False, self.length
         # What is written from now on has a time of its own.
         publisher = self._publisher
@@ -242,7 +246,7 @@ class Draft:
             if self._closed:
                 raise DraftLost(f"{self.path!r} is no longer being written")
             old, contents = self._publisher, self._contents
-            contents.fail(DraftLost(f"{self.path!r} was being begun anew"))  # so it stays if this is cut off
+            contents.give_up(DraftLost(f"{self.path!r} was being begun anew"))  # so it stays if this is cut off
             rubbish, folder = await self._rubbish(), self._names.folder
             self._replaced = self._replaced or old.manifest
             self._names.anew()

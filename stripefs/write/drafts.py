@@ -12,6 +12,7 @@ import trio
 from stripefs.errors import Busy, StoreError, Unsupported
 from stripefs.layout.hidden import new_version
 from stripefs.store.base import Attributes, Identity, Store
+from stripefs.units import shown
 from stripefs.write.draft import Draft
 from stripefs.write.lease import RENEW, Lease, living, take
 from stripefs.write.names import Names
@@ -172,18 +173,34 @@ class Drafts:
         self._drafts[draft.path] = draft
 
     def status(self) -> dict[str, object]:
-        """Figures for `status` and metrics: files open, bytes of memory used, sends under way, retries."""
+        """Figures for `status` and metrics: sizes in bytes, times in seconds, counts since the start."""
         shared = self._shared
+        figures, hosts = shared.figures, shared.sender.hosts
         return {
             "files": len(self._all),
+            "drafts": [
+                {
+                    "path": shown(draft.path),
+                    "layout": draft.layout.value if draft.layout is not None else "",
+                    "length": draft.length,
+                    "memory": draft.held,
+                }
+                for draft in self._all
+            ],
+            "throughput": figures.pace.rate,
             "memory_bytes": shared.budget.used,
             "memory_limit_bytes": shared.budget.limit,
             "memory_waits": shared.budget.waits,
+            "memory_waited_seconds": shared.budget.waited,
             "parts_under_way": shared.sender.flying,
             "parts_waiting": shared.sender.waiting,
-            "sent_bytes": shared.sender.sent_bytes,
+            "sent_bytes": hosts.kept_bytes,
             "retries": shared.sender.retries + shared.effects.retries,
-            "resting_hosts": shared.sender.hosts.resting(trio.current_time()),
+            "published_versions": figures.published,
+            "errors": dict(figures.errors),
+            "lost": dict(figures.lost),
+            "last_error": figures.last_error,
+            "hosts": hosts.snapshot(trio.current_time()),
         }
 
     async def aclose(self) -> None:

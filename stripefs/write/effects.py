@@ -15,10 +15,11 @@ from typing import TypeVar
 
 import trio
 
-from stripefs.errors import NotFound, ServiceDown, StoreError
+from stripefs.errors import NotFound, ServiceDown, StoreError, Transient
 from stripefs.retry import persist
 from stripefs.store.base import Attributes, Sink, Status, Store
 from stripefs.units import shown
+from stripefs.write.figures import Figures
 
 __all__ = ["Effects"]
 
@@ -42,6 +43,7 @@ class Effects:
         self.store = store
         self.timeout = timeout
         self.retries = 0
+        self.figures = Figures()
         self._limiter = trio.CapacityLimiter(THREADS)
 
     async def call(self, what: str, function: Callable[[], _T], repeat: Callable[[], _T] | None = None) -> _T:
@@ -49,7 +51,11 @@ class Effects:
         tries = itertools.chain((function,), itertools.repeat(repeat or function))
 
         async def attempt() -> _T:
-            return await trio.to_thread.run_sync(next(tries), abandon_on_cancel=True, limiter=self._limiter)
+            try:
+                return await trio.to_thread.run_sync(next(tries), abandon_on_cancel=True, limiter=self._limiter)
+            except Transient as error:
+                self.figures.failed(what, error)
+                raise
 
         return await persist(what, attempt, self.timeout, self._retried)
 

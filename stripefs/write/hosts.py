@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
+from typing import Any
 
 from stripefs.store.base import Host
 
@@ -29,6 +30,7 @@ LONGEST_REST = 300.0
 class _Rest:
     begin: float
     length: float
+    reason: str
 
     @property
     def end(self) -> float:
@@ -47,6 +49,8 @@ class SendHosts:
         self._busy: Counter[str] = Counter()
         self._files: Counter[str] = Counter()
         self._sent: Counter[str] = Counter()
+        self._kept: Counter[str] = Counter()
+        self._errors: Counter[str] = Counter()
         self._rests: dict[str, _Rest] = {}
 
     @property
@@ -58,6 +62,11 @@ class SendHosts:
     def at_once(self) -> int:
         """Parts that can be under way at once."""
         return PER_HOST * len(self._live) if self._live else ANYWHERE_AT_ONCE
+
+    @property
+    def kept_bytes(self) -> int:
+        """What all hosts have taken so far."""
+        return self._kept.total()
 
     def known(self, hosts: Sequence[Host]) -> None:
         self._live = [host.name for host in hosts if host.live]
@@ -95,17 +104,37 @@ class SendHosts:
     def done(self, host: str) -> None:
         self._busy[host] -= 1
 
-    def succeeded(self, host: str) -> None:
+    def succeeded(self, host: str, size: int) -> None:
+        """It has a part of `size` bytes."""
         self._rests.pop(host, None)
+        self.took(host, size)
 
-    def failed(self, host: str, now: float, began: float) -> bool:
+    def took(self, host: str, size: int) -> None:
+        """It was handed `size` bytes of a file in one piece, or has them as a part."""
+        self._kept[host] += size
+
+    def failed(self, host: str, now: float, began: float, reason: str) -> bool:
         """A part that was begun at `began` failed there. False when that tells no more than another one's failure."""
+        self._errors[host] += 1
         before = self._rests.get(host)
         if before is not None and began <= before.begin:
             return False
         if host != ANYWHERE:
-            self._rests[host] = _Rest(now, min(LONGEST_REST, 2 * before.length) if before is not None else FIRST_REST)
+            length = min(LONGEST_REST, 2 * before.length) if before is not None else FIRST_REST
+            self._rests[host] = _Rest(now, length, reason)
         return True
 
-    def resting(self, now: float) -> list[str]:
-        return sorted(host for host, rest in self._rests.items() if rest.end > now)
+    def snapshot(self, now: float) -> list[dict[str, Any]]:
+        """Figures for `status` and metrics, of all hosts that are live or were used."""
+        return [
+            {
+                "name": host,
+                "parts": self._busy[host],
+                "files": self._files[host],
+                "bytes": self._kept[host],
+                "errors": self._errors[host],
+                "avoided_seconds": max(0.0, rest.end - now) if (rest := self._rests.get(host)) is not None else 0.0,
+                "reason": rest.reason if rest is not None else "",
+            }
+            for host in sorted({*self._live, *self._busy, *self._files, *self._errors})
+        ]

@@ -183,6 +183,7 @@ class Publisher:
             "looking at the new version", lambda: self._shared.view.stat(self._names.path)
         )
         self.published = status
+        self._shared.figures.published += 1
         await self.forget_record()
         self._bury(replaced)
         return status

@@ -46,7 +46,6 @@ class Sender:
         self._io_timeout = io_timeout
         self.hosts = SendHosts()
         self.retries = 0
-        self.sent_bytes = 0
         self._turns: defaultdict[str, Turns] = defaultdict(Turns, {ANYWHERE: Turns(ANYWHERE_AT_ONCE)})
         self._queue: list[Shipment] = []
         self._flying: dict[Shipment, Attempt] = {}
@@ -153,8 +152,7 @@ class Sender:
             self.hosts.done(attempt.host)
             del self._flying[shipment]
         if error is None:
-            self.hosts.succeeded(attempt.host)
-            self.sent_bytes += shipment.size
+            self.hosts.succeeded(attempt.host, shipment.size)
             shipment.end(None)
         else:
             shipment.group.hosts.discard(attempt.host)
@@ -170,7 +168,9 @@ class Sender:
 
     async def _failed(self, shipment: Shipment, attempt: Attempt, error: Exception) -> None:
         now = trio.current_time()
-        if isinstance(error, HostFailed) and self.hosts.failed(attempt.host, now, attempt.began):
+        if not shipment.cancelled:
+            self._effects.figures.failed(f"{shown(attempt.path)} on {attempt.host or 'the store'}", error)
+        if isinstance(error, HostFailed) and self.hosts.failed(attempt.host, now, attempt.began, str(error)):
             attempt.turns.failed()
         if shipment.first_failure is None:
             shipment.first_failure = now
@@ -194,6 +194,7 @@ class Sender:
         while True:
             await trio.sleep(1)
             now = trio.current_time()
+            self._effects.figures.tick(now)
             for attempt in self._flying.values():
                 if attempt.stalled(now, STALL):
                     attempt.scope.cancel()

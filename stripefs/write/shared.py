@@ -16,6 +16,7 @@ from stripefs.store.wrappers.striped import StripedStore
 from stripefs.units import shown
 from stripefs.write.budget import Budget
 from stripefs.write.effects import Effects
+from stripefs.write.figures import Figures
 from stripefs.write.policy import Layout, Means, WritePolicy, best_layout
 from stripefs.write.sender import Sender
 
@@ -47,6 +48,10 @@ class Shared:
         effects = Effects(store, policy.io_timeout)
         sender = Sender(store, effects, policy.io_timeout)
         return cls(view, store, policy, bury, effects, sender, Budget(policy.memory))
+
+    @property
+    def figures(self) -> Figures:
+        return self.effects.figures
 
     @property
     def pool(self) -> bytes:

@@ -63,6 +63,7 @@ class Staging:
         if size <= 0:
             raise ConfigError("--staging-size must be more than nothing")
         self.directory = directory
+        self.size = size
         self._folder = open_place(directory, mountpoint)
         try:
             self._account = Account(self._folder, size)

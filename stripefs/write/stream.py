@@ -94,7 +94,7 @@ class Stream:
             if sink is None:
                 return
             await self._copy(sink)
-            await self._flow(sink)
+            await self._flow(sink, host)
             if not self._cancelled:
                 self._status = await trio.to_thread.run_sync(sink.close)
         except StripefsError as error:
@@ -137,13 +137,14 @@ class Stream:
 
         await trio.to_thread.run_sync(copy)
 
-    async def _flow(self, sink: Sink) -> None:
+    async def _flow(self, sink: Sink, host: str) -> None:
         while not self._cancelled:
             queue, self._queue = self._queue, Column()
             self._more = trio.Event()
             if queue.size:
                 try:
                     await trio.to_thread.run_sync(_write, sink, queue.pieces())
+                    self._shared.sender.hosts.took(host, queue.size)
                 finally:
                     self._give(queue.size)
             elif self._complete:

@@ -143,6 +143,30 @@ def test_status_tells_what_the_mount_does(shell: Shell) -> None:
     assert str(shell.mountpoint) in [entry["mountpoint"] for entry in json.loads(shell.run("status", "--json").stdout)]
 
 
+def test_status_and_metrics_tell_what_is_written(shell: Shell) -> None:
+    address = f"127.0.0.1:{free_port()}"
+    source = f"throttled+file://{shell.source}?hosts=3&rate=1GB/s"
+    shell.mount("--rw", "--layout", "striped", "--unit", "1MiB", "--metrics", address, source=source)
+    (shell.mountpoint / "done").write_bytes(bytes(12 * MIB))
+    with open(shell.mountpoint / "model", "wb", buffering=0) as model:
+        model.write(bytes(3 * MIB))
+        status = shell.status()
+        page = shell.run("status").stdout
+        samples = scraped(address)
+    writer = status["writer"]
+    assert status["requests"]["written_bytes"] == samples["stripefs_written_bytes_total"] == 15 * MIB
+    assert [(draft["path"], draft["length"], draft["memory"]) for draft in writer["drafts"]] == [
+        ("/model", 3 * MIB, 3 * MIB)
+    ]
+    assert writer["published_versions"] == samples["stripefs_published_versions_total"] == 1
+    assert (writer["errors"], writer["lost"], writer["last_error"]) == ({}, {}, None)
+    assert {host["name"] for host in writer["hosts"]} == {"h0", "h1", "h2"}
+    assert sum(host["bytes"] for host in writer["hosts"]) == writer["sent_bytes"] > 12 * MIB
+    assert samples["stripefs_write_memory_used_bytes"] == 3 * MIB
+    for text in ("15 MiB so far", "1 file open", "1 version\n", "\nwrite errors ", "file being written", "\nh2 "):
+        assert text in page
+
+
 @pytest.mark.slow
 def test_probe_inside_a_mount_asks_it_for_its_source(shell: Shell) -> None:
     url = f"throttled+file://{shell.source}?hosts=3&rate=1GB/s"
@@ -273,13 +297,19 @@ def free_port() -> int:
         return int(server.getsockname()[1])
 
 
+def scraped(address: str) -> dict[str, float]:
+    """The page of metrics; of those with labels any one value."""
+    with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as answer:
+        text = answer.read().decode()
+    return {s.name: s.value for family in text_string_to_metric_families(text) for s in family.samples}
+
+
 def test_metrics_are_served(shell: Shell) -> None:
     address = f"127.0.0.1:{free_port()}"
     shell.mount("--metrics", address)
     (shell.mountpoint / "deep/big").read_bytes()
-    with urllib.request.urlopen(f"http://{address}/metrics", timeout=PATIENCE) as answer:
-        text = answer.read().decode()
-    samples = {s.name: s.value for family in text_string_to_metric_families(text) for s in family.samples}
+    samples = scraped(address)
+    assert "stripefs_sent_bytes_total" not in samples
     assert samples["stripefs_served_bytes_total"] == 5 * MIB + 1
     assert samples["stripefs_read_bytes_total"] == 5 * MIB + 1
     assert samples["stripefs_start_time_seconds"] > 1e9

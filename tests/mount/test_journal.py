@@ -122,10 +122,10 @@ def test_replacing_pays_only_when_much_is_dead(memory: tuple[int, int, int], mon
 
 
 def test_counters_go_on_in_the_next_worker(memory: tuple[int, int, int]) -> None:
-    Board(memory[0]).count(answered=3, failed=1, read_bytes=1 << 40)
+    Board(memory[0]).count(answered=3, failed=1, read_bytes=1 << 40, written_bytes=1 << 41)
     second = Board(memory[0])
     second.count(answered=1)
-    assert Board(memory[0]).read() == {"answered": 4, "failed": 1, "read_bytes": 1 << 40}
+    assert Board(memory[0]).read() == {"answered": 4, "failed": 1, "read_bytes": 1 << 40, "written_bytes": 1 << 41}
 
 
 @settings(max_examples=20, deadline=None)

@@ -249,4 +249,4 @@ async def test_counters(operations: Any, tree: FakeTree, board: Board) -> None:
     await _errno(operations.getattr(1, None))
     tree.answer = ServiceDown("x")
     await _errno(operations.lookup(1, b"x", None))
-    assert board.read() == {"answered": 3, "failed": 1, "read_bytes": 5}
+    assert board.read() == {"answered": 3, "failed": 1, "read_bytes": 5, "written_bytes": 0}

@@ -1,5 +1,8 @@
 """Figures as people read them, and the page of `stripefs status`."""
 
+import time
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,7 +58,7 @@ def test_columns_line_up(rows: list[tuple[str, str]]) -> None:
 
 
 def test_the_status_page() -> None:
-    status = STATUS | {
+    status = {name: STATUS[name] for name in STATUS if name != "writer"} | {
         "worker_pid": 7,
         "generation": 3,
         "kernel": {
@@ -84,6 +87,48 @@ def test_the_status_page() -> None:
         "4 s: timed out",
     ):
         assert text in page
+
+
+def writing(**changed: object) -> dict[str, Any]:
+    """The status of a mount with --rw."""
+    status = {key: STATUS[key] for key in ("source", "mountpoint", "requests")}
+    return status | {"writer": STATUS["writer"] | changed}
+
+
+def test_the_status_page_of_a_mount_that_is_written_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1_700_000_170.0)
+    page = describe(writing(drafts=STATUS["writer"]["drafts"] * 12)).splitlines()
+    for line in (
+        "written       2 MB/s now, 1048576 TiB so far, 512 MiB sent; 11 files open",
+        "write memory  3 MiB of 512 MiB, 12 writes waited 1 min 1 s in all",
+        "parts         13 under way, 14 wait for a host; 15 retries",
+        "published     16 versions; 17 replaced ones kept for readers",
+        "write errors  19 HostFailed, 18 ServiceDown",
+        "lost          21 DraftLost, 20 NoSpace",
+        "staged        5 MiB of 6 MiB",
+        "last error    1 min 10 s ago: /secret/old: no room",
+        "file being written   layout  length  in memory",
+        "/secret/new         striped   1 GiB      3 MiB",
+        "and 2 more",
+        "data host      parts  files  sent  errors             avoided",
+        "10.0.0.2:9866      2      0  20 B       1  8 s: no byte moved",
+    ):
+        assert line in page
+
+
+def test_little_is_told_of_a_mount_that_nobody_writes_to() -> None:
+    nothing: dict[str, object] = {name: 0 for name, value in STATUS["writer"].items() if isinstance(value, int | float)}
+    nothing |= {"memory_limit_bytes": 1 << 29, "drafts": [], "errors": {}, "lost": {}, "last_error": None}
+    status = writing(**nothing)
+    del status["writer"]["staged_bytes"]
+    assert describe(status | {"requests": {}}).splitlines() == [
+        "mount         hdfs://nn/data on /mnt/data",
+        "written       0 B/s now, 0 B so far, 0 B sent; 0 files open",
+        "write memory  0 B of 512 MiB",
+        "parts         0 under way, 0 wait for a host; 0 retries",
+        "published     0 versions",
+        "write errors  none",
+    ]
 
 
 def test_a_mount_that_does_not_answer() -> None:

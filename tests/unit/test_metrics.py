@@ -20,7 +20,7 @@ STATUS: dict[str, Any] = {
     "restarts": 2,
     "source": "hdfs://nn/data",
     "mountpoint": "/mnt/data",
-    "requests": {"answered": 1000, "failed": 1, "read_bytes": (1 << 60) + 1},
+    "requests": {"answered": 1000, "failed": 1, "read_bytes": (1 << 60) + 1, "written_bytes": (1 << 60) + 3},
     "tree": {"nodes": 12, "open_files": 3},
     "reader": {
         "memory": {"budget": 1 << 30, "used": 5 << 20, "peak": 9 << 20},
@@ -44,6 +44,32 @@ STATUS: dict[str, Any] = {
             {"name": "10.0.0.2:9866", "in_flight": 2, "bytes": 20, "errors": 1, "avoided_seconds": 3.5},
         ],
         "files": [{"path": "/secret/name", "length": 3, "cursors": []}],
+    },
+    "writer": {
+        "files": 11,
+        "drafts": [{"path": "/secret/new", "layout": "striped", "length": 1 << 30, "memory": 3 << 20}],
+        "throughput": 2e6,
+        "memory_bytes": 3 << 20,
+        "memory_limit_bytes": 1 << 29,
+        "memory_waits": 12,
+        "memory_waited_seconds": 61.5,
+        "parts_under_way": 13,
+        "parts_waiting": 14,
+        "sent_bytes": 1 << 29,
+        "retries": 15,
+        "published_versions": 16,
+        "buried_versions": 17,
+        "errors": {"ServiceDown": 18, "HostFailed": 19},
+        "lost": {"NoSpace": 20, "DraftLost": 21},
+        "last_error": {"at": 1_700_000_100.0, "message": "/secret/old: no room"},
+        "staged_bytes": 5 << 20,
+        "staging_size": 6 << 20,
+        "hosts": [
+            {"name": "10.0.0.1:9866", "parts": 3, "files": 1, "bytes": 10, "errors": 0, "avoided_seconds": 0.0,
+             "reason": ""},
+            {"name": "10.0.0.2:9866", "parts": 2, "files": 0, "bytes": 20, "errors": 1, "avoided_seconds": 7.5,
+             "reason": "no byte moved"},
+        ],
     },
 }  # fmt: skip
 
@@ -69,6 +95,17 @@ def test_every_metric_is_on_the_page_and_means_what_the_status_says() -> None:
     assert samples["stripefs_host_avoided", (("host", "10.0.0.2:9866"),)] == 1
     assert samples["stripefs_memory_used_bytes", ()] == 5 << 20
     assert samples["stripefs_open_files", ()] == 3
+    assert samples["stripefs_written_bytes_total", ()] == float((1 << 60) + 3)
+    assert samples["stripefs_sent_bytes_total", ()] == 1 << 29
+    assert samples["stripefs_write_memory_used_bytes", ()] == 3 << 20
+    assert samples["stripefs_write_memory_wait_seconds_total", ()] == 61.5
+    assert samples["stripefs_parts_waiting", ()] == 14
+    assert samples["stripefs_write_errors_total", (("error", "HostFailed"),)] == 19
+    assert samples["stripefs_lost_writes_total", ()] == 41
+    assert samples["stripefs_staging_limit_bytes", ()] == 6 << 20
+    assert samples["stripefs_host_parts_in_flight", (("host", "10.0.0.1:9866"),)] == 3
+    assert samples["stripefs_host_sent_bytes_total", (("host", "10.0.0.2:9866"),)] == 20
+    assert samples["stripefs_host_send_avoided", (("host", "10.0.0.2:9866"),)] == 1
 
 
 def test_types_as_declared() -> None:
@@ -83,6 +120,17 @@ def test_what_a_status_lacks_is_left_out() -> None:
     assert {"stripefs_reads_total", "stripefs_worker_restarts_total", "stripefs_host_in_flight"} <= names
     assert names.isdisjoint({"stripefs_open_files", "stripefs_memory_used_bytes", "stripefs_store_errors_total"})
     assert {name for name, _ in parsed(render({"version": "1"}))} == {"stripefs_build_info"}
+
+
+def test_a_mount_that_is_only_read_tells_nothing_of_writing() -> None:
+    writing = {name for name, _ in parsed(render({"version": "1", "writer": STATUS["writer"]}))}
+    reading = {name for name, _ in parsed(render({key: STATUS[key] for key in STATUS if key != "writer"}))}
+    assert reading.isdisjoint(writing - {"stripefs_build_info"})
+    assert reading | writing == {metric.name for metric in METRICS}
+
+
+def test_what_was_lost_stands_at_nothing_before_the_first_loss() -> None:
+    assert parsed(render({"version": "1", "writer": {"lost": {}}}))["stripefs_lost_writes_total", ()] == 0
 
 
 def test_names_follow_the_conventions() -> None:

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stripefs.errors import ConfigError
-from stripefs.units import format_size, parse_duration, parse_rate, parse_size, shown
+from stripefs.units import Pace, format_size, parse_duration, parse_rate, parse_size, shown
 
 
 @pytest.mark.parametrize(
@@ -80,3 +80,16 @@ def test_a_printed_size_can_be_read_back(size: int) -> None:
 )
 def test_paths_of_any_bytes_can_be_shown(path: bytes, text: str) -> None:
     assert shown(path) == text
+
+
+def test_a_pace_follows_the_last_seconds() -> None:
+    pace = Pace()
+    pace.tick(1.0, 1000)
+    assert pace.rate == 0.0
+    pace.tick(2.0, 3000)
+    assert pace.rate == 1000.0
+    pace.tick(4.0, 7000)
+    assert pace.rate == 1500.0
+    for second in range(20):
+        pace.tick(5.0 + second, 7000)
+    assert pace.rate == 0.0

@@ -32,8 +32,12 @@ async def test_a_host_is_lost_on_the_way(store, layout, state):
         (store.hosts_control.kill if state == "dead" else store.hosts_control.freeze)("h1")
         await draft.write(2 * MIB, DATA[2 * MIB :])
         await draft.publish(final=True)
-        assert drafts.status()["retries"] > 0
-        assert drafts.status()["resting_hosts"] == ["h1"]
+        status = drafts.status()
+        assert status["retries"] > 0
+        assert [host["name"] for host in status["hosts"] if host["avoided_seconds"] > 0] == ["h1"]
+        assert (status["errors"]["HostFailed"], status["lost"]) == (status["retries"], {})
+        assert "h1" in status["last_error"]["message"]
+        assert status["published_versions"] == 1
     store.hosts_control.restore("h1")
     assert load(store, b"/file") == DATA
 
@@ -49,6 +53,8 @@ async def test_all_hosts_are_lost(store, tmp_path, layout):
         for call in (draft.write(draft.length, b"x"), draft.sync(), draft.publish(final=False)):
             with pytest.raises(HostFailed):
                 await call
+        assert drafts.status()["lost"] == {"HostFailed": 1}
+        assert "/file: " in drafts.status()["last_error"]["message"]
         await draft.abandon()
         assert drafts.status()["memory_bytes"] == 0
         assert not beside(tmp_path)
@@ -104,6 +110,7 @@ async def test_written_anew_after_an_error(store, layout):
         await draft.rewind()
         await draft.write(0, DATA[: 2 * MIB])
         await draft.publish(final=True)
+        assert (drafts.status()["lost"], drafts.status()["published_versions"]) == ({"QuotaExceeded": 1}, 1)
     assert load(store, b"/file") == DATA[: 2 * MIB]
 
 
@@ -195,6 +202,9 @@ async def test_many_writers_in_little_memory(store):
             for number in range(20):
                 nursery.start_soon(one, number)
         assert drafts.status()["memory_bytes"] == 0
-        assert drafts.status()["memory_waits"] > 0
+        status = drafts.status()
+        assert status["memory_waits"] > 0
+        assert status["memory_waited_seconds"] > 0
+        assert (status["published_versions"], status["drafts"], status["lost"]) == (20, [], {})
     for number in range(20):
         assert load(store, b"/file%d" % number) == content(MIB + number * 100_000, seed=number)

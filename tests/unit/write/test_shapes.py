@@ -131,6 +131,26 @@ def hosts_of(count):
     return hosts
 
 
+def resting(hosts, now):
+    return [host["name"] for host in hosts.snapshot(now) if host["avoided_seconds"] > 0]
+
+
+def test_what_is_told_of_hosts():
+    hosts = hosts_of(2)
+    hosts.choose({"h1"}, 0.0)
+    hosts.begin_file(0.0)
+    hosts.took("h1", 7)
+    hosts.succeeded("h0", 5)
+    hosts.failed("h0", 1.0, 0.0, "away")
+    hosts.failed("h0", 2.0, 0.5, "away")
+    nothing = {"avoided_seconds": 0.0, "reason": ""}
+    assert hosts.snapshot(3.0) == [
+        {"name": "h0", "parts": 1, "files": 0, "bytes": 5, "errors": 2, "avoided_seconds": 3.0, "reason": "away"},
+        {"name": "h1", "parts": 0, "files": 1, "bytes": 7, "errors": 0, **nothing},
+    ]
+    assert hosts.kept_bytes == 12
+
+
 def test_hosts_take_turns():
     hosts = hosts_of(3)
     assert (hosts.count, hosts.at_once) == (3, 3 * PER_HOST)
@@ -157,31 +177,31 @@ def test_failed_hosts_rest_longer_and_longer():
     hosts = hosts_of(2)
     now = 0.0
     for rest in (FIRST_REST, 2 * FIRST_REST, 4 * FIRST_REST):
-        hosts.failed("h0", now, now)
-        assert hosts.resting(now + rest - 0.1) == ["h0"]
-        assert hosts.resting(now + rest + 0.1) == []
+        hosts.failed("h0", now, now, "away")
+        assert resting(hosts, now + rest - 0.1) == ["h0"]
+        assert resting(hosts, now + rest + 0.1) == []
         assert hosts.choose(frozenset(), now) == "h1"
         hosts.done("h1")
         now += rest
     for step in range(20):
-        hosts.failed("h0", now + step / 100, now + step / 100)
-    assert hosts.resting(now + LONGEST_REST - 1) == ["h0"]
-    assert hosts.resting(now + LONGEST_REST + 1) == []
-    hosts.succeeded("h0")
-    assert hosts.resting(now) == []
-    hosts.failed("h0", now, now)
-    hosts.failed("h1", now, now)
+        hosts.failed("h0", now + step / 100, now + step / 100, "away")
+    assert resting(hosts, now + LONGEST_REST - 1) == ["h0"]
+    assert resting(hosts, now + LONGEST_REST + 1) == []
+    hosts.succeeded("h0", 1)
+    assert resting(hosts, now) == []
+    hosts.failed("h0", now, now, "away")
+    hosts.failed("h1", now, now, "away")
     assert hosts.choose(frozenset(), now) is not None, "all rest: any is better than none"
 
 
 def test_what_was_under_way_when_a_host_failed_is_the_same_failure():
     hosts = hosts_of(2)
-    assert hosts.failed("h0", 7.0, 5.0)
-    assert not hosts.failed("h0", 8.0, 6.0)
-    assert not hosts.failed("h0", 9.0, 7.0)
-    assert hosts.resting(7.0 + FIRST_REST + 0.1) == []
-    assert hosts.failed("h0", 20.0, 19.0)
-    assert hosts.resting(20.0 + 2 * FIRST_REST - 0.1) == ["h0"]
+    assert hosts.failed("h0", 7.0, 5.0, "away")
+    assert not hosts.failed("h0", 8.0, 6.0, "away")
+    assert not hosts.failed("h0", 9.0, 7.0, "away")
+    assert resting(hosts, 7.0 + FIRST_REST + 0.1) == []
+    assert hosts.failed("h0", 20.0, 19.0, "away")
+    assert resting(hosts, 20.0 + 2 * FIRST_REST - 0.1) == ["h0"]
 
 
 def test_files_in_one_piece_spread_and_take_no_places():
@@ -190,17 +210,17 @@ def test_files_in_one_piece_spread_and_take_no_places():
     hosts.end_file("h1")
     assert hosts.choose(frozenset(), 0.0) == "h1"
     hosts.done("h1")
-    hosts.failed("h1", 1.0, 0.0)
+    hosts.failed("h1", 1.0, 0.0, "away")
     assert hosts.begin_file(2.0) != "h1"
     assert SendHosts().begin_file(0.0) == ANYWHERE
 
 
 def test_a_store_that_places_files_itself():
     hosts = SendHosts()
-    hosts.failed(ANYWHERE, 0.0, 0.0)
+    hosts.failed(ANYWHERE, 0.0, 0.0, "away")
     assert [hosts.choose({ANYWHERE}, 0.0) for _ in range(ANYWHERE_AT_ONCE)] == [ANYWHERE] * ANYWHERE_AT_ONCE
     assert hosts.choose(frozenset(), 0.0) is None
-    assert hosts.resting(0.0) == []
+    assert resting(hosts, 0.0) == []
 
 
 def test_names():
