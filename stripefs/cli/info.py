@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -21,6 +22,9 @@ __all__ = ["command", "describe"]
 
 _MOST = 32
 """Parts shown to people; --json has all."""
+
+_MOST_IDLE = 4
+"""Hosts without any of the file that are named."""
 
 
 @click.command("info", cls=SettingsCommand)
@@ -49,26 +53,51 @@ def command(ctx: click.Context, path: str, as_json: bool, config: str) -> int:
 
 def describe(facts: Facts) -> str:
     """The facts for people."""
-    unit = f", units of {format_size(facts.unit)} over {facts.width} parts at once" if facts.width else ""
+    striped = facts.layout == "striped"
+    size = f", of {format_size(facts.block_size)} at most" if facts.block_size else ""
+    thin = f"; {facts.thin_blocks} of {facts.blocks} blocks have less" if facts.thin_blocks else ""
     text = table(
         [
             ("file", f"{facts.path}, {format_size(facts.length)}"),
             ("source", facts.source),
-            ("layout", f"{facts.layout}{unit}"),
+            ("layout", _layout(facts)),
             ("version", facts.version),
-            ("blocks", f"of {format_size(facts.block_size)}" if facts.block_size else ""),
-            ("replication", str(facts.replication)),
-            ("parts", f"{len(facts.parts)} in {facts.segments} segments" if facts.width else ""),
-            ("hosts", f"{len(facts.hosts)} of {facts.live} live ones" if facts.live else ""),
-            ("balance", f"{facts.balance:.2f}, the fullest host against the mean" if facts.balance else ""),
+            ("pool", facts.pool),
+            ("parts", f"{len(facts.parts)} in {facts.segments} segments" if striped else ""),
+            ("blocks", f"{facts.blocks}{size}" if facts.live else ""),
+            ("replication", f"{facts.replication}{thin}" if facts.live else ""),
+            ("hosts", f"{len(facts.hosts)} of {facts.live} live ones{_idle(facts.idle)}" if facts.live else ""),
+            ("balance", _balance(facts)),
         ]
     )
-    hosts = [(name, format_size(size)) for name, size in sorted(facts.hosts.items())]
+    hosts = [
+        (name, format_size(size), f"{100 * size / facts.mean:.0f} %") for name, size in sorted(facts.hosts.items())
+    ]
     parts = [(part.name, format_size(part.length), ", ".join(part.hosts)) for part in facts.parts[:_MOST]]
     if len(facts.parts) > _MOST:
         parts.append((f"and {len(facts.parts) - _MOST} more", "", ""))
     more = [
-        "\n" + columns(("data host", "holds"), hosts) if hosts else "",
-        "\n" + columns(("part", "length", "hosts"), parts) if facts.width else "",
+        "\n" + columns(("data host", "holds", "of the mean"), hosts) if hosts else "",
+        "\n" + columns(("part", "length", "hosts"), parts) if parts else "",
     ]
     return "\n".join(part for part in (text, *more) if part)
+
+
+def _layout(facts: Facts) -> str:
+    if facts.layout != "striped":
+        return "ordinary: one file that every client reads, as concat and plain make it"
+    width = f" over {facts.width} parts at once" if facts.width else ""
+    return f"striped: units of {format_size(facts.unit)}{width}, read through stripefs"
+
+
+def _idle(hosts: Sequence[str]) -> str:
+    if not hosts:
+        return ""
+    more = f" and {len(hosts) - _MOST_IDLE} more" if len(hosts) > _MOST_IDLE else ""
+    return f"; nothing on {', '.join(hosts[:_MOST_IDLE])}{more}"
+
+
+def _balance(facts: Facts) -> str:
+    if not facts.balance:
+        return ""
+    return f"{facts.balance:.2f}, the fullest host against the mean of all live ones; 1 is even"

@@ -33,8 +33,11 @@ class Part:
 class Facts:
     """Sizes in bytes. hosts: what each holds of the file, all replicas; live: how many data hosts the store has.
 
-    width: parts that are written at once in the last segment, 0 for files that are not striped. balance: the bytes of
-    the fullest host over the mean of all live ones, 0 where the store does not say where bytes lie.
+    width: parts that are written at once in the last segment, 0 for files that are not striped. pool: the directory,
+    on the store's service, that the parts of a striped file lie below. blocks: of the store, in all; thin_blocks: how
+    many of them have fewer replicas than `replication`; both 0 where the store names no hosts. idle: live data hosts
+    that hold nothing of it. balance: the bytes of the fullest host over the mean of all live ones, 0 where the store
+    does not say where bytes lie.
     """
 
     source: str
@@ -45,17 +48,25 @@ class Facts:
     unit: int = 0
     width: int = 0
     segments: int = 0
+    pool: str = ""
     block_size: int = 0
+    blocks: int = 0
+    thin_blocks: int = 0
     replication: int = 0
     live: int = 0
     hosts: dict[str, int] = field(default_factory=dict)
+    idle: list[str] = field(default_factory=list)
     parts: list[Part] = field(default_factory=list)
     trouble: list[str] = field(default_factory=list)
 
     @property
     def balance(self) -> float:
-        total = sum(self.hosts.values())
-        return max(self.hosts.values()) * max(self.live, len(self.hosts)) / total if total else 0.0
+        return max(self.hosts.values()) / self.mean if self.mean else 0.0
+
+    @property
+    def mean(self) -> float:
+        """Bytes that each host would hold if the file lay evenly over all that are live."""
+        return sum(self.hosts.values()) / max(1, self.live, len(self.hosts))
 
     def as_dict(self) -> dict[str, Any]:
         """The --json form."""
@@ -68,10 +79,14 @@ class Facts:
             "unit": self.unit,
             "width": self.width,
             "segments": self.segments,
+            "pool": self.pool,
             "block_size": self.block_size,
+            "blocks": self.blocks,
+            "thin_blocks": self.thin_blocks,
             "replication": self.replication,
             "live_hosts": self.live,
             "hosts": self.hosts,
+            "idle_hosts": self.idle,
             "balance": round(self.balance, 3),
             "parts": [{"name": part.name, "length": part.length, "hosts": list(part.hosts)} for part in self.parts],
             "trouble": self.trouble,
@@ -79,7 +94,7 @@ class Facts:
 
 
 def gather(view: StripedStore, path: bytes) -> Facts:
-    """Everything about the file at `path` of a store. Parts that are missing are told in `trouble`.
+    """Everything about the file at `path` of a store. Parts and blocks that are missing are told in `trouble`.
 
     Raises IsADirectory, and what `Store.open` raises.
     """
@@ -89,13 +104,16 @@ def gather(view: StripedStore, path: bytes) -> Facts:
         raise IsADirectory(f"{shown(path)} is a directory", hint="name a file")
     manifest = view.manifest(path)
     facts = Facts(store.url, shown(path), "ordinary", status.length)
-    facts.live = sum(host.live for host in store.hosts())
+    live = [host.name for host in store.hosts() if host.live]
+    facts.live = len(live)
     if manifest is not None:
         found = manifest
+        facts.pool = shown(found.pool if view.foreign(found.pool) else view.pool)
         view.in_pool(manifest.pool, lambda store, pool: _of_striped(facts, store, found, pool))
     else:
         facts.block_size, facts.replication = status.block_size, status.replication
-        _count(facts, _blocks(store, path)[1])
+        _count(facts, _blocks(store, path)[1], "")
+    facts.idle = sorted(set(live) - facts.hosts.keys()) if facts.hosts else []
     return facts
 
 
@@ -121,7 +139,7 @@ def _of_striped(facts: Facts, store: Store, manifest: Manifest, pool: bytes) -> 
             length = blocks[-1].offset + blocks[-1].length if blocks else 0
             if length != part.length:
                 facts.trouble.append(f"part {name} has {length} bytes instead of {part.length}")
-            _count(facts, blocks)
+            _count(facts, blocks, f"part {name}: ")
             facts.parts.append(
                 Part(name, part.length, tuple(dict.fromkeys(h for block in blocks for h in block.hosts)))
             )
@@ -137,7 +155,16 @@ def _blocks(store: Store, path: bytes) -> tuple[int, Sequence[Block]]:
         handle.close()
 
 
-def _count(facts: Facts, blocks: Sequence[Block]) -> None:
+def _count(facts: Facts, blocks: Sequence[Block], whose: str) -> None:
+    """`blocks` of the file, or of the part that `whose` names. A store without hosts does not say where bytes lie."""
+    if facts.live:
+        facts.blocks += len(blocks)
+        facts.thin_blocks += sum(len(block.hosts) < facts.replication for block in blocks)
+        if nowhere := [block for block in blocks if not block.hosts]:
+            first = nowhere[0].offset
+            facts.trouble.append(
+                f"{whose}{len(nowhere)} of {len(blocks)} blocks lie on no live data host, the first at byte {first}"
+            )
     held = Counter(facts.hosts)
     for block in blocks:
         for host in block.hosts:

@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
 from stripefs import logs
 from stripefs.cli import app as application
+from stripefs.cli.info import describe
+from stripefs.cli.info_facts import gather
 from stripefs.layout.record import Record
 from stripefs.layout.striped import Segment
 from stripefs.settings import StoreSettings
+from stripefs.store.base import Block, Handle, Host, Status
 from stripefs.store.url import open_store
+from stripefs.store.wrappers.base import WrappedHandle, WrappedStore
 from stripefs.store.wrappers.striped import StripedStore
 from tests.unit import command_conformance
 
@@ -181,16 +186,58 @@ async def test_info_of_a_striped_file(place: Place, capsys: pytest.CaptureFixtur
     assert len(found["hosts"]) == 4
     assert 1 <= found["balance"] < 1.1
     assert {host for part in found["parts"] for host in part["hosts"]} == set(found["hosts"])
+    assert (found["pool"], found["idle_hosts"], found["thin_blocks"]) == (f"{place.root}/.stripefs", [], 0)
+    assert found["blocks"] >= len(found["parts"])
     code, page, _ = said(capsys, "info", file)
     assert code == 0
-    for text in ("striped, units of 64 KiB over 4 parts at once", "4 of 4 live ones", "the fullest host", "h0"):
+    for text in (
+        "striped: units of 64 KiB over 4 parts at once, read through stripefs\n",
+        f"{place.root}/.stripefs\n",
+        "4 of 4 live ones\n",
+        "the fullest host",
+        "of the mean\nh0 ",
+    ):
         assert text in page
 
-    found = json.loads(said(capsys, "info", url.replace("?", "/run/plain?"), "--json")[1])
-    assert (found["layout"], found["length"], found["parts"]) == ("ordinary", 1000, [])
+    plain = url.replace("?", "/run/plain?")
+    found = json.loads(said(capsys, "info", plain, "--json")[1])
+    assert (found["layout"], found["length"], found["parts"], found["blocks"]) == ("ordinary", 1000, [], 1)
+    assert (len(found["hosts"]), len(found["idle_hosts"]), found["balance"]) == (1, 3, 4.0)
+    page = said(capsys, "info", plain)[1]
+    assert "ordinary: one file that every client reads" in page
+    assert f"1 of 4 live ones; nothing on {', '.join(found['idle_hosts'])}\n" in page
+    assert "1.0 KiB        400 %\n" in page
     code, _, err = said(capsys, "info", url.replace("?", "/run?"))
     assert (code, "is a directory; name a file" in err) == (3, True)
     StripedStore(store).close()
+
+
+def test_info_of_blocks_that_are_nowhere_or_too_few(place: Place) -> None:
+    class Spread(WrappedStore):
+        NAME = "spread"
+
+        def hosts(self) -> Sequence[Host]:
+            return [Host(f"h{number}") for number in range(8)] + [Host("dead", live=False)]
+
+        def handle(self, path: bytes, inner: Handle) -> Handle:
+            return Located(inner)
+
+        def stat(self, path: bytes) -> Status:
+            return dataclasses.replace(super().stat(path), replication=2, block_size=10)
+
+    class Located(WrappedHandle):
+        def locate(self, offset: int, length: int) -> Sequence[Block]:
+            hosts = [("h0", "h1"), (), ("h0",), ()]
+            return [Block(10 * number, 10, names) for number, names in enumerate(hosts)]
+
+    place.file("file", bytes(40))
+    facts = gather(StripedStore(Spread(place.store)), b"/file")
+    assert facts.trouble == ["2 of 4 blocks lie on no live data host, the first at byte 10"]
+    page = describe(facts)
+    assert "blocks       4, of 10 B at most\n" in page
+    assert "replication  2; 3 of 4 blocks have less\n" in page
+    assert "2 of 8 live ones; nothing on h2, h3, h4, h5 and 2 more\n" in page
+    assert "balance      5.33, " in page
 
 
 def test_info_of_a_file_with_missing_parts(place: Place, capsys: pytest.CaptureFixture[str]) -> None:
@@ -198,5 +245,5 @@ def test_info_of_a_file_with_missing_parts(place: Place, capsys: pytest.CaptureF
     (place.root / f".stripefs/{version(9)}/1").unlink()
     code, out, err = said(capsys, "info", place.root / "d/striped")
     assert code == 3
-    assert "striped, units of 4 KiB over 3 parts" in out
+    assert "striped: units of 4 KiB over 3 parts" in out
     assert err.startswith(f"stripefs: part {version(9)}/1: ")
