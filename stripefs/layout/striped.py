@@ -181,10 +181,11 @@ class Heading:
             f"{version:016x}", generation, unit, length, path, segments, parts, digest, bool(flags & _OUTSIDE)
         )
         inside = 0 if heading.outside else heading.list_length
-        begin = _HEAD.size + pool
+        begin, end = _HEAD.size + pool, len(data) - DIGEST
         _demand(form == FORMAT and not flags & ~_OUTSIDE and not zero, "fields that must be 1 or 0 are not")
-        _demand(begin + inside <= len(data) - DIGEST, "its counts are more than it holds")
-        _demand(not any(data[begin + inside : -DIGEST]), "it has bytes behind its end")
+        _demand(begin + inside <= end, "its counts are more than it holds")
+        behind = data[begin + inside : end]  # compared as a whole: `any` would take most of what a heading takes
+        _demand(behind == bytes(len(behind)), "it has bytes behind its end")
         _demand(segments <= parts <= MAX_PARTS, "it has too many parts or segments")
         _check_shape(unit, length, path)
         return heading

@@ -8,6 +8,7 @@ each replica's web address beside its transfer address.
 from __future__ import annotations
 
 import re
+import sys
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -131,8 +132,8 @@ def _status(document: Mapping[str, Any], name: bytes | None) -> Status:
         mtime_ns=int(document["modificationTime"]) * 1_000_000,
         atime_ns=int(document["accessTime"]) * 1_000_000,
         mode=int(document["permission"], 8) & 0o7777,
-        owner=document["owner"],
-        group=document["group"],
+        owner=sys.intern(document["owner"]),  # a listing of many files would keep as many copies
+        group=sys.intern(document["group"]),
         file_id=str(document["fileId"]) if document.get("fileId") else "",
         block_size=int(document["blockSize"]),
         replication=int(document["replication"]),

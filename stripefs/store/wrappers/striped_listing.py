@@ -66,27 +66,26 @@ class StripedListing:
         unknown = []
         for index, status in enumerate(page.statuses):
             if candidate(status):
-                seen = self._seen.get(self._folder, status)
-                if seen is None:
+                listed = self._seen.listed(self._folder, status)
+                if listed is None:
                     unknown.append(index)
                 else:
-                    page.statuses[index] = listed_as(status, seen)
+                    page.statuses[index] = listed
         size = max(1, min(GROUP, len(unknown) // self._at_once))
         for begin in range(0, len(unknown), size):
             group = unknown[begin : begin + size]
             page.groups.append((group, self._workers.submit(self._look, [page.statuses[index] for index in group])))
         return page
 
-    def _look(self, group: Sequence[Status]) -> list[Seen]:
+    def _look(self, group: Sequence[Status]) -> list[Status]:
         paths = [below(self._folder, status.name) for status in group]
         found = []
         for path, status, answer in zip(paths, group, self._store.glance_each(paths, MANIFEST_MAX), strict=True):
             if isinstance(answer, StoreError):
                 log.info("listing %s: %s", shown(path), answer)
-                found.append(Seen(damage=answer.message))
+                found.append(listed_as(status, Seen(damage=answer.message)))
             else:
-                found.append(seen_in(bytes(answer)))
-                self._seen.keep(self._folder, status, found[-1])
+                found.append(self._seen.keep(self._folder, status, seen_in(bytes(answer))))
         return found
 
 
@@ -95,13 +94,13 @@ class _Page:
 
     def __init__(self, statuses: list[Status]) -> None:
         self.statuses = statuses
-        self.groups: list[tuple[Sequence[int], Future[list[Seen]]]] = []
+        self.groups: list[tuple[Sequence[int], Future[list[Status]]]] = []
 
     def entries(self) -> Sequence[Status]:
         """All as they are shown. Waits."""
         for indexes, answers in self.groups:
-            for index, seen in zip(indexes, answers.result(), strict=True):
-                self.statuses[index] = listed_as(self.statuses[index], seen)
+            for index, listed in zip(indexes, answers.result(), strict=True):
+                self.statuses[index] = listed
         return self.statuses
 
     def drop(self) -> None:

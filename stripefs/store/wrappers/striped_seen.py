@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from dataclasses import dataclass, replace
+from operator import attrgetter
 
 from stripefs.layout.striped import Heading, Manifest, ManifestError, may_be_manifest
 from stripefs.store.base import Kind, Status
@@ -12,7 +13,8 @@ from stripefs.store.base import Kind, Status
 __all__ = ["Seen", "SeenManifests", "as_seen", "below", "candidate", "listed_as", "seen_in", "seen_of"]
 
 KEPT = 65_536
-"""Headings kept: about 20 MB for as many striped files, so that the second `ls` of a large directory opens nothing."""
+"""Headings kept: about 45 MB for as many striped files, so that the second `ls` of a large directory opens nothing, and
+takes little longer than one of other files."""
 
 SETTLED = 10_000_000_000
 """Nanoseconds after its last change from which a manifest without an id is kept. Manifests are mostly of one length, so
@@ -20,7 +22,8 @@ there only the time tells versions apart, and some stores count it in seconds.""
 
 UNKNOWN = "?"
 
-_Key = tuple[int, int, str, bytes]
+_common = attrgetter("name", "atime_ns", "mode", "owner", "group", "replication", "links")
+"""What a listing shows of a manifest as it is, and what makes no other version of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,27 +37,66 @@ class Seen:
     hint: str = ""
 
 
+@dataclass(slots=True)
+class _Kept:
+    """What the candidate of this length and time said, and `listed`, how a listing last showed it."""
+
+    length: int
+    mtime_ns: int
+    seen: Seen
+    listed: Status
+
+
 class SeenManifests:
-    """What candidates said, by their identity; for many threads."""
+    """What candidates said, by their identity; for many threads.
+
+    One version is kept of a file, by its id; without ids two files may look alike, so there the path tells them apart.
+    """
 
     def __init__(self) -> None:
-        self._seen: dict[_Key, Seen] = {}
+        self._kept: dict[str | bytes, _Kept] = {}
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
-        return len(self._seen)
+        return len(self._kept)
 
     def get(self, folder: bytes, status: Status) -> Seen | None:
         """What the candidate of `status` in the directory `folder` said, None where that is not kept."""
-        return self._seen.get(_key(folder, status))  # one look-up needs no lock
+        kept = self._of(folder, status)
+        return None if kept is None else kept.seen
 
-    def keep(self, folder: bytes, status: Status, seen: Seen) -> None:
+    def listed(self, folder: bytes, status: Status) -> Status | None:
+        """`listed_as` what the candidate said; None where that is not kept.
+
+        A status of what has not changed is not made again: that would be half of what a second listing costs more than
+        one of other files.
+        """
+        kept = self._of(folder, status)
+        if kept is None:
+            return None
+        listed = kept.listed
+        if _common(listed) != _common(status):
+            listed = kept.listed = listed_as(status, kept.seen)
+        return listed
+
+    def keep(self, folder: bytes, status: Status, seen: Seen) -> Status:
+        """Keep what the candidate said, where its identity can be relied on; how a listing shows it."""
+        listed = listed_as(status, seen)
         if not status.file_id and not 0 < status.mtime_ns < time.time_ns() - SETTLED:
-            return
+            return listed
         with self._lock:
-            while len(self._seen) >= KEPT:
-                del self._seen[next(iter(self._seen))]
-            self._seen[_key(folder, status)] = seen
+            while len(self._kept) >= KEPT:
+                del self._kept[next(iter(self._kept))]
+            self._kept[status.file_id or below(folder, status.name)] = _Kept(
+                status.length, status.mtime_ns, seen, listed
+            )
+        return listed
+
+    def _of(self, folder: bytes, status: Status) -> _Kept | None:
+        kept = self._kept.get(status.file_id or below(folder, status.name))  # one look-up needs no lock
+        if kept is None or kept.length != status.length or kept.mtime_ns != status.mtime_ns:
+            return None
+        return kept
 
 
 def candidate(status: Status) -> bool:
@@ -105,9 +147,3 @@ def listed_as(status: Status, seen: Seen) -> Status:
 def below(folder: bytes, name: bytes) -> bytes:
     """The path of an entry."""
     return folder.rstrip(b"/") + b"/" + name
-
-
-def _key(folder: bytes, status: Status) -> _Key:
-    """Without ids two files may look alike, so there the path tells them apart."""
-    path = b"" if status.file_id else below(folder, status.name)
-    return status.length, status.mtime_ns, status.file_id, path

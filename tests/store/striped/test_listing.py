@@ -7,6 +7,7 @@ import itertools
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
@@ -165,6 +166,60 @@ def test_a_listing_given_up_while_the_next_page_is_fetched(inner: LocalStore) ->
     free.set()
     workers.shutdown()
     assert store.looked == [[b"00000"]]
+
+
+@pytest.mark.parametrize("seen", [Seen(5, 4096, "0.1"), Seen(), Seen(damage="spoilt")])
+def test_what_has_not_changed_is_not_made_again(seen: Seen) -> None:
+    kept = SeenManifests()
+    status = Status(b"f", Kind.FILE, 1789, 2, 3, 0o640, "o", "g", "7", 1 << 20, 2, 4)
+    assert kept.listed(b"/", status) is None
+    first = kept.keep(b"/", status, seen)
+    assert first == listed_as(status, seen)
+    assert kept.listed(b"/", dataclasses.replace(status)) is first
+
+
+@pytest.mark.parametrize("seen", [Seen(5, 4096, "0.1"), Seen(), Seen(damage="spoilt")])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": b"g"},
+        {"atime_ns": 9},
+        {"mode": 0o600},
+        {"owner": "p"},
+        {"group": "h"},
+        {"replication": 3},
+        {"links": 1},
+    ],
+)
+def test_what_a_manifest_leaves_as_it_is_is_shown_as_it_is_now(seen: Seen, change: dict[str, Any]) -> None:
+    kept = SeenManifests()
+    status = Status(b"f", Kind.FILE, 1789, 2, 3, 0o640, "o", "g", "7", 1 << 20, 2, 4)
+    kept.keep(b"/", status, seen)
+    changed = dataclasses.replace(status, **change)
+    for now in (changed, status):
+        assert kept.listed(b"/", now) == listed_as(now, seen)
+        assert kept.get(b"/", now) is seen
+
+
+@pytest.mark.parametrize("change", [{"length": 1789 + 4096}, {"mtime_ns": 3}, {"file_id": "8"}, {"file_id": ""}])
+def test_another_version_is_looked_at(change: dict[str, Any]) -> None:
+    kept = SeenManifests()
+    status = Status(b"f", Kind.FILE, 1789, 2, file_id="7")
+    kept.keep(b"/", status, Seen(5, 4096, "0.1"))
+    newer = dataclasses.replace(status, **change)
+    assert kept.listed(b"/", newer) is kept.get(b"/", newer) is None
+    kept.keep(b"/", newer, Seen(6, 4096, "0.2"))
+    listed = kept.listed(b"/", newer)
+    assert listed is not None
+    assert (listed.length, listed.file_id) == (6, f"{newer.file_id}:0.2")
+
+
+def test_without_ids_the_path_tells_files_apart() -> None:
+    kept = SeenManifests()
+    status = Status(b"f", Kind.FILE, 1789, 2)
+    kept.keep(b"/a", status, Seen(5, 4096, "0.1"))
+    assert kept.get(b"/a", status) is not None
+    assert kept.listed(b"/b", status) is kept.listed(b"/a", dataclasses.replace(status, name=b"g")) is None
 
 
 def test_a_manifest_changes_three_things_of_a_status() -> None:
