@@ -387,7 +387,7 @@ class Draft:
             if lease is None or self._closed:
                 continue
             try:
-                await self._shared.effects.call("renewing a lock", lease.renew)
+                await self._shared.renewals.call("renewing a lock", lease.renew)
             except DraftLost as error:
                 if lease is self._lease:
                     self._contents.fail(error)

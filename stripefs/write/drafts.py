@@ -48,6 +48,7 @@ class Drafts:
         self._shared = Shared.of(store, policy, bury)
         self._drafts: dict[bytes, Draft | None] = {}
         self._all: set[Draft] = set()
+        self._renewing: set[Draft] = set()
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Sends parts and renews leases until cancelled. `await nursery.start(drafts.run)`.
@@ -66,13 +67,21 @@ class Drafts:
                 await self.aclose()
 
     async def _renew(self) -> None:
-        while True:
-            await trio.sleep(RENEW)
-            async with trio.open_nursery() as nursery:
+        """Each lock by a task of its own, so that one which takes long to renew holds up no other."""
+        async with trio.open_nursery() as nursery:
+            while True:
+                await trio.sleep(RENEW)
                 if self._all:
                     nursery.start_soon(self._shared.sender.look)
-                for draft in list(self._all):
-                    nursery.start_soon(draft.renew)
+                for draft in self._all - self._renewing:
+                    nursery.start_soon(self._renew_one, draft)
+
+    async def _renew_one(self, draft: Draft) -> None:
+        self._renewing.add(draft)
+        try:
+            await draft.renew()
+        finally:
+            self._renewing.discard(draft)
 
     async def begin(
         self,
@@ -195,7 +204,7 @@ class Drafts:
             "parts_under_way": shared.sender.flying,
             "parts_waiting": shared.sender.waiting,
             "sent_bytes": hosts.kept_bytes,
-            "retries": shared.sender.retries + shared.effects.retries,
+            "retries": shared.sender.retries + shared.effects.retries + shared.renewals.retries,
             "published_versions": figures.published,
             "errors": dict(figures.errors),
             "lost": dict(figures.lost),

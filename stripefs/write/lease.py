@@ -1,9 +1,13 @@
 """One writer a file: a lock beside it, leased for LEASE seconds by the store's own clock. All calls block.
 
-The lock is a small document put where nothing was. Its time, which the store gave it, is when it was renewed last; a
-renewal writes it anew. A lock older than LEASE is its writer's death: whoever wants the file moves it to a name of its
-own, which only one can, sees that it moved the lock it had looked at (else it puts it back), and then puts its own. A
-writer that could not renew in time looks whether the lock is still its own before it publishes.
+The lock is a small document put where nothing was. Its time, by the store's clock, is when it was renewed last. A lock
+older than LEASE is its writer's death: whoever wants the file moves it to a name of its own, which only one can, sees
+that it moved the lock it had looked at (else it puts it back), and then puts its own. A writer that could not renew in
+time looks whether the lock is still its own before it publishes.
+
+A renewal gives the lock the time that a fresh, empty file gets, where the store lets times be set; else it writes the
+lock anew. So on HDFS only the NameNode has part in it, and no data host that is silent can cost a living writer its
+lock.
 
 The clocks of hosts are never compared; within one host only the monotonic clock is used.
 """
@@ -17,13 +21,13 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from datetime import UTC, datetime
 
 from stripefs.errors import Busy, Exists, NotADirectory, NotFound, StoreError, Transient, Unsupported
 from stripefs.layout.hidden import is_hidden, lock_name, new_version, parse_hidden, part_name
 from stripefs.layout.record import LEASE, DocumentError, LockDocument
-from stripefs.store.base import Kind, Status, Store
+from stripefs.store.base import Attributes, Kind, Status, Store
 from stripefs.write.clock import StoreClock
 from stripefs.write.names import join, split
 from stripefs.write.refusals import DraftLost
@@ -58,6 +62,7 @@ class Lease:
         self.document = document
         self.status = status
         self._path = lock_path(document.path)
+        self._seen = status.identity
         self._renewed_at = renewed_at
         self._released = False
         self._turn = threading.RLock()  # a renewal that comes late would bring back what was released
@@ -71,20 +76,36 @@ class Lease:
         """The writer's hidden things bear this version too. Renews."""
         with self._turn:
             self.document = dataclasses.replace(self.document, versions=(*self.document.versions, version))
-            self.renew()
+            self._renew(self._write)
 
     def renew(self) -> None:
         """Raises DraftLost when somebody else has it, StoreError when that cannot be told or done now."""
         with self._turn:
-            if self._released:
-                return
-            self.check()
-            now = time.monotonic()
-            self._store.put(self._path, [self.document.to_bytes()], replace=True)
-            self._renewed_at = now
+            self._renew(self._touch if self._store.capabilities.attributes else self._write)
+
+    def _renew(self, how: Callable[[], None]) -> None:
+        if self._released:
+            return
+        self.check()
+        now = time.monotonic()
+        how()
+        self._renewed_at = now
+
+    def _write(self) -> None:
+        self._store.put(self._path, [self.document.to_bytes()], replace=True)
+
+    def _touch(self) -> None:
+        clock = StoreClock(self._store, split(self._path)[0])
+        self._store.set_attributes(self._path, Attributes(mtime_ns=clock.now_ns()))
+        now = self._store.stat(self._path)
+        # One that became too old while this was held up may be another writer's by now: then `check` reads it.
+        if now.file_id and now.file_id == self._seen.file_id and time.monotonic() - self._renewed_at < LEASE:
+            self._seen = now.identity
 
     def check(self) -> None:
         """Raises DraftLost unless the lock is ours in the store; StoreError when that cannot be told now."""
+        if self._seen.file_id and self._as_seen():
+            return
         held = _settled(self._store, self._path)
         if held is None or held.owner != self.document.owner:
             now = "nobody" if held is None else held.where
@@ -92,6 +113,13 @@ class Lease:
                 f"the lock of {self.path!r} was lost: {now} holds it now",
                 hint=f"a writer that the store does not hear of for {LEASE:g} s loses its lock",
             )
+
+    def _as_seen(self) -> bool:
+        """Whether it is the very file that was seen to be ours; its bytes may lie on a data host that is silent."""
+        try:
+            return self._store.stat(self._path).identity == self._seen
+        except NotFound:
+            return False
 
     def ensure(self) -> None:
         """`check`, when too much time has passed since the last renewal."""

@@ -29,7 +29,8 @@ _log = logging.getLogger(__name__)
 class Shared:
     """view: how files are read, striped ones as one. store: the one below, which is written to.
 
-    bury(versions, pool) is told which striped versions a publication has replaced. nursery: while the mount runs.
+    bury(versions, pool) is told which striped versions a publication has replaced. renewals: calls that may not wait
+    for any other one. nursery: while the mount runs.
     """
 
     view: Store
@@ -37,6 +38,7 @@ class Shared:
     policy: WritePolicy
     bury: Callable[[Iterable[str], bytes], None] | None
     effects: Effects
+    renewals: Effects
     sender: Sender
     budget: Budget
     nursery: trio.Nursery | None = None
@@ -46,8 +48,9 @@ class Shared:
     def of(cls, view: Store, policy: WritePolicy, bury: Callable[[Iterable[str], bytes], None] | None) -> Shared:
         store = view.inner if isinstance(view, StripedStore) else view
         effects = Effects(store, policy.io_timeout)
+        renewals = Effects(store, policy.io_timeout)
         sender = Sender(store, effects, policy.io_timeout)
-        return cls(view, store, policy, bury, effects, sender, Budget(policy.memory))
+        return cls(view, store, policy, bury, effects, renewals, sender, Budget(policy.memory))
 
     @property
     def figures(self) -> Figures:

@@ -19,6 +19,7 @@ from stripefs.store.url import open_store
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.store.wrappers.striped_handle import StripedHandle
 from stripefs.write import Layout
+from stripefs.write.lease import lock_path, take
 from tests.hdfs_instance import HdfsInstance
 from tests.unit.write.world import KIB, MIB, content, save, writing
 from tests.waiting import eventually
@@ -189,3 +190,20 @@ async def test_a_quota_that_is_used_up(fault_hdfs: HdfsInstance, layout: Layout)
             await draft.abandon()
         assert await load(store, b"/file") == content(MIB)
         assert hidden(store) == []
+
+
+def test_a_lock_is_renewed_while_no_datanode_answers(fault_hdfs: HdfsInstance) -> None:
+    """Only the NameNode has part in it, so no DataNode that is frozen costs a living writer its file."""
+    with at(fault_hdfs, "renewed") as store:
+        lease = take(store, b"/file", ["0" * 16])
+        fault_hdfs.pause("dn1", "dn2", "dn3", "dn4")
+        for _ in range(2):
+            before = store.stat(lock_path(b"/file")).mtime_ns
+            lease.renew()
+            lease.check()
+            assert store.stat(lock_path(b"/file")).mtime_ns > before
+        fault_hdfs.restore()
+        with pytest.raises(Busy):
+            take(store, b"/file")
+        lease.release()
+        take(store, b"/file").release()

@@ -109,8 +109,11 @@ def test_a_document_goes_to_one_live_datanode_under_a_hidden_name_first(cluster)
     assert cluster.by_native == []
 
 
-def test_an_empty_document(cluster):
+def test_an_empty_document_needs_no_datanode(cluster):
     writer_of(cluster).put("/lock", [], replace=False)
+    assert cluster.by_native == [("/lock", b"", False)]
+    assert cluster.tried == []
+    writer_of(cluster, native=False).put("/lock", [], replace=False)
     assert cluster.files == {"/lock": b""}
 
 

@@ -5,7 +5,7 @@ file for a chosen DataNode is sent to it by WebHDFS; any other by hdfs-native, f
 or, with `--hdfs-transport webhdfs`, to a live DataNode picked here. Documents (manifests, records, locks) go to such a
 one too: closing a file takes hdfs-native 400 ms at least, since it waits that long before it asks the NameNode again
 whether the last block was reported. A document took 510 ms by hdfs-native, 25 by WebHDFS in most cases, 430 in the
-others, where the DataNode waits likewise.
+others, where the DataNode waits likewise. An empty document has no block, so there hdfs-native asks the NameNode alone.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class HdfsWriter:
     def put(self, path: str, data: Iterable[Buffer], *, replace: bool) -> None:
         pieces = list(data)
         length = sum(len(memoryview(piece).cast("B")) for piece in pieces)
-        if self._native is not None and (self._datanodes is None or length > _DOCUMENT):
+        if self._native is not None and (self._datanodes is None or not 0 < length <= _DOCUMENT):
             self._native.put(path, pieces, replace=replace)
             return
         failure: HostFailed | None = None

@@ -1,6 +1,8 @@
 """One writer a file: who holds it, who may take it over, by the store's clock alone."""
 
+import dataclasses
 import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -81,6 +83,62 @@ def test_renewing_keeps_it(store, tmp_path):
     with pytest.raises(Busy):
         take(store, b"/file")
     assert LockDocument.from_bytes(bytes(store.get(lock_path(b"/file")))).versions == ("1" * 16,)
+
+
+def test_renewing_writes_and_reads_nothing_that_lies_on_a_data_host(tmp_path):
+    class Silent(LocalStore):
+        """Its data hosts; empty files need none."""
+
+        down = False
+
+        def put(self, path, data, *, replace=False):
+            pieces = list(data)
+            assert not (self.down and b"".join(pieces))
+            super().put(path, pieces, replace=replace)
+
+        def open(self, path, expect=None):
+            assert not self.down
+            return super().open(path, expect)
+
+    store = Silent(bytes(tmp_path))
+    held = take(store, b"/file")
+    store.down = True
+    for _ in range(3):
+        before = os.stat(tmp_path / ".file.stripefs-lock").st_mtime_ns
+        time.sleep(0.01)
+        held.renew()
+        held.check()
+        assert os.stat(tmp_path / ".file.stripefs-lock").st_mtime_ns > before
+    assert names(tmp_path) == {".file.stripefs-lock"}
+    held.release()
+
+
+def test_renewing_where_times_cannot_be_set(store, tmp_path):
+    store.capabilities = dataclasses.replace(store.capabilities, attributes=False)
+    held = take(store, b"/file")
+    age(tmp_path, LEASE + 1)
+    held.renew()
+    with pytest.raises(Busy):
+        take(store, b"/file")
+    held.check()
+
+
+def test_a_writer_that_is_held_up_while_it_renews_does_not_take_anothers_lock_for_its_own(tmp_path):
+    class Held(LocalStore):
+        taken = None
+
+        def set_attributes(self, path, attributes):
+            age(tmp_path, LEASE + 1)
+            late._renewed_at -= LEASE + 1
+            self.taken = take(LocalStore(bytes(tmp_path)), b"/file")
+            super().set_attributes(path, attributes)
+
+    store = Held(bytes(tmp_path))
+    late = take(store, b"/file")
+    late.renew()
+    with pytest.raises(DraftLost):
+        late.check()
+    store.taken.check()
 
 
 @pytest.mark.parametrize("left", [b"", b"rubbish"])
