@@ -58,7 +58,7 @@ def command(ctx: click.Context, path: str, to: str, dry_run: bool, as_json: bool
         click.echo(json.dumps(as_dict(store.url, plan, target or file, dry_run=dry_run), indent=2))
     else:
         whole = format_size(plan.found.record.length)
-        size = whole if plan.complete else f"the first {format_size(plan.length)} of {whole}"
+        size = format_size(plan.length) if plan.complete else f"the first {format_size(plan.length)} of {whole}"
         click.echo(f"{size} {'can be recovered' if dry_run else f'recovered as {shown(target or file)}'}")
     if not plan.complete:
         tell(f"the rest of {shown(file)} is lost: {plan.lost}")

@@ -1,4 +1,5 @@
-"""What has been written of one file: in the published version it continues, in parts, in memory. No turns, no lock.
+"""What has been written of one file: in the published version it continues, in objects that stand in the store for
+good, in parts, in memory; in this order. No turns, no lock.
 
 Up to `policy.small` bytes stay in memory as the *head*, since the file may end there and be plain. When it grows past
 that, or its memory is wanted, its layout is settled and the bytes go into segments. All methods but `drain` and `read`
@@ -8,7 +9,7 @@ run at once, without letting other tasks in, so that the budget may `cut` betwee
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import trio
 
@@ -41,11 +42,10 @@ class Contents:
         self.account = shared.budget.account(self.cut)
         self.layout: Layout | None = None
         self.base: Base | None = None
+        self.stands: list[Base] = []
         self.head: Column | None = Column()
         self.segments: list[Segment] = []
         self.stream: Stream | None = None
-        self.outdated: list[bytes] = []
-        """Hidden files that nothing needs once what was written is published or recorded."""
         self._left: list[bytes] = []
         self._open: Segment | None = None
         self._under_way: dict[Shipment, int] = {}  # -> bytes of the account that come back with it
@@ -76,18 +76,23 @@ class Contents:
     def start_behind(self, base: Base, layout: Layout) -> None:
         """Nothing is held, and what comes goes behind `base`."""
         self.base, self.layout, self.head = base, layout, None
-        self.segments, self.length = [], base.length
+        self.stands, self.segments, self.length = [], [], base.length
+
+    def replace(self, objects: list[Base]) -> None:
+        """What `objects` has answered lies in these by now."""
+        self.stands, self.segments = objects, []
 
     def _deal(self, data: memoryview) -> None:
         if self.layout is Layout.PLAIN:
             if self.stream is None:
-                self.stream = Stream(self._shared, self._stream_place, self.base, self.account.give, self.fail)
+                # What is published cannot be written behind: a copy of it is.
+                self.stream = self._stream([] if self.base is None else [self.base])
             self.account.seal(len(data))
             self.stream.add(data)
             return
         while data:
             if self._open is None:
-                start = self.segments[-1].end if self.segments else (self.base.length if self.base else 0)
+                start = self.segments[-1].end if self.segments else sum(each.length for each in self._before())
                 self._open = Segment(start, self._shape(), self._ship)
                 self.segments.append(self._open)
             segment = self._open
@@ -96,6 +101,13 @@ class Contents:
             data = data[take:]
             if not segment.room:
                 self.seal()
+
+    def _before(self) -> list[Base]:
+        """What the parts go behind."""
+        return [*([] if self.base is None else [self.base]), *self.stands]
+
+    def _stream(self, prefix: Sequence[Base]) -> Stream:
+        return Stream(self._shared, self._stream_place, prefix, self.account.give, self.fail)
 
     def _stream_place(self) -> tuple[bytes, int]:
         """Where a store cannot rename, the file appears at its own name, when it is complete."""
@@ -202,7 +214,8 @@ class Contents:
             await behind[0].stirred.wait()
 
     async def drain(self) -> None:
-        """Seal, and wait until nothing is under way; raises why the file failed. A stream is then a hidden `base`."""
+        """Seal, and wait until nothing is under way; raises why the file failed. A stream is an object that stands
+        then, or is published, where the store cannot rename it."""
         self.seal()
         while self._under_way:
             await next(iter(self._under_way)).ended.wait()
@@ -212,11 +225,25 @@ class Contents:
                 status = await stream.finish()
             self.stream = None
             if status is not None:
-                if self.base is not None and self.base.hidden:
-                    self.outdated.append(self.base.path)  # a record may name it until the next one stands
-                self.base = Base(stream.path, status.length, hidden=stream.path != self._names.path)
+                found = Base(stream.path, status.length)
+                if stream.path == self._names.path:
+                    self.base = found
+                else:
+                    self.base, self.stands = None, [*self.stands, found]
         if self.failure is not None:
             raise self.failure
+
+    async def gather(self) -> list[bytes]:
+        """Make one object of all that stands, for a store that cannot join them; the paths of those it was copied
+        from. All is drained, and there are no parts. Raises why the file failed."""
+        copied = self.stands
+        self.stream, self.stands = self._stream(copied), []
+        try:
+            await self.drain()
+        except BaseException:
+            self._left += [each.path for each in copied]
+            raise
+        return [each.path for each in copied]
 
     async def stop(self) -> list[bytes]:
         """Forget all that is not published, and wait until nothing of it moves; the paths of what stands in the store.
@@ -242,11 +269,8 @@ class Contents:
             self.stream.cancel()
             self._left += [self.stream.path] if self.stream.path not in (b"", self._names.path) else []
             self.stream = None
-        if self.base is not None and self.base.hidden:
-            self._left.append(self.base.path)
-            self.base = None
-        self._left += self.outdated
-        self.outdated = []
+        self._left += [each.path for each in self.stands]
+        self.stands = []
         for segment in self.segments:
             for column in segment.columns:
                 if column.shipment is None or column.shipment.ended.is_set():
@@ -255,6 +279,10 @@ class Contents:
         if self.head is not None:
             self.head = Column()
         self.account.drop(self.account.open)
+
+    def objects(self) -> list[Base]:
+        """What is not published, in order; all of it is drained."""
+        return [*self.stands, *(Base(shipment.path, shipment.size) for shipment in self.landed())]
 
     def landed(self) -> Iterator[Shipment]:
         """The parts that stand in the store, in order."""
@@ -269,10 +297,13 @@ class Contents:
         if self.head is not None:
             yield from self.head.read(offset, size)
             return
-        if self.base is not None and offset < self.base.length:
-            take = min(size, self.base.length - offset)
-            yield self.base.path, offset, take
-            offset, size = offset + take, size - take
+        start = 0
+        for each in self._before():
+            if size and offset < start + each.length:
+                take = min(size, start + each.length - offset)
+                yield each.path, offset - start, take
+                offset, size = offset + take, size - take
+            start += each.length
         for segment in self.segments:
             if size and segment.start <= offset < segment.end:
                 take = min(size, segment.end - offset)

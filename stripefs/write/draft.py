@@ -169,7 +169,7 @@ class Draft:
                     raise Unsupported(
                         f"what is written to {self._shared.store.url} is not readable before it is closed"
                     )
-                await contents.drain()  # a stream cannot be read before it is complete; writing goes on in a copy
+                await contents.drain()  # a stream cannot be read before it is complete; writing goes on in another one
             size = max(0, min(size, self.length - offset))
             found = []
             for piece in list(contents.pieces(offset, size)):
@@ -181,7 +181,7 @@ class Draft:
 
     async def _fetch(self, path: bytes, offset: int, size: int) -> bytes:
         base = self._contents.base
-        visible = base is not None and not base.hidden and path == base.path
+        visible = base is not None and path == base.path
         store = self._shared.view if visible else self._shared.store
 
         def fetch() -> bytes:
@@ -315,7 +315,7 @@ class Draft:
                 self._lease = await self._shared.effects.call("locking", lambda: take(store, path, versions, owner))
             base = contents.base
             if base is not None and base.path == names.path:
-                contents.base = Base(path, base.length, base.hidden)
+                contents.base = Base(path, base.length)
             old, names.path = names.path, path
             self._register.moved(self, old)
             await self._release(lease)

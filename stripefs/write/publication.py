@@ -4,7 +4,7 @@
     concat    the parts are joined to one hidden file, renamed onto the name; later generations are joined to one
               hidden file, which is then joined behind the published one, in one step too
     striped   a manifest that names all parts, old ones included, renamed onto the name
-    plain     the stream's file, renamed onto the name
+    plain     the stream's file, renamed onto the name; of several, each ended by an fsync, one is made first
 
 A publisher knows what the last publication left and which record stands; it is used by one task at a time.
 """
@@ -32,6 +32,10 @@ __all__ = ["Publisher"]
 
 _log = logging.getLogger(__name__)
 
+_JOINED = 64
+"""Objects joined by one call between two fsyncs, which takes a NameNode 10 ms. A record names 63 of them for each power
+of it, or 8 KiB."""
+
 
 class Publisher:
     """`manifest`: of the striped version that the contents continue, None for other files."""
@@ -45,6 +49,7 @@ class Publisher:
         self.published: Status | None = None
         self.attributes = Attributes()
         self._generation = 0
+        self._joins = shared.store.capabilities.concat
         self._next_manifest = Prepared(shared.sender, names.beside, MANIFEST_BLOCK_SIZE)
         self._next_record = Prepared(shared.sender, names.beside)
         self._saved_head: Shipment | None = None
@@ -80,6 +85,7 @@ class Publisher:
         if contents.head is None:  # from the start, or since its memory was wanted meanwhile
             await self._drain(record=True)
             self._outdate_head()
+            await self._shorten()
         document = self._record_now().to_bytes()
         self._outdated += await self._next_record.drop(but=document)
         path = await self._next_record.take(document)
@@ -116,9 +122,38 @@ class Publisher:
             self._outdated.append(saved.path)
 
     async def _clear_outdated(self) -> None:
-        if outdated := self._outdated + self._contents.outdated:
-            await self._effects.clear(outdated)
-            self._outdated, self._contents.outdated = [], []
+        if self._outdated:
+            await self._effects.clear(self._outdated)
+            self._outdated = []
+
+    async def _shorten(self) -> None:
+        """Join neighbours that are joined of equally many parts, _JOINED at a time: a record names few objects then,
+        however often there is an fsync, and no byte is joined often.
+
+        The record that stands names them as they were, which `recovery` is prepared for.
+        """
+        contents = self._contents
+        if contents.layout is Layout.STRIPED or not self._joins:
+            return
+        done: list[Base] = []
+        todo = contents.objects()
+        while todo:
+            done.append(todo.pop(0))
+            run = done[-_JOINED:]
+            if len(run) < _JOINED or len({each.parts for each in run}) > 1:
+                continue
+            del done[-_JOINED:]
+            try:
+                todo.insert(0, await self._join(run))
+            except Unsupported as error:
+                self._joins = False
+                _log.info("the store does not join files here, so records name them all: %s", error)
+                done += [*run, *todo]
+                break
+            except StoreError as error:
+                contents.fail(error)
+                raise
+        contents.replace(done)
 
     async def _save_head(self) -> Shipment:
         """The head stands in the store as one object."""
@@ -143,13 +178,10 @@ class Publisher:
             for segment in old:
                 parts = tuple(RecordPart(part.path(), part.length, part.digest.hex()) for part in segment.parts)
                 segments.append(RecordSegment(segment.length, parts))
-        elif contents.base is not None and contents.base.hidden:
-            segments.append(
-                RecordSegment(contents.base.length, (RecordPart(contents.base.path, contents.base.length),))
-            )
         elif contents.base is not None and self.published is not None:
             identity = self.published.identity
             base = RecordBase(identity.length, identity.mtime_ns, identity.file_id)
+        segments += [RecordSegment(each.length, (RecordPart(each.path, each.length),)) for each in contents.stands]
         segments += [_as_record(segment.length, segment.shipments) for segment in contents.segments]
         layout = (contents.layout or Layout.PLAIN).value
         unit = self._unit if contents.layout is Layout.STRIPED else 0
@@ -175,8 +207,6 @@ class Publisher:
             await self._drain(record=False)
             if contents.layout is Layout.STRIPED:
                 await self._publish_striped()
-            elif contents.layout is Layout.PLAIN:
-                await self._publish_plain()
             else:
                 await self._publish_joined()
         status = await self._effects.call(
@@ -222,49 +252,45 @@ class Publisher:
         if self.attributes != Attributes() and self._shared.store.capabilities.attributes:
             await self._effects.set_attributes(path, self.attributes)
 
-    async def _publish_plain(self) -> None:
-        base, names = self._contents.base, self._names
-        if base is None or base.path == names.path:
-            return
-        await self._replace(base.path, base.length)
-        self._contents.base = Base(names.path, base.length)
-
     async def _publish_joined(self) -> None:
         contents, path = self._contents, self._names.path
-        parts = [(shipment.path, shipment.size) for shipment in contents.landed()]
-        if parts:
+        assert contents.layout is not None
+        if contents.layout is Layout.PLAIN and len(contents.stands) > 1 and not self._joins:
+            self._outdated += await contents.gather()
+        if objects := contents.objects():
             try:
-                first, length = await self._join(parts)
+                whole = await self._join(objects)
                 if contents.base is None:
-                    await self._replace(first, length)
+                    await self._replace(whole.path, whole.length)
                 else:
-                    await self._join_behind(contents.base, first, length)
+                    await self._join_behind(contents.base, whole.path, whole.length)
             except Unsupported as error:
                 _log.warning("the store does not join files here, so they are copied into one: %s", error)
-                base = [] if contents.base is None else [(contents.base.path, contents.base.length)]
-                await self._replace(*await self._copy(base + parts))
-                await self._effects.clear([part for part, _ in parts])
-        contents.start_behind(Base(path, contents.length), Layout.CONCAT)
+                base = [] if contents.base is None else [contents.base]
+                whole = await self._copy([*base, *objects])
+                await self._replace(whole.path, whole.length)
+                await self._effects.clear([each.path for each in objects])
+        contents.start_behind(Base(path, contents.length), contents.layout)
 
-    async def _join(self, parts: list[tuple[bytes, int]]) -> tuple[bytes, int]:
-        """One hidden file, beside the file as it is named now, of all parts: its path and length."""
+    async def _join(self, objects: list[Base]) -> Base:
+        """One hidden file, beside the file as it is named now, of all objects."""
         home, _ = split(self._names.path)
-        for index, (path, length) in enumerate(parts):
-            if split(path)[0] != home:  # the file was moved meanwhile, and only what lies together can be joined
+        for index, each in enumerate(objects):
+            if split(each.path)[0] != home:  # the file was moved meanwhile, and only what lies together can be joined
                 moved, _ = self._names.beside()
-                await self._effects.rename_over(path, moved, length)
-                parts[index] = (moved, length)
-        first, length = parts[0]
-        if len(parts) > 1:
-            await self._effects.concat(first, length, parts[1:])
-        return first, sum(length for _, length in parts)
+                await self._effects.rename_over(each.path, moved, each.length)
+                objects[index] = Base(moved, each.length)
+        first, *rest = objects
+        if rest:
+            await self._effects.concat(first.path, first.length, [(each.path, each.length) for each in rest])
+        return Base(first.path, sum(each.length for each in objects), sum(each.parts for each in objects))
 
-    async def _copy(self, parts: list[tuple[bytes, int]]) -> tuple[bytes, int]:
-        """One hidden file with the bytes of all parts, in whichever of them they are by now: its path and length."""
-        total = sum(length for _, length in parts)
+    async def _copy(self, objects: list[Base]) -> Base:
+        """One hidden file with the bytes of all objects, in whichever of them they are by now."""
+        total = sum(each.length for each in objects)
         path, _ = self._names.beside()
-        await self._effects.copy_together([path for path, _ in parts], path, total)
-        return path, total
+        await self._effects.copy_together([each.path for each in objects], path, total)
+        return Base(path, total)
 
     async def _join_behind(self, base: Base, source: bytes, length: int) -> None:
         """In one step; the published file must be the one that the contents continue."""

@@ -4,12 +4,14 @@ A record names the parts that were durable. What counts is the longest beginning
 whole: of concat and plain files all have their lengths, of striped ones all bytes fit their checksums.
 
 Publishing ends in one rename, as a writer's does, under the locks of both names. It may be repeated after a crash:
-joined parts stand under the name of the draft, whose length says how far it got.
+joined parts stand under the name of the draft, or of the first of them, whose length says how far it got.
 """
 
 from __future__ import annotations
 
+import bisect
 import contextlib
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -55,7 +57,8 @@ _PIECE = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What can be had of a record. length: bytes of the file; lost: why the rest cannot, "" where nothing is missing.
+    """What can be had of a record. length: bytes of the file, more than the record's where some that came later are
+    durable too; lost: why the rest cannot, "" where nothing is missing.
 
     pieces: of concat and plain files what stands in the store, in order, the published file that they continue first.
     manifest: of striped files.
@@ -70,7 +73,7 @@ class Plan:
 
     @property
     def complete(self) -> bool:
-        return self.length == self.found.record.length
+        return self.length >= self.found.record.length
 
 
 # -- what can be had
@@ -96,26 +99,33 @@ def _plan_joined(store: Store, view: StripedStore, found: Found) -> Plan:
         if not is_version_of(store, view, found.file, base):
             raise StoreError(f"{shown(found.file)} has changed since the parts were written that continue it")
         pieces, length = [(found.file, base.length)], base.length
-    rest: Sequence[RecordSegment] = record.segments
-    places = [found.place(store, segment.parts[0]) for segment in rest]
-    for carrier in (found.draft, *places[:1]):
-        # A writer or a recovery that died while it joined parts: one of these holds the first of them by now.
-        carried = length_of(store, carrier)
-        sums = [sum(segment.length for segment in rest[:count]) for count in range(len(rest) + 1)]
-        if carried and carried in sums[1:]:
-            count = sums.index(carried)
-            pieces, length = [*pieces, (carrier, carried)], length + carried
-            rest, places = rest[count:], places[count:]
-            break
+    rest = record.segments
     lost = ""
-    for segment, at in zip(rest, places, strict=True):
-        there = length_of(store, at)
-        if there != segment.length:
-            lost = f"{shown(at)} " + ("is missing" if there is None else f"has {there} bytes, not {segment.length}")
+    while rest:
+        at = found.place(store, rest[0].parts[0])
+        carrier, count = _carrier(store, (found.draft, at) if rest is record.segments else (at,), rest)
+        if not count:
+            there = length_of(store, at)
+            lost = f"{shown(at)} " + ("is missing" if there is None else f"has {there} bytes, not {rest[0].length}")
             break
-        pieces.append((at, segment.length))
-        length += segment.length
+        pieces.append(carrier)
+        length += carrier[1]
+        rest = rest[count:]
     return Plan(found, length, lost, tuple(pieces), base=base)
+
+
+def _carrier(store: Store, paths: Sequence[bytes], segments: Sequence[RecordSegment]) -> tuple[tuple[bytes, int], int]:
+    """That of `paths` which holds the first of `segments`, with its length, and how many of them; 0 where none does.
+
+    A writer or a recovery may have joined those behind it to it since, or died while it did, and joined to the last of
+    them what was written later: that is as durable.
+    """
+    sums = list(itertools.accumulate(segment.length for segment in segments))
+    for path in paths:
+        length = length_of(store, path)
+        if length and (length in sums or length > sums[-1]):
+            return (path, length), bisect.bisect(sums, length)
+    return (b"", 0), 0
 
 
 def _plan_striped(store: Store, view: StripedStore, found: Found, progress: Callable[[int], None]) -> Plan:

@@ -23,11 +23,11 @@ _SMALL = 64 << 10
 
 @dataclass(frozen=True, slots=True)
 class Base:
-    """The first `length` bytes of the file are those of the file at `path`, published unless it is hidden."""
+    """`length` bytes of the file are those of the file at `path`, which so many parts were joined to."""
 
     path: bytes
     length: int
-    hidden: bool = False
+    parts: int = 1
 
 
 class Column:

@@ -6,7 +6,7 @@ otherwise. So a host that fails takes the file with it, unless the client mends 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ _COPIED_AT_ONCE = 8 << 20
 
 
 class Stream:
-    """Writes a new file: first the bytes of `prefix`, if there is one, then what is added.
+    """Writes a new file: first the bytes of the files `prefix`, then what is added.
 
     place() names it anew at every try; `path` is the one that stands, b"" before.
     give(size) is called for bytes that were written; fail(error) once when the file is lost.
@@ -37,7 +37,7 @@ class Stream:
         self,
         shared: Shared,
         place: Callable[[], tuple[bytes, int]],
-        prefix: Base | None,
+        prefix: Sequence[Base],
         give: Callable[[int], None],
         fail: Callable[[Exception], None],
     ) -> None:
@@ -121,21 +121,19 @@ class Stream:
         return sink
 
     async def _copy(self, sink: Sink) -> None:
-        prefix = self._prefix
-        if prefix is None or not prefix.length:
-            return
-
         def copy() -> None:
-            handle = self._shared.store.open(prefix.path)
-            try:
-                for at in range(0, prefix.length, _COPIED_AT_ONCE):
-                    if self._cancelled:
-                        return
-                    sink.write(handle.read(at, min(_COPIED_AT_ONCE, prefix.length - at)))
-            finally:
-                handle.close()
+            for each in self._prefix:
+                handle = self._shared.store.open(each.path)
+                try:
+                    for at in range(0, each.length, _COPIED_AT_ONCE):
+                        if self._cancelled:
+                            return
+                        sink.write(handle.read(at, min(_COPIED_AT_ONCE, each.length - at)))
+                finally:
+                    handle.close()
 
-        await trio.to_thread.run_sync(copy)
+        if self._prefix:
+            await trio.to_thread.run_sync(copy)
 
     async def _flow(self, sink: Sink, host: str) -> None:
         while not self._cancelled:

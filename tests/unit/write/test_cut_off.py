@@ -47,10 +47,10 @@ async def cut_off(draft, step):
 def rubbish(root, layout):
     """Hidden files that nothing needs."""
     found = hidden(root)
-    if layout is Layout.CONCAT:  # a join that was under way may still make its file, which is then for gc
+    if layout is not Layout.STRIPED:  # a join that was under way may still make its file, which is then for gc
         return {name for name in found if name.endswith("-record")}
     data = (root / "file").read_bytes()
-    if layout is Layout.PLAIN or data == OLD:
+    if data == OLD:
         return found
     used = Manifest.from_bytes(data).versions
     return {name for name in found if not name.startswith(tuple(f".stripefs/{version}/" for version in used))}

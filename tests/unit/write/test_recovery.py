@@ -210,6 +210,21 @@ async def test_a_crash_while_parts_are_joined(store: Store, tmp_path: Path, carr
     assert load(store, b"/model") == data
 
 
+@pytest.mark.parametrize("layout", [Layout.CONCAT, Layout.PLAIN])
+async def test_a_crash_after_what_came_later_was_joined_too(store: Store, tmp_path: Path, layout: Layout) -> None:
+    """It is as durable as what the record names."""
+    data = content(SIZE)
+    await synced(store, b"/model", data, layout=layout)
+    (found,) = tmp_path.rglob("*-record")
+    first, *others = (s.parts[0].path for s in Record.from_bytes(found.read_bytes()).segments)
+    later = first + b"0"
+    store.put(later, [b"later"])
+    store.concat(first, [*others, later])
+    recovered = run(store, b"/model")
+    assert (recovered.complete, recovered.length) == (True, SIZE + 5)
+    assert load(store, b"/model") == data + b"later"
+
+
 async def test_a_second_recovery_after_a_crash(store: Store, tmp_path: Path) -> None:
     class Dying(WrappedStore):
         NAME = "dying"

@@ -1,0 +1,128 @@
+"""A program that calls fsync again and again: what that costs grows with the file, not with its square."""
+
+import dataclasses
+
+import pytest
+
+from stripefs.errors import Unsupported
+from stripefs.layout.record import Record
+from stripefs.store.wrappers.counting import CountingStore
+from stripefs.write import Layout
+from stripefs.write.effects import SOURCES_AT_ONCE
+from tests.unit.write.world import KIB, MIB, content, hidden, load, spread, writing
+
+TIMES = 3 * SOURCES_AT_ONCE
+STEP = 32 * KIB
+SMALL = 128 * KIB
+ENTRY = 128
+"""Bytes of a part in a record, at most."""
+
+JOINED = [Layout.CONCAT, Layout.PLAIN]
+
+
+@pytest.fixture
+def store(tmp_path):
+    return CountingStore(spread(tmp_path))
+
+
+def written(store):
+    return sum(store.counts.written.values())
+
+
+def record_of(root):
+    [found] = root.rglob("*-record")
+    return found
+
+
+@pytest.mark.parametrize("layout", [*JOINED, Layout.STRIPED])
+async def test_each_costs_what_was_written_since(store, tmp_path, layout):
+    data = content(TIMES * STEP)
+    longest = of_records = 0
+    async with writing(store, layout=layout, small=SMALL) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        for start in range(0, len(data), STEP):
+            await draft.write(start, data[start : start + STEP])
+            await draft.sync()
+            found = record_of(tmp_path)
+            longest = max(longest, found.stat().st_size)
+            of_records += found.stat().st_size
+            assert Record.from_bytes(found.read_bytes()).length == start + STEP
+        assert await draft.read(5, len(data)) == data[5:]
+        await draft.publish(final=True)
+    assert load(store, b"/file") == data
+    assert not {name for name in hidden(tmp_path) if not name.startswith(".stripefs/")}
+    # The bytes, the beginnings of a file that may stay small, and documents: some of those were prepared in vain.
+    parts = SOURCES_AT_ONCE + TIMES // SOURCES_AT_ONCE if layout in JOINED else TIMES
+    assert longest <= (parts + 4) * ENTRY
+    tables = TIMES * ENTRY
+    assert written(store) <= len(data) + sum(range(0, SMALL, STEP)) + tables + 3 * of_records
+
+
+async def test_plain_files_of_a_store_that_cannot_join_are_copied_once(store, tmp_path):
+    store.capabilities = dataclasses.replace(store.capabilities, concat=False)
+    data = content(40 * STEP)
+    async with writing(store, layout=Layout.PLAIN, small=SMALL) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        for start in range(0, len(data), STEP):
+            await draft.write(start, data[start : start + STEP])
+            await draft.sync()
+        before = written(store)
+        assert before < 2 * len(data)
+        await draft.publish(final=False)
+        assert written(store) == before + len(data)
+        assert load(store, b"/file") == data
+        await draft.write(len(data), b"behind")
+        await draft.publish(final=True)
+    assert load(store, b"/file") == data + b"behind"
+    assert not hidden(tmp_path)
+
+
+@pytest.mark.parametrize("layout", JOINED)
+async def test_a_store_that_turns_out_not_to_join(store, tmp_path, layout):
+    def refuse(target, sources):
+        raise Unsupported("not in an encryption zone")
+
+    store.concat = refuse
+    data = content(TIMES * STEP // 2)
+    async with writing(store, layout=layout, small=SMALL) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        for start in range(0, len(data), STEP):
+            await draft.write(start, data[start : start + STEP])
+            await draft.sync()
+        assert len(Record.from_bytes(record_of(tmp_path).read_bytes()).segments) > SOURCES_AT_ONCE
+        await draft.publish(final=True)
+    assert load(store, b"/file") == data
+    assert not hidden(tmp_path)
+
+
+@pytest.mark.parametrize("layout", JOINED)
+async def test_moved_between_two_of_them(store, tmp_path, layout):
+    (tmp_path / "folder").mkdir()
+    data = content(2 * SOURCES_AT_ONCE * STEP)
+    async with writing(store, layout=layout, small=SMALL) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        for start in range(0, len(data), STEP):
+            if start == len(data) // 4:
+                await draft.move(b"/folder/new")
+            await draft.write(start, data[start : start + STEP])
+            await draft.sync()
+        await draft.publish(final=True)
+    assert load(store, b"/folder/new") == data
+    assert not hidden(tmp_path)
+
+
+@pytest.mark.parametrize("layout", JOINED)
+async def test_behind_a_version_that_is_published(store, tmp_path, layout):
+    data = content(MIB + SOURCES_AT_ONCE * 2 * STEP)
+    async with writing(store, layout=layout, small=SMALL) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        await draft.write(0, data[:MIB])
+        await draft.publish(final=False)
+        for start in range(MIB, len(data), STEP):
+            await draft.write(start, data[start : start + STEP])
+            await draft.sync()
+        assert load(store, b"/file") == data[:MIB]
+        assert await draft.read(0, len(data)) == data
+        await draft.publish(final=True)
+    assert load(store, b"/file") == data
+    assert not hidden(tmp_path)
