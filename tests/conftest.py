@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import settings
 
 from tests.hdfs_instance import HdfsInstance, hdfs_instance, remove_orphans
 from tests.leaks import MARK, leaks
+from tests.others import open_folder
 
 settings.register_profile("default", max_examples=120, deadline=None)  # a busy machine is no failure
 settings.register_profile("quick", max_examples=20, deadline=None)
@@ -62,6 +64,13 @@ def nothing_left(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     left = leaks(tmp_path_factory.getbasetemp(), patience=10)
     request.config.stash[_LEFT] = bool(left)
     assert not left, "tests left behind:\n" + "\n".join(left)
+
+
+@pytest.fixture
+def open_path(nothing_left: None) -> Iterator[Path]:
+    """Like `tmp_path`; every user may enter it."""
+    with open_folder() as folder:
+        yield folder
 
 
 @pytest.fixture(scope="session")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
-__all__ = ["PATIENCE", "eventually"]
+__all__ = ["PATIENCE", "eventually", "gone"]
 
 PATIENCE = 60.0
 """Seconds after which a wait is a hang: far more than anything takes, since machines of tests are busy and shared."""
@@ -21,3 +22,12 @@ def eventually(look: Callable[[], _T], what: str, patience: float = PATIENCE) ->
         assert time.monotonic() < end, f"waited in vain for: {what}"
         time.sleep(0.02)
     return found
+
+
+def gone(pid: int) -> bool:
+    """Whether that process has ended, reaped or not."""
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state in "ZX"

@@ -16,6 +16,7 @@ from xml.etree import ElementTree
 import pytest
 
 from tests.hdfs_instance import COMMAND, HdfsInstance, hdfs_instance
+from tests.unshared import unshared
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.root]
@@ -309,8 +310,9 @@ class TestRefusing:
     def test_too_little_memory(self, tmp_path: Path) -> None:
         meminfo = tmp_path / "meminfo"
         meminfo.write_text("MemTotal: 2000000 kB\nMemAvailable: 1000000 kB\n")
-        script = f"mount --bind {meminfo} /proc/meminfo && exec {COMMAND} start --name test-{os.getpid()}-x"
-        done = subprocess.run(["unshare", "--mount", "sh", "-c", script], capture_output=True, text=True)
+        start = (str(COMMAND), "start", "--name", f"test-{os.getpid()}-x")
+        command = unshared(tmp_path, *start, prepare=f"mount --bind {meminfo} /proc/meminfo")
+        done = subprocess.run(command, capture_output=True, text=True)
         assert_refused(done, "8 DataNodes need about 1800 MiB of memory and 976 MiB are free: use fewer --datanodes")
 
 

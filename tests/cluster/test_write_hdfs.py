@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -37,11 +38,10 @@ def at(instance: HdfsInstance, folder: str) -> Iterator[Store]:
     whole = open_store(StoreSettings(url=f"{instance.url}/", hdfs_user="root"))
     whole.mkdir(b"/" + folder.encode())
     whole.close()
-    store = open_store(StoreSettings(url=f"{instance.url}/{folder}", hdfs_user="root", host_timeout=2.0))
-    try:
+    with contextlib.closing(
+        open_store(StoreSettings(url=f"{instance.url}/{folder}", hdfs_user="root", host_timeout=2.0))
+    ) as store:
         yield store
-    finally:
-        store.close()
 
 
 def hosts_of(store: Store, path: bytes) -> Counter[str]:

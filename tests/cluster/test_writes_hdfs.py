@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from collections.abc import Iterator
@@ -17,9 +18,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.mount]
 
 @pytest.fixture
 def mounts(tmp_path: Path) -> Iterator[Mounts]:
-    made = Mounts(tmp_path)
-    yield made
-    made.close()
+    with contextlib.closing(Mounts(tmp_path)) as made:
+        yield made
 
 
 @pytest.mark.parametrize("layout", ["concat", "striped", "plain"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,20 +39,16 @@ def new_image(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Path, Pat
 @pytest.fixture
 def service(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Service]:
     """A daemon of this test's own, with what its module has as SETTINGS."""
-    made = Service(tmp_path, **getattr(request.module, "SETTINGS", {}))
-    try:
+    with contextlib.closing(Service(tmp_path, **getattr(request.module, "SETTINGS", {}))) as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture(scope="module")
 def _host(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
-    made = Service(tmp_path_factory.mktemp("host"), **getattr(request.module, "SETTINGS", {}))
-    try:
+    with contextlib.closing(
+        Service(tmp_path_factory.mktemp("host"), **getattr(request.module, "SETTINGS", {}))
+    ) as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture

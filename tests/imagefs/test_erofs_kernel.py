@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,11 +23,8 @@ def make(source: Path, folder: Path) -> FileImage:
 
 @pytest.fixture(scope="module")
 def built(nasty_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FileImage]:
-    made = make(nasty_tree, tmp_path_factory.mktemp("image"))
-    try:
+    with contextlib.closing(make(nasty_tree, tmp_path_factory.mktemp("image"))) as made:
         yield made
-    finally:
-        made.close()
 
 
 def test_the_kernel_shows_the_tree_that_was_scanned(nasty_tree: Path, built: FileImage) -> None:

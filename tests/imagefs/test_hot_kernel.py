@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,11 +39,8 @@ def optimized(nasty_tree: Path, images: Images) -> Report:
 
 @pytest.fixture(scope="module")
 def local(images: Images, optimized: Report, tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalImage]:
-    image = LocalImage(images, optimized.digest, tmp_path_factory.mktemp("local") / "image")
-    try:
+    with contextlib.closing(LocalImage(images, optimized.digest, tmp_path_factory.mktemp("local") / "image")) as image:
         yield image
-    finally:
-        image.close()
 
 
 def test_the_kernel_shows_the_tree_that_was_scanned(nasty_tree: Path, local: LocalImage) -> None:

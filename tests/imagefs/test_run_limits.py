@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -13,6 +12,7 @@ import pytest
 from stripefs.mount import kernel
 from tests.imagefs.containers import fill
 from tests.imagefs.service import Service, built
+from tests.unshared import unshared
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 
@@ -60,7 +60,7 @@ def test_limits_are_in_force(host: Service, store: Path, runtime: str) -> None:
 def test_a_limit_that_cannot_be_kept_is_said_in_one_line(host: Service, store: Path) -> None:
     done = host.run("run", "--memory", "lots", f"{store}#small")
     assert (done.returncode, done.stderr) == (2, "imagefs: --memory: 'lots' is not a size such as 8MiB, 512M or 1GB\n")
-    done = without_controller("memory", [*COMMAND, "run", "--memory", "64MiB", f"{store}#small"], host.environment)
+    done = without_controller("memory", host, "run", "--memory", "64MiB", f"{store}#small")
     assert (done.returncode, done.stderr) == (
         125,
         "imagefs: --memory cannot be kept: the cgroups of this machine have no controller memory; "
@@ -69,15 +69,13 @@ def test_a_limit_that_cannot_be_kept_is_said_in_one_line(host: Service, store: P
     assert host.status()["images"] == []
 
 
-def without_controller(
-    name: str, command: list[str], environment: Mapping[str, str]
-) -> subprocess.CompletedProcess[str]:
-    """Run `command` where that controller is not mounted."""
+def without_controller(name: str, host: Service, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """`imagefs ARGUMENTS` where that controller is not mounted."""
     mounts = [one for one in kernel.mounts() if one.fstype == "cgroup2" or name in one.super_options.split(",")]
-    hiding = "".join(f"umount -l {one.path} && " for one in reversed(mounts))
+    hide = " && ".join(f"umount -l {one.path}" for one in reversed(mounts))
     return subprocess.run(
-        ["unshare", "-m", "sh", "-c", hiding + 'exec "$@"', "sh", *command],
-        env=environment,
+        unshared(host.folder, *COMMAND, *arguments, prepare=hide),
+        env=host.environment,
         capture_output=True,
         text=True,
         timeout=60,

@@ -17,7 +17,8 @@ from imagefs.daemon.client import Client
 from stripefs.mount import kernel
 from tests.imagefs.faults import mount_here, sums, umount_here, until_nothing_is_left
 from tests.imagefs.service import Service, eventually
-from tests.others import let_others_pass
+from tests.others import AS_NOBODY, NOBODY, let_others_mount
+from tests.unshared import unshared
 
 pytestmark = [pytest.mark.mount, pytest.mark.root, pytest.mark.slow]
 
@@ -64,9 +65,8 @@ def known_mountpoints(service: Service) -> set[str]:
     return {image["mountpoint"] for image in service.status()["images"]}
 
 
-_ELSEWHERE = """
+_AND_WAIT = """
 set -e
-mount --make-rprivate /
 "$@"
 echo mounted
 read line
@@ -79,7 +79,7 @@ def in_another_namespace(service: Service, store: Path, target: Path) -> Iterato
     command = [sys.executable, "-P", "-c", "import sys; from imagefs.cli.main import run; sys.exit(run())"]
     mount = [*command, "mount", "--rw", f"{store}#t", str(target)]
     with subprocess.Popen(
-        ["unshare", "-m", "sh", "-c", _ELSEWHERE, "sh", *mount],
+        unshared(service.folder, "sh", "-c", _AND_WAIT, "sh", *mount),
         env=service.environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -175,14 +175,6 @@ def test_a_device_is_served_as_long_as_the_kernel_holds_it(host: Service, new_im
 
 # -- a plain user --------------------------------------------------------------------------------------------------
 
-_AS_NOBODY = (
-    *("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"),
-    *("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search"),
-)
-_PREPARE = (
-    "mount --make-rprivate / && mount -t tmpfs none {0} && mknod -m 666 {0}/fuse c 10 229 && "
-    'mount --bind {0}/fuse /dev/fuse && exec "$@"'
-)
 _USE = """
 set -e
 store=$1 target=$2
@@ -203,28 +195,23 @@ imagefs daemon --stop
 """
 
 
-def test_a_plain_user(service: Service, image: tuple[Path, Path], tmp_path: Path) -> None:
+def test_a_plain_user(service: Service, image: tuple[Path, Path], open_path: Path) -> None:
     """The tree plane through fusermount3; a killed daemon's mount is taken away by it too."""
     source, store = image
-    devices, home = tmp_path / "devices", tmp_path / "home"
-    devices.mkdir()
+    home = open_path / "home"
     shutil.copytree(store, home / "store")
     (home / "mnt").mkdir()
     for path in (home, *home.rglob("*")):
-        os.chown(path, 65534, 65534)
-    let_others_pass(tmp_path)
+        os.chown(path, NOBODY, NOBODY)
     environment = {
         **{name: value for name, value in service.environment.items() if not name.startswith("IMAGEFS_")},
         "HOME": str(home),
         "XDG_RUNTIME_DIR": str(home),
         "PYTHON": sys.executable,
     }
+    command = (*AS_NOBODY, "bash", "-c", _USE, "bash", str(home / "store"), str(home / "mnt"))
     done = subprocess.run(
-        [
-            *("unshare", "-m", "sh", "-c", _PREPARE.format(devices), "sh"),
-            *_AS_NOBODY,
-            *("bash", "-c", _USE, "bash", str(home / "store"), str(home / "mnt")),
-        ],
+        unshared(open_path, *command, prepare=let_others_mount(open_path)),
         env=environment,
         capture_output=True,
         text=True,

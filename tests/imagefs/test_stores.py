@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -25,11 +26,8 @@ LARGE = f"files/{3 * nasty.MIB + 5}"
 def host(folder: Path) -> Iterator[Service]:
     """A machine that knows nothing yet."""
     folder.mkdir()
-    made = Service(folder)
-    try:
+    with contextlib.closing(Service(folder)) as made:
         yield made
-    finally:
-        made.close()
 
 
 def whole_way(store: str, source: Path, folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
 import os
@@ -25,7 +26,8 @@ from tests.imagefs import nasty, small_image
 from tests.imagefs.small_image import SmallImage
 from tests.imagefs.tree_mount import TreeMount, tree_job
 from tests.mount.mounted import Mounts, drop_cache, eventually
-from tests.others import let_others_pass
+from tests.others import AS_NOBODY, NOBODY, let_others_mount
+from tests.unshared import unshared
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 
@@ -54,12 +56,12 @@ Mount = Callable[..., TreeMount]
 
 
 @pytest.fixture
-def mount(tmp_path: Path) -> Iterator[Mount]:
+def mount(open_path: Path) -> Iterator[Mount]:
     """Mounts an image, in one place, and takes the mount away."""
     made: list[TreeMount] = []
 
     def one(metadata: str, devices: Sequence[str], **options: Any) -> TreeMount:
-        made.append(TreeMount(metadata, devices, tmp_path, **options))
+        made.append(TreeMount(metadata, devices, open_path, **options))
         return made[0]
 
     yield one
@@ -73,9 +75,9 @@ def tree(image: SmallImage, mount: Mount) -> TreeMount:
 
 
 @pytest.fixture
-def twin(image: SmallImage, tmp_path: Path) -> Iterator[Path]:
+def twin(image: SmallImage, open_path: Path) -> Iterator[Path]:
     """The same image, mounted as EROFS."""
-    path = tmp_path / "erofs"
+    path = open_path / "erofs"
     path.mkdir()
     erofs.mount(image.metadata, [image.device], str(path))
     yield path
@@ -107,8 +109,7 @@ def test_it_is_the_tree_that_the_image_was_made_of(tree: TreeMount, source: Path
 
 
 @pytest.mark.parametrize("plane", ["tree", "erofs"])
-def test_other_users_may_what_the_image_says(tree: TreeMount, twin: Path, tmp_path: Path, plane: str) -> None:
-    let_others_pass(tmp_path)
+def test_other_users_may_what_the_image_says(tree: TreeMount, twin: Path, plane: str) -> None:
     file = (tree.path if plane == "tree" else twin) / "private"
 
     def cat(user: int) -> str:
@@ -117,17 +118,8 @@ def test_other_users_may_what_the_image_says(tree: TreeMount, twin: Path, tmp_pa
 
     assert [cat(0), cat(1000), cat(1001)] == ["for user 1000 too", "for user 1000 too", "Permission denied"]
     program = f"import os; print(os.listxattr({os.fspath(file.parent / 'files/65536')!r}))"
-    done = subprocess.run(
-        [*_AS_NOBODY, sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True
-    )
+    done = subprocess.run([*AS_NOBODY, sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['security.capability']"
-
-
-_AS_NOBODY = (
-    *("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"),
-    *("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search"),
-)
-"""With the one capability that lets nobody read this checkout, wherever it lies."""
 
 
 def test_attributes_that_are_not_there_or_do_not_fit(tree: TreeMount) -> None:
@@ -219,11 +211,8 @@ def test_killed_workers_are_not_noticed(tree: TreeMount, source: Path) -> None:
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Mounts]:
     (tmp_path / "served").mkdir()
-    made = Mounts(tmp_path / "served")
-    try:
+    with contextlib.closing(Mounts(tmp_path / "served")) as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.mark.slow
@@ -306,29 +295,25 @@ print(repr(facts))
 
 
 @pytest.mark.slow
-def test_a_plain_user_sees_the_same(image: SmallImage, source: Path, tmp_path: Path) -> None:
+def test_a_plain_user_sees_the_same(image: SmallImage, source: Path, open_path: Path) -> None:
     """Through fusermount3, in a mount namespace whose /dev/fuse everyone may open."""
-    target, devices = tmp_path / "mnt", tmp_path / "dev"
-    for folder in (target, devices, tmp_path / "run"):
+    target, run, log = open_path / "mnt", open_path / "run", open_path / "tree.log"
+    for folder in (target, run):
         folder.mkdir()
-    for path in (target, tmp_path / "run"):
-        os.chown(path, 65534, 65534)
-    (tmp_path / "tree.log").touch(mode=0o666)
-    os.chown(tmp_path / "tree.log", 65534, 65534)
-    let_others_pass(tmp_path)
-    device = f"mount -t tmpfs none {devices} && mknod -m 666 {devices}/fuse c 10 229"
-    script = f'mount --make-rprivate / && {device} && mount --bind {devices}/fuse /dev/fuse && exec "$@"'
-    wrapper = ["unshare", "-m", "sh", "-c", script, "sh", *_AS_NOBODY]
-    job = tree_job(image.metadata, [image.device], target, tmp_path)
+    log.touch(mode=0o666)
+    for path in (target, run, log):
+        os.chown(path, NOBODY, NOBODY)
+    command = (*AS_NOBODY, sys.executable, "-c", _AS_A_USER)
+    job = tree_job(image.metadata, [image.device], target, open_path)
     done = subprocess.run(
-        [*wrapper, sys.executable, "-c", _AS_A_USER],
+        unshared(open_path, *command, prepare=let_others_mount(open_path)),
         input=job.to_json(),
         cwd=Path(__file__).parents[2],
-        env={**os.environ, "XDG_RUNTIME_DIR": str(tmp_path / "run")},
+        env={**os.environ, "XDG_RUNTIME_DIR": str(run)},
         capture_output=True,
         text=True,
     )
-    assert done.returncode == 0, done.stderr + (tmp_path / "tree.log").read_text()
+    assert done.returncode == 0, done.stderr + log.read_text()
     expected = nasty.facts(source)
     for facts in expected.values():
         facts[4].pop("trusted.secret", None)

@@ -8,6 +8,7 @@ Where umoci is not the judge stands here with the reason:
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 from collections.abc import Iterator
@@ -67,11 +68,8 @@ class Stage:
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[Stage]:
-    stage = Stage(tmp_path)
-    try:
+    with contextlib.closing(Stage(tmp_path)) as stage:
         yield stage
-    finally:
-        stage.close()
 
 
 def without(found: Facts, name: bytes, where: int) -> Facts:

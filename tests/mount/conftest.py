@@ -1,3 +1,4 @@
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,8 +10,5 @@ from tests.mount.mounted import Mounts
 @pytest.fixture
 def mounts(tmp_path: Path) -> Iterator[Mounts]:
     """Makes real mounts; checks afterwards that nothing is left and that no unexpected warning was logged."""
-    made = Mounts(tmp_path)
-    try:
+    with contextlib.closing(Mounts(tmp_path)) as made:
         yield made
-    finally:
-        made.close()

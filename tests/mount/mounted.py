@@ -21,6 +21,7 @@ from stripefs.mount.channel import rebuild_error
 from stripefs.mount.control import query
 from stripefs.mount.job import stripefs_job
 from stripefs.settings import MountSettings, ReadSettings, Settings, StoreSettings
+from tests.pinned import until_unpinned
 from tests.waiting import PATIENCE, eventually
 
 MIB = 1 << 20
@@ -59,6 +60,7 @@ class Mounted:
         self.settings = settings
         self.path = Path(settings.mount.mountpoint)
         self.log = log
+        self.refused = False
         status, theirs = os.pipe()
         self._status = os.fdopen(status)
         with open(log, "ab") as output:
@@ -81,6 +83,7 @@ class Mounted:
         assert line, f"the supervisor said nothing: {self.log_text()}"
         message = json.loads(line)
         if message["op"] == "failed":
+            self.refused = True
             self.process.wait(PATIENCE)
             raise rebuild_error(message)
         return self
@@ -102,6 +105,11 @@ class Mounted:
         return self.log.read_text()
 
     def stop(self) -> int:
+        until_unpinned(self.path)
+        return self.stop_now()
+
+    def stop_now(self) -> int:
+        """Whoever else keeps the mount."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(PATIENCE)
 
@@ -109,6 +117,7 @@ class Mounted:
         """Leave nothing, whatever state a test left this in."""
         self._status.close()
         if self.process.poll() is None:
+            until_unpinned(self.path)
             self.process.send_signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(10)
@@ -178,7 +187,9 @@ class Mounts:
 
     def close(self) -> None:
         problems = []
-        for mounted in reversed(self._made):  # of two at one place the later one's worker and mount are there
+        self._made.reverse()  # of two at one place the later one's worker and mount are there
+        self._made.sort(key=lambda one: one.refused)  # but none of those that were refused
+        for mounted in self._made:
             mounted.clean_up()
             for line in mounted.log_text().splitlines():
                 loud = any(f" {level} " in line for level in ("WARNING", "ERROR", "CRITICAL"))

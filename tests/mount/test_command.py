@@ -21,6 +21,8 @@ from stripefs.cli.app import main
 from stripefs.mount import kernel, unprivileged
 from stripefs.mount.control import find_mounts, log_file
 from tests.mount.mounted import MIB, PATIENCE, eventually, sha256, workers_of
+from tests.unshared import unshared
+from tests.waiting import gone
 
 pytestmark = pytest.mark.mount
 
@@ -95,20 +97,8 @@ class Shell:
 
 @pytest.fixture
 def shell(tmp_path: Path) -> Iterator[Shell]:
-    made = Shell(tmp_path)
-    try:
+    with contextlib.closing(Shell(tmp_path)) as made:
         yield made
-    finally:
-        made.close()
-
-
-def gone(pid: int) -> bool:
-    """Whether that process has ended, reaped or not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-    return state in "ZX"
 
 
 def test_mount_read_and_unmount(shell: Shell) -> None:
@@ -354,7 +344,7 @@ def test_mount_8_finds_the_helper(shell: Shell) -> None:
     room.mkdir()
     helper = Path(sys.executable).with_name("mount.stripefs")
     done = subprocess.run(
-        ["unshare", "--mount", "bash", "-c", script, "bash", room, helper, shell.source, shell.mountpoint],
+        unshared(shell.folder, "bash", "-c", script, "bash", *map(str, (room, helper, shell.source, shell.mountpoint))),
         env=shell.environ,
         capture_output=True,
         text=True,

@@ -21,7 +21,7 @@ import pytest
 from stripefs.errors import ConfigError, MountError, NotADirectory, NotFound, ServiceDown
 from stripefs.mount import control, kernel
 from tests.mount.mounted import MIB, PATIENCE, Mounts, eventually, reading, sha256, workers_of
-from tests.others import let_others_pass
+from tests.unshared import unshared
 
 pytestmark = pytest.mark.mount
 
@@ -124,8 +124,7 @@ def test_no_right_to_mount(mounts: Mounts) -> None:
 
 def _mount_in_namespace(mounts: Mounts, prepare: str, *wrapper: str) -> str:
     settings = mounts.prepare()
-    script = f'mount --make-rprivate / && {prepare} && exec "$@"'
-    mounted = mounts.start(settings, ("unshare", "-m", "sh", "-c", script, "sh", *wrapper))
+    mounted = mounts.start(settings, unshared(mounts.folder, *wrapper, prepare=prepare))
     with pytest.raises(MountError) as caught:
         mounted.wait_ready()
     assert mounted.process.wait(PATIENCE) == 32
@@ -165,21 +164,6 @@ def test_two_mounts_of_one_source(mounts: Mounts) -> None:
     first.stop()
     assert sha256(second.path / "data") == sha256(mounts.source / "data")
     assert {first.path, second.path} & {Path(mount.mountpoint) for mount in control.find_mounts()} == {second.path}
-
-
-def test_permissions_are_the_kernels_part(mounts: Mounts) -> None:
-    if os.geteuid():
-        mounted = mounts.mount()
-        assert os.access(mounted.path, os.R_OK)
-        return
-    (mounts.source / "secret").write_text("x")
-    (mounts.source / "secret").chmod(0o600)
-    (mounts.source / "open").write_text("y")
-    let_others_pass(mounts.folder)
-    mounted = mounts.mount(allow_other=True)
-    as_nobody = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
-    assert subprocess.run([*as_nobody, "cat", str(mounted.path / "open")], capture_output=True).stdout == b"y"
-    assert subprocess.run([*as_nobody, "cat", str(mounted.path / "secret")], capture_output=True).returncode != 0
 
 
 # Control and metrics
@@ -292,10 +276,11 @@ def test_sigterm_while_files_are_open_and_read(mounts: Mounts) -> None:
 def test_sigterm_while_another_namespace_holds_the_mount(mounts: Mounts) -> None:
     mounts.forgive("was in use")
     mounted = mounts.mount()
-    with reading(["unshare", "-m", "--propagation", "private", "sh", "-c", "echo in; read line"]) as other:
+    hold = unshared(mounted.path, "sh", "-c", "echo in; read line", prepare="mount --make-rprivate /")
+    with reading([*hold]) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "in\n"
-        assert mounted.stop() == 0
+        assert mounted.stop_now() == 0
     assert not mounted.in_table()
 
 

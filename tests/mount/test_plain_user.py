@@ -1,15 +1,16 @@
-"""A plain user's mount through fusermount3: nobody, in a mount namespace whose /dev/fuse everyone may open.
+"""A plain user: nobody's own mounts through fusermount3, in a mount namespace whose /dev/fuse everyone may open.
 
-Run by root, because only root can become someone else; `setpriv` leaves the one capability that lets nobody read this
-checkout, wherever it lies.
+Run by root, because only root can become someone else.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,16 +18,19 @@ import pytest
 from stripefs.errors import MountError
 from stripefs.settings import WriteSettings
 from tests.mount.mounted import MIB, PATIENCE, Mounted, Mounts, eventually, sha256
-from tests.others import let_others_pass
+from tests.others import AS_NOBODY, NOBODY, let_others_mount
+from tests.unshared import unshared
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 
-_AS_NOBODY = (
-    *("setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"),
-    *("--inh-caps", "+dac_read_search", "--ambient-caps", "+dac_read_search"),
-)
 _WRITE = WriteSettings()
-_DEVICES = "mount -t tmpfs none {0} && mknod -m 666 {0}/fuse c 10 229 && mount --bind {0}/fuse /dev/fuse"
+
+
+@pytest.fixture
+def mounts(open_path: Path) -> Iterator[Mounts]:
+    """Where everyone may look."""
+    with contextlib.closing(Mounts(open_path)) as made:
+        yield made
 
 
 def _start(
@@ -35,22 +39,20 @@ def _start(
     write: WriteSettings = _WRITE,
     **options: object,
 ) -> Mounted:
-    devices, runtime = mounts.folder / "devices", mounts.folder / "runtime"
-    devices.mkdir()
+    runtime = mounts.folder / "runtime"
     runtime.mkdir()
     settings = mounts.prepare(**options)._replace(write=write)  # type: ignore[arg-type]  # passed on as they come
     for path in (settings.mount.mountpoint, runtime):
-        os.chown(path, 65534, 65534)
-    let_others_pass(mounts.folder)
-    script = f'mount --make-rprivate / && {_DEVICES.format(devices)} && {prepare} && exec "$@"'
-    wrapper = ("unshare", "-m", "sh", "-c", script, "sh", *_AS_NOBODY, "env", f"XDG_RUNTIME_DIR={runtime}")
-    return mounts.start(settings, wrapper)
+        os.chown(path, NOBODY, NOBODY)
+    as_nobody = (*AS_NOBODY, "env", f"XDG_RUNTIME_DIR={runtime}")
+    prepare = f"{let_others_mount(mounts.folder)} && {prepare}"
+    return mounts.start(settings, unshared(mounts.folder, *as_nobody, prepare=prepare))
 
 
 def _inside(mounted: Mounted, *command: str) -> subprocess.CompletedProcess[str]:
     """Run as nobody where the mount is to be seen."""
     runtime = f"XDG_RUNTIME_DIR={mounted.path.parent / 'runtime'}"
-    wrapper = ["nsenter", "-t", str(mounted.process.pid), "-m", *_AS_NOBODY, "env", runtime]
+    wrapper = ["nsenter", "-t", str(mounted.process.pid), "-m", *AS_NOBODY, "env", runtime]
     return subprocess.run([*wrapper, *command], capture_output=True, text=True, timeout=PATIENCE)
 
 
@@ -126,6 +128,17 @@ def test_device_closed_to_users(mounts: Mounts) -> None:
     assert "/dev/fuse" in _refused(mounts, "chmod 600 /dev/fuse").hint
 
 
+def test_roots_mount_for_all_keeps_what_modes_say(mounts: Mounts) -> None:
+    for name, mode in (("secret", 0o600), ("open", 0o644)):
+        (mounts.source / name).write_text(name)
+        (mounts.source / name).chmod(mode)
+    mounted = mounts.mount(allow_other=True)
+    command = ["cat", mounted.path / "open", mounted.path / "secret"]
+    done = subprocess.run(command, user=NOBODY, group=NOBODY, extra_groups=[], capture_output=True, text=True)
+    assert done.stdout == "open"
+    assert done.stderr.endswith("secret: Permission denied\n")
+
+
 def test_mountpoint_as_its_owner_sees_it(mounts: Mounts) -> None:
     """Without allow_other not even root looks in."""
     (mounts.source / "file").touch()
@@ -168,12 +181,12 @@ except OSError as error:
 @pytest.mark.parametrize("layout", ["concat", "striped", "plain"])
 def test_saves(mounts: Mounts, layout: str) -> None:
     """What is saved is theirs; what only root may do is refused where it is asked for."""
-    os.chown(mounts.source, 65534, 65534)
+    os.chown(mounts.source, NOBODY, NOBODY)
     (mounts.source / "roots").mkdir()
     mounts.forgive("big files are written as")
     mounted = _start(mounts, rw=True, write=WriteSettings(layout=layout)).wait_ready()
     done = _inside(mounted, sys.executable, "-c", _SAVES, str(mounted.path))
-    assert done.stdout.split("\n") == ["EPERM", "EPERM", f"65534 0o100600 {10 * MIB + 3}", "EACCES", ""], done.stderr
+    assert done.stdout.split("\n") == ["EPERM", "EPERM", f"{NOBODY} 0o100600 {10 * MIB + 3}", "EACCES", ""], done.stderr
     assert mounted.stop() == 0
     assert {path.owner() for path in mounts.source.rglob("*")} == {"nobody", "root"}
     assert sorted(os.listdir(mounts.source / "run")) == ["model"]

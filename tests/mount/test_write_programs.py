@@ -5,6 +5,7 @@ What is written in order has to do with the mount's memory alone, so those progr
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import subprocess
@@ -71,11 +72,8 @@ class Kept:
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kept]:
-    made = Kept(Mounts(tmp_path_factory.mktemp("programs")))
-    try:
+    with contextlib.closing(Kept(Mounts(tmp_path_factory.mktemp("programs")))) as made:
         yield made
-    finally:
-        made.close()
 
 
 def run(program: Program, mounted: Mounted, source: Path, aside: Path) -> None:

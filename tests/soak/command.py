@@ -15,8 +15,10 @@ from typing import Any
 
 from stripefs.mount import kernel
 from stripefs.mount.control import find_mounts, query
+from tests.pinned import until_unpinned
+from tests.waiting import gone
 
-__all__ = ["PATIENCE", "REPLACED", "Live", "Place", "eventually", "gone"]
+__all__ = ["PATIENCE", "REPLACED", "Live", "Place", "eventually"]
 
 PATIENCE = 120.0
 """Seconds after which a wait is a hang; far more than anything takes on a busy machine."""
@@ -141,13 +143,14 @@ class Live:
         assert (done.returncode, done.stdout, done.stderr) == (0, "", ""), done
 
     def terminate(self) -> None:
+        until_unpinned(self.path)
         os.kill(self.supervisor, signal.SIGTERM)
 
     def clean_up(self) -> bool:
         """Leave nothing. True when the mount ended by itself, or as soon as it was told to."""
         workers = self.workers()
         if not self.ended():
-            os.kill(self.supervisor, signal.SIGTERM)
+            self.terminate()
         with contextlib.suppress(TimeoutError):
             eventually(self.ended, "the supervisor's end", 30)
         willing = self.ended()
@@ -161,15 +164,6 @@ class Live:
             kernel.abort(left.connection)
             kernel.unmount(str(self.path), kernel.MNT_DETACH)
         return willing
-
-
-def gone(pid: int) -> bool:
-    """Whether that process has ended, reaped or not."""
-    try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except (FileNotFoundError, ProcessLookupError):
-        return True
-    return state in "ZX"
 
 
 def _command(*arguments: object) -> list[str]:

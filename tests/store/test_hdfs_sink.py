@@ -119,11 +119,8 @@ class Place:
 
 @contextlib.contextmanager
 def place(manner: Manner) -> Iterator[Place]:
-    running = Place(manner)
-    try:
+    with contextlib.closing(Place(manner)) as running:
         yield running
-    finally:
-        running.close()
 
 
 def write_on(sink: PlacedSink) -> None:

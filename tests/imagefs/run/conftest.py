@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 
 import pytest
@@ -20,11 +21,8 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> SmallImage:
 
 @pytest.fixture(scope="session")
 def _all(image: SmallImage, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Containers]:
-    made = Containers(image, tmp_path_factory.mktemp("containers"))
-    try:
+    with contextlib.closing(Containers(image, tmp_path_factory.mktemp("containers"))) as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from imagefs.plane import overlay
 from imagefs.plane.unmount import unmount
 from imagefs.run.options import Bind, Limits
 from tests.imagefs import small_image
-from tests.imagefs.containers import Containers
+from tests.imagefs.containers import Containers, Running
 from tests.imagefs.run.material import TRAPS, both
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
@@ -158,6 +158,17 @@ def test_where_only_memory_can_be_written(containers: Containers, tmp_path: Path
         unmount(str(here))
 
 
+def interrupted(running: Running, ours: int) -> int:
+    """The status of a container of TRAPS when ^C is typed at its terminal, whose other side is `ours`."""
+    said = b""
+    while b"ready" not in said:
+        said += os.read(ours, 1000)
+    os.write(ours, b"\x03")
+    status = running.end()
+    os.close(ours)
+    return status
+
+
 @both
 def test_terminal(containers: Containers, runtime: str) -> None:
     ours, theirs = pty.openpty()
@@ -165,21 +176,11 @@ def test_terminal(containers: Containers, runtime: str) -> None:
         "sh", "-c", f"stty -a | grep -c isig; test -t 0 -a -t 2 && {TRAPS}", stdio=theirs, runtime=runtime
     )
     os.close(theirs)
-    said = b""
-    while b"ready" not in said:
-        said += os.read(ours, 1000)
-    os.write(ours, b"\x03")
-    assert running.end() == 43
-    os.close(ours)
+    assert interrupted(running, ours) == 43
 
 
 def test_a_terminal_that_only_the_user_has(containers: Containers) -> None:
     ours, theirs = pty.openpty()
     running = containers.start("sh", "-c", TRAPS, stdio=theirs, terminal=False)
     os.close(theirs)
-    said = b""
-    while b"ready" not in said:
-        said += os.read(ours, 1000)
-    os.write(ours, b"\x03")
-    assert running.end() == 43
-    os.close(ours)
+    assert interrupted(running, ours) == 43
