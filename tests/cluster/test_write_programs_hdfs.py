@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterator
@@ -29,9 +30,8 @@ OTHERS = (checkpoints.distributed_checkpoint, commands.rsync, calls.appending, c
 
 @pytest.fixture
 def mounts(tmp_path: Path) -> Iterator[Mounts]:
-    made = Mounts(tmp_path)
-    yield made
-    made.close()
+    with contextlib.closing(Mounts(tmp_path)) as made:
+        yield made
 
 
 @pytest.mark.parametrize(("layout", "programs"), [("concat", SAVING + OTHERS), ("striped", SAVING)])
@@ -62,20 +62,15 @@ def test_programs_save_to_hdfs(
 def test_writers_and_workers_die_on_hdfs(hdfs: HdfsInstance, place: command.Place, layout: str) -> None:
     folder = f"/dying-{layout}"
     HdfsPopulate(WebHdfs(hdfs.web), folder)
-    said: list[str] = []
-    try:
-        summary = soak_writers(
-            place,
-            f"{hdfs.url}{folder}",
-            make_deaths(5, 3, 2),
-            seed=5,
-            say=said.append,
-            options=("--layout", layout, "--write-memory", "64MiB", "--unit", "1MiB"),
-            age=lambda: _age(WebHdfs(hdfs.web), folder),
-        )
-    except BaseException:
-        print("\n".join(said))
-        raise
+    summary = soak_writers(
+        place,
+        f"{hdfs.url}{folder}",
+        make_deaths(5, 3, 2),
+        seed=5,
+        say=print,
+        options=("--layout", layout, "--write-memory", "64MiB", "--unit", "1MiB"),
+        age=lambda: _age(WebHdfs(hdfs.web), folder),
+    )
     assert summary["wrong"] == 0
     assert not _hidden(hdfs, folder)
 
