@@ -64,6 +64,9 @@ class DraftingTree(AttributedTree):
         if self._pens.at(path) is not None:
             raise Busy(f"{path!r} is being written")
 
+    def _writer_of(self, path: bytes) -> str:
+        return self._drafts.writer_of(path)
+
     def _writer_below(self, directory: bytes) -> str:
         return self._drafts.writer_below(directory)
 

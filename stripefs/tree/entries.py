@@ -9,11 +9,13 @@ succeeded, where it would otherwise fail with "no such file" or "exists".
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterable
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Set
+from typing import TypeVar
 
 import trio
 
-from stripefs.errors import Busy, Exists, IsADirectory, NotADirectory, NotFound, StoreError, StripefsError
+from stripefs.errors import Busy, Exists, IsADirectory, NotADirectory, NotFound, StoreError
 from stripefs.layout.hidden import NAME_MAX, is_hidden
 from stripefs.store.base import Kind, Status, Store
 from stripefs.tree.layouts import Layouts
@@ -23,17 +25,21 @@ from stripefs.tree.tree import Attributes, Tree
 
 __all__ = ["Bury", "NamingTree"]
 
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
 _LEFT_FOR = 60.0
 """Seconds in which a worker may be asked again what its predecessor was asked: the kernel does so at once."""
 
 Bury = Callable[[Iterable[str]], None]
 """Told which striped versions no name stands for any more; see `stripefs.write.graves`."""
 
-
 _PASSES = 5.0
-"""Seconds for which a rename waits for locks to go: that of a file that was closed just now goes after `close`."""
+"""Seconds for which a change of names waits for locks to go: that of a file that was closed just now goes after
+`close`."""
 
-_LOOK_AGAIN = 0.2
+_FIRST_PAUSE = 0.02
+_LONGEST_PAUSE = 0.2
 
 
 class NamingTree(Tree):
@@ -90,7 +96,10 @@ class NamingTree(Tree):
     # Files
 
     async def unlink(self, parent: int, name: bytes) -> None:
-        """Take a name away. Who writes or reads the file may go on; what is being written is then published nowhere."""
+        """Take a name away. Who writes or reads the file may go on; what is being written is then published nowhere.
+
+        Raises Busy where another mount writes it, if that does not end within moments.
+        """
         path = self._child(parent, name)
         pen = self._pens.at(path)
         async with pen.lock if pen is not None else contextlib.nullcontext():
@@ -105,7 +114,11 @@ class NamingTree(Tree):
                 status = await self._stat(path)
                 if status.kind is Kind.DIRECTORY:
                     raise IsADirectory(f"{path!r} is a directory")
-                await self._remove(path)
+                if pen is None:
+                    await self._wait_for_writers(f"{path!r} is not unlinked", self._writer_of, path)
+                old = await self._old_versions(path)
+                await self._change(f"unlink {path!r}", path, NotFound, self._store.remove, path)
+                await self._lose(old, path, held=pen is not None)
             except NotFound:
                 if before is None and pen is None:
                     raise
@@ -116,7 +129,7 @@ class NamingTree(Tree):
         """Move a file or directory, also one being written, and put it in the place of another where `replace` says so.
 
         Raises Exists without `replace`; NotFound; Busy for a directory below which files are being written, and where
-        another mount writes a file of the new name, if that does not end within moments.
+        another mount writes a file of either name, if that does not end within moments.
         """
         source, target = self._child(parent, name), self._new_name(new_parent, new_name)
         if source == target:
@@ -129,52 +142,66 @@ class NamingTree(Tree):
                 status = await self._stat(source)
             except NotFound:
                 status = None
-            if status is not None and status.kind is Kind.DIRECTORY:
-                self._layouts.forget()
-                await self._wait_for_writers(source)
             there = pen is not None or status is not None
             if there and not replace and (other is not None or await self._exists(target)):
                 raise Exists(f"{target!r} exists")
-            if other is not None:
-                await self._pens.take_name(other)
-            if pen is not None:
-                status = await self._before_rename(pen, status)
-                await self._move_draft(pen, target)
-            try:
+            refused = f"{source!r} is not renamed to {target!r}"
+            if status is not None and status.kind is Kind.DIRECTORY:
+                self._layouts.forget()
+                for path in self._pens.below(source):
+                    await self._wait_until_free(path)
+                await self._wait_for_writers(refused, self._writer_below, source)
+            elif pen is None and status is not None:
+                await self._wait_for_writers(refused, self._writer_of, source, *([] if other is not None else [target]))
+            async with contextlib.AsyncExitStack() as moving:
+                if pen is not None:
+                    if other is not None:
+                        await self._pens.take_name(other)  # and with it the lock
+                    status = await self._before_rename(pen, status)
+                    draft = pen.draft
+                    await self._until_free(refused, lambda: moving.enter_async_context(draft.moving(target)))
+                held = pen is not None or other is not None
                 async with self._intent(b"rename", source, target, status=status) as before:
                     if pen is None or status is not None:
-                        await self._rename(source, target, status, before, replace=replace)
+                        await self._rename(source, target, status, before, replace=replace, held=held)
                     if pen is not None:
                         self._pens.move(pen, target)
+                    elif other is not None:
+                        await self._pens.take_name(other)
                     self._move_nodes(pen, (parent, name), (new_parent, new_name))
-            except StripefsError:
-                if pen is not None:
-                    await pen.draft.move(source)
-                raise
 
-    async def _wait_for_writers(self, directory: bytes) -> None:
-        """Raises Busy where somebody writes a file below `directory`, on any node."""
-        for path in self._pens.below(directory):
-            await self._wait_until_free(path)
-        deadline = trio.current_time() + _PASSES
-        while who := await self._calls.thread(f"look who writes below {directory!r}", self._writer_below, directory):
-            if trio.current_time() >= deadline:
-                raise Busy(f"{directory!r} cannot be renamed: {who}")
-            await trio.sleep(_LOOK_AGAIN)
+    async def _wait_for_writers(self, refused: str, look: Callable[[bytes], str], *paths: bytes) -> None:
+        """Raises Busy where somebody else writes one of the files, or below one of the directories, on any node."""
 
-    def _writer_below(self, directory: bytes) -> str:
-        """Who else writes below a directory, "" for nobody. Blocks."""
-        raise NotImplementedError
+        def find() -> str:
+            return next(filter(None, map(look, paths)), "")
 
-    async def _move_draft(self, pen: Pen, target: bytes) -> None:
-        deadline = trio.current_time() + _PASSES
+        async def ensure_free() -> None:
+            if who := await self._calls.thread("look for locks", find):
+                raise Busy(who)
+
+        await self._until_free(refused, ensure_free)
+
+    async def _until_free(self, refused: str, attempt: Callable[[], Awaitable[_T]]) -> _T:
+        """`attempt()`, which raises Busy as long as somebody else writes: they may be about to be done."""
+        deadline, pause = trio.current_time() + _PASSES, _FIRST_PAUSE
         while True:
             try:
-                return await pen.draft.move(target)
-            except Busy:
+                return await attempt()
+            except Busy as error:
                 if trio.current_time() >= deadline:
-                    raise
-            await trio.sleep(_LOOK_AGAIN)
+                    _log.warning("%s: %s", refused, error)
+                    raise Busy(f"{refused}: {error.message}", hint=error.hint) from None
+            await trio.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _writer_of(self, path: bytes) -> str:
+        """Who else writes the file at `path`, on any node, "" for nobody. Blocks."""
+        raise NotImplementedError
+
+    def _writer_below(self, directory: bytes) -> str:
+        """The same for all files below a directory."""
+        raise NotImplementedError
 
     async def _before_rename(self, pen: Pen, status: Status | None) -> Status | None:
         """What is at the path of a file being written once that was published as far as it can be, None for nothing.
@@ -185,18 +212,18 @@ class NamingTree(Tree):
         raise NotImplementedError
 
     async def _rename(
-        self, source: bytes, target: bytes, status: Status | None, before: bytes | None, *, replace: bool
+        self, source: bytes, target: bytes, status: Status | None, before: bytes | None, *, replace: bool, held: bool
     ) -> None:
         if status is None:
             if before is not None and await self._is_version(target, before):
                 return
             raise NotFound(f"{source!r} does not exist")
-        old = await self._old_versions(target) if replace and status.kind is Kind.FILE else ()
+        old = await self._old_versions(target) if replace and status.kind is Kind.FILE else frozenset()
         call = self._store.rename
         what = f"rename {source!r} to {target!r}"
         await self._change(what, target, NotFound, lambda: call(source, target, replace=replace))
         self._changed(source)
-        self._lose(old)
+        await self._lose(old, target, held=held)
 
     # Inner workings
 
@@ -240,23 +267,34 @@ class NamingTree(Tree):
         self._calls.outdate(("stat", path))
         self._changed_at = trio.current_time()
 
-    async def _remove(self, path: bytes) -> None:
-        old = await self._old_versions(path)
-        await self._change(f"unlink {path!r}", path, NotFound, self._store.remove, path)
-        self._lose(old)
-
-    async def _old_versions(self, path: bytes) -> Iterable[str]:
+    async def _old_versions(self, path: bytes) -> Set[str]:
         """Which striped versions lose their name with `path`. None where that cannot be told: gc finds those."""
         if self._bury is None or self._versions is None:
-            return ()
+            return frozenset()
         try:
-            return await self._calls.thread(f"look at {path!r}", self._versions, path)
+            return frozenset(await self._calls.thread(f"look at {path!r}", self._versions, path))
         except StoreError:
-            return ()
+            return frozenset()
 
-    def _lose(self, versions: Iterable[str]) -> None:
-        if self._bury is not None:
-            self._bury(versions)
+    async def _lose(self, versions: Set[str], path: bytes, *, held: bool) -> None:
+        """`versions` have lost the name `path`, whose lock is `held` by this mount or by nobody.
+
+        Who took it just before that may have read them, and name them in what they publish: then gc is to judge.
+        """
+        if self._bury is None or self._versions is None or not versions:
+            return
+        look = self._versions
+
+        def named_again() -> Set[str]:
+            if not held and self._writer_of(path):
+                return versions
+            try:
+                return frozenset(look(path))
+            except (NotFound, NotADirectory):
+                return frozenset()
+
+        with contextlib.suppress(StoreError):
+            self._bury(versions - await self._calls.thread(f"look at {path!r}", named_again))
 
     async def _exists(self, path: bytes) -> bool:
         try:

@@ -53,10 +53,14 @@ class WritableTree(DraftingTree):
         return {**super().snapshot(), "open_for_writing": len(self._pens)}
 
     async def aclose(self) -> None:
-        """The kernel will not come back: publish what its writers had finished, let go of the rest."""
-        for pen in list(self._pens.by_node.values()):
-            pen.killed = pen.killed or await self._fate(pen) is Fate.HOLDS
-            await self._finish(pen)
+        """The kernel will not come back: publish what its writers had finished, let go of the rest, all at once."""
+        async with trio.open_nursery() as nursery:
+            for pen in list(self._pens.by_node.values()):
+                nursery.start_soon(self._end, pen)
+
+    async def _end(self, pen: Pen) -> None:
+        pen.killed = pen.killed or await self._fate(pen) is Fate.HOLDS
+        await self._finish(pen)
 
     # Names and attributes
 

@@ -284,6 +284,12 @@ class Contents:
         """What is not published, in order; all of it is drained."""
         return [*self.stands, *(Base(shipment.path, shipment.size) for shipment in self.landed())]
 
+    def moved(self, each: Base, path: bytes) -> Base:
+        """One of those that stand lies at `path` now; that one."""
+        index = self.stands.index(each)
+        self.stands[index] = Base(path, each.length, each.parts)
+        return self.stands[index]
+
     def landed(self) -> Iterator[Shipment]:
         """The parts that stand in the store, in order."""
         for segment in self.segments:

@@ -9,24 +9,24 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
-import math
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import AsyncIterator, Sequence
 from typing import Protocol
 
 import trio
 
-from stripefs.errors import NotFound, StripefsError, Unsupported
+from stripefs.errors import StaleVersion, Unsupported
 from stripefs.layout.striped import Manifest
 from stripefs.store.base import Attributes, Buffer, Kind, Status
+from stripefs.store.wrappers.striped_seen import is_seen
 from stripefs.write.contents import Contents
-from stripefs.write.lease import Lease, lock_path, take
-from stripefs.write.names import Names, join, split
+from stripefs.write.hold import LAST, Hold
+from stripefs.write.names import Names, split
 from stripefs.write.policy import Layout
 from stripefs.write.publication import Publisher
 from stripefs.write.refusals import DraftLost, NotSequential
 from stripefs.write.segments import Base
 from stripefs.write.shared import Shared
+from stripefs.write.standing import Standing
 
 __all__ = ["Draft"]
 
@@ -34,9 +34,6 @@ _log = logging.getLogger(__name__)
 
 PIECE = 1 << 20
 """Bytes taken at once, so that several writers share a full budget in turn."""
-
-LAST = 5.0
-"""Seconds for letting go when the caller is cancelled."""
 
 
 class Register(Protocol):
@@ -62,34 +59,34 @@ class Draft:
     def __init__(
         self,
         shared: Shared,
-        lease: Lease | None,
+        hold: Hold,
         names: Names,
         wanted: Layout,
         attributes: Attributes,
         replaced: Manifest | None,
         register: Register,
     ) -> None:
-        block = lease.status.block_size if lease is not None else 0
         self._shared = shared
-        self._lease = lease
-        self._behind: list[Lease] = []
+        self._hold = hold
         self._names = names
-        self._contents = Contents(shared, wanted, block, names)
-        self._publisher = Publisher(shared, names, self._contents)
+        self._contents = Contents(shared, wanted, hold.block_size, names)
+        self._publisher = Publisher(shared, names, self._contents, Standing(shared, names, replaced))
         self._publisher.attributes = attributes
-        self._replaced = replaced
         self._register = register
         self._turn = trio.Lock()
         self._fresh = True
         self._durable = 0
         self._closed = False
+        self._abandoned = False
+        self._kept = False
+        self.settled = True
         self.detached = False
 
     # -- what is known -----------------------------------------------------------------------------------------------
 
     @property
     def path(self) -> bytes:
-        """Where it will be published; `move` changes it."""
+        """Where it will be published; `moving` changes it."""
         return self._names.path
 
     @property
@@ -209,18 +206,13 @@ class Draft:
         final: the draft is done and lets its lock go, in any case, also when this raises. Else writing may go on, and
         the next publication makes the next version. Publishing what is not dirty changes nothing.
         """
-        cancelled = False
         try:
             async with self._turn:
                 self._check()
                 return await self._publish()
-        except trio.Cancelled:
-            cancelled = True
-            raise
         finally:
             if final:
-                with trio.move_on_after(LAST if cancelled else math.inf, shield=cancelled):
-                    await self.abandon(recoverable=True)
+                await self.abandon(recoverable=True)
 
     async def _publish(self) -> Status:
         if self.detached:
@@ -230,10 +222,8 @@ class Draft:
         if not self.dirty and published is not None:
             return published
         with self._contents.counted():
-            if self._lease is not None:
-                await self._shared.effects.call("looking whether the lock is held", self._lease.ensure)
-            status = await self._publisher.publish(self._replaced)
-        self._replaced = None
+            await self._hold.ensure()
+            status = await self._publisher.publish()
         self._fresh, self._durable = False, self.length
         # What is written from now on has a time of its own.
         publisher = self._publisher
@@ -247,78 +237,85 @@ class Draft:
                 raise DraftLost(f"{self.path!r} is no longer being written")
             old, contents = self._publisher, self._contents
             contents.give_up(DraftLost(f"{self.path!r} was being begun anew"))  # so it stays if this is cut off
+            await old.standing.settle()
             rubbish, folder = await self._rubbish(), self._names.folder
-            self._replaced = self._replaced or old.manifest
+            standing = old.standing.anew(old.standing.replaced or old.manifest)
             self._names.anew()
             self._contents = Contents(self._shared, contents.wanted, contents.block, self._names)
-            self._publisher = Publisher(self._shared, self._names, self._contents)
+            self._publisher = Publisher(self._shared, self._names, self._contents, standing)
             self._publisher.attributes, self._publisher.published = old.attributes, old.published
             contents.account.close()
             self._durable = -1
-            if self._lease is not None:
-                await self._shared.effects.call("renewing a lock", partial(self._lease.add, self._names.version))
+            await self._hold.add(self._names.version)
             await self._shared.effects.clear(rubbish, folder)
 
     async def abandon(self, *, recoverable: bool = False) -> None:
-        """Drop what is unpublished, and the lock. Never raises; safe to call twice or after `publish(final=True)`.
+        """Drop what is unpublished, and the lock. Safe to call twice or after `publish(final=True)`.
 
-        recoverable: what `sync` made durable, with its record, stays for `stripefs recover`.
+        Raises nothing but what cancels it, after LAST seconds in which it goes on. recoverable: what `sync` made
+        durable, with its record, stays for `stripefs recover`. The lock stays until it runs out while what was cut off
+        may yet come to the name.
         """
+        try:
+            await self._abandon(recoverable)
+        except trio.Cancelled:
+            with trio.move_on_after(LAST, shield=True):
+                await self._abandon(recoverable)
+            raise
+        finally:
+            self._register.gone(self)
+
+    async def _abandon(self, recoverable: bool) -> None:
         self._contents.account.close()
         async with self._turn:
-            if self._closed:
+            if self._abandoned:
                 return
             self._closed = True
-            kept = recoverable and self._publisher.recorded and self.dirty
-            try:
-                rubbish, folder = await self._rubbish(), self._names.folder
-                if not kept and rubbish:
-                    await self._shared.effects.clear(rubbish, folder)
-                for lease in (self._lease, *self._behind):
-                    await self._release(lease)
-            finally:
-                self._register.gone(self)
+            kept = recoverable and self._publisher.recorded and self.dirty and not self.detached
+            self._kept = kept
+            await self.settle()
+            if kept:
+                await self._contents.stop()
+                rubbish = await self._publisher.unused()
+            else:
+                rubbish = await self._rubbish()
+            if rubbish:
+                await self._shared.effects.clear(rubbish, self._names.folder)
+            self._abandoned = True
+
+    async def settle(self) -> None:
+        """Let the lock go, if what was cut off can have no effect any more, or none by being taken back: `settled`.
+
+        First of all when a draft is given up, since others wait for it, and what else there is to do may take long.
+        """
+        self.settled = await self._publisher.settle(recoverable=self._kept)
+        if self.settled:
+            await self._hold.release()
 
     async def _rubbish(self) -> list[bytes]:
         parts = await self._contents.stop()
-        unnamed = await self._publisher.withdrawn()  # else a manifest may name them, which gc can tell
-        return [*await self._publisher.leftovers(), *(parts if unnamed else ())]  # a record before what it names
-
-    async def _release(self, lease: Lease | None) -> None:
-        if lease is not None:
-            try:
-                await self._shared.effects.call("letting a lock go", lease.release)
-            except StripefsError as error:
-                _log.warning("the lock of %r stays until it runs out: %s", lease.path, error)
+        left = await self._publisher.leftovers()  # a record before what it names
+        return left if self._publisher.may_be_named else [*left, *parts]
 
     # -- names and attributes ----------------------------------------------------------------------------------------
 
-    async def move(self, path: bytes) -> None:
-        """Publish at `path` from now on: its lock is taken (Busy), the old one let go.
+    @contextlib.asynccontextmanager
+    async def moving(self, path: bytes) -> AsyncIterator[None]:
+        """Around renaming to `path` what is published: what is written is published there, unless an error leaves this.
 
-        Whoever calls this renames what is published in the store, before or after, without a write in between.
+        Its lock is taken (Busy), then the old one let go. Nothing is written or published meanwhile.
         """
         async with self._turn:
             self._check()
-            if path == self.path:
-                return
-            lease, names, contents = self._lease, self._names, self._contents
-            if lease is not None:
-                owner, versions = lease.document.owner, lease.document.versions
-                store = self._shared.store
-                if self.dirty and (folder := split(self.path)[0]) != split(path)[0]:
-                    # Parts may lie in the directory that it leaves: a lock there says that their writer lives.
-                    guard = join(folder, self.version.encode())
-                    self._behind.append(
-                        await self._shared.effects.call("locking", lambda: take(store, guard, versions, owner))
-                    )
-                self._lease = await self._shared.effects.call("locking", lambda: take(store, path, versions, owner))
-            base = contents.base
-            if base is not None and base.path == names.path:
-                contents.base = Base(path, base.length)
-            old, names.path = names.path, path
-            self._register.moved(self, old)
-            await self._release(lease)
+            leaves = self.dirty and split(self.path)[0] != split(path)[0]
+            async with self._hold.moving(path, self.version.encode() if leaves else b""):
+                yield
+                names, contents = self._names, self._contents
+                base = contents.base
+                if base is not None and base.path == names.path:
+                    contents.base = Base(path, base.length)
+                old, names.path = names.path, path
+                self._register.moved(self, old)
 
     async def detach(self) -> None:
         """The name was unlinked or renamed over: writing goes on, nothing will be published, the lock is let go.
@@ -329,9 +326,8 @@ class Draft:
             if self.detached or self._closed:
                 return
             self.detached = True
-            lease, self._lease = self._lease, None
             self._register.detached(self)
-            await self._release(lease)
+            await self._hold.release_name()
 
     def set_attributes(self, attributes: Attributes) -> None:
         """What the next publication gives the file; None fields stay as they are."""
@@ -346,17 +342,20 @@ class Draft:
 
     async def try_owners(self, owners: Attributes) -> None:
         """Raises what the store answers to giving a file of this writer away. It is tried with the lock."""
-        if self._lease is not None and self._shared.store.capabilities.attributes:
-            with contextlib.suppress(NotFound):
-                await self._shared.effects.set_attributes(lock_path(self._lease.path), owners)
+        await self._hold.try_attributes(owners)
 
     # -- for `Drafts` ------------------------------------------------------------------------------------------------
 
     async def continue_file(self, status: Status, manifest: Manifest | None) -> None:
-        """Begin with the bytes of the published file `status`, which has `manifest` if it is striped."""
+        """Begin with the bytes of the published file `status`, which has `manifest` if it is striped.
+
+        Raises StaleVersion where the two are not of one version.
+        """
+        if not is_seen(status, manifest):
+            raise StaleVersion(f"{self.path!r} was replaced by somebody else")
         contents, publisher = self._contents, self._publisher
         base = Base(self.path, status.length)
-        publisher.published = status
+        publisher.published = publisher.standing.continued = status
         if manifest is not None:
             self._shared.ensure_ours(manifest)
             publisher.manifest = manifest
@@ -382,17 +381,11 @@ class Draft:
         return data[:size]
 
     async def renew(self) -> None:
-        """Keep the lock. A lock that was lost fails the draft; what cannot be told now is told at the next time."""
-        for lease in (self._lease, *self._behind):
-            if lease is None or self._closed:
-                continue
-            try:
-                await self._shared.renewals.call("renewing a lock", lease.renew)
-            except DraftLost as error:
-                if lease is self._lease:
-                    self._contents.fail(error)
-            except StripefsError as error:
-                _log.warning("the lock of %r could not be renewed: %s", lease.path, error)
+        """Keep the lock. A lock that was lost fails the draft."""
+        try:
+            await self._hold.renew()
+        except DraftLost as error:
+            self._contents.fail(error)
 
     def _check(self) -> None:
         if self._closed:

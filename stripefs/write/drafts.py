@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 
 import trio
 
-from stripefs.errors import Busy, StoreError, Unsupported
+from stripefs.errors import Busy, Unsupported
 from stripefs.layout.hidden import new_version
+from stripefs.layout.record import LEASE
 from stripefs.store.base import Attributes, Identity, Store
 from stripefs.units import shown
 from stripefs.write.draft import Draft
-from stripefs.write.lease import RENEW, Lease, living, take
+from stripefs.write.hold import Hold
+from stripefs.write.lease import RENEW, holder, living
 from stripefs.write.names import Names
 from stripefs.write.policy import Layout, WritePolicy
 from stripefs.write.shared import Shared
@@ -49,6 +50,8 @@ class Drafts:
         self._drafts: dict[bytes, Draft | None] = {}
         self._all: set[Draft] = set()
         self._renewing: set[Draft] = set()
+        self._late: dict[bytes, tuple[Draft, float]] = {}
+        """Those given up that may yet be published, by their path, and until when their locks stay."""
 
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Sends parts and renews leases until cancelled. `await nursery.start(drafts.run)`.
@@ -63,7 +66,7 @@ class Drafts:
                 task_status.started()
         finally:
             self._shared.nursery = None
-            with trio.move_on_after(CLOSING, shield=True):
+            with trio.move_on_after(CLOSING):
                 await self.aclose()
 
     async def _renew(self) -> None:
@@ -107,6 +110,7 @@ class Drafts:
             raise Busy(f"{path!r} is being written through this mount already")
         self._drafts[path] = None
         try:
+            await self._ensure_settled(path)
             draft = await self._begin(path, replacing, append, attributes or Attributes(), layout)
         except BaseException:
             del self._drafts[path]
@@ -114,22 +118,29 @@ class Drafts:
         self._drafts[path] = draft
         return draft
 
+    async def _ensure_settled(self, path: bytes) -> None:
+        """Raises Busy where the lock of this mount stays for what may yet come: `take` would think its writer dead."""
+        draft, until = self._late.get(path, (None, 0.0))
+        if draft is None:
+            return
+        if trio.current_time() < until:
+            await draft.settle()
+            if not draft.settled:
+                raise Busy(f"{path!r} may yet be published as it was written last")
+        del self._late[path]
+
     async def _begin(
         self, path: bytes, replacing: Identity | None, append: bool, attributes: Attributes, layout: Layout | None
     ) -> Draft:
         shared = self._shared
         await shared.sender.look()
         names = Names(path)
-        lease = await self._lock(path, names.version)
-        manifest = None
+        hold = await self._lock(path, names.version)
         try:
-            if replacing is not None:
-                manifest = await shared.manifest(path)
-            draft = Draft(shared, lease, names, layout or shared.policy.layout, attributes, manifest, self)
+            manifest = await shared.manifest(path) if replacing is not None else None
+            draft = Draft(shared, hold, names, layout or shared.policy.layout, attributes, manifest, self)
         except BaseException:
-            if lease is not None:
-                with trio.CancelScope(shield=True), trio.move_on_after(5), contextlib.suppress(StoreError):
-                    await shared.effects.call("letting a lock go", lease.release)
+            await hold.release_name()
             raise
         self._all.add(draft)
         if append:
@@ -141,15 +152,16 @@ class Drafts:
                 raise
         return draft
 
-    async def _lock(self, path: bytes, version: str) -> Lease | None:
+    async def _lock(self, path: bytes, version: str) -> Hold:
         shared = self._shared
+        hold = Hold(shared.store, shared.effects, shared.renewals)
         if not shared.store.capabilities.put_if_absent:
             if "lock" not in shared.said:
                 shared.said.add("lock")
                 _log.warning("files are written without locks: the store cannot put a file only where there is none")
-            return None
-        owner = f"{self._owner}/{version}"
-        return await shared.effects.call("locking", lambda: take(shared.store, path, (version,), owner))
+        else:
+            await hold.take(path, version, f"{self._owner}/{version}")
+        return hold
 
     def get(self, path: bytes) -> Draft | None:
         """The draft of this mount that writes `path` now."""
@@ -160,6 +172,11 @@ class Drafts:
         store = self._shared.store
         return living(store, folder, self._owner, self.versions) if store.capabilities.put_if_absent else ""
 
+    def writer_of(self, path: bytes) -> str:
+        """Who writes the file at `path`, on any node, as `living` says it. Blocks."""
+        store = self._shared.store
+        return holder(store, path, self._owner, self.versions) if store.capabilities.put_if_absent else ""
+
     @property
     def versions(self) -> frozenset[str]:
         """Of all drafts that are open, also of those whose name was taken away."""
@@ -167,6 +184,9 @@ class Drafts:
 
     def gone(self, draft: Draft) -> None:
         """A draft says that it is closed."""
+        if not draft.settled and draft in self._all:
+            _log.warning("the lock of %r stays until it runs out: it may yet be published", draft.path)
+            self._late[draft.path] = (draft, trio.current_time() + LEASE)
         self._all.discard(draft)
         self.detached(draft)
 

@@ -10,14 +10,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TypeVar
 
 import trio
 
-from stripefs.errors import NotFound, ServiceDown, StoreError, Transient
+from stripefs.errors import Abandoned, NotFound, ServiceDown, StoreError, Transient
 from stripefs.retry import persist
-from stripefs.store.base import Attributes, Sink, Status, Store
+from stripefs.store.base import Attributes, Sink, Store
 from stripefs.units import shown
 from stripefs.write.figures import Figures
 
@@ -58,9 +58,6 @@ class Effects:
                 raise
 
         return await persist(what, attempt, self.timeout, self._retried)
-
-    async def stat(self, path: bytes) -> Status:
-        return await self.call(f"looking at {shown(path)}", lambda: self.store.stat(path))
 
     async def remove(self, path: bytes) -> None:
         """Nothing is at `path` afterwards."""
@@ -110,20 +107,30 @@ class Effects:
 
         await self.call(f"setting attributes of {shown(path)}", change)
 
-    async def concat(self, target: bytes, length: int, sources: Sequence[tuple[bytes, int]]) -> None:
+    async def concat(
+        self,
+        target: bytes,
+        length: int,
+        sources: Sequence[tuple[bytes, int]],
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
         """The bytes of `sources` (path, length each) go behind the `length` bytes of `target`, in order.
 
         Not one step for everyone when there are more than SOURCES_AT_ONCE: give it a target that nobody sees then.
+        wanted: asked from other threads when it is over. If not the target goes, though nobody waits for it any more.
         """
         for at in range(0, len(sources), SOURCES_AT_ONCE):
             batch = sources[at : at + SOURCES_AT_ONCE]
-            length = await self._concat(target, length, batch)
+            length = await self._concat(target, length, batch, wanted)
 
-    async def _concat(self, target: bytes, length: int, batch: Sequence[tuple[bytes, int]]) -> int:
+    async def _concat(
+        self, target: bytes, length: int, batch: Sequence[tuple[bytes, int]], wanted: Callable[[], bool]
+    ) -> int:
         joined = length + sum(size for _, size in batch)
 
         def concat() -> None:
-            self.store.concat(target, [path for path, _ in batch])
+            with self._gone_unless(wanted, target):
+                self.store.concat(target, [path for path, _ in batch])
 
         def repeat() -> None:
             # Looked at first: what a store answers for sources that are gone already is its own affair.
@@ -133,8 +140,13 @@ class Effects:
         await self.call(f"joining {len(batch)} parts behind {shown(target)}", concat, repeat)
         return joined
 
-    async def copy_together(self, sources: Sequence[bytes], target: bytes, length: int) -> None:
-        """A new file of the bytes of `sources`, `length` in all. A source that is gone was joined to one before it."""
+    async def copy_together(
+        self, sources: Sequence[bytes], target: bytes, length: int, wanted: Callable[[], bool]
+    ) -> None:
+        """A new file of the bytes of `sources`, `length` in all. A source that is gone was joined to one before it.
+
+        wanted: as in `concat`.
+        """
 
         def copy() -> None:
             sink = self.store.create(target, length=length)
@@ -142,7 +154,7 @@ class Effects:
                 left = length
                 for path in sources:
                     with contextlib.suppress(NotFound):
-                        left -= _append(self.store, path, sink)
+                        left -= _append(self.store, path, sink, wanted)
                 if left:
                     raise StoreError(f"{left} bytes of {shown(target)} are missing")
                 sink.close()
@@ -150,7 +162,11 @@ class Effects:
                 sink.abort()
                 raise
 
-        await self.call(f"copying {len(sources)} parts to {shown(target)}", copy)
+        def copy_if_wanted() -> None:
+            with self._gone_unless(wanted, target):
+                copy()
+
+        await self.call(f"copying {len(sources)} parts to {shown(target)}", copy_if_wanted)
 
     async def clear(self, paths: Iterable[bytes], folder: bytes = b"") -> None:
         """Remove what is rubbish now, then the directory `folder` if that is empty, as far as one try does.
@@ -176,6 +192,16 @@ class Effects:
     def _retried(self) -> None:
         self.retries += 1
 
+    @contextlib.contextmanager
+    def _gone_unless(self, wanted: Callable[[], bool], path: bytes) -> Iterator[None]:
+        """Around what makes the file at `path`, also by halves."""
+        try:
+            yield
+        finally:
+            if not wanted():
+                with contextlib.suppress(StoreError):
+                    self.store.remove(path)
+
     def _is(self, path: bytes, length: int) -> bool:
         try:
             return self.store.stat(path).length == length
@@ -183,12 +209,14 @@ class Effects:
             return False
 
 
-def _append(store: Store, path: bytes, sink: Sink) -> int:
-    """All bytes of the file at `path` go to `sink`; how many they are."""
+def _append(store: Store, path: bytes, sink: Sink, wanted: Callable[[], bool]) -> int:
+    """All bytes of the file at `path` go to `sink`; how many they are. Raises Abandoned when they are not wanted."""
     handle = store.open(path)
     try:
         length = handle.status.length
         for at in range(0, length, _COPIED_AT_ONCE):
+            if not wanted():
+                raise Abandoned("nobody wants this file any more")
             sink.write(handle.read(at, min(_COPIED_AT_ONCE, length - at)))
     finally:
         handle.close()

@@ -21,7 +21,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from datetime import UTC, datetime
 
 from stripefs.errors import Busy, Exists, NotADirectory, NotFound, StoreError, Transient, Unsupported
@@ -32,7 +32,7 @@ from stripefs.write.clock import StoreClock
 from stripefs.write.names import join, split
 from stripefs.write.refusals import DraftLost
 
-__all__ = ["RENEW", "Lease", "living", "lock_path", "take"]
+__all__ = ["RENEW", "Lease", "holder", "living", "lock_path", "take"]
 
 _log = logging.getLogger(__name__)
 
@@ -185,19 +185,36 @@ def living(store: Store, folder: bytes, owner: str = "", versions: Set[str] = fr
     owner: names the mount that asks, as in `take`; of its own locks only those of `versions` live. Of a tree of more
     than _LOOKED_AT names the rest is not looked at. Blocks; raises Transient.
     """
+    return _alive(store, folder, _locks(store, folder), owner, versions)
+
+
+def holder(store: Store, path: bytes, owner: str = "", versions: Set[str] = frozenset()) -> str:
+    """Who writes the file at `path`, as `living` says it."""
+    return _alive(store, split(path)[0], _lock_of(store, path), owner, versions)
+
+
+def _alive(store: Store, folder: bytes, locks: Iterable[tuple[bytes, int]], owner: str, versions: Set[str]) -> str:
+    """Whose is the first of these locks that lives. The store's clock is read in `folder`."""
     clock: StoreClock | None = None
     try:
-        for path, mtime_ns in _locks(store, folder):
+        for path, mtime_ns in locks:
             clock = clock or StoreClock(store, folder)
             held = _read(store, path) if clock.now_ns() - mtime_ns <= LEASE * 1e9 else None
             if held is None or (owner and held.owner.startswith(f"{owner}/") and not versions & set(held.versions)):
                 continue
-            return f"{held.path!r} is being written by {held.where}"
+            return f"{held.path or path!r} is being written by {held.where}"
     except Transient:
         raise
     except StoreError as error:
-        _log.info("nobody knows who writes below %r: %s", folder, error)
+        _log.info("nobody knows who writes in %r: %s", folder, error)
     return ""
+
+
+def _lock_of(store: Store, path: bytes) -> Iterator[tuple[bytes, int]]:
+    """The lock of the file at `path`, if there is one, and its time."""
+    lock = lock_path(path)
+    with contextlib.suppress(NotFound, NotADirectory):
+        yield lock, store.stat(lock).mtime_ns
 
 
 def _locks(store: Store, folder: bytes) -> Iterator[tuple[bytes, int]]:

@@ -6,27 +6,30 @@
     striped   a manifest that names all parts, old ones included, renamed onto the name
     plain     the stream's file, renamed onto the name; of several, each ended by an fsync, one is made first
 
-A publisher knows what the last publication left and which record stands; it is used by one task at a time.
+A publisher knows what the last publication left and which record stands; it is used by one task at a time. What it
+makes under hidden names when it is cut off goes as soon as it is there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
+from collections.abc import Iterator
 
-from stripefs.errors import StaleVersion, StoreError, Unsupported
+from stripefs.errors import StoreError, Unsupported
 from stripefs.layout.hidden import POOL
-from stripefs.layout.record import Base as RecordBase
-from stripefs.layout.record import Record, RecordPart, RecordSegment
-from stripefs.layout.striped import MANIFEST_BLOCK_SIZE, Manifest, Part, Segment
+from stripefs.layout.record import Record
+from stripefs.layout.striped import MANIFEST_BLOCK_SIZE, Manifest
 from stripefs.store.base import Attributes, Status
 from stripefs.write.contents import Contents
+from stripefs.write.documents import manifest_of, record_of
 from stripefs.write.names import Names, split
 from stripefs.write.policy import Layout
 from stripefs.write.prepared import Prepared
 from stripefs.write.segments import Base
-from stripefs.write.segments import Segment as Written
 from stripefs.write.shared import Shared
 from stripefs.write.shipment import Shipment
+from stripefs.write.standing import Standing
 
 __all__ = ["Publisher"]
 
@@ -40,7 +43,8 @@ of it, or 8 KiB."""
 class Publisher:
     """`manifest`: of the striped version that the contents continue, None for other files."""
 
-    def __init__(self, shared: Shared, names: Names, contents: Contents) -> None:
+    def __init__(self, shared: Shared, names: Names, contents: Contents, standing: Standing) -> None:
+        self.standing = standing
         self._shared = shared
         self._effects = shared.effects
         self._names = names
@@ -54,8 +58,8 @@ class Publisher:
         self._next_record = Prepared(shared.sender, names.beside)
         self._saved_head: Shipment | None = None
         self._outdated: list[bytes] = []  # to be removed once what takes their place stands
-        self._hanging: bytes | None = None
-        """A manifest that is being renamed onto the name, or was when that was given up: it may yet stand there."""
+        self._lists: list[bytes] = []  # of parts, for manifests that are not published
+        self._unwanted = False
         self._record: bytes | None = None
         self._recorded = -1
 
@@ -88,15 +92,23 @@ class Publisher:
             await self._shorten()
         document = self._record_now().to_bytes()
         self._outdated += await self._next_record.drop(but=document)
-        path = await self._next_record.take(document)
-        self._outdated.append(path)
-        before, self._record = self._record, self._names.record()
-        await self._effects.rename_over(path, self._record, len(document))
-        self._outdated.remove(path)
-        self._recorded = contents.length
-        if before not in (None, self._record):
-            self._outdated.append(before)
+        path, record = await self._next_record.take(document), self._names.record()
+        with self._leaving(path, record):
+            await self._effects.rename_over(path, record, len(document))
+        if self._record is not None and self._record != record:  # the file was moved meanwhile
+            self._outdated.append(self._record)
+        self._record, self._recorded = record, contents.length
         await self._clear_outdated()
+
+    @contextlib.contextmanager
+    def _leaving(self, *paths: bytes) -> Iterator[None]:
+        """Around what makes hidden files of others: where it fails or is cut off, each of them may be there."""
+        try:
+            yield
+        except BaseException:
+            self._outdated += [path for path in paths if path != self._record]
+            raise
+        self._outdated = [path for path in self._outdated if path not in paths]
 
     async def _drain(self, *, record: bool) -> None:
         """All is acknowledged. What will be needed then is written as soon as it is known which parts there are."""
@@ -135,8 +147,9 @@ class Publisher:
         contents = self._contents
         if contents.layout is Layout.STRIPED or not self._joins:
             return
+        contents.replace(contents.objects())
         done: list[Base] = []
-        todo = contents.objects()
+        todo = list(contents.stands)
         while todo:
             done.append(todo.pop(0))
             run = done[-_JOINED:]
@@ -167,26 +180,15 @@ class Publisher:
         return saved
 
     def _record_now(self) -> Record:
-        contents = self._contents
-        segments: list[RecordSegment] = []
-        base = None
-        if self._saved_head is not None:
-            if self._saved_head.size:
-                segments.append(_as_record(self._saved_head.size, [self._saved_head]))
-        elif contents.layout is Layout.STRIPED:
-            old = self.manifest.segments if self.manifest is not None else ()
-            for segment in old:
-                parts = tuple(RecordPart(part.path(), part.length, part.digest.hex()) for part in segment.parts)
-                segments.append(RecordSegment(segment.length, parts))
-        elif contents.base is not None and self.published is not None:
-            identity = self.published.identity
-            base = RecordBase(identity.length, identity.mtime_ns, identity.file_id)
-        segments += [RecordSegment(each.length, (RecordPart(each.path, each.length),)) for each in contents.stands]
-        segments += [_as_record(segment.length, segment.shipments) for segment in contents.segments]
-        layout = (contents.layout or Layout.PLAIN).value
-        unit = self._unit if contents.layout is Layout.STRIPED else 0
-        names = self._names
-        return Record(names.path, names.version, layout, unit, tuple(segments), base, self.attributes.mode)
+        unit = self._unit if self._contents.layout is Layout.STRIPED else 0
+        head, mode = self._saved_head, self.attributes.mode
+        return record_of(
+            self._names, self._contents, unit, head=head, manifest=self.manifest, published=self.published, mode=mode
+        )
+
+    def _manifest_now(self) -> Manifest:
+        before = self.manifest.segments if self.manifest is not None else ()
+        return manifest_of(self._names, self._contents, self._unit, before, self._generation, self._shared.pool)
 
     @property
     def _unit(self) -> int:
@@ -194,12 +196,12 @@ class Publisher:
 
     # -- publishing --------------------------------------------------------------------------------------------------
 
-    async def publish(self, replaced: Manifest | None) -> Status:
-        """The contents are the file at `names.path`. replaced: the manifest of what stands there until now."""
+    async def publish(self) -> Status:
+        """The contents are the file at `names.path`. Raises StaleVersion where they continue what is not there."""
         with self._contents.in_one_go():
-            return await self._publish(replaced)
+            return await self._publish()
 
-    async def _publish(self, replaced: Manifest | None) -> Status:
+    async def _publish(self) -> Status:
         contents = self._contents
         if contents.head is not None:
             await self._publish_head()
@@ -209,13 +211,11 @@ class Publisher:
                 await self._publish_striped()
             else:
                 await self._publish_joined()
-        status = await self._effects.call(
-            "looking at the new version", lambda: self._shared.view.stat(self._names.path)
-        )
-        self.published = status
+        status = await self.standing.look()
+        self.published = self.standing.continued = status
         self._shared.figures.published += 1
         await self.forget_record()
-        self._bury(replaced)
+        self._bury()
         return status
 
     async def forget_record(self) -> None:
@@ -245,7 +245,7 @@ class Publisher:
 
     async def _replace(self, source: bytes, length: int) -> None:
         await self.apply(source)
-        await self._effects.rename_over(source, self._names.path, length)
+        await self.standing.replace(source, length)
 
     async def apply(self, path: bytes) -> None:
         """Give `path` the attributes that were asked for."""
@@ -258,18 +258,17 @@ class Publisher:
         if contents.layout is Layout.PLAIN and len(contents.stands) > 1 and not self._joins:
             self._outdated += await contents.gather()
         if objects := contents.objects():
+            contents.replace(objects)
             try:
                 whole = await self._join(objects)
                 if contents.base is None:
                     await self._replace(whole.path, whole.length)
                 else:
-                    await self._join_behind(contents.base, whole.path, whole.length)
+                    await self.standing.join_behind(contents.base, whole.path, whole.length)
+                    await self.apply(path)
             except Unsupported as error:
                 _log.warning("the store does not join files here, so they are copied into one: %s", error)
-                base = [] if contents.base is None else [contents.base]
-                whole = await self._copy([*base, *objects])
-                await self._replace(whole.path, whole.length)
-                await self._effects.clear([each.path for each in objects])
+                await self._replace_by_copy()
         contents.start_behind(Base(path, contents.length), contents.layout)
 
     async def _join(self, objects: list[Base]) -> Base:
@@ -278,52 +277,48 @@ class Publisher:
         for index, each in enumerate(objects):
             if split(each.path)[0] != home:  # the file was moved meanwhile, and only what lies together can be joined
                 moved, _ = self._names.beside()
-                await self._effects.rename_over(each.path, moved, each.length)
-                objects[index] = Base(moved, each.length)
+                with self._leaving(moved):
+                    await self._effects.rename_over(each.path, moved, each.length)
+                objects[index] = self._contents.moved(each, moved)
         first, *rest = objects
         if rest:
-            await self._effects.concat(first.path, first.length, [(each.path, each.length) for each in rest])
+            sources = [(each.path, each.length) for each in rest]
+            await self._effects.concat(first.path, first.length, sources, self._is_wanted)
         return Base(first.path, sum(each.length for each in objects), sum(each.parts for each in objects))
 
-    async def _copy(self, objects: list[Base]) -> Base:
-        """One hidden file with the bytes of all objects, in whichever of them they are by now."""
-        total = sum(each.length for each in objects)
+    async def _replace_by_copy(self) -> None:
+        """The file is a new one, of the bytes of all objects, in whichever of them they are by now."""
+        base, length = self._contents.base, self._contents.length
+        objects = [each.path for each in self._contents.stands]
         path, _ = self._names.beside()
-        await self._effects.copy_together([each.path for each in objects], path, total)
-        return Base(path, total)
-
-    async def _join_behind(self, base: Base, source: bytes, length: int) -> None:
-        """In one step; the published file must be the one that the contents continue."""
-        now = await self._effects.stat(base.path)
-        if self.published is None or now.identity != self.published.identity:
-            raise StaleVersion(f"{base.path!r} was replaced or changed by somebody else while it was being written")
-        await self._effects.concat(base.path, base.length, [(source, length)])
-        await self.apply(base.path)
+        with self._leaving(path):
+            await self._effects.copy_together(
+                objects if base is None else [base.path, *objects], path, length, self._is_wanted
+            )
+            await self._replace(path, length)
+        await self._effects.clear(objects)
 
     async def _publish_striped(self) -> None:
         manifest = self._manifest_now()
         listed = manifest.parts_list()
         if listed is not None:
+            self._lists.append(listed[0])
             await self._effects.put(*listed)
         document = manifest.to_bytes()
         self._outdated += await self._next_manifest.drop(but=document)
-        if self._hanging is not None:  # it must not come later and take this one's place
-            await self._effects.withdraw(self._hanging)
-        self._hanging = path = await self._next_manifest.take(document)
-        await self._replace(path, len(document))
-        self._hanging = None
+        await self.standing.take_back()
+        path = await self._next_manifest.take(document)
+        with self._leaving(path):
+            await self._replace(path, len(document))
+        self._outdated += [each for each in self._lists if listed is None or each != listed[0]]
+        self._lists = []
         self._generation += 1
         self.manifest = manifest
         self._contents.start_behind(Base(self._names.path, manifest.length), Layout.STRIPED)
 
-    def _manifest_now(self) -> Manifest:
-        names = self._names
-        old = self.manifest.segments if self.manifest is not None else ()
-        segments = (*old, *(_as_segment(segment, names.version) for segment in self._contents.segments))
-        return Manifest(names.version, self._generation, self._unit, self._shared.pool, segments)
-
-    def _bury(self, replaced: Manifest | None) -> None:
+    def _bury(self) -> None:
         """What the replaced version needed and this one does not stays for a while for those who read it."""
+        replaced, self.standing.replaced = self.standing.replaced, None
         if replaced is None or self._shared.bury is None:
             return
         gone = replaced.versions - (self.manifest.versions if self.manifest is not None else frozenset())
@@ -332,31 +327,39 @@ class Publisher:
 
     # -- giving up ---------------------------------------------------------------------------------------------------
 
-    async def withdrawn(self) -> bool:
-        """Whether no manifest names the parts that are not published, nor will: what was on its way is taken back."""
-        hanging, self._hanging = self._hanging, None
-        try:
-            return hanging is None or await self._effects.withdraw(hanging)
-        except StoreError:
-            return False
+    @property
+    def may_be_named(self) -> bool:
+        """Whether a manifest names the parts that were not published, for all that is known: gc can tell."""
+        standing = self.standing
+        return self._contents.layout is Layout.STRIPED and (standing.arrived or standing.hanging is not None)
+
+    async def settle(self, *, recoverable: bool) -> bool:
+        """Whether nothing can come to the name any more; what is on its way is taken back. Raises nothing.
+
+        recoverable: what the record names stays.
+        """
+        if recoverable and self.standing.hanging is not None and self._contents.layout is not Layout.STRIPED:
+            return False  # that is what the record names
+        return await self.standing.settle()
 
     async def leftovers(self) -> list[bytes]:
-        """Paths of what this publisher made besides the contents' parts. They are forgotten here."""
+        """Paths of what this publisher made besides the contents' parts. They are forgotten here.
+
+        What it is still making goes as soon as it is there.
+        """
+        self._unwanted = True
         self._outdate_head()
-        for prepared in (self._next_record, self._next_manifest):
-            self._outdated += await prepared.drop()
-        left, self._outdated = self._outdated, []
-        if self._record is not None:
-            left.append(self._record)
-        self._record, self._recorded = None, -1
+        self._outdated += await self.unused()
+        left = [] if self._record is None else [self._record]
+        left += self._outdated
+        if not self.may_be_named:
+            left += self._lists
+        self._record, self._recorded, self._outdated = None, -1, []
         return left
 
+    async def unused(self) -> list[bytes]:
+        """Paths of documents that were written ahead and that nothing needs. They are forgotten here."""
+        return [*await self._next_record.drop(), *await self._next_manifest.drop()]
 
-def _as_record(length: int, shipments: list[Shipment]) -> RecordSegment:
-    parts = (RecordPart(shipment.path, shipment.length, shipment.digest.hex()) for shipment in shipments)
-    return RecordSegment(length, tuple(parts))
-
-
-def _as_segment(segment: Written, version: str) -> Segment:
-    shipments = segment.shipments
-    return Segment(segment.length, tuple(Part(version, s.number, s.length, s.digest) for s in shipments))
+    def _is_wanted(self) -> bool:
+        return not self._unwanted

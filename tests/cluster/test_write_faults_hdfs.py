@@ -290,3 +290,29 @@ def test_a_pool_above_the_mount(
     assert (below.path / "kept").read_bytes() == NEW
     below.umount()
     above.umount()
+
+
+def test_names_that_another_node_writes(
+    hdfs: HdfsInstance, folder: HdfsPopulate, place: Place, request: pytest.FixtureRequest
+) -> None:
+    """Neither renamed nor unlinked until its writer is done, and then at once."""
+    place.forgive("is being written by")
+    name = request.node.name
+    here, there = (mount(place, hdfs, name, "--layout", "striped", "--grace", "0s") for _ in range(2))
+    for file in ("model", "closed"):
+        (here.path / file).write_bytes(OLD)
+    changes: list[Callable[[], object]] = [
+        lambda: (here.path / "closed").rename(here.path / "model"),
+        lambda: (here.path / "model").rename(here.path / "kept"),
+        lambda: (here.path / "kept").unlink(),
+    ]
+    for change, file in zip(changes, ("model", "model", "kept"), strict=True):
+        with open(there.path / file, "wb", buffering=0) as writer:
+            writer.write(NEW)
+            assert outcomes(change) == [errno.EBUSY]
+        assert (here.path / file).read_bytes() == NEW
+        change()
+    assert os.listdir(here.path) == []
+    eventually(lambda: not hidden(hdfs, name), "an end of what was written")
+    for live in (here, there):
+        live.umount()

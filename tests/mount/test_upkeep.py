@@ -145,18 +145,3 @@ def test_replaced_versions_are_readable_for_their_grace_and_then_go(mounts: Moun
     assert (m / "model").read_bytes() == b"n" * 10 * MIB
     assert len(_versions(s) - before) == 1
     assert mounted.stop() == 0
-
-
-def test_a_directory_in_which_another_node_writes_is_not_renamed(mounts: Mounts) -> None:
-    here, there = _mount(mounts), _mount(mounts)
-    (here.path / "run").mkdir()
-    eventually(lambda: (there.path / "run").is_dir(), "the directory on the other node")
-    with open(there.path / "run/model", "wb", buffering=0) as writer:
-        writer.write(b"x" * MIB)
-        with pytest.raises(OSError, match="busy"):
-            (here.path / "run").rename(here.path / "step1")
-    (here.path / "run").rename(here.path / "step1")  # closed: its lock is on its way out, if not gone
-    assert (here.path / "step1/model").read_bytes() == b"x" * MIB
-    assert sorted(path.name for path in (mounts.source / "step1").iterdir()) == ["model"]
-    for mounted in (here, there):
-        assert mounted.stop() == 0

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import os
 import posixpath
-import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,15 +31,13 @@ from stripefs.store.url import parse_url
 from stripefs.store.wrappers.base import WrappedHandle, WrappedStore
 from stripefs.store.wrappers.striped_handle import PartFiles, StripedHandle
 from stripefs.store.wrappers.striped_listing import StripedListing
-from stripefs.store.wrappers.striped_seen import Seen, SeenManifests, as_seen, candidate, seen_in, seen_of
+from stripefs.store.wrappers.striped_seen import STRIPED_ID, Seen, SeenManifests, as_seen, candidate, seen_in, seen_of
 from stripefs.units import shown
 
 __all__ = ["StripedStore", "pool_of"]
 
 AT_ONCE = 64
 """Manifests and parts opened at once: a listing waits for the network's round trips, not for its rate."""
-
-_STRIPED_ID = re.compile(r":[0-9a-f]{16}\.[0-9]+\Z")
 
 T = TypeVar("T")
 
@@ -93,7 +90,7 @@ class StripedStore(WrappedStore):
 
     def open(self, path: bytes, expect: Identity | None = None) -> Handle:
         _refuse_hidden(path)
-        if expect is not None and _STRIPED_ID.search(expect.file_id):
+        if expect is not None and STRIPED_ID.search(expect.file_id):
             return self._open_striped(path, expect)
         handle = self.inner.open(path)
         try:

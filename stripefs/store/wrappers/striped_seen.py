@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import time
 from dataclasses import dataclass, replace
@@ -10,7 +11,18 @@ from operator import attrgetter
 from stripefs.layout.striped import Heading, Manifest, ManifestError, may_be_manifest
 from stripefs.store.base import Kind, Status
 
-__all__ = ["Seen", "SeenManifests", "as_seen", "below", "candidate", "listed_as", "seen_in", "seen_of"]
+__all__ = [
+    "STRIPED_ID",
+    "Seen",
+    "SeenManifests",
+    "as_seen",
+    "below",
+    "candidate",
+    "is_seen",
+    "listed_as",
+    "seen_in",
+    "seen_of",
+]
 
 KEPT = 65_536
 """Headings kept: about 45 MB for as many striped files, so that the second `ls` of a large directory opens nothing, and
@@ -24,6 +36,9 @@ UNKNOWN = "?"
 
 _common = attrgetter("name", "atime_ns", "mode", "owner", "group", "replication", "links")
 """What a listing shows of a manifest as it is, and what makes no other version of it."""
+
+STRIPED_ID = re.compile(r":[0-9a-f]{16}\.[0-9]+\Z")
+"""What `as_seen` puts behind the id of a manifest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +150,14 @@ def as_seen(status: Status, seen: Seen) -> Status:
         replication=status.replication,
         links=status.links,
     )
+
+
+def is_seen(status: Status, manifest: Manifest | None) -> bool:
+    """Whether a file that the view shows is that of `manifest`, with None one that is not striped."""
+    version = STRIPED_ID.search(status.file_id)
+    if manifest is None or version is None:
+        return manifest is None and version is None
+    return version[0] == f":{seen_of(manifest).version}"
 
 
 def listed_as(status: Status, seen: Seen) -> Status:

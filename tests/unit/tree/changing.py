@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import replace
 
 import trio
@@ -126,7 +127,10 @@ class FakeDraft:
     async def detach(self) -> None:
         await self.abandon()
 
-    async def move(self, path: bytes) -> None:
+    @asynccontextmanager
+    async def moving(self, path: bytes) -> AsyncIterator[None]:
+        await trio.lowlevel.checkpoint()
+        yield
         await self.abandon()
         self.drafts.open[path], self.path = self, path
 
@@ -145,6 +149,7 @@ class FakeDrafts:
         self.open: dict[bytes, FakeDraft] = {}
         self.try_owners: Callable[[Attributes], None] = lambda owners: None
         self.writer_below: Callable[[bytes], str] = lambda folder: ""
+        self.writer_of: Callable[[bytes], str] = lambda path: ""
 
     async def begin(
         self, path: bytes, *, replacing: object, append: bool = False, attributes: object = None, layout: object = None

@@ -1,16 +1,17 @@
-"""Renames that wait for a writer who is about to be done, and not for one who is not."""
+"""Changes of names that wait for a writer who is about to be done, and not for one who is not."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 
 import pytest
 import trio
-import trio.testing
 
-from stripefs.errors import Busy
+from stripefs.errors import Busy, Exists, NotFound, QuotaExceeded, ServiceDown
 from stripefs.store.base import Kind
-from stripefs.tree import ROOT
+from stripefs.tree import ROOT, entries
 from stripefs.tree.writes import WritableTree
 from tests.unit.tree.changing import ChangingStore, FakeDraft, FakeDrafts, contents, make_writable
 
@@ -26,13 +27,18 @@ def store() -> ChangingStore:
     return store
 
 
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entries, "_PASSES", 0.1)
+
+
 def drafts_of(tree: WritableTree) -> FakeDrafts:
     drafts = tree._drafts
     assert isinstance(drafts, FakeDrafts)
     return drafts
 
 
-async def test_a_lock_of_another_node_is_waited_for(store: ChangingStore, clock: trio.testing.MockClock) -> None:
+async def test_a_lock_of_another_node_is_waited_for(store: ChangingStore) -> None:
     tree = make_writable(store)
     asked: list[bytes] = []
 
@@ -46,7 +52,8 @@ async def test_a_lock_of_another_node_is_waited_for(store: ChangingStore, clock:
     assert contents(store) == {b"/e/f": b"one"}
 
 
-async def test_a_writer_who_goes_on_is_not(store: ChangingStore, clock: trio.testing.MockClock) -> None:
+@pytest.mark.usefixtures("impatient")
+async def test_a_writer_who_goes_on_is_not(store: ChangingStore) -> None:
     tree = make_writable(store)
     drafts_of(tree).writer_below = lambda folder: "'/d/f' is being written by host:1"
     with pytest.raises(Busy, match="'/d/f' is being written by host:1"):
@@ -56,23 +63,27 @@ async def test_a_writer_who_goes_on_is_not(store: ChangingStore, clock: trio.tes
 
 @pytest.mark.parametrize("tries", [3, 1000])
 async def test_a_target_that_somebody_else_writes(
-    store: ChangingStore, clock: trio.testing.MockClock, monkeypatch: pytest.MonkeyPatch, tries: int
+    store: ChangingStore, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, tries: int
 ) -> None:
     """For moments it is waited for; else both files stay as they are."""
+    if tries > 3:
+        request.getfixturevalue("impatient")
     tree = make_writable(store)
     handle, _, _ = await tree.create(ROOT, b"new", 0o644, CREATE, ME)
     await tree.write(handle, 0, b"bytes")
     left = tries
-    move = FakeDraft.move
+    moving = FakeDraft.moving
 
-    async def move_later(draft: FakeDraft, path: bytes) -> None:
+    @asynccontextmanager
+    async def moving_later(draft: FakeDraft, path: bytes) -> AsyncIterator[None]:
         nonlocal left
         left -= 1
         if left > 0:
             raise Busy(f"{path!r} is being written by somebody else")
-        await move(draft, path)
+        async with moving(draft, path):
+            yield
 
-    monkeypatch.setattr(FakeDraft, "move", move_later)
+    monkeypatch.setattr(FakeDraft, "moving", moving_later)
     folder = await tree.lookup(ROOT, b"d")
     if tries == 1000:
         with pytest.raises(Busy, match="somebody else"):
@@ -82,3 +93,166 @@ async def test_a_target_that_somebody_else_writes(
         await tree.rename(ROOT, b"new", folder.id, b"f", replace=True)
         assert contents(store) == {b"/d/f": b"bytes"}
     await tree.release(handle)
+
+
+Change = Callable[[WritableTree, int], Awaitable[object]]
+
+CHANGES: list[tuple[bytes, Change, dict[bytes, bytes]]] = [
+    (b"/d/f", lambda tree, d: tree.unlink(d, b"f"), {b"/two": b"2"}),
+    (b"/d/f", lambda tree, d: tree.rename(ROOT, b"two", d, b"f", replace=True), {b"/d/f": b"2"}),
+    (b"/two", lambda tree, d: tree.rename(ROOT, b"two", d, b"f", replace=True), {b"/d/f": b"2"}),
+    (
+        b"/d/new",
+        lambda tree, d: tree.rename(ROOT, b"two", d, b"new", replace=False),
+        {b"/d/f": b"one", b"/d/new": b"2"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("written", "change", "then"), CHANGES)
+@pytest.mark.parametrize("looks", [3, 1000])
+async def test_a_name_that_another_node_writes(
+    store: ChangingStore,
+    caplog: pytest.LogCaptureFixture,
+    request: pytest.FixtureRequest,
+    written: bytes,
+    change: Change,
+    then: dict[bytes, bytes],
+    looks: int,
+) -> None:
+    """Its file is neither unlinked nor moved, and no other one put there: its writer would not know."""
+    if looks > 3:
+        request.getfixturevalue("impatient")
+    store.put(b"/two", b"2")
+    before = contents(store)
+    tree = make_writable(store)
+    left = looks
+
+    def writer_of(path: bytes) -> str:
+        nonlocal left
+        left -= path == written
+        return f"{path!r} is being written by host:1" if path == written and left > 0 else ""
+
+    drafts_of(tree).writer_of = writer_of
+    folder = (await tree.lookup(ROOT, b"d")).id
+    if looks == 3:
+        await change(tree, folder)
+        assert contents(store) == then
+        assert not caplog.records
+    else:
+        with pytest.raises(Busy, match="host:1"):
+            await change(tree, folder)
+        assert contents(store) == before
+        assert ["host:1" in record.message for record in caplog.records] == [True]
+
+
+async def test_nobody_is_asked_about_names_that_are_not_there_or_are_our_own(store: ChangingStore) -> None:
+    tree = make_writable(store)
+    asked: list[bytes] = []
+
+    def writer_of(path: bytes) -> str:
+        asked.append(path)
+        return ""
+
+    drafts_of(tree).writer_of = writer_of
+    folder = (await tree.lookup(ROOT, b"d")).id
+    handle, _, _ = await tree.create(ROOT, b"new", 0o644, CREATE, ME)
+    for call in (tree.unlink(ROOT, b"no"), tree.rename(ROOT, b"no", folder, b"f", replace=True)):
+        with pytest.raises(NotFound):
+            await call
+    with pytest.raises(Exists):
+        await tree.rename(folder, b"f", ROOT, b"new", replace=False)
+    await tree.rename(ROOT, b"new", folder, b"f", replace=True)
+    await tree.unlink(folder, b"f")
+    await tree.release(handle)
+    assert asked == []
+
+
+async def test_a_writer_whose_name_could_not_be_taken_keeps_it(store: ChangingStore) -> None:
+    """Another file was to be renamed onto it and was not: what it writes is published as if nothing had happened."""
+    tree = make_writable(store)
+    handle, _, _ = await tree.create(ROOT, b"new", 0o644, CREATE, ME)
+    await tree.write(handle, 0, b"bytes")
+    folder = (await tree.lookup(ROOT, b"d")).id
+
+    def refuse(call: str, path: bytes) -> None:
+        if call == "rename":
+            raise QuotaExceeded("no")
+
+    store.before = refuse
+    with pytest.raises(QuotaExceeded):
+        await tree.rename(folder, b"f", ROOT, b"new", replace=True)
+    store.before = lambda call, path: None
+    await tree.flush(handle)
+    assert contents(store) == {b"/d/f": b"one", b"/new": b"bytes"}
+    await tree.write(handle, 5, b", more")
+    await tree.rename(folder, b"f", ROOT, b"new", replace=True)
+    await tree.flush(handle)
+    await tree.release(handle)
+    assert contents(store) == {b"/new": b"one"}
+
+
+@pytest.mark.parametrize(
+    ("then", "buried"),
+    [("nobody", {"a", "b"}), ("a writer", set()), ("one who is done", {"a"}), ("no answer", set())],
+)
+@pytest.mark.parametrize("change", ["unlink", "rename"])
+async def test_versions_that_are_named_again_are_not_buried(
+    store: ChangingStore, change: str, then: str, buried: set[str]
+) -> None:
+    """Somebody began to write behind them when the name was looked at last and not yet gone."""
+    named = {b"/d/f": {"a", "b"}}
+    found: set[str] = set()
+    store.put(b"/two", b"2")
+
+    def versions(path: bytes) -> set[str]:
+        if then == "no answer" and not named:
+            raise ServiceDown("away")
+        if path not in named:
+            raise NotFound("gone")
+        return named[path]
+
+    tree = make_writable(store, bury=found.update, versions=versions)
+    drafts = drafts_of(tree)
+
+    def begin(call: str) -> None:
+        named.clear()
+        if then == "a writer":
+            drafts.writer_of = lambda path: "somebody"
+        elif then == "one who is done":
+            named[b"/d/f"] = {"b", "c"}
+
+    tree._calls.timeout = 0.2
+    store.after = begin
+    folder = (await tree.lookup(ROOT, b"d")).id
+    if change == "unlink":
+        await tree.unlink(folder, b"f")
+    else:
+        await tree.rename(ROOT, b"two", folder, b"f", replace=True)
+    assert found == buried
+
+
+async def test_the_end_of_a_mount_publishes_all_that_is_finished_at_once(store: ChangingStore) -> None:
+    """One that takes long does not take the time that the others have."""
+    tree = make_writable(store)
+    for name in (b"1", b"2", b"3"):
+        handle, _, _ = await tree.create(ROOT, name, 0o644, CREATE, ME)
+        await tree.write(handle, 0, name)
+    drafts = drafts_of(tree)
+    together = 0
+    all_there = trio.Event()
+
+    async def publish(draft: FakeDraft, final: bool) -> object:
+        nonlocal together
+        together += 1
+        if together == 3:
+            all_there.set()
+        await all_there.wait()
+        return await published(draft, final)
+
+    published = FakeDraft.publish
+    with pytest.MonkeyPatch.context() as patch, trio.fail_after(60):
+        patch.setattr(FakeDraft, "publish", publish)
+        await tree.aclose()
+    assert contents(store) == {b"/d/f": b"one", b"/1": b"1", b"/2": b"2", b"/3": b"3"}
+    assert not drafts.open

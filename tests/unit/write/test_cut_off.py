@@ -1,11 +1,15 @@
 """Writers that are cancelled, at each step there is: the file is old or new, and nothing of the writer stays."""
 
+import threading
+
 import pytest
 import trio
 
+from stripefs.errors import Busy, ServiceDown
 from stripefs.layout.striped import Manifest
+from stripefs.store import localwrite
 from stripefs.write import DraftLost, Layout
-from tests.unit.write.world import LAYOUTS, MIB, content, hidden, load, save, spread, until, writing
+from tests.unit.write.world import DEADLINE, LAYOUTS, MIB, content, hidden, load, save, spread, until, writing
 
 OLD = content(3000, seed=2)
 DATA = content(MIB + 77)
@@ -47,10 +51,8 @@ async def cut_off(draft, step):
 def rubbish(root, layout):
     """Hidden files that nothing needs."""
     found = hidden(root)
-    if layout is not Layout.STRIPED:  # a join that was under way may still make its file, which is then for gc
-        return {name for name in found if name.endswith("-record")}
     data = (root / "file").read_bytes()
-    if data == OLD:
+    if layout is not Layout.STRIPED or data == OLD:
         return found
     used = Manifest.from_bytes(data).versions
     return {name for name in found if not name.startswith(tuple(f".stripefs/{version}/" for version in used))}
@@ -104,3 +106,195 @@ async def test_a_manifest_that_comes_late_finds_its_parts(tmp_path):
             await begun.wait()
             nursery.cancel_scope.cancel()
         assert load(store, b"/file") == DATA
+
+
+class Held:
+    """Calls of a store's method that wait until they are `let_go`; `begun` and `ended` count them."""
+
+    def __init__(self, owner, name, matches=lambda *args: True):
+        self._call, self._matches = getattr(owner, name), matches
+        self._free = threading.Event()
+        self.begun = self.ended = 0
+        setattr(owner, name, self._held)
+
+    def _held(self, *args, **how):
+        if not self._matches(*args):
+            return self._call(*args, **how)
+        self.begun += 1
+        assert self._free.wait(DEADLINE)
+        try:
+            return self._call(*args, **how)
+        finally:
+            self.ended += 1
+
+    def let_go(self):
+        self._free.set()
+
+
+async def cut_off_while(held, call, *args):
+    """`call` is cancelled when `held` has begun."""
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(call, *args)
+        await until(lambda: held.begun)
+        nursery.cancel_scope.cancel()
+
+
+def locks(root):
+    return {name for name in hidden(root) if name.endswith("-lock")}
+
+
+@pytest.mark.parametrize("size", [1000, len(DATA)])
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_a_close_that_is_cut_off_before_its_last_step(tmp_path, layout, size):
+    """What was to be published is taken back, so that the name is free at once, and does not come later."""
+    store = spread(tmp_path)
+    async with writing(store, layout=layout) as drafts:
+        await save(drafts, b"/file", OLD)
+        draft = await drafts.begin(b"/file", replacing=store.stat(b"/file").identity)
+        await draft.write(0, DATA[:size])
+        held = Held(store, "rename", lambda source, target: target == b"/file")
+        await cut_off_while(held, draft.publish, True)
+        assert not hidden(tmp_path)
+        held.let_go()
+        await until(lambda: held.ended)
+        assert load(store, b"/file") == OLD
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_a_close_whose_last_step_cannot_be_taken_back(tmp_path, layout, caplog):
+    """The lock stays, and with it everybody else out, until it runs out: nobody knows what comes."""
+    store = spread(tmp_path)
+    remove = store.remove
+
+    def refuse(path):
+        if not path.endswith(b"-lock"):
+            raise ServiceDown("away")
+        remove(path)
+
+    async with writing(store, layout=layout) as drafts:
+        await save(drafts, b"/file", OLD)
+        draft = await drafts.begin(b"/file", replacing=store.stat(b"/file").identity)
+        await draft.write(0, DATA)
+        held = Held(store, "rename", lambda source, target: target == b"/file")
+        store.remove = refuse
+        await cut_off_while(held, draft.publish, True)
+        assert locks(tmp_path) == {".file.stripefs-lock"}
+        assert "stays until it runs out" in caplog.text
+        held.let_go()
+        await until(lambda: held.ended)
+        assert load(store, b"/file") == DATA
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_the_next_writer_takes_back_what_may_yet_come(tmp_path, layout):
+    """Through the same mount, to which the lock is no hindrance. Until that is done it is told to wait."""
+    store = spread(tmp_path)
+    remove = store.remove
+
+    def refuse(path):
+        raise ServiceDown("away")
+
+    async with writing(store, layout=layout) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        await draft.write(0, DATA)
+        held = Held(store, "rename", lambda source, target: target == b"/file")
+        store.remove = refuse
+        await cut_off_while(held, draft.publish, True)
+        for _ in range(2):
+            with pytest.raises(Busy):
+                await drafts.begin(b"/file", replacing=None)
+        store.remove = remove
+        after = await drafts.begin(b"/file", replacing=None)
+        held.let_go()
+        await until(lambda: held.ended)
+        assert not (tmp_path / "file").exists()
+        await after.publish(final=True)
+        assert not locks(tmp_path)
+    assert load(store, b"/file") == b""
+
+
+@pytest.mark.parametrize("size", [1000, len(DATA)])
+@pytest.mark.parametrize("layout", [Layout.CONCAT, Layout.PLAIN])
+async def test_what_fsync_made_durable_is_not_taken_back(tmp_path, layout, size):
+    store = spread(tmp_path)
+    async with writing(store, layout=layout) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        await draft.write(0, DATA[:size])
+        await draft.sync()
+        held = Held(store, "rename", lambda source, target: target == b"/file")
+        await cut_off_while(held, draft.publish, True)
+        assert locks(tmp_path) == {".file.stripefs-lock"}
+        assert any(name.endswith("-record") for name in hidden(tmp_path))
+        held.let_go()
+        await until(lambda: held.ended)
+        assert load(store, b"/file") == DATA[:size]
+
+
+@pytest.mark.parametrize("layout", [Layout.CONCAT, Layout.STRIPED])
+async def test_the_lock_does_not_wait_for_parts_that_hang(tmp_path, layout):
+    store = spread(tmp_path)
+    async with writing(store, layout=layout) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        held = Held(store, "create")
+        await draft.write(0, DATA)
+        await cut_off_while(held, draft.publish, True)
+        assert not locks(tmp_path)
+        held.let_go()
+        await until(lambda: not hidden(tmp_path))
+        assert not (tmp_path / "file").exists()
+
+
+async def test_a_join_behind_what_is_published(tmp_path):
+    store = spread(tmp_path)
+    async with writing(store, layout=Layout.CONCAT) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        await draft.write(0, DATA)
+        await draft.publish(final=False)
+        await draft.write(len(DATA), DATA)
+        held = Held(store, "concat", lambda target, sources: target == b"/file")
+        await cut_off_while(held, draft.publish, True)
+        assert locks(tmp_path) == {".file.stripefs-lock"}
+        held.let_go()
+        await until(lambda: held.ended)
+        assert load(store, b"/file") in (DATA, 2 * DATA)
+
+
+async def test_a_join_that_comes_late_leaves_nothing(tmp_path, monkeypatch):
+    """A local directory knows no join in one step: what is gone by then is read all the same, and gets its name."""
+    store = spread(tmp_path)
+    monkeypatch.setattr(localwrite, "_copy", localwrite._copy)  # put back in the end
+    held = Held(localwrite, "_copy")
+    async with writing(store, layout=Layout.CONCAT, memory=MIB) as drafts:  # so little makes several parts
+        draft = await drafts.begin(b"/file", replacing=None)
+        await draft.write(0, DATA)
+        await cut_off_while(held, draft.publish, True)
+        joined = Held(store, "remove")
+        held.let_go()
+        joined.let_go()
+        await until(lambda: joined.begun)
+        await until(lambda: not hidden(tmp_path))
+
+
+@pytest.mark.parametrize("stage", ["begin", "moving"])
+async def test_a_lock_that_comes_late_is_let_go(tmp_path, stage):
+    store = spread(tmp_path)
+    (tmp_path / "d").mkdir()
+    async with writing(store) as drafts:
+
+        async def move(draft):
+            async with draft.moving(b"/d/file"):
+                raise AssertionError("it cannot come to that")
+
+        draft = await drafts.begin(b"/file", replacing=None) if stage == "moving" else None
+        held = Held(store, "put")
+        if draft is None:
+            await cut_off_while(held, lambda: drafts.begin(b"/file", replacing=None))
+        else:
+            await cut_off_while(held, move, draft)
+            assert draft.path == b"/file"
+        held.let_go()
+        await until(lambda: held.ended)
+        await until(lambda: locks(tmp_path) == ({".file.stripefs-lock"} if draft else set()))
+        again = draft or await drafts.begin(b"/file", replacing=None)
+        await again.publish(final=True)
+    assert load(store, b"/file") == b""

@@ -255,7 +255,8 @@ async def test_moved_while_it_is_written(store, tmp_path, layout):
         draft = await drafts.begin(b"/file", replacing=None)
         await draft.write(0, data[:MIB])
         await draft.sync()
-        await draft.move(b"/folder/new")
+        async with draft.moving(b"/folder/new"):
+            pass
         assert drafts.get(b"/file") is None
         assert drafts.get(b"/folder/new") is draft
         await draft.write(MIB, data[MIB : 2 * MIB])
@@ -263,7 +264,8 @@ async def test_moved_while_it_is_written(store, tmp_path, layout):
         await draft.publish(final=False)
         assert load(store, b"/folder/new") == data[: 2 * MIB]
         store.rename(b"/folder/new", b"/newer")
-        await draft.move(b"/newer")
+        async with draft.moving(b"/newer"):
+            pass
         await draft.write(2 * MIB, data[2 * MIB :])
         await draft.publish(final=True)
     assert load(store, b"/newer") == data
@@ -284,6 +286,17 @@ async def test_detached_publishes_nothing(store, tmp_path):
         await other.publish(final=True)
     assert load(store, b"/file") == b"other"
     assert not hidden(tmp_path)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_what_was_unlinked_is_not_kept_for_recovery(store, tmp_path, layout):
+    async with writing(store, layout=layout) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        await draft.write(0, content(MIB))
+        await draft.sync()
+        await draft.detach()
+        await draft.abandon(recoverable=True)
+        assert not hidden(tmp_path)
 
 
 async def test_one_writer_a_file(store):

@@ -12,7 +12,7 @@ from stripefs.layout.record import LEASE, LockDocument
 from stripefs.store.local import LocalStore
 from stripefs.store.wrappers.faulty import FaultyStore
 from stripefs.write import DraftLost, lease
-from stripefs.write.lease import living, lock_path, take
+from stripefs.write.lease import holder, living, lock_path, take
 
 
 @pytest.fixture
@@ -221,6 +221,27 @@ def test_who_writes_below_a_directory(store, tmp_path):
     elsewhere.release()
 
 
+def test_who_writes_a_file(store, tmp_path):
+    (tmp_path / "run").mkdir()
+    for path in (b"/run/file", b"/none/file"):
+        assert holder(store, path) == ""
+    held = take(store, b"/run/file", ["1" * 16], "mount/1")
+    for owner, versions in (("", ()), ("other", ()), ("mount", {"1" * 16})):
+        who = holder(store, b"/run/file", owner, frozenset(versions))
+        assert who == f"b'/run/file' is being written by {held.document.where}"
+    assert holder(store, b"/run/file", "mount", frozenset({"2" * 16})) == ""  # of a dead worker of the one that asks
+    assert holder(store, b"/run/other") == holder(store, b"/file") == ""
+    age(tmp_path / "run", LEASE + 5)
+    assert holder(store, b"/run/file") == ""
+    held.renew()
+    assert holder(store, b"/run/file")
+    held.release()
+    assert holder(store, b"/run/file") == ""
+    store.put(lock_path(b"/run/file"), [b"rubbish"])
+    assert "b'/run/.file.stripefs-lock' is being written by somebody whose lock" in holder(store, b"/run/file")
+    assert names(tmp_path / "run") == {".file.stripefs-lock"}
+
+
 def test_what_cannot_be_told_hinders_nobody(tmp_path):
     class Sealed(LocalStore):
         def put(self, path, data, *, replace=False):
@@ -229,4 +250,5 @@ def test_what_cannot_be_told_hinders_nobody(tmp_path):
     (tmp_path / "run").mkdir()
     take(LocalStore(bytes(tmp_path)), b"/run/file")
     assert living(Sealed(bytes(tmp_path)), b"/run") == ""
+    assert holder(Sealed(bytes(tmp_path)), b"/run/file") == ""
     assert living(LocalStore(bytes(tmp_path)), b"/run")

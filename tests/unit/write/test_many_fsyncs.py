@@ -103,7 +103,8 @@ async def test_moved_between_two_of_them(store, tmp_path, layout):
         draft = await drafts.begin(b"/file", replacing=None)
         for start in range(0, len(data), STEP):
             if start == len(data) // 4:
-                await draft.move(b"/folder/new")
+                async with draft.moving(b"/folder/new"):
+                    pass
             await draft.write(start, data[start : start + STEP])
             await draft.sync()
         await draft.publish(final=True)

@@ -190,7 +190,8 @@ async def test_a_file_that_was_moved_while_it_was_written(store: Store, tmp_path
     data = content(SIZE)
     async with dying(store, b"/a/model") as draft:
         await draft.write(0, data)
-        await draft.move(b"/b/renamed")
+        async with draft.moving(b"/b/renamed"):
+            pass
         await draft.sync()
     run(store, b"/b/renamed")
     assert load(store, b"/b/renamed") == data

@@ -151,7 +151,7 @@ async def test_what_waits_for_its_next_try_ends_when_it_is_given_up(store, monke
 async def test_a_file_in_one_piece_that_is_not_begun_ends_when_it_is_given_up(store, tmp_path, gate):
     """Should it be begun after all nothing of it stays."""
     async with writing(store) as drafts:
-        stream = Stream(drafts._shared, lambda: (b"/hidden", 0), None, lambda size: None, lambda error: None)
+        stream = Stream(drafts._shared, lambda: (b"/hidden", 0), [], lambda size: None, lambda error: None)
         await until(lambda: gate.asked == 1)
         stream.cancel()
         await stream.ended()

@@ -197,7 +197,8 @@ async def test_a_file_that_is_renamed_while_it_is_written_keeps_its_parts(
         await draft.write(0, data[: 2 * MIB])
         await draft.sync()
         (record,) = (name for name in hidden("d") if name.endswith("-record"))
-        await draft.move(b"/e/model")
+        async with draft.moving(b"/e/model"):
+            pass
         (tmp_path / "d" / record).unlink()  # what else would keep them
         os.utime(tmp_path / "e")
         kept = {name for name in hidden("d") if "lock" not in name}
