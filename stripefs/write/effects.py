@@ -37,13 +37,13 @@ SOURCES_AT_ONCE = 64
 
 
 class Effects:
-    """`timeout` in seconds bounds each call with all its repetitions."""
+    """`timeout` in seconds bounds each call with all its repetitions. figures: where failed attempts are counted."""
 
-    def __init__(self, store: Store, timeout: float) -> None:
+    def __init__(self, store: Store, timeout: float, figures: Figures | None = None) -> None:
         self.store = store
         self.timeout = timeout
         self.retries = 0
-        self.figures = Figures()
+        self.figures = Figures() if figures is None else figures
         self._limiter = trio.CapacityLimiter(THREADS)
 
     async def call(self, what: str, function: Callable[[], _T], repeat: Callable[[], _T] | None = None) -> _T:

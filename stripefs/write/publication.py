@@ -119,11 +119,11 @@ class Publisher:
                 document = self._record_now().to_bytes()
                 self._outdated += await self._next_record.drop(but=document)
                 self._next_record.begin(document)
-            if contents.layout is Layout.STRIPED:
+            # Who wrote on after an fsync will do so again, and a list of parts would have to stand before.
+            if contents.layout is Layout.STRIPED and not self._next_manifest.in_vain:
                 manifest = self._manifest_now()
                 document = manifest.to_bytes()
                 self._outdated += await self._next_manifest.drop(but=document)
-                # Who wrote on after an fsync will do so again, and a list of parts would have to stand before.
                 if not self._next_manifest.in_vain and manifest.parts_list() is None:
                     self._next_manifest.begin(document)
         await contents.drain()

@@ -168,10 +168,13 @@ class Sender:
 
     async def _failed(self, shipment: Shipment, attempt: Attempt, error: Exception) -> None:
         now = trio.current_time()
+        host = attempt.host
+        if isinstance(error, HostFailed):
+            host = error.host or host  # the client may know that another one held it up
+            if self.hosts.failed(host, now, attempt.began, str(error)):
+                self._turns[host].failed()
         if not shipment.cancelled:
-            self._effects.figures.failed(f"{shown(attempt.path)} on {attempt.host or 'the store'}", error)
-        if isinstance(error, HostFailed) and self.hosts.failed(attempt.host, now, attempt.began, str(error)):
-            attempt.turns.failed()
+            self._effects.figures.failed(f"{shown(attempt.path)} on {host or 'the store'}", error)
         if shipment.first_failure is None:
             shipment.first_failure = now
         shipment.delay = next_delay(shipment.delay)

@@ -48,7 +48,7 @@ class Shared:
     def of(cls, view: Store, policy: WritePolicy, bury: Callable[[Iterable[str], bytes], None] | None) -> Shared:
         store = view.inner if isinstance(view, StripedStore) else view
         effects = Effects(store, policy.io_timeout)
-        renewals = Effects(store, policy.io_timeout)
+        renewals = Effects(store, policy.io_timeout, effects.figures)
         sender = Sender(store, effects, policy.io_timeout)
         return cls(view, store, policy, bury, effects, renewals, sender, Budget(policy.memory))
 

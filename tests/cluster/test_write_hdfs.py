@@ -122,9 +122,9 @@ async def test_a_datanode_is_killed_on_the_way(fault_hdfs: HdfsInstance, layout:
 
 async def test_a_frozen_datanode(fault_hdfs: HdfsInstance) -> None:
     """It may be the second replica of a part too, which then goes elsewhere until nobody waits for the frozen one."""
-    data = content(4 * MIB)
+    data = content(24 * MIB)
     with at(fault_hdfs, "frozen") as store:
-        async with writing(store, io_timeout=150.0, small=MIB, unit=MIB, deadline=200.0) as drafts:
+        async with writing(store, io_timeout=90.0, small=MIB, unit=MIB, deadline=200.0) as drafts:
             draft = await drafts.begin(b"/file", replacing=None, layout=Layout.STRIPED)
             await trio.to_thread.run_sync(fault_hdfs.pause, "dn1")
             await draft.write(0, data)

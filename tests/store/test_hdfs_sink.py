@@ -7,18 +7,19 @@ import json
 import socket
 import struct
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
 from stripefs.errors import Exists, HostFailed, NotFound, QuotaExceeded, ServiceDown, StoreError
 from stripefs.store.base import Kind, Status
 from stripefs.store.hdfs import sink as module
-from stripefs.store.hdfs.sink import PlacedSink
+from stripefs.store.hdfs.sink import PATIENCE, PlacedSink
 from tests.store.hdfs_fakes import closed_port
 from tests.store.material import content
 
 MIB = 1 << 20
+CONNECTIONS = 3
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 CREATED = b"HTTP/1.1 201 Created\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
@@ -78,31 +79,72 @@ class Conversation:
 Manner = Callable[[Conversation], None]
 
 
-class Place:
-    """A DataNode of one `manner`, and a NameNode of two functions."""
+OTHER = "other:9866"
 
-    def __init__(self, manner: Manner) -> None:
+
+class Doubts:
+    """What `Pipelines` may answer. blocks: of the file, one after the other, the last one again and again."""
+
+    def __init__(self) -> None:
+        self.doubted = False
+        self.blocks: list[tuple[int, tuple[str, ...]]] = [(0, ())]
+        self.down: list[str] = []
+        self.asked = 0
+        self.aside: list[socket.socket] = []
+        self.on_asked: Callable[[int], None] = lambda _: None
+
+    def of(self, path: str) -> tuple[int, tuple[str, ...]]:
+        assert path == "/file"
+        return self.blocks.pop(0) if len(self.blocks) > 1 else self.blocks[0]
+
+    def silent(self, names: Iterable[str]) -> list[str]:
+        return [name for name in names if name in self.down]
+
+    def culprits(self, path: str, first: str) -> list[str]:
+        assert (path, first) == ("/file", "dn:9866")
+        self.asked += 1
+        self.on_asked(self.asked)
+        return self.down
+
+    def lay_aside(self, sock: socket.socket) -> None:
+        self.aside.append(sock)
+
+
+class Place:
+    """A DataNode of one `manner` that takes so many connections, and a NameNode of two functions."""
+
+    def __init__(self, manner: Manner, connections: int) -> None:
+        self.pipelines = Doubts()
         self.stands = -1  # bytes of the file, as the NameNode tells
         self.discarded: list[int] = []
         self._listener = socket.create_server(("127.0.0.1", 0))
-        self._thread = threading.Thread(target=self._serve, args=(manner,))
-        self._thread.start()
+        self._threads = [threading.Thread(target=self._serve, args=(manner,)) for _ in range(connections)]
+        for thread in self._threads:
+            thread.start()
 
-    def sink(self, length: int | None = None) -> PlacedSink:
+    def sink(self, length: int | None = None, block_size: int = 0) -> PlacedSink:
+        return self.sink_at(f"127.0.0.1:{self._listener.getsockname()[1]}", length, block_size)
+
+    def sink_at(self, address: str, length: int | None = None, block_size: int = 0) -> PlacedSink:
         return PlacedSink(
-            f"127.0.0.1:{self._listener.getsockname()[1]}",
+            address,
             "/webhdfs/v1/file?op=CREATE",
             "/file",
             name="dn:9866",
             timeout=0.3,
             length=length,
+            block_size=block_size,
+            pipelines=self.pipelines,  # type: ignore[arg-type]  # what a sink asks of `Pipelines`
             confirm=self._confirm,
             discard=self.discarded.append,
         )
 
     def close(self) -> None:
+        for sock in self.pipelines.aside:
+            sock.close()
         self._listener.close()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
 
     def _confirm(self) -> Status:
         if self.stands < 0:
@@ -118,8 +160,8 @@ class Place:
 
 
 @contextlib.contextmanager
-def place(manner: Manner) -> Iterator[Place]:
-    with contextlib.closing(Place(manner)) as running:
+def place(manner: Manner, connections: int = 1) -> Iterator[Place]:
+    with contextlib.closing(Place(manner, connections)) as running:
         yield running
 
 
@@ -235,8 +277,7 @@ def test_a_datanode_that_goes_away(how: str, size: int) -> None:
         assert len(running.discarded) == 1
 
 
-def test_a_datanode_that_falls_silent(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PATIENCE", 1)
+def test_a_datanode_that_falls_silent() -> None:
     over = threading.Event()
 
     def silent(talk: Conversation) -> None:
@@ -246,7 +287,8 @@ def test_a_datanode_that_falls_silent(monkeypatch: pytest.MonkeyPatch) -> None:
         writing, closing = running.sink(), None
         with pytest.raises(HostFailed) as caught:
             writing.write(bytes(64 * MIB))
-        assert caught.value.stalled
+        assert (caught.value.host, caught.value.stalled) == ("dn:9866", True)
+        assert running.pipelines.asked == PATIENCE
         closing = running.sink()
         closing.write(b"x")
         with pytest.raises(HostFailed) as caught:
@@ -255,6 +297,137 @@ def test_a_datanode_that_falls_silent(monkeypatch: pytest.MonkeyPatch) -> None:
         writing.abort()
         closing.abort()
         assert len(running.discarded) == 2
+        over.set()
+
+
+def test_a_datanode_that_gives_no_sign_of_life() -> None:
+    """No more than one time-out is waited for it."""
+    over = threading.Event()
+    with place(lambda _: over.wait(10)) as running:  # type: ignore[arg-type]
+        running.pipelines.down = ["dn:9866", OTHER]
+        sink = running.sink(1)
+        sink.write(b"x")
+        with pytest.raises(HostFailed) as caught:
+            sink.close()
+        assert (caught.value.host, caught.value.stalled) == ("dn:9866", True)
+        assert running.pipelines.asked == 1
+        sink.abort()
+        assert running.pipelines.aside == []
+        over.set()
+
+
+@pytest.mark.parametrize("size", [1, 64 * MIB])
+def test_a_datanode_that_waits_for_another_one(size: int) -> None:
+    over = threading.Event()
+    with place(lambda _: over.wait(10)) as running:  # type: ignore[arg-type]
+        running.pipelines.down = [OTHER]
+        sink = running.sink(size)
+        with pytest.raises(HostFailed, match=f"waits for {OTHER}") as caught:
+            write_and_close(sink, size)
+        assert (caught.value.host, caught.value.stalled) == (OTHER, True)
+        assert running.pipelines.asked == 1
+        sink.abort()
+        assert running.discarded == [size]
+        assert len(running.pipelines.aside) == 1
+        over.set()
+
+
+def test_a_stream_waits_until_its_datanode_does_without_the_silent_one() -> None:
+    """Much longer than for one of which nothing is known: nobody could write it anew."""
+    mended = threading.Event()
+
+    def slow(talk: Conversation) -> None:
+        head = talk.head()
+        mended.wait(10)
+        talk.body(head)
+        talk.say(CREATED)
+
+    with place(slow) as running:
+        running.pipelines.down = [OTHER]
+        running.pipelines.on_asked = lambda times: mended.set() if times > 2 * PATIENCE else None
+        running.stands = 64 * MIB
+        sink = running.sink()
+        sink.write(bytes(64 * MIB))
+        assert sink.close().length == 64 * MIB
+
+
+@pytest.mark.parametrize("size", [1, MIB])
+def test_who_begins_a_block_with_a_silent_datanode_begins_anew(size: int) -> None:
+    """As soon as the block is allocated."""
+    over = threading.Event()
+
+    def silent(talk: Conversation) -> None:
+        talk.say(CONTINUE)
+        over.wait(10)
+
+    with place(silent) as running:
+        running.pipelines.doubted = True
+        running.pipelines.blocks = [(0, ()), (0, ()), (1, ("dn:9866", OTHER))]
+        running.pipelines.down = [OTHER]
+        sink = running.sink(size)
+        with pytest.raises(HostFailed) as caught:
+            write_and_close(sink, size)
+        assert caught.value.host == OTHER
+        assert running.pipelines.asked == 0
+        sink.abort()
+        assert running.discarded == [size]
+        assert len(running.pipelines.aside) == 1
+        over.set()
+
+
+def test_each_block_is_looked_at_once() -> None:
+    def good(talk: Conversation) -> None:
+        head = talk.head()
+        talk.say(CONTINUE)
+        talk.body(head)
+        talk.say(CREATED)
+
+    with place(good) as running:
+        running.pipelines.doubted = True
+        blocks = [(number, ("dn:9866", OTHER)) for number in (1, 2, 3)]
+        running.pipelines.blocks = [*blocks, (0, ())]
+        running.stands = 5 * MIB
+        sink = running.sink(5 * MIB, block_size=2 * MIB)
+        for _ in range(40):
+            sink.write(bytes(MIB // 8))
+        assert running.pipelines.blocks == [(0, ())]
+        assert sink.close().length == 5 * MIB
+
+
+@pytest.mark.parametrize("hanging", [1, CONNECTIONS])
+@pytest.mark.parametrize("known", ["before", "later"])
+def test_threads_of_a_datanode_that_hang(monkeypatch: pytest.MonkeyPatch, hanging: int, known: str) -> None:
+    """Another connection lands on another thread; when all hang the part goes elsewhere."""
+    monkeypatch.setattr(module, "_CONTINUED", 0.2)
+    over = threading.Event()
+
+    def some(talk: Conversation) -> None:
+        nonlocal hanging
+        hanging -= 1
+        if hanging >= 0:
+            over.wait(10)
+            return
+        head = talk.head()
+        talk.say(CONTINUE)
+        talk.body(head)
+        talk.say(CREATED)
+
+    def begin() -> PlacedSink:
+        running.pipelines.doubted = known == "before"
+        sink = running.sink(1)
+        running.pipelines.doubted = True
+        sink.write(b"x")
+        return sink
+
+    all_hang = hanging == CONNECTIONS
+    with place(some, connections=min(hanging + 1, CONNECTIONS)) as running:
+        running.stands = 1
+        if all_hang:
+            with pytest.raises(HostFailed, match="does not go on") as caught:
+                begin()
+            assert (caught.value.host, caught.value.stalled) == ("dn:9866", True)
+        else:
+            assert begin().close().length == 1
         over.set()
 
 
@@ -300,8 +473,10 @@ def test_what_no_datanode_says() -> None:
 
 
 def test_nothing_listens() -> None:
-    with pytest.raises(HostFailed, match="nothing listens"):
-        PlacedSink(closed_port(), "/", "/file", name="dn", timeout=1, length=None, confirm=lambda: 1 / 0, discard=print)  # type: ignore[arg-type,return-value]
+    with place(Conversation.until_the_end) as running:
+        with pytest.raises(HostFailed, match="nothing listens"):
+            running.sink_at(closed_port())
+        running.sink().abort()
 
 
 def test_the_length_that_was_announced_is_kept_to() -> None:

@@ -144,6 +144,24 @@ def test_a_datanode_that_failed_is_left_alone_for_a_while(cluster):
     assert len(cluster.by_native) <= 1
 
 
+def test_a_datanode_that_was_held_up_by_another_one_is_not_blamed(cluster, monkeypatch):
+    """It gets the next document as well as any other."""
+    refusing, sink = [], cluster.sink
+
+    def passing_on(*arguments, name, **how):
+        if not refusing:
+            refusing.append(name)
+            raise HostFailed("waits for another", host="gone", stalled=True)
+        return sink(*arguments, name=name, **how)
+
+    monkeypatch.setattr(writing, "PlacedSink", passing_on)
+    writer = writer_of(cluster)
+    for number in range(50):
+        writer.put(f"/{number}", [b"x"], replace=False)
+    assert refusing[0] in {name for name, *_ in cluster.tried}
+    assert len(cluster.files) == 50
+
+
 def test_where_datanodes_fail_hdfs_native_writes_it(cluster):
     cluster.down = {"dn1", "dn2"}
     writer_of(cluster).put("/lock", [b"x"], replace=False)

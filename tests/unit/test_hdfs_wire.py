@@ -20,6 +20,7 @@ from stripefs.store.hdfs.wire import (
     Located,
     Replica,
     inode_path,
+    last_block_of,
     located_of,
     page_of,
     passing_path,
@@ -111,6 +112,15 @@ def test_located_blocks() -> None:
     ):
         with pytest.raises(StoreError):
             located_of(nonsense)
+
+
+def test_the_block_that_is_being_written() -> None:
+    begun = {"locatedBlocks": [block(0, 1), block(100, 2)], "lastLocatedBlock": block(100, 2)}
+    assert last_block_of({"LocatedBlocks": begun}) == (2, (Replica("10.0.0.2:9866", "10.0.0.2", "dn2", 9864),))
+    assert last_block_of({"LocatedBlocks": {"locatedBlocks": [], "lastLocatedBlock": None}}) == (0, ())
+    for nonsense in ({}, {"LocatedBlocks": {"locatedBlocks": []}}, {"LocatedBlocks": begun | {"lastLocatedBlock": 1}}):
+        with pytest.raises(StoreError):
+            last_block_of(nonsense)
 
 
 @pytest.mark.parametrize(

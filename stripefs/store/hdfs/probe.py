@@ -6,16 +6,21 @@ anything else apart. hdfs-native would try a web port given as RPC port for 168 
 
 from __future__ import annotations
 
+import contextlib
+import select
 import socket
+import time
 from contextlib import closing
 
 from stripefs.errors import ServiceDown
 
-__all__ = ["check_rpc", "connect", "reason"]
+__all__ = ["answers", "check_rpc", "connect", "reason"]
 
 _IPC = b"Hadoop IPC port"
 _RCVBUFFORCE = 33  # socket(7); Python has no name for it
 _REQUEST = b"GET / HTTP/1.1\r\nHost: namenode\r\nConnection: close\r\n\r\n"
+_SIGN = b"OPTIONS /webhdfs/v1/?op=CREATE HTTP/1.1\r\nHost: datanode\r\nConnection: close\r\n\r\n"
+"""What a DataNode answers without asking anybody. One that does not know it refuses it, which is a sign too."""
 
 
 def connect(address: str, timeout: float, window: int = 0) -> socket.socket:
@@ -61,6 +66,26 @@ def reason(error: OSError, timeout: float) -> str:
     if isinstance(error, TimeoutError | BlockingIOError):
         return f"no answer within {timeout:g} s"
     return error.strerror or str(error) or type(error).__name__
+
+
+def answers(address: str, timeout: float, connections: int) -> bool:
+    """Whether a DataNode's web port at `address` says anything within `timeout` seconds on any of `connections`.
+
+    One that refuses connections is no silent one: who turns to it learns so at once.
+    """
+    end = time.monotonic() + timeout
+    with contextlib.ExitStack() as stack:
+        poll = select.poll()
+        for _ in range(connections):
+            try:
+                sock = stack.enter_context(connect(address, max(0.01, end - time.monotonic())))
+                sock.sendall(_SIGN)
+            except ConnectionRefusedError:
+                return True
+            except OSError:
+                continue
+            poll.register(sock, select.POLLIN)
+        return bool(poll.poll(max(0.0, end - time.monotonic()) * 1000))
 
 
 def check_rpc(address: str, timeout: float) -> None:

@@ -7,17 +7,26 @@ everything, then nothing until it is done or has failed; a failure can come at a
 
 A connection that ends early makes the DataNode close the file as if it were whole. So a file that is given up has to
 be removed, and a file counts only once the DataNode has said 201 and the NameNode tells the length that was written.
+
+A DataNode that is silent may only be waiting for the next one of its pipeline: `pipeline` tells which of them it is.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import logging
+import select
 import socket
+import struct
+import termios
+import time
 from collections.abc import Callable
 
 from stripefs.errors import Exists, HostFailed, NotFound, StoreError
 from stripefs.store.base import Buffer, Sink, Status
 from stripefs.store.hdfs.datanode import read_head, refusal, silent_after
+from stripefs.store.hdfs.pipeline import Pipelines
 from stripefs.store.hdfs.probe import connect, reason
 
 __all__ = ["PATIENCE", "PlacedSink"]
@@ -27,14 +36,33 @@ PATIENCE = 3
 a word, for the NameNode to hear of a block's replicas: 400 ms and the double five times over, 12.4 s (hdfs-default.xml,
 dfs.client.block.write.locateFollowingBlock)."""
 
+_MENDING = 90.0
+"""Seconds for which a file of unknown length waits for its DataNode to do without a silent one: nobody has its bytes
+any more, so it cannot be written elsewhere. With Hadoop's own time-outs that takes 65 s, or 70 for three replicas."""
+
+_CONTINUED, _CONNECTIONS = 1.0, 3
+"""Seconds for a DataNode's 100 Continue, which it says before it asks anybody, and connections that are tried for it,
+while some DataNode is silent: threads of this one that wait for that one hang, and another connection lands on another
+thread. What becomes of those that hang, empty files at worst, is for gc."""
+
+_PACKET = 64 << 10
+"""Bytes after which a DataNode has a block allocated: those of its first packet (dfs.client-write-packet-size)."""
+
+_BETWEEN_LOOKS = 0.02
+_LOOKS = 5
+"""In a time-out: how often it is looked whether a DataNode that takes no more has taken something."""
+
 _PEEK = 64 << 10
+
+_log = logging.getLogger(__name__)
 
 
 class PlacedSink(Sink):
     """PUT `target` at the DataNode `address`, which is called `name` in errors, of the file `where`.
 
     confirm answers the file's status, discard removes what stands there of up to so many bytes; timeout is a reader's,
-    in seconds, and so many of them may pass in silence. Raises HostFailed.
+    in seconds, and so many of them may pass in silence. block_size in bytes, 0 where it is not known. Raises
+    HostFailed, of whichever DataNode was silent.
     """
 
     def __init__(
@@ -47,6 +75,8 @@ class PlacedSink(Sink):
         timeout: float,
         length: int | None,
         patience: int = PATIENCE,
+        block_size: int = 0,
+        pipelines: Pipelines,
         confirm: Callable[[], Status],
         discard: Callable[[int], None],
     ) -> None:
@@ -55,24 +85,47 @@ class PlacedSink(Sink):
         self._timeout = timeout
         self._patience = patience
         self._length = length
+        self._block_size = block_size
+        self._pipelines = pipelines
         self._confirm = confirm
         self._discard = discard
         self._written = 0
+        self._looked = 0
+        self._silent_since: float | None = None
         self._received = b""
         self._answered = False
+        self._aside = False
         self._over = ""
         how = "Transfer-Encoding: chunked" if length is None else f"Content-Length: {length}"
         head = f"PUT {target} HTTP/1.1\r\nHost: {address}\r\nContent-Type: application/octet-stream\r\n{how}\r\n\r\n"
+        self._address, self._head = address, head.encode("ascii")
+        self._sock = self._asked()
+        self._see_that_it_goes_on()
+
+    def _asked(self) -> socket.socket:
+        """A connection over which the file is announced."""
         try:
-            self._sock = connect(address, timeout)
+            sock = connect(self._address, self._timeout)
         except OSError as error:
             raise self._failed(error) from error
-        silent_after(self._sock, timeout * patience)
+        silent_after(sock, self._timeout)
         try:
-            self._sock.sendall(head.encode("ascii"))
+            sock.sendall(self._head)
         except OSError as error:
+            sock.close()
+            raise self._failed(error) from error
+        return sock
+
+    def _see_that_it_goes_on(self) -> None:
+        """Nothing was written. Another connection takes the place of one that a hanging thread serves."""
+        for left in reversed(range(_CONNECTIONS)):
+            if not self._pipelines.doubted or self._ready(select.POLLIN, _CONTINUED):
+                return
             self._sock.close()
-            raise self._failed(error) from error
+            if left:
+                self._sock = self._asked()
+        self._over = "its DataNode hangs"
+        raise HostFailed(f"DataNode {self._name} does not go on with {self._where}", host=self._name, stalled=True)
 
     def write(self, data: Buffer) -> None:
         self._check_open()
@@ -81,6 +134,8 @@ class PlacedSink(Sink):
             return  # a chunk of no bytes would end the body
         if self._length is not None and self._written + len(view) > self._length:
             raise StoreError(f"{self._where}: more is written than the {self._length} bytes that were announced")
+        if not self._written:
+            self._see_that_it_goes_on()
         self._written += len(view)
         try:
             if self._spoke():
@@ -91,6 +146,8 @@ class PlacedSink(Sink):
                 self._send(view)
         except OSError as error:
             raise self._why(error) from error
+        if self._length is not None and self._written >= _PACKET:
+            self._look(self._block(self._written - _PACKET))
 
     def close(self) -> Status:
         self._check_open()
@@ -99,6 +156,10 @@ class PlacedSink(Sink):
         try:
             if self._length is None:
                 self._send(b"0\r\n\r\n")
+            elif self._length:
+                self._look(self._block(self._length - 1))
+            while not self._speaks(self._timeout):
+                self._silence()
             self._read_answer()
         except OSError as error:
             raise self._why(error) from error
@@ -116,7 +177,6 @@ class PlacedSink(Sink):
         if not self._answered:
             # Not before the DataNode has let go: it may not even have made the file that is to be removed.
             with contextlib.suppress(OSError, StoreError):
-                silent_after(self._sock, self._timeout)
                 self._sock.shutdown(socket.SHUT_WR)
                 self._read_answer()
         made = not self._over
@@ -130,24 +190,98 @@ class PlacedSink(Sink):
 
     def _send(self, *pieces: Buffer) -> None:
         """All of the pieces, without putting them together first."""
-        if len(pieces) == 1:
-            self._sock.sendall(pieces[0])
+        rest = [memoryview(piece) for piece in pieces]
+        while rest:
+            try:
+                sent = self._sock.sendmsg(rest, (), socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                self._await_room()
+                continue
+            while rest and sent >= len(rest[0]):
+                sent -= len(rest.pop(0))
+            if sent:
+                rest[0] = rest[0][sent:]
+
+    def _await_room(self) -> None:
+        """Until it may be that more can be sent."""
+        unsent, moved = _unsent(self._sock), time.monotonic()
+        while not self._ready(select.POLLOUT, self._timeout / _LOOKS):
+            left, now = _unsent(self._sock), time.monotonic()
+            if left < unsent:
+                unsent, moved = left, now
+                self._silent_since = None
+            elif now - moved >= self._timeout:
+                if self._spoke():
+                    raise self._refused()
+                self._silence()
+                return
+        self._silent_since = None
+
+    def _silence(self) -> None:
+        """A time-out has passed without a byte. Raises HostFailed as soon as it is known of whom."""
+        now = time.monotonic()
+        if self._silent_since is None:
+            self._silent_since = now - self._timeout
+        silent_for = now - self._silent_since
+        culprits = self._pipelines.culprits(self._where, self._name)
+        waiting = bool(culprits) and self._name not in culprits
+        if waiting and self._length is not None:
+            raise self._given_up(culprits[0])
+        if self._name in culprits or silent_for >= (_MENDING if waiting else self._timeout * self._patience):
+            self._answered = True  # it will not be waited for again
+            raise HostFailed(
+                f"DataNode {self._name}, writing {self._where}: no answer within {silent_for:.0f} s",
+                host=self._name,
+                stalled=True,
+            )
+        if waiting:
+            _log.info("DataNode %s, writing %s, waits for %s, which is silent", self._name, self._where, culprits[0])
+
+    def _block(self, offset: int) -> int:
+        return offset // self._block_size if self._block_size else 0
+
+    def _look(self, block: int) -> None:
+        """Raises HostFailed when a DataNode that is known to be silent has part in this block, the newest."""
+        if block < self._looked or not self._pipelines.doubted:
             return
-        sent = self._sock.sendmsg(pieces)
-        for piece in pieces:
-            if sent < len(piece):
-                self._sock.sendall(memoryview(piece)[sent:])
-            sent = max(0, sent - len(piece))
+        end = time.monotonic() + self._timeout
+        while not self._speaks(_BETWEEN_LOOKS) and time.monotonic() < end:
+            count, names = self._pipelines.of(self._where)
+            if count > block and names:
+                self._looked = block + 1
+                if silent := self._pipelines.silent(names):
+                    raise self._given_up(silent[0])
+                return
+
+    def _given_up(self, culprit: str) -> HostFailed:
+        """The file need not be written here, since `culprit` has part in its block."""
+        self._answered = self._aside = True
+        return HostFailed(
+            f"DataNode {self._name}, writing {self._where}, waits for {culprit}, which is silent",
+            host=culprit,
+            stalled=True,
+        )
+
+    def _speaks(self, timeout: float) -> bool:
+        """Whether anything of its answer is there, within so many seconds."""
+        end = time.monotonic() + timeout
+        while not self._spoke():
+            if not self._ready(select.POLLIN, max(0.0, end - time.monotonic())):
+                return False
+        return True
+
+    def _ready(self, event: int, timeout: float) -> bool:
+        poll = select.poll()
+        poll.register(self._sock, event)
+        return bool(poll.poll(timeout * 1000))
 
     def _spoke(self) -> bool:
-        """Whether the DataNode said more than 100 Continue before the body's end: it failed."""
-        try:
+        """Whether the DataNode has said more than 100 Continue: before the body's end that it failed."""
+        with contextlib.suppress(BlockingIOError):
             more = self._sock.recv(_PEEK, socket.MSG_DONTWAIT)
-        except BlockingIOError:
-            return False
-        if not more:
-            return True  # its last word is all that came before
-        self._received += more
+            if not more:
+                return True  # its last word is all that came before
+            self._received += more
         while self._received.startswith(b"HTTP/1.1 100 ") and b"\r\n\r\n" in self._received:
             self._received = self._received.partition(b"\r\n\r\n")[2]
         return bool(self._received) and not b"HTTP/1.1 100 ".startswith(self._received[:13])
@@ -176,10 +310,9 @@ class PlacedSink(Sink):
     def _why(self, error: OSError) -> StoreError:
         """The error behind a connection that broke: what the DataNode said about it, where it did."""
         if isinstance(error, TimeoutError | BlockingIOError):
-            self._answered = True  # it will not be waited for again
+            self._answered = True
             return self._failed(error)
         try:
-            silent_after(self._sock, self._timeout)
             if self._spoke():
                 return self._refused()
         except OSError:
@@ -188,9 +321,17 @@ class PlacedSink(Sink):
 
     def _failed(self, error: OSError) -> HostFailed:
         stalled = isinstance(error, TimeoutError | BlockingIOError)
-        why = reason(error, self._timeout * self._patience)
+        why = reason(error, self._timeout)
         return HostFailed(f"DataNode {self._name}, writing {self._where}: {why}", host=self._name, stalled=stalled)
 
     def _end(self, why: str) -> None:
         self._over = why
-        self._sock.close()
+        if self._aside:
+            self._pipelines.lay_aside(self._sock)
+        else:
+            self._sock.close()
+
+
+def _unsent(sock: socket.socket) -> int:
+    """Bytes that its peer has not acknowledged yet."""
+    return int(struct.unpack("@i", fcntl.ioctl(sock, termios.TIOCOUTQ, b"\0" * 4))[0])

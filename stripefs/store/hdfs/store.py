@@ -230,6 +230,7 @@ class HdfsStore(Store):
 
     def close(self) -> None:
         self.reads.close()
+        self._writer.close()
         self._rest.close()
 
     # What a handle needs (handle.Cluster).

@@ -36,6 +36,7 @@ __all__ = [
     "Replica",
     "defaults_of",
     "inode_path",
+    "last_block_of",
     "located_of",
     "page_of",
     "passing_path",
@@ -156,16 +157,30 @@ def located_of(document: Mapping[str, Any]) -> list[Located]:
             Located(
                 offset=int(block["startOffset"]),
                 length=int(block["block"]["numBytes"]),
-                replicas=tuple(
-                    Replica(replica["name"], replica["ipAddr"], replica["hostName"], int(replica["infoPort"]))
-                    for replica in block["locations"]
-                ),
+                replicas=_replicas(block),
             )
             for block in document["LocatedBlocks"]["locatedBlocks"]
         ]
     except _SHAPES as error:
         raise StoreError(f"the NameNode answered no LocatedBlocks: {error!r}") from error
     return sorted(blocks, key=lambda block: block.offset)
+
+
+def last_block_of(document: Mapping[str, Any]) -> tuple[int, tuple[Replica, ...]]:
+    """The same answer about a file that is being written: its number of blocks, and who writes the last one."""
+    try:
+        located = document["LocatedBlocks"]
+        last = located["lastLocatedBlock"]
+        return len(located["locatedBlocks"]), _replicas(last) if last else ()
+    except _SHAPES as error:
+        raise StoreError(f"the NameNode answered no LocatedBlocks: {error!r}") from error
+
+
+def _replicas(block: Mapping[str, Any]) -> tuple[Replica, ...]:
+    return tuple(
+        Replica(replica["name"], replica["ipAddr"], replica["hostName"], int(replica["infoPort"]))
+        for replica in block["locations"]
+    )
 
 
 def remote_error(exception: str, message: str, where: str) -> StoreError:

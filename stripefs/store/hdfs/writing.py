@@ -14,7 +14,7 @@ import contextlib
 import logging
 import random
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Protocol
 
 from stripefs.errors import Busy, Exists, HostFailed, NotFound, ServiceDown, StoreError, Unsupported
@@ -23,9 +23,10 @@ from stripefs.store.hdfs.changes import Changes, WebCalls
 from stripefs.store.hdfs.conf import Target
 from stripefs.store.hdfs.native import NativeClient
 from stripefs.store.hdfs.nativewrite import NativeCalls, NativeSink
+from stripefs.store.hdfs.pipeline import Pipelines
 from stripefs.store.hdfs.rest import NameNodeRest, RpcAddress
 from stripefs.store.hdfs.sink import PATIENCE, PlacedSink
-from stripefs.store.hdfs.wire import defaults_of, passing_path, request_target
+from stripefs.store.hdfs.wire import Replica, defaults_of, passing_path, request_target
 
 __all__ = ["DataNodeDirectory", "HdfsWriter"]
 
@@ -34,8 +35,10 @@ _log = logging.getLogger(__name__)
 _DOCUMENT = 1 << 20
 """Most bytes of a file that `put` sends to one DataNode; hdfs-native mends the pipeline of a longer one."""
 
-_DOCUMENT_HOSTS = 2
-"""DataNodes that are tried with a document before hdfs-native is."""
+_DOCUMENT_TIMES = 2
+"""Time-outs for which DataNodes are tried with a document, _DOCUMENT_HOSTS at most, before hdfs-native is."""
+
+_DOCUMENT_HOSTS = 6
 
 _REST = 60.0
 """Seconds that a DataNode which failed a document gets no other one, as long as there are better ones."""
@@ -45,6 +48,8 @@ class DataNodeDirectory(Protocol):
     """What is known of the DataNodes."""
 
     def address(self, name: str) -> str: ...
+
+    def learn(self, replicas: Iterable[Replica]) -> None: ...
 
     def known(self) -> Sequence[Host]: ...
 
@@ -70,6 +75,7 @@ class HdfsWriter:
         self._rest = rest
         self._native = native
         self._datanodes = datanodes
+        self._pipelines = Pipelines(rest, datanodes, timeout) if rest is not None and datanodes is not None else None
         self._stat = stat
         self._root = target.root.decode() or "/"
         self._user = target.user
@@ -109,16 +115,22 @@ class HdfsWriter:
         For a document the directories above it are made where they are missing, and the host may not be silent for
         longer than a reader's: there are others, and a lock that is to be renewed does not wait.
         """
-        if self._datanodes is None:
+        if self._datanodes is None or self._pipelines is None:
             raise Unsupported("files can be placed on a DataNode of one's choice only by WebHDFS")
+        address = self._datanodes.address(host)
+        if self._pipelines.silent([host]):
+            raise HostFailed(f"DataNode {host} is silent", host=host, stalled=True)
+        block_size, replication = self._shape(block_size, replication)
         return PlacedSink(
-            self._datanodes.address(host),
+            address,
             self._target(path, block_size, replication, folders=document),
             path,
             name=host,
             timeout=self._timeout,
             patience=1 if document else PATIENCE,
             length=length,
+            block_size=block_size,
+            pipelines=self._pipelines,
             confirm=lambda: self._stat(path),
             discard=lambda at_most: self._discard(path, at_most),
         )
@@ -129,22 +141,33 @@ class HdfsWriter:
         if self._native is not None and (self._datanodes is None or not 0 < length <= _DOCUMENT):
             self._native.put(path, pieces, replace=replace)
             return
-        failure: HostFailed | None = None
-        for _ in range(_DOCUMENT_HOSTS):
-            try:
-                name = self._any_datanode()
-                self._put_at(name, path, pieces, length, replace=replace)
-            except HostFailed as error:
-                failure = error
-                if error.host:
-                    self._failed[error.host] = time.monotonic()
-            else:
-                return
-        assert failure is not None
+        failure = self._put_somewhere(path, pieces, length, replace=replace)
+        if failure is None:
+            return
         if self._native is None:
             raise failure
         _log.info("%s is written by hdfs-native: %s", path, failure)
         self._native.put(path, pieces, replace=replace)
+
+    def _put_somewhere(self, path: str, pieces: Sequence[Buffer], length: int, *, replace: bool) -> HostFailed | None:
+        """At a DataNode, each of which is tried once; why it could not be written."""
+        failure: HostFailed | None = None
+        end = time.monotonic() + _DOCUMENT_TIMES * self._timeout
+        tried: set[str] = set()
+        while failure is None or (len(tried) < _DOCUMENT_HOSTS and time.monotonic() < end):
+            try:
+                name = self._any_datanode(tried)
+            except HostFailed as error:
+                return failure or error
+            tried.add(name)
+            try:
+                self._put_at(name, path, pieces, length, replace=replace)
+            except HostFailed as error:
+                failure = error
+                self._failed[error.host or name] = time.monotonic()
+            else:
+                return None
+        return failure
 
     def _put_at(self, host: str, path: str, pieces: Sequence[Buffer], length: int, *, replace: bool) -> None:
         """Written under a hidden name beside `path`, then renamed. Raises HostFailed before anything is at `path`."""
@@ -177,6 +200,11 @@ class HdfsWriter:
     def concat(self, target: str, sources: Sequence[str]) -> None:
         self._changes.concat(target, sources)
 
+    def close(self) -> None:
+        """Let go of what is laid aside."""
+        if self._pipelines is not None:
+            self._pipelines.close()
+
     def _refuse_root(self, *paths: str) -> None:
         if self._root in paths:
             raise Busy("the root of the store stays where it is")
@@ -188,8 +216,9 @@ class HdfsWriter:
             if found.kind is Kind.FILE and found.length <= at_most:
                 self._changes.remove(path)
 
-    def _any_datanode(self) -> str:
-        live = [host.name for host in self._datanodes.known() if host.live] if self._datanodes else []
+    def _any_datanode(self, but: Set[str] = frozenset()) -> str:
+        known = self._datanodes.known() if self._datanodes else ()
+        live = [host.name for host in known if host.live and host.name not in but]
         if not live:
             raise HostFailed("no DataNode is known that could take a file")
         now = time.monotonic()
@@ -207,12 +236,16 @@ class HdfsWriter:
             "createparent": "true" if folders else "false",
             "permission": "644",
         }
-        if not block_size or not replication:
-            known = self._server_defaults()
-            block_size, replication = block_size or known[0], replication or known[1]
         given = {"blocksize": block_size, "replication": replication}
         parameters |= {key: value for key, value in given.items() if value}
         return request_target(path, "CREATE", self._user, parameters)
+
+    def _shape(self, block_size: int, replication: int) -> tuple[int, int]:
+        """What is not given is the NameNode's default; 0 where it does not tell."""
+        if block_size and replication:
+            return block_size, replication
+        known = self._server_defaults()
+        return block_size or known[0], replication or known[1]
 
     def _server_defaults(self) -> tuple[int, int]:
         """What the NameNode gives new files of clients that say nothing, as hdfs-native asks it too.

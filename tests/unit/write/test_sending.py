@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 import trio
 
-from stripefs.errors import ServiceDown
+from stripefs.errors import HostFailed, ServiceDown
 from stripefs.write import DraftLost, Layout
 from stripefs.write.effects import Effects
 from stripefs.write.hosts import PER_HOST
@@ -174,3 +174,23 @@ async def test_a_draft_behind_others_is_given_up(store, gate):
         gate.open()
         await first.publish(final=True)
     assert load(store, b"/first") == content(8 * MIB)
+
+
+async def test_who_is_to_blame_is_avoided(store):
+    """A host may say that another one, to which it passes on what it gets, has held it up."""
+    create = store.create
+    hosts = []
+
+    def blaming(path, *, host, **how):
+        hosts.append(host)
+        if len(hosts) == 1:
+            raise HostFailed("waits for another", host="h3" if host != "h3" else "h2", stalled=True)
+        return create(path, host=host, **how)
+
+    store.create = blaming
+    async with writing(store) as drafts:
+        await save(drafts, b"/file", content(MIB))
+        [avoided] = [host["name"] for host in drafts.status()["hosts"] if host["avoided_seconds"] > 0]
+        assert avoided in ("h2", "h3")
+        assert avoided != hosts[0]
+    assert load(store, b"/file") == content(MIB)

@@ -1,0 +1,136 @@
+"""Which DataNode it is that a placed file waits for, and files that need not wait for it again.
+
+A DataNode that writes a file passes each block on to the DataNodes of its further replicas, which the NameNode chooses
+and no request can exclude (WebHDFS takes `excludedatanodes` for the first one alone). Where one of those stops
+answering, the first, which is well, says nothing either: for 70 s, Hadoop's own time-out with two replicas; the
+NameNode goes on choosing the silent one for ten minutes, where it is not told to avoid what is stale.
+
+So when a DataNode is silent, the NameNode is asked who else has part in the block, and each of them is asked for a sign
+of life. Those who give none are noted. While any is, who begins a block looks who got it, and begins anew where one of
+them is among them: that takes some ms instead of a time-out.
+
+A request that is given up early may not be ended at once: its DataNode would wait in vain for the next one, on one of
+the few threads that serve its web port, and hang for others. It is laid aside until Hadoop's time-out is over.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+from stripefs.errors import HostFailed, StoreError
+from stripefs.store.hdfs.probe import answers
+from stripefs.store.hdfs.rest import NameNodeRest
+from stripefs.store.hdfs.wire import Replica, last_block_of
+
+__all__ = ["Addresses", "Pipelines"]
+
+_SIGN = 1.0
+"""Seconds that a sign of life may take: an HTTP answer that costs the DataNode nothing."""
+
+_KNOCKS = 3
+"""Connections by which it is asked for: each lands on another thread of the DataNode's, one of which may hang."""
+
+_TRUSTED = 5.0
+"""Seconds after which a DataNode that was silent is asked again."""
+
+_FORGOTTEN = 660.0
+"""Seconds after which one that nobody met any more is forgotten. The NameNode calls it dead after 630."""
+
+_LAID_ASIDE = 80.0
+"""Seconds: 60 s and 5 s for each replica is how long a DataNode waits for the next (dfs.client.socket-timeout)."""
+
+
+class Addresses(Protocol):
+    """Web addresses of DataNodes."""
+
+    def learn(self, replicas: Iterable[Replica]) -> None: ...
+
+    def address(self, name: str) -> str: ...
+
+
+class Pipelines:
+    """Safe to use from many threads. `timeout`: seconds for which a DataNode may be silent; names are transfer
+    addresses."""
+
+    def __init__(self, rest: NameNodeRest, datanodes: Addresses, timeout: float) -> None:
+        self._rest = rest
+        self._datanodes = datanodes
+        self._sign = min(_SIGN, timeout)
+        self._lock = threading.Lock()
+        self._silent: dict[str, float] = {}  # -> when it gave no sign of life last, on the monotonic clock
+        self._aside: list[tuple[float, socket.socket]] = []
+
+    @property
+    def doubted(self) -> bool:
+        """Whether any DataNode is known to be silent."""
+        if not self._silent:
+            return False
+        now = time.monotonic()
+        with self._lock:
+            self._silent = {name: since for name, since in self._silent.items() if now - since < _FORGOTTEN}
+            return bool(self._silent)
+
+    def of(self, path: str) -> tuple[int, tuple[str, ...]]:
+        """How many blocks the file has that is being written, and which DataNodes have part in the last one.
+
+        (0, ()) before it is made, and where that cannot be told now.
+        """
+        try:
+            count, replicas = last_block_of(self._rest.ask("GET_BLOCK_LOCATIONS", path))
+        except StoreError:
+            return 0, ()
+        self._datanodes.learn(replicas)
+        return count, tuple(replica.name for replica in replicas)
+
+    def culprits(self, path: str, first: str) -> list[str]:
+        """Those that give no sign of life among `first`, where `path` is being written, and the others of its block."""
+        return self._ask(dict.fromkeys([first, *self.of(path)[1]]))
+
+    def silent(self, names: Iterable[str]) -> list[str]:
+        """Those of `names` that are known to be silent, and are so still."""
+        now = time.monotonic()
+        with self._lock:
+            known = {name: now - self._silent[name] > _TRUSTED for name in names if name in self._silent}
+        found = set(self._ask([name for name, old in known.items() if old]))
+        return [name for name, old in known.items() if not old or name in found]
+
+    def _ask(self, names: Iterable[str]) -> list[str]:
+        names = list(names)
+        if not names:
+            return []
+        with ThreadPoolExecutor(len(names), thread_name_prefix="sign-of-life") as threads:
+            alive = list(threads.map(self._alive, names))
+        with self._lock:
+            for name, lives in zip(names, alive, strict=True):
+                self._silent.pop(name, None)
+                if not lives:
+                    self._silent[name] = time.monotonic()
+        return [name for name, lives in zip(names, alive, strict=True) if not lives]
+
+    def _alive(self, name: str) -> bool:
+        try:
+            address = self._datanodes.address(name)
+        except HostFailed:
+            return True  # it has no web port that could be asked
+        return answers(address, self._sign, _KNOCKS)
+
+    def lay_aside(self, sock: socket.socket) -> None:
+        """Close it when its DataNode waits for nobody any more."""
+        now = time.monotonic()
+        with self._lock:
+            self._aside.append((now + _LAID_ASIDE, sock))
+            over = [each for until, each in self._aside if until <= now]
+            self._aside = [(until, each) for until, each in self._aside if until > now]
+        for each in over:
+            each.close()
+
+    def close(self) -> None:
+        with self._lock:
+            aside, self._aside = self._aside, []
+        for _, sock in aside:
+            sock.close()
