@@ -24,8 +24,8 @@ from imagefs.format.plan import Plan
 from imagefs.images import is_digest
 from imagefs.traces import load_plan
 from stripefs.errors import Abandoned, StoreError, StripefsError
+from stripefs.store.calls import Calls
 from stripefs.store.url import parse_url, prepare
-from stripefs.tree.calls import Calls
 
 __all__ = ["Documents"]
 

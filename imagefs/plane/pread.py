@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stripefs.errors import ServiceDown, StoreError
-from stripefs.tree.calls import Calls
+from stripefs.store.calls import Calls
 
 __all__ = ["FileDevices"]
 

@@ -16,12 +16,12 @@ from typing import TypeVar
 import trio
 
 from stripefs.errors import Busy, Exists, IsADirectory, NotADirectory, NotFound, StoreError
-from stripefs.layout.hidden import NAME_MAX, is_hidden
 from stripefs.store.base import Kind, Status, Store
-from stripefs.tree.layouts import Layouts
 from stripefs.tree.pens import Pen, Pens
-from stripefs.tree.refusals import Invalid, NameTooLong, NotPermitted
+from stripefs.tree.refusals import Invalid
 from stripefs.tree.tree import Attributes, Tree
+from stripefs.write.layouts import Layouts
+from stripefs.write.names import ensure_usable
 
 __all__ = ["Bury", "NamingTree"]
 
@@ -233,33 +233,15 @@ class NamingTree(Tree):
 
     def _new_name(self, parent: int, name: bytes) -> bytes:
         """The path of a name that is to be. Raises NotPermitted for those that are kept for what is hidden."""
-        if is_hidden(name):
-            raise NotPermitted(f"{name!r}: names of that form are kept for stripefs itself")
-        if len(name) > NAME_MAX:
-            raise NameTooLong(f"{name[:20]!r}… is longer than {NAME_MAX} bytes")
+        ensure_usable(name)
         return self._child(parent, name)
 
     async def _change(
         self, what: str, path: bytes, stands: type[StoreError] | tuple[()], function: Callable[..., None], *args: object
     ) -> None:
-        """One call that changes the store; whoever looks `path` up from now on sees what it did.
-
-        `stands` is what it raises when its effect stands already: of a second try that is success, as the first one's
-        answer was lost.
-        """
-        tries = 0
-
-        def once() -> None:
-            nonlocal tries
-            tries += 1
-            try:
-                function(*args)
-            except stands:
-                if tries == 1:
-                    raise
-
+        """As `Calls.change`; whoever looks `path` up from now on sees what it did."""
         try:
-            await self._calls.thread(what, once)
+            await self._calls.change(what, stands, function, *args)
         finally:
             self._changed(path)
 

@@ -17,7 +17,7 @@ import trio
 
 from stripefs.errors import StripefsError, Transient
 from stripefs.store.base import Status
-from stripefs.tree.calls import Calls
+from stripefs.store.calls import Calls
 from stripefs.tree.owners import Owners
 from stripefs.tree.state import State
 

@@ -14,7 +14,7 @@ import trio
 
 from stripefs.errors import NotFound, StaleVersion
 from stripefs.store.base import Block, Buffer, Identity, Status
-from stripefs.tree.calls import Calls
+from stripefs.store.calls import Calls
 from stripefs.tree.state import Node, State
 
 __all__ = ["OpenFile", "Opened", "Reader"]

@@ -1,4 +1,4 @@
-"""Errors that only a tree raises which can be written."""
+"""Errors that only a tree raises which can be written, and those it shares with everything that writes."""
 
 from __future__ import annotations
 
@@ -7,24 +7,9 @@ import errno
 from collections.abc import Iterator
 
 from stripefs.errors import PermissionDenied, StoreError
+from stripefs.write.refusals import Invalid, NotPermitted
 
-__all__ = ["Invalid", "Lost", "NameTooLong", "NoAttribute", "NotPermitted", "allowed"]
-
-
-class NotPermitted(StoreError):
-    """What no caller may do on this mount, whoever they are."""
-
-    errno = errno.EPERM
-
-
-class Invalid(StoreError):
-    """What makes no sense, such as a directory moved below itself."""
-
-    errno = errno.EINVAL
-
-
-class NameTooLong(StoreError):
-    errno = errno.ENAMETOOLONG
+__all__ = ["Invalid", "Lost", "NoAttribute", "NotPermitted", "allowed"]
 
 
 class NoAttribute(StoreError):

@@ -21,8 +21,8 @@ import trio
 
 from stripefs.errors import IsADirectory, NotADirectory, NotFound, StaleVersion, StoreError, StripefsError, Unsupported
 from stripefs.store.base import Buffer, Identity, Kind, Space, Status, Store
+from stripefs.store.calls import Calls
 from stripefs.tree import xattrs
-from stripefs.tree.calls import Calls
 from stripefs.tree.listing import Listing, Walked
 from stripefs.tree.opened import Opened, Reader
 from stripefs.tree.owners import Owners

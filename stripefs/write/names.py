@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from stripefs.layout.hidden import new_version, part_name, pool_part, record_name, version_folder
+from stripefs.layout.hidden import NAME_MAX, is_hidden, new_version, part_name, pool_part, record_name, version_folder
+from stripefs.write.refusals import NameTooLong, NotPermitted
 
-__all__ = ["Names", "join", "split"]
+__all__ = ["Names", "ensure_usable", "join", "split"]
 
 
 def split(path: bytes) -> tuple[bytes, bytes]:
@@ -15,6 +16,14 @@ def split(path: bytes) -> tuple[bytes, bytes]:
 
 def join(folder: bytes, name: bytes) -> bytes:
     return (b"" if folder == b"/" else folder) + b"/" + name
+
+
+def ensure_usable(name: bytes) -> None:
+    """Raises NotPermitted, NameTooLong for what no file or directory of a user may be called."""
+    if is_hidden(name):
+        raise NotPermitted(f"{name!r}: names of that form are kept for stripefs itself")
+    if len(name) > NAME_MAX:
+        raise NameTooLong(f"{name[:20]!r}… is longer than {NAME_MAX} bytes")
 
 
 class Names:

@@ -6,7 +6,7 @@ import errno
 
 from stripefs.errors import StoreError, Unsupported
 
-__all__ = ["DraftLost", "NotSequential"]
+__all__ = ["DraftLost", "Invalid", "NameTooLong", "NotPermitted", "NotSequential"]
 
 
 class NotSequential(Unsupported):
@@ -17,3 +17,19 @@ class DraftLost(StoreError):
     """What was being written cannot be published any more: its lock was lost, or it was abandoned."""
 
     errno = errno.EIO
+
+
+class NotPermitted(StoreError):
+    """What nobody may do, whoever they are."""
+
+    errno = errno.EPERM
+
+
+class Invalid(StoreError):
+    """What makes no sense, such as a directory moved below itself."""
+
+    errno = errno.EINVAL
+
+
+class NameTooLong(StoreError):
+    errno = errno.ENAMETOOLONG

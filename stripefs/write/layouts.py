@@ -15,8 +15,8 @@ from stripefs.errors import NotADirectory, NotEmpty, NotFound, StoreError
 from stripefs.layout.hidden import LAYOUT_NAME, is_hidden
 from stripefs.settings import LAYOUTS
 from stripefs.store.base import Store
-from stripefs.tree.calls import Calls
-from stripefs.tree.refusals import Invalid
+from stripefs.store.calls import Calls
+from stripefs.write.refusals import Invalid
 
 __all__ = ["Layouts"]
 

@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, TypeVarTuple
 
 import trio
 
-from stripefs.errors import Abandoned
+from stripefs.errors import Abandoned, StoreError
 from stripefs.retry import persist
 
 __all__ = ["Calls"]
@@ -24,7 +24,7 @@ THREADS = 32
 
 
 class Calls:
-    """Runs blocking or asynchronous store calls for one tree. `timeout` in seconds."""
+    """Runs blocking or asynchronous calls to one store. `timeout` in seconds."""
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
@@ -44,6 +44,26 @@ class Calls:
             return await trio.to_thread.run_sync(function, *args, abandon_on_cancel=True, limiter=self._limiter)
 
         return await self.persist(what, attempt)
+
+    async def change(
+        self, what: str, stands: type[StoreError] | tuple[()], function: Callable[..., None], *args: object
+    ) -> None:
+        """As `thread`, for a call that changes the store and raises `stands` when its effect stands already.
+
+        Of a second try that is success, as the first one's answer was lost.
+        """
+        tries = 0
+
+        def once() -> None:
+            nonlocal tries
+            tries += 1
+            try:
+                function(*args)
+            except stands:
+                if tries == 1:
+                    raise
+
+        await self.thread(what, once)
 
     async def persist(self, what: str, attempt: Callable[[], Awaitable[_T]]) -> _T:
         """`await attempt()`, tried again as the module says."""
@@ -82,4 +102,4 @@ class _Flight(Generic[_T]):
     def __init__(self) -> None:
         self.landed = trio.Event()
         self.value: list[_T] = []
-        self.error: Exception = Abandoned("the mount is being shut down")
+        self.error: Exception = Abandoned("the call was given up")
