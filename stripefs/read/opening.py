@@ -16,15 +16,14 @@ nothing else of the process may wait for that."""
 
 
 class Opener:
-    """Opens files of one store."""
+    """Opens files of stores."""
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    def __init__(self) -> None:
         self._limiter = trio.CapacityLimiter(OPENS_AT_ONCE)
 
-    async def open(self, path: bytes, expect: Identity | None) -> Handle:
+    async def open(self, store: Store, path: bytes, expect: Identity | None) -> Handle:
         """`Store.open`. When the caller is cancelled meanwhile, a handle that comes late is closed."""
-        pending = _Pending(self._store, path, expect)
+        pending = _Pending(store, path, expect)
         try:
             return await trio.to_thread.run_sync(pending.open, abandon_on_cancel=True, limiter=self._limiter)
         except trio.Cancelled:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import trio
 from trio import TaskStatus
@@ -37,7 +37,10 @@ GRACE = 5.0
 
 
 class Reader:
-    """Reads files of one store through one memory budget. One a process; start `run` before the first `open`."""
+    """Reads files of one service through one memory budget. Start `run` before the first `open`.
+
+    store: one of that service; others reached in the same way can do the same.
+    """
 
     def __init__(self, store: Store, settings: ReadSettings) -> None:
         self.store = store
@@ -58,7 +61,7 @@ class Reader:
             )
         )
         self._files: dict[FilePlan, OpenFile] = {}
-        self._opener = Opener(store)
+        self._opener = Opener()
         self.locating = trio.CapacityLimiter(LOCATES_AT_ONCE)
         self._fetcher: Fetcher | None = None
         self._nursery: trio.Nursery | None = None
@@ -75,9 +78,9 @@ class Reader:
         finally:
             self._fetcher.close()
 
-    async def open(self, path: bytes, expect: Identity | None = None) -> OpenFile:
-        """Open one version of the file at `path`. Raises what `Store.open` raises."""
-        handle = await self._opener.open(path, expect)
+    async def open(self, path: bytes, expect: Identity | None = None, *, store: Store | None = None) -> OpenFile:
+        """Open one version of the file at `path`, in `store` where that is given. Raises what `Store.open` raises."""
+        handle = await self._opener.open(store or self.store, path, expect)
         file = OpenFile(self, path, handle)
         self._files[file.plan] = file
         return file
@@ -221,6 +224,12 @@ class Figures:
         self.pace = Pace()
 
 
+class Take(Protocol):
+    """Gets pieces of a read. What it keeps of one that is not the last must be a copy."""
+
+    def __call__(self, part: memoryview, *, last: bool) -> None: ...
+
+
 class OpenFile:
     """One version of one file. Every handle that shows this version shares it."""
 
@@ -245,13 +254,36 @@ class OpenFile:
 
         Raises StaleVersion when the version is gone, StoreError when no replica answered within io_timeout.
         """
+        parts: list[Buffer] = []
+
+        def take(part: memoryview, *, last: bool) -> None:
+            # A copy, so that no whole range is held without being accounted while the next one is awaited.
+            parts.append(part if last and not parts else bytes(part))
+
+        await self._read(offset, size, take)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    async def read_into(self, offset: int, buffer: memoryview) -> int:
+        """As `read`, of len(buffer) bytes, copied once; how many there were. Large buffers want several calls."""
+        at = 0
+
+        def take(part: memoryview, **_: bool) -> None:
+            nonlocal at
+            buffer[at : at + len(part)] = part
+            at += len(part)
+
+        await self._read(offset, len(buffer), take)
+        return at
+
+    async def _read(self, offset: int, size: int, take: Take) -> None:
+        """Hand the bytes to `take`, piece by piece in order. Raises what `read` raises."""
         end = min(offset + size, self.status.length)
         if end <= offset:
-            return b""
+            return
         began = time.monotonic()
         try:
             with trio.fail_after(self._reader.settings.io_timeout + GRACE):
-                data = await self._read(offset, end)
+                await self._read_pieces(offset, end, take)
         except trio.TooSlowError:
             raise StoreError(
                 f"no bytes of {self.name} within --io-timeout",
@@ -260,28 +292,21 @@ class OpenFile:
         self._reader.figures.reads += 1
         self._reader.figures.bytes_read += end - offset
         self._reader.figures.waited += time.monotonic() - began
-        return data
 
-    async def _read(self, offset: int, end: int) -> Buffer:
+    async def _read_pieces(self, offset: int, end: int, take: Take) -> None:
         planner = self._reader.planner
         await self.locator.known(offset, end)
         self._check()
         planner.read(self.plan, offset, end - offset, time.monotonic())
-        parts: list[Buffer] = []
-        while True:
+        while offset < end:
             range_ = await self._ready(offset)
             stop = min(end, range_.end)
             part = memoryview(range_.data)[offset - range_.offset : stop - range_.offset]
             # Only now: what is started may take the room of a range that this read was the last to need.
             self._reader.pump()
-            if stop == end and not parts:
-                return part
-            # A copy, so that no whole range is held without being accounted while the next one is awaited.
-            parts.append(bytes(part))
+            take(part, last=stop == end)
             del part
             offset = stop
-            if offset == end:
-                return b"".join(parts)
 
     async def _ready(self, offset: int) -> Range:
         while True:

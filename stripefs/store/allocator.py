@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-__all__ = ["bound_allocator", "give_back", "tune_allocator", "uninitialised"]
+__all__ = ["bound_allocator", "give_back", "new_bytes", "tune_allocator", "uninitialised"]
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8  # malloc.h
 _MIB = 1 << 20
@@ -12,6 +12,13 @@ _MIB = 1 << 20
 _new_bytearray = ctypes.pythonapi.PyByteArray_FromStringAndSize
 _new_bytearray.restype = ctypes.py_object
 _new_bytearray.argtypes = [ctypes.c_char_p, ctypes.c_ssize_t]
+
+_new_bytes = ctypes.pythonapi.PyBytes_FromStringAndSize
+_new_bytes.restype = ctypes.py_object
+_new_bytes.argtypes = [ctypes.c_char_p, ctypes.c_ssize_t]
+_place_of_bytes = ctypes.pythonapi.PyBytes_AsString
+_place_of_bytes.restype = ctypes.c_void_p
+_place_of_bytes.argtypes = [ctypes.py_object]
 
 
 def tune_allocator() -> bool:
@@ -53,3 +60,16 @@ def uninitialised(size: int) -> bytearray:
     """
     buffer: bytearray = _new_bytearray(None, size)
     return buffer
+
+
+def new_bytes(size: int) -> tuple[bytes, memoryview]:
+    """Bytes whose contents are whatever the memory held, and what to fill them through before they are shown.
+
+    Documented C API: bytes that were made of no string may be written to as long as nobody else has seen them.
+    """
+    if not size:  # there is one such object in all of the interpreter
+        return b"", memoryview(bytearray())
+    made: bytes = _new_bytes(None, size)
+    place = (ctypes.c_char * size).from_address(_place_of_bytes(made))
+    place.owner = made  # type: ignore[attr-defined]  # so that the bytes live as long as the view
+    return made, memoryview(place).cast("B")
