@@ -1,0 +1,244 @@
+"""The engine: one thread of this process that runs trio, with everything in it that reads and writes.
+
+It starts with the first call and ends with the process. Any thread may call at any time; a call blocks its thread until
+it is answered, and an interrupt (Ctrl-C) cancels it. A process that was forked has none of its parent's threads, so it
+makes an engine of its own; files that were opened before the fork are opened again in it (`stripefs.api.reading`).
+
+The end comes before Python waits for its threads, since reads under way would make it wait: whoever writes lets go of
+what was not published, at most `_LAST_WORK` seconds long, and reads are cancelled.
+"""
+
+from __future__ import annotations
+
+import atexit
+import concurrent.futures.thread  # noqa: F401  whose own exit function is to be registered before ours, and so runs after
+import errno
+import logging
+import os
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar, TypeVarTuple
+
+import trio
+
+from stripefs.api.sources import Sources
+
+__all__ = ["Engine", "engine", "stop"]
+
+_log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+_Args = TypeVarTuple("_Args")
+
+_LAST_WORK = 10.0
+"""Seconds that the end of the process waits for the engine: twice what writers take to let their locks go."""
+
+
+class Engine:
+    """The engine of one process; get it by `engine()`."""
+
+    def __init__(self) -> None:
+        self.pid = os.getpid()
+        self.sources: Sources
+        self._token: trio.lowlevel.TrioToken
+        self._nursery: trio.Nursery
+        self._end: trio.Event
+        self._began = threading.Event()
+        self._over = False
+        self._flights: set[_Flight] = set()
+        self._thread = threading.Thread(target=self._main, name="stripefs", daemon=True)
+        self._thread.start()
+        self._began.wait()
+
+    @property
+    def usable(self) -> bool:
+        """Whether it runs, in this process."""
+        return not self._over and self.pid == os.getpid()
+
+    def call(self, function: Callable[[*_Args], Awaitable[_T]], *args: *_Args) -> _T:
+        """What `await function(*args)` answers or raises in the engine. Blocks."""
+        if threading.get_ident() == self._thread.ident:
+            raise RuntimeError("the engine cannot wait for itself")
+        flight = _Flight(function, args)
+        self._start(flight)
+        try:
+            flight.wait()
+        except BaseException:  # an interrupt: what was called must end before its buffers are anybody else's
+            self.tell(flight.cancel)
+            flight.wait()
+            raise
+        if flight.error is not None:
+            try:
+                raise flight.error
+            finally:
+                flight.error = None  # whose traceback holds this frame, and so the flight
+        answer: _T = flight.answer
+        return answer
+
+    def begin(self, function: Callable[[*_Args], Awaitable[object]], *args: *_Args) -> None:
+        """Begin `await function(*args)`, for whose end nobody waits. For any thread, at any time."""
+        try:
+            self._start(_Flight(function, args))
+        except OSError:
+            _log.debug("the engine has ended")
+
+    def tell(self, function: Callable[[], object]) -> None:
+        """Call `function()` on the engine's thread, soon."""
+        try:
+            self._token.run_sync_soon(function)
+        except trio.RunFinishedError:
+            _log.debug("the engine has ended")
+
+    def stop(self, timeout: float) -> None:
+        """End it; what is under way fails. Waits for that, `timeout` seconds at most."""
+        self._over = True
+        self.tell(self._end.set)
+        self._thread.join(timeout)
+
+    # Inner workings
+
+    def _start(self, flight: _Flight) -> None:
+        try:
+            self._token.run_sync_soon(self._launch, flight)
+        except trio.RunFinishedError:
+            raise _ended() from None
+
+    def _launch(self, flight: _Flight) -> None:
+        if self._over:
+            flight.land()
+            return
+        self._flights.add(flight)
+        self._nursery.start_soon(self._fly, flight)
+
+    async def _fly(self, flight: _Flight) -> None:
+        try:
+            await flight.fly()
+        finally:
+            self._flights.discard(flight)
+            flight.land()
+
+    def _main(self) -> None:
+        try:
+            trio.run(self._run)
+        except BaseException:  # noqa: BLE001  the last word of this thread
+            _log.critical("the engine has failed, its files with it; please report this", exc_info=True)
+        finally:
+            self._over = True
+            for flight in list(self._flights):
+                flight.land()
+            self._began.set()
+
+    async def _run(self) -> None:
+        self._token = trio.lowlevel.current_trio_token()
+        self._end = trio.Event()
+        # Sources end after what is under way in them.
+        async with trio.open_nursery() as outer:
+            self.sources = Sources(outer)
+            try:
+                async with trio.open_nursery() as self._nursery:
+                    self._began.set()
+                    await self._end.wait()
+                    self._nursery.cancel_scope.cancel()
+            finally:
+                self._over = True
+            outer.cancel_scope.cancel()
+        self.sources.close()
+
+
+class _Flight:
+    """One call on its way through the engine."""
+
+    def __init__(self, function: Callable[..., Awaitable[Any]], args: tuple[Any, ...]) -> None:
+        self._function = function
+        self._args = args
+        self._scope = trio.CancelScope()
+        self.answer: Any = None
+        self.error: BaseException | None = None
+        self._done = False
+        self._landed = False
+        self._gate = threading.Lock()  # an Event would cost several times as much, at each small read
+        self._gate.acquire()
+
+    def wait(self) -> None:
+        """Until it has landed; may be interrupted, and called again."""
+        if not self._landed:
+            self._gate.acquire()
+
+    async def fly(self) -> None:
+        with self._scope:
+            try:
+                self.answer = await self._function(*self._args)
+                self._done = True
+            except Exception as error:  # noqa: BLE001  the border: it goes to the caller, whatever it is
+                self.error = error
+            except trio.Cancelled:
+                raise
+            except BaseException as error:  # noqa: BLE001  a panic of a client written in Rust is no Exception
+                self.error = OSError(errno.EIO, f"the client failed unexpectedly: {error!r}")
+
+    def cancel(self) -> None:
+        self._scope.cancel()
+
+    def land(self) -> None:
+        """The caller may go on."""
+        if not self._landed:
+            if not self._done and self.error is None:
+                self.error = _ended()
+            self._args = ()
+            self._landed = True
+            self._gate.release()
+
+
+def _ended() -> OSError:
+    return OSError(errno.ESHUTDOWN, "the process is ending, or its engine was stopped")
+
+
+_current: Engine | None = None
+_lock = threading.Lock()
+_inherited: list[Engine] = []
+"""Engines of parents: kept, because what is let go of tells threads to end that are not here."""
+
+_ending = False
+
+
+def engine() -> Engine:
+    """The engine of this process, started if need be. Raises OSError when the process is ending."""
+    global _current
+    found = _current
+    if found is not None and found.usable:
+        return found
+    with _lock:
+        if _current is None or not _current.usable:
+            if _ending:
+                raise _ended()
+            _current = Engine()
+        return _current
+
+
+def stop() -> None:
+    """End the engine of this process; the next call makes another. Files that are open fail then."""
+    global _current
+    with _lock:
+        found, _current = _current, None
+    if found is not None and found.usable:
+        found.stop(_LAST_WORK)
+
+
+def _forked() -> None:
+    global _current, _lock
+    _lock = threading.Lock()
+    if _current is not None:
+        _inherited.append(_current)
+        _current = None
+
+
+def _at_exit() -> None:
+    global _ending
+    _ending = True
+    stop()
+
+
+os.register_at_fork(after_in_child=_forked)
+
+# What concurrent.futures uses to end its threads. Python waits for those before it calls what `atexit` knows.
+getattr(threading, "_register_atexit", atexit.register)(_at_exit)

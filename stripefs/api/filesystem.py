@@ -1,0 +1,287 @@
+"""A source as Python programs use it: `FileSystem` opens its files, lists its directories and changes its names.
+
+It holds no connection, only how to get one, so it can be pickled, and used after a fork and from any thread. All its
+errors are OSErrors (`stripefs.api.errors`).
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar, TypeVarTuple, overload
+
+from stripefs.api.engine import engine
+from stripefs.api.errors import Elsewhere, os_errors
+from stripefs.api.fetching import Path, Request, fetch
+from stripefs.api.names import Names
+from stripefs.api.options import absolute, resolve
+from stripefs.api.reading import ReadFile
+from stripefs.api.sources import Sources, Where, in_service, normal, url_in_service
+from stripefs.api.umask import umask
+from stripefs.api.writing import MODES, WriteFile
+from stripefs.errors import ConfigError, Exists, NotFound
+from stripefs.settings import redact
+from stripefs.store.base import Kind, Status
+from stripefs.store.url import StoreUrl, parse_url
+from stripefs.write.names import join, split
+
+__all__ = ["Entry", "FileSystem", "Path"]
+
+_T = TypeVar("_T")
+_Args = TypeVarTuple("_Args")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file or directory. `name` is the last component of its path; type is file, directory, symlink or other.
+
+    size in bytes, of a striped file as a whole; mtime_ns since 1970; mode holds permission bits only; owner and group
+    are "" where the store has none; version is another one for each content that a file had ("" for directories).
+    """
+
+    name: str
+    type: str
+    size: int
+    mtime_ns: int
+    mode: int
+    owner: str
+    group: str
+    version: str
+
+    @property
+    def mtime(self) -> float:
+        """Seconds since 1970."""
+        return self.mtime_ns / 1e9
+
+    @classmethod
+    def of(cls, status: Status) -> Entry:
+        identity = status.identity
+        version = f"{identity.length}:{identity.mtime_ns}:{identity.file_id}" if status.kind is Kind.FILE else ""
+        return cls(
+            os.fsdecode(status.name),
+            status.kind.value,
+            status.length,
+            status.mtime_ns,
+            status.mode,
+            status.owner,
+            status.group,
+            version,
+        )
+
+
+class FileSystem:
+    """The source at `url`, as `stripefs mount URL` would show it; made by `stripefs.connect`.
+
+    options: those of the command about the store, reading and writing, with underscores (`memory="2GiB"`,
+    `layout="striped"`), and `config`, a TOML file. What is not given comes from the environment and the usual files.
+    """
+
+    def __init__(self, url: str, **options: object) -> None:
+        self.url = absolute(url)
+        self._options = options
+        with os_errors(url):
+            service, root = in_service(self.url)
+            self._where = Where(resolve(service, options), root)
+
+    @classmethod
+    def of_service(cls, url: str, **options: object) -> tuple[FileSystem, bytes]:
+        """All of the service that a URL names, and the path in it: each file belongs to the source of the nearest pool
+        above it. Of a wrapped store (`throttled+file:///DIRECTORY/NAME`): the directory of the file."""
+        made = cls.__new__(cls)
+        with os_errors(url):
+            made.url, path = in_service(absolute(url), of_file=True)
+            made._options = options
+            made._where = Where(resolve(made.url, options), b"/" if parse_url(made.url).wrappers else None)
+        return made, path
+
+    def path_of(self, url: str) -> bytes:
+        """The path of the file at `url`, which lies in this source. Raises OSError (EINVAL)."""
+        with os_errors(url):
+            found, ours = parse_url(absolute(url)), parse_url(self.url)
+            if _service(found) != _service(ours):
+                raise ConfigError(f"it is not of the service of {redact(self.url)}")
+            root, path = (normal(each.path).rstrip(b"/") for each in (ours, found))
+            if not path.startswith(root + b"/"):
+                raise ConfigError(f"it does not lie in {redact(self.url)}", hint="root= is a directory above the file")
+            return path.removeprefix(root)
+
+    def __repr__(self) -> str:
+        return f"<stripefs.FileSystem {redact(self.url)!r}>"
+
+    # -- files ---------------------------------------------------------------------------------------------------
+
+    @overload
+    def open(self, path: Path, mode: Literal["rb"] = "rb") -> ReadFile: ...
+    @overload
+    def open(self, path: Path, mode: Literal["wb", "xb", "ab"], *, deferred: bool = False) -> WriteFile: ...
+    @overload
+    def open(self, path: Path, mode: str, *, deferred: bool = False) -> ReadFile | WriteFile: ...
+    def open(self, path: Path, mode: str = "rb", *, deferred: bool = False) -> ReadFile | WriteFile:
+        """The file at `path`. Modes as in `stripefs.open`; deferred: see `WriteFile`."""
+        mode = "".join(sorted(mode, key="rwxab+t".find))
+        place = self._place(path, follow=True)
+        if mode == "rb":
+            return ReadFile(self._where, place, self._name(place))
+        if mode in MODES:
+            return WriteFile(self._where, place, self._name(place), mode, deferred=deferred)
+        raise ValueError(f"mode {mode!r} is none of rb, wb, xb and ab: files are bytes, and written from start to end")
+
+    def read_bytes(self, path: Path) -> bytes:
+        """All of a file."""
+        with self.open(path) as file:
+            return file.read()
+
+    def write_bytes(self, path: Path, data: bytes | bytearray | memoryview) -> None:
+        """The file at `path` is `data` from now on."""
+        with self.open(path, "wb") as file:
+            file.write(data)
+
+    def fetch(self, requests: list[Request]) -> list[bytes | OSError]:
+        """Parts of many files, read side by side: for each (path, start, end), as in slices, its bytes or its error."""
+        placed = [(self._place(path, follow=True), start, end) for path, start, end in requests]
+        return self._call("/", fetch, self._where, placed, self._name)
+
+    # -- names ---------------------------------------------------------------------------------------------------
+
+    def stat(self, path: Path) -> Entry:
+        """Raises FileNotFoundError, NotADirectoryError. Symbolic links of a local source are not followed."""
+        return Entry.of(self._call(path, self._stat, self._place(path)))
+
+    def exists(self, path: Path) -> bool:
+        try:
+            self.stat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def isdir(self, path: Path) -> bool:
+        return self._is(path, Kind.DIRECTORY)
+
+    def isfile(self, path: Path) -> bool:
+        return self._is(path, Kind.FILE)
+
+    def scandir(self, path: Path = "/") -> list[Entry]:
+        """What is in a directory, in byte order of the names."""
+        return [Entry.of(status) for status in self._call(path, self._listing, self._place(path))]
+
+    def listdir(self, path: Path = "/") -> list[str]:
+        return [entry.name for entry in self.scandir(path)]
+
+    def walk(self, path: Path = "/") -> Iterator[tuple[str, list[str], list[str]]]:
+        """As os.walk, from the top: the path of each directory, the names of those in it, and of everything else.
+        Errors are raised."""
+        folder = os.fsdecode(self._place(path))
+        entries = self.scandir(folder)
+        folders = [entry.name for entry in entries if entry.type == "directory"]
+        yield folder, folders, [entry.name for entry in entries if entry.type != "directory"]
+        for name in folders:
+            yield from self.walk(posixpath.join(folder, name))
+
+    def mkdir(self, path: Path, mode: int = 0o777, *, parents: bool = False, exist_ok: bool = False) -> None:
+        """Make a directory, with what the umask leaves of `mode`; `parents`: and those above it that are missing.
+
+        Raises FileExistsError where something is there, for a directory unless `exist_ok`; FileNotFoundError.
+        """
+        self._call(path, self._mkdir, self._place(path), mode & ~umask(), parents, exist_ok)
+
+    def rename(self, path: Path, target: Path) -> None:
+        """Move a file or directory, in one step. Raises FileExistsError where something is at `target`."""
+        self._call(path, self._rename, self._place(path), self._place(target), False)
+
+    def replace(self, path: Path, target: Path) -> None:
+        """As `rename`, in the place of a file, or of an empty directory, that is at `target`, in the same step."""
+        self._call(path, self._rename, self._place(path), self._place(target), True)
+
+    def remove(self, path: Path) -> None:
+        """Remove a file. Who reads a striped file may go on for `grace`."""
+        self._call(path, self._remove, self._place(path))
+
+    def rmdir(self, path: Path) -> None:
+        """Remove an empty directory. Raises OSError (ENOTEMPTY)."""
+        self._call(path, self._rmdir, self._place(path))
+
+    def rmtree(self, path: Path) -> None:
+        """Remove a directory with all that is in it, or a file."""
+        self._call(path, self._rmtree, self._place(path))
+
+    # -- in the engine -------------------------------------------------------------------------------------------
+
+    async def _stat(self, sources: Sources, place: bytes) -> Status:
+        return await (await sources.view(self._where)).stat(place)
+
+    async def _listing(self, sources: Sources, place: bytes) -> list[Status]:
+        return await (await sources.view(self._where)).listing(place)
+
+    async def _mkdir(self, sources: Sources, place: bytes, mode: int, parents: bool, exist_ok: bool) -> None:
+        names, inner = await self._names(sources, place)
+        try:
+            await names.mkdir(inner, mode)
+        except NotFound:
+            if not parents or split(place)[0] == place:
+                raise
+            await self._mkdir(sources, split(place)[0], 0o777 & ~umask(), True, True)
+            await names.mkdir(inner, mode)
+        except Exists:
+            if not exist_ok or (await self._stat(sources, place)).kind is not Kind.DIRECTORY:
+                raise
+
+    async def _rename(self, sources: Sources, place: bytes, target: bytes, replace: bool) -> None:
+        names, inner = await self._names(sources, place)
+        other, inner_target = await sources.at(self._where, target)
+        if other is not names.source:
+            raise Elsewhere(f"{place!r} and {target!r} belong to different sources", hint="copy what is to be moved")
+        await names.rename(inner, inner_target, replace=replace)
+        self._forget(sources, place, target)
+
+    async def _remove(self, sources: Sources, place: bytes) -> None:
+        names, inner = await self._names(sources, place)
+        await names.remove(inner)
+
+    async def _rmdir(self, sources: Sources, place: bytes) -> None:
+        names, inner = await self._names(sources, place)
+        await names.rmdir(inner)
+        self._forget(sources, place)
+
+    async def _rmtree(self, sources: Sources, place: bytes) -> None:
+        names, inner = await self._names(sources, place)
+        await names.remove_tree(inner)
+        self._forget(sources, place)
+
+    # -- inner workings ------------------------------------------------------------------------------------------
+
+    async def _names(self, sources: Sources, place: bytes) -> tuple[Names, bytes]:
+        source, inner = await sources.at(self._where, place)
+        return Names(source, await source.session(self._where.settings.write)), inner
+
+    def _forget(self, sources: Sources, *places: bytes) -> None:
+        for place in places:
+            sources.forget(self._where, place)
+
+    def _is(self, path: Path, kind: Kind) -> bool:
+        try:
+            return self.stat(path).type == kind.value
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def _call(self, path: Path, function: Callable[[Sources, *_Args], Awaitable[_T]], *args: *_Args) -> _T:
+        here = engine()
+        with os_errors(lambda: self._name(self._place(path))):
+            return here.call(function, here.sources, *args)
+
+    def _place(self, path: Path, *, follow: bool = False) -> bytes:
+        """The path as stores have it. All of the local files are as programs see them: links above `path` are followed,
+        and with `follow` the last one."""
+        place = normal(os.fsencode(path))
+        if self.url == "/" and self._where.root is None:
+            return os.path.realpath(place) if follow else join(os.path.realpath(split(place)[0]), split(place)[1])
+        return place
+
+    def _name(self, place: bytes) -> str:
+        """The URL of a file, for messages."""
+        return url_in_service(self._where.settings.store.url, (self._where.root or b"").rstrip(b"/") + place)
+
+
+def _service(url: StoreUrl) -> StoreUrl:
+    return replace(url, path=b"", inner="")

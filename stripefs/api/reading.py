@@ -1,0 +1,293 @@
+"""Files that are read: `ReadFile` looks like a file that Python opened, and knows more ways to read.
+
+Small reads are served from a step of 1 MiB that the file object holds, so that a thread need not ask the engine for
+each; large ones are written by the engine into the buffer of the caller, once. The reads of all files go through the
+reader of their service, which looks ahead for those that stream, from many data hosts at once.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, NoReturn
+
+import trio
+
+from stripefs.api.engine import Engine, engine
+from stripefs.api.errors import os_errors
+from stripefs.api.sources import Opened, Where
+from stripefs.read import OpenFile
+from stripefs.store.allocator import new_bytes
+from stripefs.store.base import Identity, Status
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
+
+__all__ = ["RANGES_AT_ONCE", "ReadFile", "read_into"]
+
+STEP = 1 << 20
+"""Bytes that are taken from the engine at once for small reads, to the next multiple of it: a chunk of the reader."""
+
+AT_ONCE = 8 << 20
+"""Bytes of one read that are asked of the reader at once: a full range. What follows it looks ahead for."""
+
+RANGES_AT_ONCE = 64
+"""Ranges of one call that are read side by side: as many requests as a mount lets the kernel have under way."""
+
+_files: weakref.WeakSet[ReadFile] = weakref.WeakSet()
+
+
+class ReadFile(io.BufferedIOBase):
+    """One version of a file, open for reading; made by `stripefs.open`. Safe to use from many threads.
+
+    All reads answer bytes of that version, or raise an OSError (ESTALE when it is gone). In a process that was forked
+    the same version is opened again. `size`: length in bytes. `name`: the file's URL.
+    """
+
+    mode = "rb"
+
+    def __init__(self, where: Where, path: bytes, name: str) -> None:
+        self.name = name
+        self._where = where
+        self._path = path
+        self._held: tuple[Engine, Opened] | None = None
+        self._expect: Identity | None = None
+        self._position = 0
+        self._step = b""
+        self._step_at = 0
+        self._lock = threading.RLock()
+        self._opening = threading.Lock()
+        self._status = self._opened()[1].status
+        self._expect = self._status.identity
+        self.size = self._status.length
+        _files.add(self)
+
+    def __repr__(self) -> str:
+        return f"<stripefs.ReadFile {self.name!r}{' closed' if self.closed else ''}>"
+
+    @property
+    def status(self) -> Status:
+        """Of the version that is read."""
+        return self._status
+
+    # -- as any file ---------------------------------------------------------------------------------------------
+
+    def readable(self) -> bool:
+        self._check()
+        return True
+
+    def seekable(self) -> bool:
+        self._check()
+        return True
+
+    def tell(self) -> int:
+        self._check()
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
+        self._check()
+        with self._lock:
+            base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self.size}.get(whence)
+            if base is None:
+                raise ValueError(f"whence {whence} is not 0, 1 or 2")
+            if base + offset < 0:
+                raise ValueError(f"position {base + offset} is before the file's start")
+            self._position = base + offset
+            return self._position
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        """`size` bytes from the position, fewer only at the end; all the rest where `size` is negative or None."""
+        self._check()
+        with self._lock:
+            left = max(0, self.size - self._position)
+            length = left if size is None or size < 0 else min(size, left)
+            at = self._position - self._step_at
+            if at >= 0 and at + length <= len(self._step):
+                self._position += length
+                return self._step[at : at + length]
+            answer, buffer = new_bytes(length)
+            self._fill(buffer)
+            return answer
+
+    def read1(self, size: int = -1, /) -> bytes:
+        """As `read`, of at most what one request to the engine brings."""
+        return self.read(STEP if size < 0 else size)
+
+    def readinto(self, buffer: WriteableBuffer, /) -> int:
+        """Fill `buffer` from the position on; how many bytes, fewer than it holds only at the end."""
+        self._check()
+        with self._lock, memoryview(buffer).cast("B") as view:
+            length = min(len(view), max(0, self.size - self._position))
+            self._fill(view[:length])
+            return length
+
+    def readinto1(self, buffer: WriteableBuffer, /) -> int:
+        return self.readinto(buffer)
+
+    def peek(self, size: int = 0, /) -> bytes:
+        """What comes next, without moving: of the step that is here, or of the next one. b"" at the end only."""
+        self._check()
+        with self._lock:
+            if self._position >= self.size:
+                return b""
+            self._need_step()
+            return self._step[self._position - self._step_at :]
+
+    def readline(self, size: int | None = -1, /) -> bytes:
+        self._check()
+        limit = self.size if size is None or size < 0 else size
+        parts: list[bytes] = []
+        with self._lock:
+            while limit > 0 and self._position < self.size:
+                self._need_step()
+                at = self._position - self._step_at
+                stop = self._step.find(b"\n", at) + 1
+                part = self._step[at : min(stop or len(self._step), at + limit)]
+                self._position += len(part)
+                limit -= len(part)
+                parts.append(part)
+                if part.endswith(b"\n"):
+                    break
+        return b"".join(parts)
+
+    def close(self) -> None:
+        """Let go of the version. Reads under way in other threads may fail."""
+        if not self.closed:
+            held, self._held = self._held, None
+            self._step = b""
+            super().close()
+            if held is not None and held[0].usable:
+                held[0].begin(held[1].close)
+
+    # -- by position, for many threads ---------------------------------------------------------------------------
+
+    def pread(self, offset: int, length: int) -> bytes:
+        """Exactly min(length, size - offset) bytes from `offset`; the position stays. b"" at the end and beyond."""
+        answer, buffer = new_bytes(self._clip(offset, length))
+        self._transfer(offset, buffer)
+        return answer
+
+    def pread_into(self, buffer: WriteableBuffer, offset: int) -> int:
+        """Fill `buffer` from `offset`; how many bytes, fewer than it holds only at the end. The position stays."""
+        with memoryview(buffer).cast("B") as view:
+            length = self._clip(offset, len(view))
+            self._transfer(offset, view[:length])
+            return length
+
+    def read_ranges(self, ranges: Iterable[tuple[int, int]]) -> list[bytes]:
+        """The bytes of all (offset, length), read side by side; each as `pread` answers it."""
+        wanted = [(offset, *new_bytes(self._clip(offset, length))) for offset, length in ranges]
+        self._transfer_all([(offset, buffer) for offset, _, buffer in wanted])
+        return [answer for _, answer, _ in wanted]
+
+    def read_ranges_into(self, ranges: Iterable[tuple[int, WriteableBuffer]]) -> int:
+        """Fill all buffers, each from its offset, side by side; how many bytes in all, fewer only at the end."""
+        views = [(offset, memoryview(buffer).cast("B")) for offset, buffer in ranges]
+        clipped = [(offset, view[: self._clip(offset, len(view))]) for offset, view in views]
+        self._transfer_all(clipped)
+        return sum(len(view) for _, view in clipped)
+
+    # -- inner workings ------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+
+    def _clip(self, offset: int, length: int) -> int:
+        self._check()
+        if offset < 0 or length < 0:
+            raise ValueError("offset and length cannot be negative")
+        return max(0, min(length, self.size - offset))
+
+    def _fill(self, view: memoryview) -> None:
+        """Fill `view`, which ends inside the file, from the position on, and move it."""
+        while view:
+            at = self._position - self._step_at
+            if 0 <= at < len(self._step):
+                length = min(len(view), len(self._step) - at)
+                view[:length] = memoryview(self._step)[at : at + length]
+            elif len(view) < STEP:
+                self._need_step()
+                continue
+            else:
+                length = len(view)
+                self._transfer(self._position, view)
+            self._position += length
+            view = view[length:]
+
+    def _need_step(self) -> None:
+        """The step holds the byte at the position, which is inside the file."""
+        if not 0 <= self._position - self._step_at < len(self._step):
+            end = min(self.size, self._position - self._position % STEP + STEP)
+            answer, buffer = new_bytes(end - self._position)
+            self._transfer(self._position, buffer)
+            self._step, self._step_at = answer, self._position
+
+    def _transfer(self, offset: int, view: memoryview) -> None:
+        if view:
+            held, opened = self._opened()
+            with os_errors(self.name):
+                held.call(read_into, opened.file, offset, view)
+
+    def _transfer_all(self, wanted: Sequence[tuple[int, memoryview]]) -> None:
+        held, opened = self._opened()
+        with os_errors(self.name):
+            held.call(_read_all, [(opened.file, offset, view) for offset, view in wanted if view])
+
+    def _opened(self) -> tuple[Engine, Opened]:
+        """The version as the engine of this process has it, opened where it is not."""
+        held = self._held
+        if held is not None and held[0].usable:
+            return held
+        with self._opening:
+            held = self._held
+            if held is None or not held[0].usable:
+                here = engine()
+                with os_errors(self.name):
+                    self._held = held = (here, here.call(_open, here, self._where, self._path, self._expect))
+            return held
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an open file cannot be pickled; pickle its URL")
+
+
+async def _open(engine: Engine, where: Where, path: bytes, expect: Identity | None) -> Opened:
+    return await engine.sources.open(where, path, expect)
+
+
+async def read_into(file: OpenFile, offset: int, view: memoryview) -> None:
+    """Fill `view`, which ends inside the file, from `offset` on."""
+    for at in range(0, len(view), AT_ONCE):
+        await file.read_into(offset + at, view[at : at + AT_ONCE])
+
+
+async def _read_all(ranges: Sequence[tuple[OpenFile, int, memoryview]]) -> None:
+    """`read_into` for all of these, side by side. Raises the first error, when nothing of it moves any more."""
+    limiter = trio.CapacityLimiter(RANGES_AT_ONCE)
+    errors: list[Exception] = []
+
+    async def read(file: OpenFile, offset: int, view: memoryview, scope: trio.CancelScope) -> None:
+        try:
+            async with limiter:
+                await read_into(file, offset, view)
+        except Exception as error:  # noqa: BLE001  whatever it is, it is raised below
+            errors.append(error)
+            scope.cancel()
+
+    async with trio.open_nursery() as nursery:
+        for file, offset, view in ranges:
+            nursery.start_soon(read, file, offset, view, nursery.cancel_scope)
+    if errors:
+        raise errors[0]
+
+
+def _forked() -> None:
+    """Other threads of the parent may have been in the middle of a read: nobody here will let their locks go."""
+    for file in list(_files):
+        file._lock, file._opening, file._step = threading.RLock(), threading.Lock(), b""
+
+
+os.register_at_fork(after_in_child=_forked)

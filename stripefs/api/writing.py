@@ -1,0 +1,260 @@
+"""Files that are written: `WriteFile` sends what it is given in parts to many data hosts, and publishes it at `close`.
+
+What is written becomes visible by one atomic step, and not at all when an exception leaves the `with` block, when the
+process ends, or when the file is let go of without `close`. Meanwhile a lock, which the engine renews, keeps other
+writers out.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import threading
+import warnings
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, NoReturn, TypeVar, TypeVarTuple
+
+import trio
+
+from stripefs.api.engine import engine
+from stripefs.api.errors import in_other_process, os_errors
+from stripefs.api.sources import Source, Where
+from stripefs.api.umask import umask
+from stripefs.errors import ConfigError, Exists, IsADirectory, NotFound
+from stripefs.layout.hidden import POOL
+from stripefs.settings import redact
+from stripefs.store.base import Attributes, Kind, Status
+from stripefs.write import Draft, Layout
+from stripefs.write.names import ensure_usable, split
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+    from _typeshed import ReadableBuffer
+
+__all__ = ["MODES", "WriteFile"]
+
+_T = TypeVar("_T")
+_Args = TypeVarTuple("_Args")
+
+STEP = 1 << 20
+"""Bytes of small writes that are gathered before the engine gets them: what a draft takes at once."""
+
+MODES = ("wb", "xb", "ab")
+
+
+class WriteFile(io.BufferedIOBase):
+    """A new version of a file, written from its start to its end; made by `stripefs.open`.
+
+    Modes: `wb` replaces what is there, `xb` wants nothing to be there, `ab` goes on behind what is there. `name`: the
+    file's URL. `status`: what was published, None before. With `deferred`, `commit` after `close` publishes, and
+    `discard` does not. Safe to use from many threads, but only in the process that opened it.
+    """
+
+    _draft: Draft | None = None
+
+    def __init__(self, where: Where, path: bytes, name: str, mode: str = "wb", *, deferred: bool = False) -> None:
+        self.name = name
+        self.mode = mode
+        self.status: Status | None = None
+        self._deferred = deferred
+        self._pieces = bytearray()
+        self._length = 0
+        self._failed = False
+        self._lock = threading.RLock()
+        self._engine = engine()
+        with os_errors(name):
+            self._engine.call(self._begin, where, path)
+
+    def __repr__(self) -> str:
+        return f"<stripefs.WriteFile {redact(self.name)!r}{' closed' if self.closed else ''}>"
+
+    # -- as any file ---------------------------------------------------------------------------------------------
+
+    def writable(self) -> bool:
+        self._check()
+        return True
+
+    def tell(self) -> int:
+        """Bytes of the file so far."""
+        self._check()
+        return self._length
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        """Take all of `data`. Waits while the memory for writing is full. Raises what sending earlier bytes met."""
+        self._check()
+        with self._lock, memoryview(data).cast("B") as view:
+            draft = self._here()
+            if len(self._pieces) + len(view) >= STEP:
+                self._hand_over(draft)
+            if len(view) >= STEP:
+                self._ask(_write, draft, self._length, view)
+            else:
+                self._pieces += view
+            self._length += len(view)
+            return len(view)
+
+    def flush(self) -> None:
+        """Begin to send what is there. It is not durable by that, for which see `sync`, nor visible."""
+        if not self.closed and self._pieces:
+            with self._lock:
+                self._hand_over(self._here())
+
+    def sync(self) -> None:
+        """As fsync(2): what was written is acknowledged by every replica's host, and `stripefs recover` can find it."""
+        self._check()
+        with self._lock:
+            draft = self._here()
+            self._hand_over(draft)
+            self._ask(draft.sync)
+
+    def close(self) -> None:
+        """Publish what was written: when this comes back it is durable and visible. Raises why it is not."""
+        with self._lock:
+            if self.closed:
+                return
+            if self._draft is None or self._engine.pid != os.getpid():
+                self._end()
+                return
+            try:
+                self._hand_over(self._draft)
+                if not self._deferred:
+                    self._publish(self._draft)
+            except BaseException:
+                self.discard()
+                raise
+            self._end()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Publish, unless an exception leaves the block: then nothing is."""
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+    def __del__(self) -> None:
+        draft, self._draft = self._draft, None
+        if draft is not None and self._engine.usable:
+            self._engine.begin(draft.abandon)
+            if not self.closed:
+                warnings.warn(f"{self!r} was never closed, so it is not published", ResourceWarning, 2, self)
+        self._end()
+
+    # -- more ----------------------------------------------------------------------------------------------------
+
+    def discard(self) -> None:
+        """Give up what was not published, and the lock: what was there before stays. May be called at any time."""
+        with self._lock:
+            draft, self._draft = self._draft, None
+            self._end()
+            if draft is not None and self._engine.usable:
+                self._engine.call(draft.abandon)
+
+    def commit(self) -> None:
+        """Publish a deferred file."""
+        with self._lock:
+            self.close()
+            if self._draft is not None and self._engine.pid == os.getpid():
+                self._publish(self._draft)
+
+    # -- inner workings ------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+
+    def _here(self) -> Draft:
+        if self._engine.pid != os.getpid():
+            raise in_other_process(self.name)
+        assert self._draft is not None
+        return self._draft
+
+    def _hand_over(self, draft: Draft) -> None:
+        """The engine gets what was gathered."""
+        if self._pieces:
+            pieces, self._pieces = self._pieces, bytearray()
+            self._ask(_write, draft, self._length - len(pieces), memoryview(pieces))
+
+    def _publish(self, draft: Draft) -> None:
+        if self._failed:
+            raise OSError(errno.EIO, "it is not published, as writing it failed", redact(self.name))
+        self.status = self._ask(draft.publish, True)
+        self._draft = None
+
+    def _ask(self, function: Callable[[*_Args], Awaitable[_T]], *args: *_Args) -> _T:
+        try:
+            with os_errors(self.name):
+                return self._engine.call(function, *args)
+        except BaseException:  # an interrupt too: nobody knows how much of the bytes was taken
+            self._failed = True
+            raise
+
+    def _end(self) -> None:
+        self._pieces = bytearray()
+        super().close()
+
+    async def _begin(self, where: Where, path: bytes) -> None:
+        source, inner = await self._engine.sources.at(where, path)
+        ensure_usable(split(inner)[1])
+        wanted = where.settings.write
+        session = await source.session(wanted)
+        layout = Layout(await source.layouts.for_file(inner) or wanted.layout_of(inner))
+        if layout is Layout.STRIPED and where.root is None:
+            await _ensure_pool(source)
+        status = None if self.mode == "xb" else await _look(source, inner)
+        draft = self._draft = await session.drafts.begin(
+            inner,
+            replacing=status.identity if status is not None else None,
+            append=self.mode == "ab" and status is not None,
+            attributes=_attributes(source, status),
+            layout=layout,
+        )
+        self._length = draft.length
+        if self.mode == "xb":
+            try:
+                if await _look(source, inner) is not None:  # other writers are locked out by now
+                    raise Exists(f"{inner!r} exists")
+            except BaseException:
+                self._draft = None
+                with trio.CancelScope(shield=True):
+                    await draft.abandon()
+                raise
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a file that is being written cannot be pickled")
+
+
+async def _write(draft: Draft, offset: int, view: memoryview) -> None:
+    for at in range(0, len(view), STEP):
+        await draft.write(offset + at, bytes(view[at : at + STEP]))
+
+
+async def _look(source: Source, path: bytes) -> Status | None:
+    """The file that is there. Raises IsADirectory for anything else."""
+    try:
+        status = await source.stat(path)
+    except NotFound:
+        return None
+    if status.kind is not Kind.FILE:
+        raise IsADirectory(f"{path!r} is no regular file")
+    return status
+
+
+def _attributes(source: Source, status: Status | None) -> Attributes | None:
+    if not source.store.capabilities.attributes:
+        return None
+    return Attributes(mode=status.mode if status is not None else 0o666 & ~umask())
+
+
+async def _ensure_pool(source: Source) -> None:
+    """Raises ConfigError where parts would lie in a pool that nobody meant."""
+    try:
+        await source.calls.thread("look for a pool", source.store.inner.stat, POOL)
+    except NotFound:
+        raise ConfigError(
+            "a striped file needs a source, and no directory above this one has a pool of parts",
+            hint="give the directory that is mounted, or will be, as root=",
+        ) from None
