@@ -83,6 +83,15 @@ class Lab:
             values["over_budget"] = (memory.peak - budget) / MIB
         return values
 
+    def program(self, file: DataFile, pattern: str, budget: int) -> dict[str, float]:
+        """A pattern of `bench.patterns` by `stripefs.open` in its own process, with a `budget` in bytes."""
+        drop_caches()
+        before = self.cluster.datanode_cpu()
+        environment = {**self.environment, "STRIPEFS_MEMORY": str(budget), "STRIPEFS_HDFS_USER": "root"}
+        answer = run_module("bench.patterns", [pattern, f"{self.cluster.url}{file.path}"], "", _LIMIT, environment)
+        _all_of(answer, file, pattern)
+        return rates(answer, answer["cpu"], self.cluster.datanode_cpu() - before)
+
     def frozen(
         self, mounting: AbstractContextManager[Mount], file: DataFile, number: int, limit: float
     ) -> dict[str, float]:
@@ -99,9 +108,13 @@ class Lab:
 
     def _read(self, mount: Mount, file: DataFile, pattern: str, limit: float) -> dict[str, float]:
         answer = run_module("bench.patterns", [pattern, str(mount.folder / file.name)], "", limit, {}, mount.pid)
-        if answer["bytes"] < 0.95 * file.size:
-            raise BenchError(f"{pattern} read {answer['bytes']:.0f} of {file.size} bytes")
+        _all_of(answer, file, pattern)
         return answer
+
+
+def _all_of(answer: Mapping[str, float], file: DataFile, pattern: str) -> None:
+    if answer["bytes"] < 0.95 * file.size:
+        raise BenchError(f"{pattern} read {answer['bytes']:.0f} of {file.size} bytes")
 
 
 def cut(extents: Sequence[Extent], size: int = CHUNK) -> list[Extent]:

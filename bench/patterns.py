@@ -1,4 +1,5 @@
-"""How programs read a mounted file: `python -m bench.patterns PATTERN FILE`, each run in a process of its own.
+"""How programs read a file: `python -m bench.patterns PATTERN FILE`, each run in a process of its own. FILE is a path
+below a mount, or a URL, which is read by `stripefs.open` (all but the patterns that map).
 
 sequential     one reader, 8 MiB a read, through the page cache
 direct         16 threads, O_DIRECT, 1 MiB a read, each thread going through one contiguous sixteenth of the file: how
@@ -16,6 +17,7 @@ read is checked to carry its page number (`bench.data`).
 from __future__ import annotations
 
 import argparse
+import io
 import itertools
 import json
 import mmap
@@ -23,10 +25,12 @@ import os
 import resource
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing import get_context
 from multiprocessing.synchronize import Barrier
 
+import stripefs
 from bench.data import MIB, wrong_page
 
 __all__ = ["main", "torch_reads"]
@@ -48,20 +52,48 @@ class Clock:
         self.begin = time.monotonic()
 
 
-def sequential(path: str, _clock: Clock) -> int:
+File = io.FileIO | stripefs.ReadFile
+
+
+@contextmanager
+def _opened(path: str, clock: Clock) -> Iterator[File]:
+    """The file, unbuffered. For a URL the clock begins when its service is connected, as a mount is by then."""
+    if "://" not in path:
+        with open(path, "rb", buffering=0) as file:
+            yield file
+        return
+    folder, _, name = path.rpartition("/")
+    stripefs.connect(folder).stat("/")
+    clock.restart()
+    with stripefs.connect(folder).open(name) as read:
+        yield read
+
+
+def sequential(path: str, clock: Clock) -> int:
     buffer = memoryview(bytearray(_STEP))
     offset = 0
-    with open(path, "rb", buffering=0) as file:
+    with _opened(path, clock) as file:
         while count := file.readinto(buffer):
             _check(offset, buffer[:count])
             offset += count
     return offset
 
 
-def direct(path: str, _clock: Clock) -> int:
+def direct(path: str, clock: Clock) -> int:
     """The file's size must be a multiple of 16 MiB, which O_DIRECT asks for anyway at the end of a file."""
-    file = os.open(path, os.O_RDONLY | os.O_DIRECT)
-    size = os.fstat(file).st_size
+    if "://" in path:
+        with _opened(path, clock) as file:
+            assert isinstance(file, stripefs.ReadFile)
+            return _by_threads(file.size, file.pread_into)
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECT)
+    try:
+        size = os.fstat(descriptor).st_size
+        return _by_threads(size, lambda buffer, offset: os.preadv(descriptor, [buffer], offset))
+    finally:
+        os.close(descriptor)
+
+
+def _by_threads(size: int, read: Callable[[memoryview, int], int]) -> int:
     share = size // _DIRECT_THREADS
     failures: list[Exception] = []
 
@@ -69,7 +101,7 @@ def direct(path: str, _clock: Clock) -> int:
         with mmap.mmap(-1, _DIRECT_STEP) as memory, memoryview(memory) as buffer:  # page-aligned, as O_DIRECT wants
             for offset in range(begin, begin + share, _DIRECT_STEP):
                 try:
-                    count = os.preadv(file, [buffer], offset)
+                    count = read(buffer, offset)
                     if count != _DIRECT_STEP:
                         raise RuntimeError(f"{count} of {_DIRECT_STEP} bytes came back from {offset}")
                     _check(offset, buffer)
@@ -82,7 +114,6 @@ def direct(path: str, _clock: Clock) -> int:
         thread.start()
     for thread in threads:
         thread.join()
-    os.close(file)
     if failures:
         raise failures[0]
     return share * _DIRECT_THREADS
@@ -101,10 +132,10 @@ def torch_reads(size: int) -> list[tuple[int, int]]:
     raise AssertionError("a cycle has no end")
 
 
-def torch_load(path: str, _clock: Clock) -> int:
+def torch_load(path: str, clock: Clock) -> int:
     total = 0
-    with open(path, "rb", buffering=0) as file:
-        reads = torch_reads(os.fstat(file.fileno()).st_size)
+    with _opened(path, clock) as file:
+        reads = torch_reads(file.seek(0, os.SEEK_END))
         buffer = memoryview(bytearray(max(length for _, length in reads)))
         for offset, length in reads:
             file.seek(offset)

@@ -45,11 +45,12 @@ _QUICK = {
         "rclone:32",
         "single_stream",
         "stripefs",
+        "api",
         "stripefs:native",
         "stripefs:webhdfs",
     },
-    "direct_threads": {"stripefs"},
-    "torch_load": {"stripefs"},
+    "direct_threads": {"stripefs", "api"},
+    "torch_load": {"stripefs", "api"},
     "sequential_repl3": {"raw_parallel:32", "stripefs"},
     "large_blocks": {"one_datanode", "stripefs"},
     "mmap": {"stripefs", "stripefs:sequential"},
@@ -135,6 +136,7 @@ def _sequential(scale: Scale) -> list[Run]:
     return [
         _one_datanode("sequential", file),
         *_stripefs(scale, "sequential", file, ("auto", *TRANSPORTS)),
+        _program(scale, "sequential", file, "sequential"),
         *_raw("sequential", file),
         _client("sequential", "raw_webhdfs", file, "webhdfs", 24),
         _client("sequential", "raw_libhdfs", file, "libhdfs", 32),
@@ -147,7 +149,9 @@ def _patterns(scale: Scale) -> list[Run]:
     file, tensors = scale.file("blocks8-repl1", 8), scale.file("model.safetensors", 8)
     return [
         _mounted(scale, "direct_threads", "stripefs", file, "direct"),
+        _program(scale, "direct_threads", file, "direct"),
         _mounted(scale, "torch_load", "stripefs", file, "torch_load"),
+        _program(scale, "torch_load", file, "torch_load"),
         _mounted(scale, "mmap", "stripefs:sequential", tensors, "sequential"),
         _mounted(scale, "mmap", "stripefs", tensors, "mmap_alternate"),
         _mounted(scale, "mmap", "stripefs:all", tensors, "mmap_all"),
@@ -223,6 +227,10 @@ def _mounted(scale: Scale, case: str, system: str, file: DataFile, pattern: str,
     return Run(case, system, file, lambda lab, _: lab.mounted(mounting(lab), file, pattern, scale.budget))
 
 
+def _program(scale: Scale, case: str, file: DataFile, pattern: str) -> Run:
+    return Run(case, "api", file, lambda lab, _: lab.program(file, pattern, scale.budget))
+
+
 def _stripefs(scale: Scale, case: str, file: DataFile, transports: tuple[str, ...]) -> list[Run]:
     return [_mounted(scale, case, _name(transport), file, "sequential", transport) for transport in transports]
 
@@ -257,6 +265,11 @@ def ratios() -> list[RatioPlan]:
         RatioPlan("mmap_two_processes_vs_seq", Key("mmap", "stripefs"), Key("mmap", "stripefs:sequential"), 0.8),
         RatioPlan("mmap_two_processes_vs_seq_all", Key("mmap", "stripefs:all"), Key("mmap", "stripefs:sequential")),
         RatioPlan("torch_load_vs_seq", Key("torch_load", "stripefs"), sequential, 0.8),
+        RatioPlan("api_read_vs_mount_read", Key("sequential", "api"), sequential, 0.97),
+        *(
+            RatioPlan(f"api_read_vs_mount_read_{case}", Key(case, "api"), Key(case, "stripefs"))
+            for case in ("direct_threads", "torch_load")
+        ),
         RatioPlan("direct_threads_vs_raw_parallel", Key("direct_threads", "stripefs"), raw, 0.9),
         RatioPlan(
             "frozen_datanode_time_vs_normal",

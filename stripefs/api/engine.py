@@ -23,7 +23,7 @@ import trio
 
 from stripefs.api.sources import Sources
 
-__all__ = ["Engine", "engine", "stop"]
+__all__ = ["Engine", "before_threads_end", "engine", "stop"]
 
 _log = logging.getLogger(__name__)
 
@@ -238,7 +238,13 @@ def _at_exit() -> None:
     stop()
 
 
-os.register_at_fork(after_in_child=_forked)
+def before_threads_end(function: Callable[[], None]) -> None:
+    """Call `function` when the main thread has ended; what is registered last is called first.
 
-# What concurrent.futures uses to end its threads. Python waits for those before it calls what `atexit` knows.
-getattr(threading, "_register_atexit", atexit.register)(_at_exit)
+    It is what concurrent.futures uses to end its threads: Python waits for those before it calls what `atexit` knows.
+    """
+    getattr(threading, "_register_atexit", atexit.register)(function)
+
+
+os.register_at_fork(after_in_child=_forked)
+before_threads_end(_at_exit)

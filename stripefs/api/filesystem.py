@@ -10,7 +10,7 @@ import os
 import posixpath
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import Literal, TypeVar, TypeVarTuple, overload
+from typing import Any, Literal, TypeVar, TypeVarTuple, overload
 
 from stripefs.api.engine import engine
 from stripefs.api.errors import Elsewhere, os_errors
@@ -143,6 +143,13 @@ class FileSystem:
         placed = [(self._place(path, follow=True), start, end) for path, start, end in requests]
         return self._call("/", fetch, self._where, placed, self._name)
 
+    def status(self) -> dict[str, Any]:
+        """Figures: transport, throughput, memory, data hosts, files being written; sizes in bytes, times in seconds.
+
+        Of the reader, which all of a service share.
+        """
+        return self._call("/", self._status)
+
     # -- names ---------------------------------------------------------------------------------------------------
 
     def stat(self, path: Path) -> Entry:
@@ -207,6 +214,9 @@ class FileSystem:
         self._call(path, self._rmtree, self._place(path))
 
     # -- in the engine -------------------------------------------------------------------------------------------
+
+    async def _status(self, sources: Sources) -> dict[str, Any]:
+        return (await sources.view(self._where)).status()
 
     async def _stat(self, sources: Sources, place: bytes) -> Status:
         return await (await sources.view(self._where)).stat(place)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import trio
 
+from stripefs.api.buffers import as_bytes
 from stripefs.api.engine import Engine, engine
 from stripefs.api.errors import os_errors
 from stripefs.api.sources import Opened, Where
@@ -119,7 +120,7 @@ class ReadFile(io.BufferedIOBase):
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         """Fill `buffer` from the position on; how many bytes, fewer than it holds only at the end."""
         self._check()
-        with self._lock, memoryview(buffer).cast("B") as view:
+        with self._lock, as_bytes(buffer) as view:
             length = min(len(view), max(0, self.size - self._position))
             self._fill(view[:length])
             return length
@@ -172,7 +173,7 @@ class ReadFile(io.BufferedIOBase):
 
     def pread_into(self, buffer: WriteableBuffer, offset: int) -> int:
         """Fill `buffer` from `offset`; how many bytes, fewer than it holds only at the end. The position stays."""
-        with memoryview(buffer).cast("B") as view:
+        with as_bytes(buffer) as view:
             length = self._clip(offset, len(view))
             self._transfer(offset, view[:length])
             return length
@@ -185,7 +186,7 @@ class ReadFile(io.BufferedIOBase):
 
     def read_ranges_into(self, ranges: Iterable[tuple[int, WriteableBuffer]]) -> int:
         """Fill all buffers, each from its offset, side by side; how many bytes in all, fewer only at the end."""
-        views = [(offset, memoryview(buffer).cast("B")) for offset, buffer in ranges]
+        views = [(offset, as_bytes(buffer)) for offset, buffer in ranges]
         clipped = [(offset, view[: self._clip(offset, len(view))]) for offset, view in views]
         self._transfer_all(clipped)
         return sum(len(view) for _, view in clipped)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import trio
 
@@ -135,10 +135,21 @@ class Source:
 
         return await self.calls.thread(f"list {path!r}", look)
 
+    def status(self) -> dict[str, Any]:
+        """Figures, as `stripefs status --json` has them of a mount."""
+        return {
+            "source": self.store.url,
+            "store": self.store.describe(),
+            "reader": self._reader.snapshot(),
+            "writers": [session.status() for session in self._sessions.values()],
+        }
+
     async def session(self, wanted: WriteSettings) -> WriteSession:
         """What writes in this source, with these limits; which layout is wanted is told file by file."""
         plain = WriteSettings()
         wanted = wanted._replace(layout=plain.layout, layout_for=plain.layout_for)
+        if session := self._sessions.get(wanted):
+            return session
         async with self._turn:
             session = self._sessions.get(wanted)
             if session is None:
@@ -168,6 +179,8 @@ class Service:
 
     async def at(self, root: bytes, trusted: tuple[str, ...]) -> Source:
         """The source whose root this directory is. trusted: see `WriteSettings.trust_pool`."""
+        if source := self._sources.get((root, trusted)):
+            return source
         async with self._turn:
             source = self._sources.get((root, trusted))
             if source is None:

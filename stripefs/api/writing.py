@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import errno
 import io
+import logging
 import os
 import threading
-import warnings
+import weakref
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NoReturn, TypeVar, TypeVarTuple
 
 import trio
 
-from stripefs.api.engine import engine
+from stripefs.api.buffers import as_bytes
+from stripefs.api.engine import before_threads_end, engine
 from stripefs.api.errors import in_other_process, os_errors
 from stripefs.api.sources import Source, Where
 from stripefs.api.umask import umask
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 __all__ = ["MODES", "WriteFile"]
 
+_log = logging.getLogger(__name__)
+
 _T = TypeVar("_T")
 _Args = TypeVarTuple("_Args")
 
@@ -42,6 +46,11 @@ STEP = 1 << 20
 """Bytes of small writes that are gathered before the engine gets them: what a draft takes at once."""
 
 MODES = ("wb", "xb", "ab")
+
+
+_NEVER_CLOSED = "%s was never closed, so it is not published"
+
+_files: weakref.WeakSet[WriteFile] = weakref.WeakSet()
 
 
 class WriteFile(io.BufferedIOBase):
@@ -66,6 +75,7 @@ class WriteFile(io.BufferedIOBase):
         self._engine = engine()
         with os_errors(name):
             self._engine.call(self._begin, where, path)
+        _files.add(self)
 
     def __repr__(self) -> str:
         return f"<stripefs.WriteFile {redact(self.name)!r}{' closed' if self.closed else ''}>"
@@ -83,9 +93,8 @@ class WriteFile(io.BufferedIOBase):
 
     def write(self, data: ReadableBuffer, /) -> int:
         """Take all of `data`. Waits while the memory for writing is full. Raises what sending earlier bytes met."""
-        self._check()
-        with self._lock, memoryview(data).cast("B") as view:
-            draft = self._here()
+        draft = self._here()
+        with self._lock, as_bytes(data) as view:
             if len(self._pieces) + len(view) >= STEP:
                 self._hand_over(draft)
             if len(view) >= STEP:
@@ -98,23 +107,24 @@ class WriteFile(io.BufferedIOBase):
     def flush(self) -> None:
         """Begin to send what is there. It is not durable by that, for which see `sync`, nor visible."""
         if not self.closed and self._pieces:
+            draft = self._here()
             with self._lock:
-                self._hand_over(self._here())
+                self._hand_over(draft)
 
     def sync(self) -> None:
         """As fsync(2): what was written is acknowledged by every replica's host, and `stripefs recover` can find it."""
-        self._check()
+        draft = self._here()
         with self._lock:
-            draft = self._here()
             self._hand_over(draft)
             self._ask(draft.sync)
 
     def close(self) -> None:
         """Publish what was written: when this comes back it is durable and visible. Raises why it is not."""
+        if self._is_parents():
+            self._end()
+            return
         with self._lock:
-            if self.closed:
-                return
-            if self._draft is None or self._engine.pid != os.getpid():
+            if self.closed or self._draft is None:
                 self._end()
                 return
             try:
@@ -140,13 +150,16 @@ class WriteFile(io.BufferedIOBase):
         if draft is not None and self._engine.usable:
             self._engine.begin(draft.abandon)
             if not self.closed:
-                warnings.warn(f"{self!r} was never closed, so it is not published", ResourceWarning, 2, self)
+                _log.warning(_NEVER_CLOSED, redact(self.name))
         self._end()
 
     # -- more ----------------------------------------------------------------------------------------------------
 
     def discard(self) -> None:
         """Give up what was not published, and the lock: what was there before stays. May be called at any time."""
+        if self._is_parents():
+            self._end()
+            return
         with self._lock:
             draft, self._draft = self._draft, None
             self._end()
@@ -155,10 +168,11 @@ class WriteFile(io.BufferedIOBase):
 
     def commit(self) -> None:
         """Publish a deferred file."""
-        with self._lock:
-            self.close()
-            if self._draft is not None and self._engine.pid == os.getpid():
-                self._publish(self._draft)
+        self.close()
+        if not self._is_parents():
+            with self._lock:
+                if self._draft is not None:
+                    self._publish(self._draft)
 
     # -- inner workings ------------------------------------------------------------------------------------------
 
@@ -166,8 +180,13 @@ class WriteFile(io.BufferedIOBase):
         if self.closed:
             raise ValueError("I/O operation on closed file")
 
+    def _is_parents(self) -> bool:
+        """Whether this process only has a copy of the file, made by a fork. Its lock may be held by nobody then."""
+        return self._engine.pid != os.getpid()
+
     def _here(self) -> Draft:
-        if self._engine.pid != os.getpid():
+        self._check()
+        if self._is_parents():
             raise in_other_process(self.name)
         assert self._draft is not None
         return self._draft
@@ -225,6 +244,15 @@ class WriteFile(io.BufferedIOBase):
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a file that is being written cannot be pickled")
+
+
+def _tell_of_open_files() -> None:
+    for file in list(_files):
+        if not file.closed and file._engine.usable:
+            _log.warning(_NEVER_CLOSED, redact(file.name))
+
+
+before_threads_end(_tell_of_open_files)
 
 
 async def _write(draft: Draft, offset: int, view: memoryview) -> None:

@@ -188,6 +188,19 @@ def test_a_source_is_told_by_plain_values(place: Path, fs: stripefs.FileSystem) 
     assert "secret" not in repr(stripefs.connect("https://me:secret@host/dir"))
 
 
+def test_figures(place: Path) -> None:
+    fs = stripefs.connect(spread(place), memory="64MiB", layout="striped", unit="1MiB")
+    fs.write_bytes("file", content(20 * MIB))
+    fs.read_bytes("file")
+    status = fs.status()
+    assert status["source"] == spread(place)
+    assert status["reader"]["memory"]["budget"] == 64 * MIB
+    assert status["reader"]["bytes_read"] == 20 * MIB
+    assert len(status["reader"]["hosts"]) == 4
+    assert status["writers"][0]["sent_bytes"] > 20 * MIB
+    assert status["store"]["pool of striped files"] == f"{place}/.stripefs"
+
+
 def test_many_files_at_once(place: Path, fs: stripefs.FileSystem) -> None:
     for number in range(50):
         (place / f"file{number}").write_bytes(content(1000, number))

@@ -11,6 +11,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -139,6 +140,12 @@ def test_buffers_of_all_kinds_are_filled(big: str, data: bytes) -> None:
         doubles = memoryview(bytearray(8000)).cast("d")
         assert file.pread_into(doubles, 100) == 8000
         assert doubles.tobytes() == data[100:8100]
+        rows = np.zeros((100, 7), np.int16)
+        assert file.readinto(rows) == 1400
+        assert rows.tobytes() == data[2 * MIB :][:1400]
+        assert file.readinto(np.zeros((0, 7))) == file.pread_into(np.zeros(0), 5) == 0
+        with pytest.raises(TypeError):
+            file.readinto(rows[:, 1])
         with pytest.raises((TypeError, BufferError, ValueError)):
             file.readinto(b"read only")  # type: ignore[arg-type]
 
