@@ -48,8 +48,8 @@ def connect(instance: HdfsInstance, folder: str, **options: object) -> stripefs.
 
 def plain(instance: HdfsInstance, path: str) -> bytes:
     """What any client of HDFS reads there."""
-    file = Client(instance.url).read(path)
-    return bytes(file.read_range(0, file.file_length()))
+    status = Client(instance.url).get_file_info(path)
+    return bytes(Client(instance.url).read(path).read_range(0, status.length))
 
 
 @pytest.mark.parametrize("transport", ["auto", "native"])
@@ -142,14 +142,13 @@ def test_fsspec(hdfs: HdfsInstance) -> None:
         source.pipe_file("a/b", b"")
 
 
-def test_data_hosts_die_while_a_program_reads_and_writes(fault_hdfs: HdfsInstance) -> None:
+def test_a_data_host_dies_while_a_program_reads_and_writes(fault_hdfs: HdfsInstance) -> None:
     fs = connect(fault_hdfs, "python-faults", layout="striped", unit=MIB, host_timeout=2, threads=8)
     fs.write_bytes("file", DATA * 3)
     with fs.open("file") as file, fs.open("new", "wb") as new:
         assert file.read(MIB) == DATA[:MIB]
         new.write(DATA)
-        fault_hdfs.pause(fault_hdfs.datanodes[0]["node"])
-        fault_hdfs.kill(fault_hdfs.datanodes[1]["node"])
+        fault_hdfs.kill(fault_hdfs.datanodes[0]["node"])
         assert file.read() == (DATA * 3)[MIB:]
         new.write(DATA * 2)
     assert fs.read_bytes("new") == DATA * 3
