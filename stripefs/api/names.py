@@ -7,23 +7,20 @@ so" is success. A striped file is one file here, whose parts stay for `grace` se
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 import trio
 
 from stripefs.api.sources import Source
-from stripefs.errors import Busy, Exists, IsADirectory, NotFound, StoreError
+from stripefs.errors import Exists, IsADirectory, NotFound, StoreError
 from stripefs.store.base import Kind, Status
+from stripefs.write.losses import Losses
 from stripefs.write.names import ensure_usable, join, split
+from stripefs.write.others import wait_for_writers
 from stripefs.write.refusals import Invalid
 from stripefs.write.session import WriteSession
 
 __all__ = ["Names"]
-
-_PASSES = 5.0
-"""Seconds for which the rename of a directory waits for writers below it: as long as a mount waits."""
-
-_LOOK_AGAIN = 0.2
 
 _REMOVED_AT_ONCE = 16
 """Calls side by side when a tree is removed."""
@@ -35,7 +32,8 @@ class Names:
     def __init__(self, source: Source, session: WriteSession) -> None:
         self.source = source
         self._calls = source.calls
-        self._session = session
+        self._drafts = session.drafts
+        self._losses = Losses(source.calls, session.graves.bury, session.versions, session.drafts.writer_of)
 
     async def mkdir(self, path: bytes, mode: int) -> None:
         """Raises Exists, NotFound where the directory above is missing."""
@@ -49,12 +47,13 @@ class Names:
         self.source.layouts.forget()
 
     async def remove(self, path: bytes) -> None:
-        """Take the name of a file away. Raises NotFound, IsADirectory."""
+        """Take the name of a file away. Raises NotFound, IsADirectory, Busy where somebody writes it."""
         if (await self.source.stat(path)).kind is Kind.DIRECTORY:
             raise IsADirectory(f"{path!r} is a directory")
-        old = await self._old_versions(path)
+        await wait_for_writers(self._calls, f"{path!r} is not removed", self._drafts.writer_of, path)
+        old = await self._losses.of(path)
         await self._calls.change(f"remove {path!r}", NotFound, self.source.store.remove, path)
-        self._session.graves.bury(old)
+        await self._losses.bury(old, path, held=False)
 
     async def remove_tree(self, path: bytes) -> None:
         """A directory with all that is in it, or a file. What others put there meanwhile keeps the directory."""
@@ -94,8 +93,8 @@ class Names:
             raise failed[0]
 
     async def rename(self, path: bytes, target: bytes, *, replace: bool) -> None:
-        """Raises NotFound, Exists where something is in the way and not to be replaced; Busy for a directory below
-        which files are being written, and for a file that this process is writing."""
+        """Raises NotFound, Exists where something is in the way and not to be replaced; Busy where somebody, this
+        process too, writes a file of either name, or below a directory."""
         source = self.source
         ensure_usable(split(target)[1])
         if target.startswith(path + b"/"):
@@ -103,30 +102,14 @@ class Names:
         status = await source.stat(path)
         if path == target:
             return
+        refused = f"{path!r} is not renamed to {target!r}"
         if status.kind is Kind.DIRECTORY:
-            await self._wait_for_writers(path)
-        elif self._session.drafts.get(path) is not None:
-            raise Busy(f"{path!r} is being written by this process", hint="close it first")
-        old = await self._old_versions(target) if replace and status.kind is Kind.FILE else ()
+            await wait_for_writers(self._calls, refused, self._drafts.writer_below, path)
+        else:
+            await wait_for_writers(self._calls, refused, self._drafts.writer_of, path, target)
+        old = await self._losses.of(target) if replace and status.kind is Kind.FILE else frozenset()
         call = source.store.rename
         what = f"rename {path!r} to {target!r}"
         await self._calls.change(what, NotFound, lambda: call(path, target, replace=replace))
         source.layouts.forget()
-        self._session.graves.bury(old)
-
-    # Inner workings
-
-    async def _wait_for_writers(self, directory: bytes) -> None:
-        deadline = trio.current_time() + _PASSES
-        drafts = self._session.drafts
-        while who := await self._calls.thread(f"look who writes below {directory!r}", drafts.writer_below, directory):
-            if trio.current_time() >= deadline:
-                raise Busy(f"{directory!r} cannot be renamed: {who}")
-            await trio.sleep(_LOOK_AGAIN)
-
-    async def _old_versions(self, path: bytes) -> Iterable[str]:
-        """Which striped versions lose their name with `path`. None where that cannot be told: gc finds those."""
-        try:
-            return await self._calls.thread(f"look at {path!r}", self._session.versions, path)
-        except StoreError:
-            return ()
+        await self._losses.bury(old, target, held=False)

@@ -10,36 +10,28 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Set
+from collections.abc import AsyncIterator, Callable, Iterable
 from typing import TypeVar
 
 import trio
 
-from stripefs.errors import Busy, Exists, IsADirectory, NotADirectory, NotFound, StoreError
+from stripefs.errors import Exists, IsADirectory, NotADirectory, NotFound, StoreError
 from stripefs.store.base import Kind, Status, Store
 from stripefs.tree.pens import Pen, Pens
 from stripefs.tree.refusals import Invalid
 from stripefs.tree.tree import Attributes, Tree
 from stripefs.write.layouts import Layouts
+from stripefs.write.losses import Bury, Losses
 from stripefs.write.names import ensure_usable
+from stripefs.write.others import until_free, wait_for_writers
 
-__all__ = ["Bury", "NamingTree"]
+__all__ = ["NamingTree"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _LEFT_FOR = 60.0
 """Seconds in which a worker may be asked again what its predecessor was asked: the kernel does so at once."""
-
-Bury = Callable[[Iterable[str]], None]
-"""Told which striped versions no name stands for any more; see `stripefs.write.graves`."""
-
-_PASSES = 5.0
-"""Seconds for which a change of names waits for locks to go: that of a file that was closed just now goes after
-`close`."""
-
-_FIRST_PAUSE = 0.02
-_LONGEST_PAUSE = 0.2
 
 
 class NamingTree(Tree):
@@ -60,8 +52,7 @@ class NamingTree(Tree):
     ) -> None:
         super().__init__(*arguments, **options)  # type: ignore[arg-type]  # those of Tree
         self._pens = Pens()
-        self._bury = bury
-        self._versions = versions
+        self._losses = Losses(self._calls, bury, versions, self._writer_of)
         self._changed_at = -1.0
         self._layouts = Layouts(self._store if below is None else below, self._calls, vacate)
         self._left = list(self.state.intents.items())  # of a worker that is dead
@@ -115,10 +106,10 @@ class NamingTree(Tree):
                 if status.kind is Kind.DIRECTORY:
                     raise IsADirectory(f"{path!r} is a directory")
                 if pen is None:
-                    await self._wait_for_writers(f"{path!r} is not unlinked", self._writer_of, path)
-                old = await self._old_versions(path)
+                    await wait_for_writers(self._calls, f"{path!r} is not unlinked", self._writer_of, path)
+                old = await self._losses.of(path)
                 await self._change(f"unlink {path!r}", path, NotFound, self._store.remove, path)
-                await self._lose(old, path, held=pen is not None)
+                await self._losses.bury(old, path, held=pen is not None)
             except NotFound:
                 if before is None and pen is None:
                     raise
@@ -150,16 +141,17 @@ class NamingTree(Tree):
                 self._layouts.forget()
                 for path in self._pens.below(source):
                     await self._wait_until_free(path)
-                await self._wait_for_writers(refused, self._writer_below, source)
+                await wait_for_writers(self._calls, refused, self._writer_below, source)
             elif pen is None and status is not None:
-                await self._wait_for_writers(refused, self._writer_of, source, *([] if other is not None else [target]))
+                both = (source,) if other is not None else (source, target)
+                await wait_for_writers(self._calls, refused, self._writer_of, *both)
             async with contextlib.AsyncExitStack() as moving:
                 if pen is not None:
                     if other is not None:
                         await self._pens.take_name(other)  # and with it the lock
                     status = await self._before_rename(pen, status)
                     draft = pen.draft
-                    await self._until_free(refused, lambda: moving.enter_async_context(draft.moving(target)))
+                    await until_free(refused, lambda: moving.enter_async_context(draft.moving(target)))
                 held = pen is not None or other is not None
                 async with self._intent(b"rename", source, target, status=status) as before:
                     if pen is None or status is not None:
@@ -169,31 +161,6 @@ class NamingTree(Tree):
                     elif other is not None:
                         await self._pens.take_name(other)
                     self._move_nodes(pen, (parent, name), (new_parent, new_name))
-
-    async def _wait_for_writers(self, refused: str, look: Callable[[bytes], str], *paths: bytes) -> None:
-        """Raises Busy where somebody else writes one of the files, or below one of the directories, on any node."""
-
-        def find() -> str:
-            return next(filter(None, map(look, paths)), "")
-
-        async def ensure_free() -> None:
-            if who := await self._calls.thread("look for locks", find):
-                raise Busy(who)
-
-        await self._until_free(refused, ensure_free)
-
-    async def _until_free(self, refused: str, attempt: Callable[[], Awaitable[_T]]) -> _T:
-        """`attempt()`, which raises Busy as long as somebody else writes: they may be about to be done."""
-        deadline, pause = trio.current_time() + _PASSES, _FIRST_PAUSE
-        while True:
-            try:
-                return await attempt()
-            except Busy as error:
-                if trio.current_time() >= deadline:
-                    _log.warning("%s: %s", refused, error)
-                    raise Busy(f"{refused}: {error.message}", hint=error.hint) from None
-            await trio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _writer_of(self, path: bytes) -> str:
         """Who else writes the file at `path`, on any node, "" for nobody. Blocks."""
@@ -218,12 +185,12 @@ class NamingTree(Tree):
             if before is not None and await self._is_version(target, before):
                 return
             raise NotFound(f"{source!r} does not exist")
-        old = await self._old_versions(target) if replace and status.kind is Kind.FILE else frozenset()
+        old = await self._losses.of(target) if replace and status.kind is Kind.FILE else frozenset()
         call = self._store.rename
         what = f"rename {source!r} to {target!r}"
         await self._change(what, target, NotFound, lambda: call(source, target, replace=replace))
         self._changed(source)
-        await self._lose(old, target, held=held)
+        await self._losses.bury(old, target, held=held)
 
     # Inner workings
 
@@ -248,35 +215,6 @@ class NamingTree(Tree):
     def _changed(self, path: bytes) -> None:
         self._calls.outdate(("stat", path))
         self._changed_at = trio.current_time()
-
-    async def _old_versions(self, path: bytes) -> Set[str]:
-        """Which striped versions lose their name with `path`. None where that cannot be told: gc finds those."""
-        if self._bury is None or self._versions is None:
-            return frozenset()
-        try:
-            return frozenset(await self._calls.thread(f"look at {path!r}", self._versions, path))
-        except StoreError:
-            return frozenset()
-
-    async def _lose(self, versions: Set[str], path: bytes, *, held: bool) -> None:
-        """`versions` have lost the name `path`, whose lock is `held` by this mount or by nobody.
-
-        Who took it just before that may have read them, and name them in what they publish: then gc is to judge.
-        """
-        if self._bury is None or self._versions is None or not versions:
-            return
-        look = self._versions
-
-        def named_again() -> Set[str]:
-            if not held and self._writer_of(path):
-                return versions
-            try:
-                return frozenset(look(path))
-            except (NotFound, NotADirectory):
-                return frozenset()
-
-        with contextlib.suppress(StoreError):
-            self._bury(versions - await self._calls.thread(f"look at {path!r}", named_again))
 
     async def _exists(self, path: bytes) -> bool:
         try:

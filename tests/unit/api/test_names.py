@@ -152,7 +152,7 @@ def test_who_reads_a_striped_file_goes_on_when_it_is_replaced_or_removed(place: 
 
 
 def test_what_is_being_written_holds_up_renames(place: Path, fs: stripefs.FileSystem, monkeypatch) -> None:
-    monkeypatch.setattr("stripefs.api.names._PASSES", 0.1)
+    monkeypatch.setattr("stripefs.write.others._PASSES", 0.1)
     fs.mkdir("folder")
     with fs.open("folder/file", "wb") as file:
         file.write(b"x")
@@ -161,8 +161,15 @@ def test_what_is_being_written_holds_up_renames(place: Path, fs: stripefs.FileSy
         assert caught.value.errno == errno.EBUSY
     fs.rename("folder", "other")
     with fs.open("other/file", "ab") as file:
-        with pytest.raises(OSError, match="being written by this process"):
-            fs.rename("other/file", "other/new")
+        for change in (fs.rename, fs.replace):
+            with pytest.raises(OSError, match="being written") as caught:
+                change("other/file", "other/new")
+            assert caught.value.errno == errno.EBUSY
+        with pytest.raises(OSError, match="being written"):
+            fs.remove("other/file")
+        (place / "other" / "third").touch()
+        with pytest.raises(OSError, match="being written"):
+            fs.replace("other/third", "other/file")
         file.write(b"y")
     assert fs.read_bytes("other/file") == b"xy"
 
