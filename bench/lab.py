@@ -87,8 +87,10 @@ class Lab:
         """A pattern of `bench.patterns` by `stripefs.open` in its own process, with a `budget` in bytes."""
         drop_caches()
         before = self.cluster.datanode_cpu()
-        environment = {**self.environment, "STRIPEFS_MEMORY": str(budget), "STRIPEFS_HDFS_USER": "root"}
-        answer = run_module("bench.patterns", [pattern, f"{self.cluster.url}{file.path}"], "", _LIMIT, environment)
+        own = {"STRIPEFS_MEMORY": str(budget), "STRIPEFS_HDFS_USER": "root", "STRIPEFS_HADOOP_CONF": self.cluster.conf}
+        answer = run_module(
+            "bench.patterns", [pattern, f"{self.cluster.url}{file.path}"], "", _LIMIT, own | {**self.environment}
+        )
         _all_of(answer, file, pattern)
         return rates(answer, answer["cpu"], self.cluster.datanode_cpu() - before)
 

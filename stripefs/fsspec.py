@@ -36,6 +36,9 @@ _OF_FSSPEC = ("use_listings_cache", "listings_expiry_time", "max_paths", "asynch
 
 _COPIED_AT_ONCE = 8 << 20
 
+_COPY_INSTEAD = (errno.EXDEV, errno.EOPNOTSUPP)
+"""What a rename answers that cannot be: between sources, of a directory of a bucket."""
+
 
 class StripefsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec has no types
     """The source at `root`, a URL or a local directory; paths begin there.
@@ -216,7 +219,7 @@ class StripefsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ha
         try:
             self._with_parents(target, lambda: source.replace(place, new_place))
         except OSError as error:
-            if error.errno != errno.EXDEV:
+            if error.errno not in _COPY_INSTEAD:
                 raise
             return False
         return True
