@@ -23,7 +23,7 @@ from stripefs.api.engine import before_threads_end, engine
 from stripefs.api.errors import in_other_process, os_errors
 from stripefs.api.sources import Source, Where
 from stripefs.api.umask import umask
-from stripefs.errors import ConfigError, Exists, IsADirectory, NotFound
+from stripefs.errors import ConfigError, Exists, IsADirectory, NotADirectory, NotFound
 from stripefs.layout.hidden import POOL
 from stripefs.settings import redact
 from stripefs.store.base import Attributes, Kind, Status
@@ -224,6 +224,8 @@ class WriteFile(io.BufferedIOBase):
         if layout is Layout.STRIPED and where.root is None:
             await _ensure_pool(source)
         status = None if self.mode == "xb" else await _look(source, inner)
+        if status is None:
+            await _ensure_folder(source, split(inner)[0])
         draft = self._draft = await session.drafts.begin(
             inner,
             replacing=status.identity if status is not None else None,
@@ -269,6 +271,12 @@ async def _look(source: Source, path: bytes) -> Status | None:
     if status.kind is not Kind.FILE:
         raise IsADirectory(f"{path!r} is no regular file")
     return status
+
+
+async def _ensure_folder(source: Source, path: bytes) -> None:
+    """Raises NotFound or NotADirectory. A bucket would say so at the end of writing only, having no locks."""
+    if path != b"/" and (await source.stat(path)).kind is not Kind.DIRECTORY:
+        raise NotADirectory(f"{path!r} is not a directory")
 
 
 def _attributes(source: Source, status: Status | None) -> Attributes | None:

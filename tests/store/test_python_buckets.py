@@ -34,6 +34,9 @@ def server() -> Iterator[Server]:
 def test_a_bucket(server: Server, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR)
     url = server.url("run/step/model")
+    with pytest.raises(FileNotFoundError):
+        stripefs.open(url, "wb")
+    stripefs.connect(server.url("")).mkdir("run/step", parents=True)
     with stripefs.open(url, "wb") as file:
         file.write(DATA)
     with stripefs.open(url) as file:
@@ -60,6 +63,7 @@ def _write_and_fail(file: stripefs.WriteFile) -> None:
 
 
 def test_a_bucket_through_fsspec(server: Server) -> None:
+    stripefs.connect(server.url("")).mkdir("spec")
     fs = StripefsFileSystem(root=server.url("spec"))
     fs.pipe({"a/one": b"1", "a/two": b"2"})
     assert fs.find("") == ["a/one", "a/two"]
