@@ -66,8 +66,8 @@ class WritableTree(DraftingTree):
 
     async def lookup(self, parent: int, name: bytes) -> Attributes:
         path = self._child(parent, name)
-        if (wish := self._pens.wished(path)) is not None:
-            status = await self._stat(path)
+        wish = self._pens.wished(path)
+        if wish is not None and (status := await self._stat(path)).kind is Kind.FILE:
             self._node(parent)
             node = self.state.see(parent, name, Kind.FILE, wish.identity)
             attributes = self._attributes(node.id, status)
@@ -180,9 +180,7 @@ class WritableTree(DraftingTree):
         node = self._node(node_id)
         path = self.state.path(node_id)
         require_file(node, path)
-        if not is_future(node):
-            if not self.state.is_current(node):
-                raise StaleVersion(f"{path!r} was replaced")
+        if not is_future(node):  # perhaps of a version that was replaced since: the kernel asks twice at most
             await self._wait_until_free(path)
             self._wish(path)
             self._calls.outdate(("stat", path))

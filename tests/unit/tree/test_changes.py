@@ -139,6 +139,30 @@ async def test_opening_what_exists(store: ChangingStore) -> None:
     assert tree.snapshot()["open_for_writing"] == 0
 
 
+async def test_opening_a_version_that_was_replaced_since(store: ChangingStore) -> None:
+    """The kernel looks a path up again once, so what it then gets is what it can open."""
+    tree = make_writable(store)
+    old = await tree.lookup(ROOT, b"f")
+    store.put(b"/f", b"newer")
+    await trio.sleep(2)
+    assert (await tree.lookup(ROOT, b"f")).id != old.id
+    with pytest.raises(StaleVersion):
+        await tree.open_writing(old.id, os.O_WRONLY | os.O_TRUNC, ME)
+    handle, _ = await tree.open_writing((await tree.lookup(ROOT, b"f")).id, os.O_WRONLY | os.O_TRUNC, ME)
+    await tree.write(handle, 0, b"newest")
+    await tree.release(handle)
+    assert contents(store)[b"/f"] == b"newest"
+
+
+async def test_a_directory_that_took_the_place_of_a_file_to_be_opened(store: ChangingStore) -> None:
+    tree = make_writable(store)
+    with pytest.raises(StaleVersion):
+        await tree.open_writing((await tree.lookup(ROOT, b"f")).id, os.O_WRONLY, ME)
+    del store.entries[b"/f"]
+    store.put(b"/f", kind=Kind.DIRECTORY)
+    assert tree.state.nodes[(await tree.lookup(ROOT, b"f")).id].kind is Kind.DIRECTORY
+
+
 async def test_a_new_file_is_seen_and_not_read(store: ChangingStore) -> None:
     tree = make_writable(store)
     handle, made, _ = await tree.create(ROOT, b"new", 0o640, CREATE | os.O_EXCL, ME)
