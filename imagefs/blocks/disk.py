@@ -10,7 +10,8 @@ from typing import TypeVar, TypeVarTuple
 
 import trio
 
-from imagefs.blocks.figures import Figures, Seldom
+from imagefs.blocks.figures import Figures
+from stripefs.troubles import Backoff, Seldom
 
 __all__ = ["Disk"]
 
@@ -18,9 +19,6 @@ _log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 _Args = TypeVarTuple("_Args")
-
-FIRST_PAUSE, LONGEST_PAUSE = 1.0, 60.0
-"""Seconds for which a disk that failed is left alone; the pause doubles as long as it fails."""
 
 THREADS = 4
 
@@ -34,8 +32,7 @@ class Disk:
         self.warn = Seldom(_log)
         self._figures = figures
         self._threads = trio.CapacityLimiter(THREADS)
-        self._failing_until = float("-inf")
-        self._pause = FIRST_PAUSE
+        self._backoff = Backoff()
 
     async def thread(self, function: Callable[[*_Args], _T], *arguments: *_Args) -> _T:
         """`function(*arguments)` in a thread, waited for even by who is cancelled: it may use descriptors of files."""
@@ -44,17 +41,16 @@ class Disk:
     @property
     def failing(self) -> bool:
         """Whether it is left alone now."""
-        return trio.current_time() < self._failing_until
+        return self._backoff.paused(trio.current_time())
 
     def failed(self, what: str, error: OSError) -> None:
         self._figures.disk_errors += 1
-        self._failing_until = trio.current_time() + self._pause
-        self._pause = min(2 * self._pause, LONGEST_PAUSE)
+        self._backoff.failed(trio.current_time())
         self.warn("disk", "%s in %s: %s; until it can, what is read is fetched", what, self.folder, error.strerror)
 
     def worked(self) -> None:
         """It took something."""
-        self._pause = FIRST_PAUSE
+        self._backoff.worked()
 
     @contextlib.contextmanager
     def tolerant(self, what: str) -> Iterator[None]:

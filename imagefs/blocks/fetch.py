@@ -25,7 +25,7 @@ import trio
 
 from imagefs.blocks.device import Device
 from imagefs.blocks.disk import Disk
-from imagefs.blocks.figures import Figures, Seldom
+from imagefs.blocks.figures import Figures
 from imagefs.blocks.flights import Copy, Flights, Line
 from imagefs.blocks.keeper import Keeper
 from imagefs.blocks.local import LocalDevice
@@ -37,6 +37,7 @@ from imagefs.errors import CacheInUse
 from imagefs.format.index import BLOCK, Index
 from stripefs.errors import Abandoned, ConfigError, StoreError
 from stripefs.store.allocator import give_back
+from stripefs.troubles import Seldom
 
 __all__ = ["Blocks", "Device"]
 

@@ -1,15 +1,10 @@
-"""What a block store counts, and log lines that do not come more often than somebody can read them."""
+"""What a block store counts."""
 
 from __future__ import annotations
 
-import logging
-import time
 from dataclasses import dataclass, field
 
-__all__ = ["Fetched", "Figures", "Seldom"]
-
-LOG_EVERY = 60.0
-"""Seconds between two lines of one kind."""
+__all__ = ["Fetched", "Figures"]
 
 
 @dataclass(slots=True)
@@ -46,21 +41,3 @@ class Figures:
     evicted: int = 0
     unkept: int = 0
     disk_errors: int = 0
-
-
-class Seldom:
-    """Warnings of one logger: the first of its kind at once, later ones with how many were left out between."""
-
-    def __init__(self, log: logging.Logger) -> None:
-        self._log = log
-        self._last: dict[str, float] = {}
-        self._left_out: dict[str, int] = {}
-
-    def __call__(self, kind: str, message: str, *arguments: object) -> None:
-        now = time.monotonic()
-        if now - self._last.get(kind, -LOG_EVERY) < LOG_EVERY:
-            self._left_out[kind] = self._left_out.get(kind, 0) + 1
-            return
-        self._last[kind] = now
-        others = self._left_out.pop(kind, 0)
-        self._log.warning(message + (f" (and {others} times more before)" if others else ""), *arguments)

@@ -22,7 +22,7 @@ import lz4.block
 import trio
 import xxhash
 
-from imagefs.blocks.figures import Figures, Seldom
+from imagefs.blocks.figures import Figures
 from imagefs.blocks.link import Link
 from imagefs.blocks.memory import Memory
 from imagefs.blocks.order import Run
@@ -31,6 +31,7 @@ from imagefs.errors import DamagedObject
 from imagefs.format.index import Pack, Place
 from stripefs.errors import Abandoned, ServiceDown, StoreError, StripefsError, Transient
 from stripefs.retry import next_delay
+from stripefs.troubles import Seldom
 
 __all__ = ["Arrived", "Copy", "Flight", "Flights", "Line"]
 

@@ -20,13 +20,13 @@ from typing import Protocol, TypeVar, TypeVarTuple
 import trio
 
 from stripefs.errors import ConfigError, StoreError
+from stripefs.folders import open_place
 from stripefs.store.base import Buffer, Status
 from stripefs.units import shown
 from stripefs.write.staging_account import Account
 from stripefs.write.staging_file import StagedFile
-from stripefs.write.staging_place import check_place, open_place
 
-__all__ = ["Sequential", "Staged", "Staging", "check_place"]
+__all__ = ["Sequential", "Staged", "Staging"]
 
 _T = TypeVar("_T")
 _Args = TypeVarTuple("_Args")
@@ -64,7 +64,7 @@ class Staging:
             raise ConfigError("--staging-size must be more than nothing")
         self.directory = directory
         self.size = size
-        self._folder = open_place(directory, mountpoint)
+        self._folder = open_place("--staging", directory, mountpoint)
         try:
             self._account = Account(self._folder, size)
         except BaseException as error:

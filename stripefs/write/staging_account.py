@@ -12,13 +12,13 @@ that grow together end up even, and a file that comes late finds room. Mounts co
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import os
 import struct
 import threading
 from collections.abc import Iterator
 
+from stripefs import oslocks
 from stripefs.errors import ConfigError
 
 __all__ = ["Account", "allowed"]
@@ -31,8 +31,6 @@ _SLOTS = 256
 
 _LOCKS_AT = 1 << 32
 """Where the locks lie: past the slots, since a lock needs no bytes."""
-
-_FLOCK = struct.Struct("hhqqi0q")  # struct flock of Linux where off_t has 64 bits
 
 
 def allowed(need: int, mine: int, used: int, files: int, bound: int) -> bool:
@@ -108,7 +106,7 @@ class Account:
     def _take_slot(self) -> int:
         with self._alone():
             for slot in range(_SLOTS):
-                if self._try_lock(slot):
+                if oslocks.try_lock(self._descriptor, _LOCKS_AT + slot):
                     os.pwrite(self._descriptor, _SLOT.pack(0, 0), slot * _SLOT.size)
                     return slot
         raise ConfigError(f"{_SLOTS} mounts use this staging directory already", hint="give another --staging")
@@ -118,28 +116,9 @@ class Account:
         used, files = self._used, self._files
         for slot in range(len(table) // _SLOT.size):
             theirs = _SLOT.unpack_from(table, slot * _SLOT.size)
-            if slot != self._slot and any(theirs) and self._is_held(slot):
+            if slot != self._slot and any(theirs) and oslocks.is_locked(self._descriptor, _LOCKS_AT + slot):
                 used, files = used + theirs[0], files + theirs[1]
         return used, files
 
     def _write(self) -> None:
         os.pwrite(self._descriptor, _SLOT.pack(self._used, self._files), self._slot * _SLOT.size)
-
-    # Locks of an open file description: they end with this process, and two mounts in one process tell apart.
-
-    def _try_lock(self, slot: int) -> bool:
-        try:
-            fcntl.fcntl(self._descriptor, fcntl.F_OFD_SETLK, _lock(slot))
-        except OSError as error:
-            if error.errno not in (errno.EAGAIN, errno.EACCES):
-                raise
-            return False
-        return True
-
-    def _is_held(self, slot: int) -> bool:
-        found = fcntl.fcntl(self._descriptor, fcntl.F_OFD_GETLK, _lock(slot))
-        return bool(_FLOCK.unpack(found)[0] != fcntl.F_UNLCK)
-
-
-def _lock(slot: int) -> bytes:
-    return _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, _LOCKS_AT + slot, 1, 0)

@@ -1,4 +1,4 @@
-"""Where files may be staged. The mount table is a pretended one; a real mount is tried in tests/mount."""
+"""Where files may be kept on local disk. The mount table is a pretended one; a real mount is tried in tests/mount."""
 
 from __future__ import annotations
 
@@ -7,26 +7,26 @@ from pathlib import Path
 
 import pytest
 
+from stripefs import folders
 from stripefs.errors import ConfigError
-from stripefs.write import staging_place
-from stripefs.write.staging_place import check_place, open_place
+from stripefs.folders import open_place, resolve_place
 
 
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The mount table, to be added to."""
     mounts = {"/": "ext4"}
-    monkeypatch.setattr(staging_place, "_mounts", lambda: mounts)
+    monkeypatch.setattr(folders, "_mounts", lambda: mounts)
     return mounts
 
 
 def test_a_local_directory_will_do(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    descriptor = open_place(str(tmp_path / "link" / ".." / "link"), str(tmp_path / "mnt"))
+    descriptor = open_place("--staging", str(tmp_path / "link" / ".." / "link"), str(tmp_path / "mnt"))
     assert os.path.samestat(os.fstat(descriptor), os.stat(tmp_path / "real"))
     os.close(descriptor)
-    check_place(str(tmp_path / "real"), str(tmp_path / "real" / "mnt"))  # above a mountpoint is not on it
+    resolve_place("--cache", str(tmp_path / "real"), str(tmp_path / "real" / "mnt"))  # above a mountpoint is not on it
 
 
 def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
@@ -34,7 +34,7 @@ def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     for name in ("absent", "file", "file/below", "loop"):
         with pytest.raises(ConfigError, match="--staging"):
-            check_place(str(tmp_path / name), "/mnt")
+            os.close(open_place("--staging", str(tmp_path / name), "/mnt"))
 
 
 def test_the_mountpoint_and_below_are_refused(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_the_mountpoint_and_below_are_refused(tmp_path: Path) -> None:
     for staging in (tmp_path / "mnt", below, tmp_path / "link"):
         for mountpoint in (tmp_path / "mnt", tmp_path / "above" / "mnt"):
             with pytest.raises(ConfigError, match="on the mount itself"):
-                check_place(str(staging), str(mountpoint))
+                resolve_place("--cache", str(staging), str(mountpoint))
 
 
 @pytest.mark.parametrize("kind", ["fuse.stripefs", "fuse.imagefs"])
@@ -55,9 +55,21 @@ def test_mounts_of_ours_are_refused_unasked(tmp_path: Path, table: dict[str, str
     (tmp_path / "link").symlink_to(tmp_path / "live" / "dir")
     for staging in ("live", "live/dir", "link", "link/further"):
         with pytest.raises(ConfigError, match=f"on a mount of {kind.removeprefix('fuse.')}"):
-            check_place(str(tmp_path / staging), "/mnt")
+            resolve_place("--cache", str(tmp_path / staging), "/mnt")
 
 
 def test_another_file_system_on_top_is_no_mount_of_ours(tmp_path: Path, table: dict[str, str]) -> None:
     table[str(tmp_path)] = "tmpfs"
-    check_place(str(tmp_path), "/mnt")
+    resolve_place("--cache", str(tmp_path), "/mnt")
+
+
+def test_what_is_not_there_yet_can_be_told_apart_too(tmp_path: Path, table: dict[str, str]) -> None:
+    (tmp_path / "link").symlink_to("real")
+    (tmp_path / "real").mkdir()
+    wanted = str(tmp_path / "real" / "new" / "newer")
+    assert resolve_place("--cache", str(tmp_path / "link" / "new" / "newer"), "/mnt") == wanted
+    with pytest.raises(ConfigError, match="on the mount itself"):
+        resolve_place("--cache", str(tmp_path / "link" / "new"), str(tmp_path / "real"))
+    table[str(tmp_path / "real")] = "fuse.stripefs"
+    with pytest.raises(ConfigError, match="on a mount of stripefs"):
+        resolve_place("--cache", str(tmp_path / "link" / "new"), "/mnt")

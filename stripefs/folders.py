@@ -1,0 +1,97 @@
+"""Which local directories we may keep files in: never one that is on a mount of our own.
+
+A worker that touched a file on the mount it serves would wait for itself, and two mounts that keep files on each other
+would wait for one another. So a path is walked one name at a time, links by hand, and each step is held against the
+mount table *before* the file system there is asked anything.
+
+`option` is how messages name the setting that the directory came from.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from pathlib import Path
+
+from stripefs.errors import ConfigError
+
+__all__ = ["open_place", "resolve_place"]
+
+_OURS = ("fuse.stripefs", "fuse.imagefs")
+_LINKS = 40  # as many as the kernel follows
+
+
+def resolve_place(option: str, directory: str, mountpoint: str) -> str:
+    """`directory`, which may be missing still, without links; it is not touched.
+
+    Raises ConfigError where it cannot be walked, or is on a mount of ours or on the one at `mountpoint` ("" for none).
+    """
+    place = _resolve(option, directory, _mounts(), missing=True)
+    if mountpoint:
+        # Where the mount will be, or is: its own last component is not asked anything then.
+        above, name = os.path.split(os.path.abspath(mountpoint))
+        served = os.path.join(_resolve(option, above, _mounts()), name)
+        if Path(place).is_relative_to(served):
+            raise ConfigError(f"{option} {directory} is on the mount itself", hint="name a directory on a local disk")
+    return place
+
+
+def open_place(option: str, directory: str, mountpoint: str) -> int:
+    """A descriptor of `directory`, which must exist and be writable; else as `resolve_place`. The caller closes it."""
+    place = resolve_place(option, directory, mountpoint)
+    try:
+        descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise _unusable(option, directory, error) from error
+    if not os.access(f"/proc/self/fd/{descriptor}", os.W_OK | os.X_OK):
+        os.close(descriptor)
+        raise _unusable(option, directory, PermissionError(errno.EACCES, os.strerror(errno.EACCES)))
+    return descriptor
+
+
+def _unusable(option: str, directory: str, error: OSError) -> ConfigError:
+    return ConfigError(
+        f"{option} {directory} cannot be used: {error.strerror}", hint="name a directory that exists and is yours"
+    )
+
+
+def _resolve(option: str, path: str, mounts: dict[str, str], *, missing: bool = False) -> str:
+    """`path` without links; with `missing` its last names need not be there."""
+    done, rest, links = "/", [name for name in os.path.abspath(path).split("/") if name], 0
+    while rest:
+        name = rest.pop(0)
+        if name == "..":
+            done = os.path.dirname(done)
+            continue
+        step = os.path.join(done, name)
+        if mounts.get(step) in _OURS:
+            raise ConfigError(
+                f"{option} {path} is on a mount of {mounts[step].removeprefix('fuse.')}, {step}",
+                hint="name a directory on a local disk",
+            )
+        try:
+            target = os.readlink(step)
+        except OSError as error:
+            if error.errno == errno.ENOENT and missing and ".." not in rest:
+                return os.path.join(step, *rest)
+            if error.errno != errno.EINVAL:  # which says that it is no link
+                raise _unusable(option, path, error) from error
+            done = step
+            continue
+        links += 1
+        if links > _LINKS:
+            raise _unusable(option, path, OSError(errno.ELOOP, os.strerror(errno.ELOOP)))
+        rest = [name for name in target.split("/") if name not in ("", ".")] + rest
+        done = "/" if target.startswith("/") else done
+    return done
+
+
+def _mounts() -> dict[str, str]:
+    """Mountpoint -> file system type; of several at one place the last, which is on top."""
+    found = {}
+    for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
+        before, _, after = line.partition(" - ")
+        place = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), before.split(" ")[4])
+        found[place] = after.split(" ")[0]
+    return found

@@ -1,0 +1,41 @@
+"""Locks on byte ranges that belong to one open file, so that two users in one process tell apart (fcntl(2), F_OFD_…).
+
+They end when the file is closed, also by the death of the process, and need no bytes where they lie.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import struct
+
+__all__ = ["is_locked", "try_lock", "unlock"]
+
+_FLOCK = struct.Struct("hhqqi0q")  # struct flock of Linux where off_t has 64 bits
+
+
+def try_lock(descriptor: int, start: int, length: int = 1) -> bool:
+    """Lock these bytes for writing unless another open file holds some of them. Raises OSError."""
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _lock(fcntl.F_WRLCK, start, length))
+    except OSError as error:
+        if error.errno not in (errno.EAGAIN, errno.EACCES):
+            raise
+        return False
+    return True
+
+
+def unlock(descriptor: int, start: int, length: int = 1) -> None:
+    """Let go of what of these bytes this open file holds. Raises OSError."""
+    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _lock(fcntl.F_UNLCK, start, length))
+
+
+def is_locked(descriptor: int, start: int, length: int = 1) -> bool:
+    """Whether another open file holds some of these bytes. Raises OSError."""
+    found = fcntl.fcntl(descriptor, fcntl.F_OFD_GETLK, _lock(fcntl.F_WRLCK, start, length))
+    return bool(_FLOCK.unpack(found)[0] != fcntl.F_UNLCK)
+
+
+def _lock(kind: int, start: int, length: int) -> bytes:
+    return _FLOCK.pack(kind, os.SEEK_SET, start, length, 0)
