@@ -7,7 +7,7 @@ the middle), and a file of many TiB has a million of them, so they are added seg
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -51,14 +51,33 @@ class BlockMap:
         return len(self._blocks)
 
     def add(self, blocks: Sequence[Block]) -> None:
-        """Add located blocks, in any order and with repetitions. Blocks clipped to the file; empty ones are dropped."""
-        known = dict(zip(self._starts, self._blocks, strict=True))
+        """Add located blocks, in any order. They take the place of what is known of their bytes.
+
+        Blocks are clipped to the file; empty ones are dropped.
+        """
         for block in blocks:
             length = min(block.length, self.length - block.offset)
             if length > 0:
-                known[block.offset] = Block(block.offset, length, block.hosts)
-        self._starts = sorted(known)
-        self._blocks = [known[start] for start in self._starts]
+                self._put(Block(block.offset, length, block.hosts))
+
+    def _put(self, block: Block) -> None:
+        end = block.offset + block.length
+        first = bisect_right(self._starts, block.offset) - 1
+        if first < 0 or self._end(first) <= block.offset:
+            first += 1
+        stop = bisect_left(self._starts, end)
+        pieces = [block]
+        if first < stop:
+            before, after = self._blocks[first], self._blocks[stop - 1]
+            if before.offset < block.offset:
+                pieces.insert(0, Block(before.offset, block.offset - before.offset, before.hosts))
+            if self._end(stop - 1) > end:
+                pieces.append(Block(end, self._end(stop - 1) - end, after.hosts))
+        self._blocks[first:stop] = pieces
+        self._starts[first:stop] = [piece.offset for piece in pieces]
+
+    def _end(self, index: int) -> int:
+        return self._blocks[index].offset + self._blocks[index].length
 
     def find(self, offset: int) -> Block | None:
         """The known block that holds `offset`."""

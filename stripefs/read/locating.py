@@ -62,11 +62,18 @@ class Locator:
 
     async def locate(self, offset: int, length: int) -> Sequence[Block]:
         """The blocks that overlap [offset, offset + length). Waits for a metadata service that is away."""
+        return await self._ask(self._handle.locate, offset, length)
+
+    async def placed(self, offset: int, length: int) -> Sequence[Block]:
+        """As `locate`, without near hosts."""
+        return await self._ask(self._handle.placed, offset, length)
+
+    async def _ask(self, look: Callable[[int, int], Sequence[Block]], offset: int, length: int) -> Sequence[Block]:
         deadline = trio.current_time() + self._patience
         for pause in itertools.chain((FIRST_TRY, SECOND_TRY, 1.0), itertools.repeat(2.0)):
             try:
                 return await trio.to_thread.run_sync(
-                    self._handle.locate, offset, length, abandon_on_cancel=True, limiter=self._limiter
+                    look, offset, length, abandon_on_cancel=True, limiter=self._limiter
                 )
             except Transient as error:
                 if trio.current_time() + pause > deadline:

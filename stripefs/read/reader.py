@@ -58,6 +58,7 @@ class Reader:
                 io_timeout=settings.io_timeout,
                 hedge=settings.hedge,
                 choose_host=store.capabilities.choose_host,
+                near=store.near,
             )
         )
         self._files: dict[FilePlan, OpenFile] = {}
@@ -337,8 +338,11 @@ class OpenFile:
             raise StaleVersion(f"{self.name} was closed")
 
     async def locate(self, offset: int, length: int) -> Sequence[Block]:
-        """The blocks that overlap [offset, offset + length). Waits for a metadata service that is away."""
-        return await self.locator.locate(offset, length)
+        """Where the store has the blocks that overlap [offset, offset + length), whatever is cached of them.
+
+        Waits for a metadata service that is away.
+        """
+        return await self.locator.placed(offset, length)
 
     async def aclose(self) -> None:
         self._reader.forget(self)

@@ -177,6 +177,10 @@ class Handle(ABC):
         Without the capability `locations` hosts are empty and boundaries follow `status.block_size` alone.
         """
 
+    def placed(self, offset: int, length: int) -> Sequence[Block]:
+        """As `locate`, for people: where the store has them, without near hosts."""
+        return self.locate(offset, length)
+
     @abstractmethod
     def read(self, offset: int, length: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
         """Exactly `length` bytes from `offset`, all of the version `status`.
@@ -242,6 +246,9 @@ class Store(ABC):
 
     url: str
     capabilities: Capabilities
+    near: frozenset[str] = frozenset()
+    """Hosts of `Handle.locate` that are no burden to others, such as a disk of this machine: of a block's hosts they
+    are asked alone as long as they answer."""
 
     @abstractmethod
     def stat(self, path: bytes) -> Status:

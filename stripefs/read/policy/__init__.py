@@ -37,6 +37,12 @@ look-ahead holds something of every one. Where the budget has no room for severa
 fewer of them run at each host: what a second host's reads hold is missing for the ninth. With 64 MiB and units of 4 MiB
 on 8 hosts that is three ranges of 2 MiB each and 0.99 of the hosts' rate (simulated, 5 ms a request; 0.84 without).
 
+**Near hosts.** Blocks may also lie on a host that is no burden to anybody: a disk of this machine. They are read there
+alone, however busy it is, since asking others would spend what keeping them was to spare. It is a host like any other
+in that it is avoided after a failure and hedged when it is silent or slow, measured against its own kind; then the
+others serve. All its reads are quick, so it is read 64 MiB ahead and no further, and what it brought goes first once it
+was consumed: a load is then served from little memory, used over and over.
+
 **Slow and broken hosts.** A host that fails, or that sends nothing for a second while this process runs, is avoided
 for a while, twice as long each time. A range that is silent, or takes several times as long as its recent peers, is
 asked for again from another replica; the first answer counts. What fails is tried again, elsewhere first, until the

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from stripefs.layout.blocks import CHUNK, Span
 from stripefs.read.policy.cursors import ACTIVE, Cursor
 from stripefs.read.policy.file import LATELY, FilePlan
 
 __all__ = ["nearest"]
+
+NEAR_AHEAD = 64 << 20
+"""Bytes ahead of a stream up to which near hosts are read: more than they have under way and than a reader takes in the
+time that one read needs. They have no slow ones among them that must be looked past."""
+
+Near = Callable[[tuple[str, ...]], bool]
+"""Whether a block on these hosts would be read from near."""
 
 
 class _Unlocated(Exception):
@@ -21,7 +28,7 @@ class _Unlocated(Exception):
 
 
 def nearest(
-    files: Iterable[FilePlan], share: int, range_size: int, now: float, unlocated: dict[FilePlan, int]
+    files: Iterable[FilePlan], share: int, range_size: int, now: float, unlocated: dict[FilePlan, int], near: Near
 ) -> Iterator[tuple[FilePlan, Cursor, Span]]:
     """What is worth fetching for all streams that move, each within `share` bytes: what is nearest to its own first.
 
@@ -44,30 +51,33 @@ def nearest(
             for cursor in file.cursors:
                 if cursor.active(now - ACTIVE):
                     since = now if cursor.rereads else now - LATELY
-                    push(_absent(file, cursor, cursor.reach(share), range_size, since), file, cursor)
+                    push(_absent(file, cursor, cursor.reach(share), range_size, since, near), file, cursor)
     while queue:
         _, _, span, spans, file, cursor = heapq.heappop(queue)
         yield file, cursor, span
         push(spans, file, cursor)
 
 
-def _absent(file: FilePlan, cursor: Cursor, reach: int, range_size: int, since: float) -> Iterator[Span]:
+def _absent(file: FilePlan, cursor: Cursor, reach: int, range_size: int, since: float, near: Near) -> Iterator[Span]:
     """Ranges within `reach` bytes of the cursor that are not here and were not read after `since`, nearest first.
 
     Raises _Unlocated where it does not know what comes next.
     """
     if cursor.backward:
-        return _below(file, cursor, max(cursor.start - reach, 0), range_size, since)
-    return _above(file, cursor, min(cursor.position + reach, file.length), range_size, since)
+        return _below(file, cursor, max(cursor.start - reach, 0), range_size, since, near)
+    return _above(file, cursor, min(cursor.position + reach, file.length), range_size, since, near)
 
 
-def _above(file: FilePlan, cursor: Cursor, limit: int, range_size: int, since: float) -> Iterator[Span]:
+def _above(file: FilePlan, cursor: Cursor, limit: int, range_size: int, since: float, near: Near) -> Iterator[Span]:
     position = cursor.position
     while position < limit:
         block = file.blocks.find(position)
         if block is None:
             raise _Unlocated(position)
         end = block.offset + block.length
+        if position - cursor.position >= NEAR_AHEAD and near(block.hosts):
+            position = end
+            continue
         span = next(file.fresh(position - (position - block.offset) % CHUNK, end, range_size, since), None)
         if span is None:
             position = end
@@ -78,12 +88,15 @@ def _above(file: FilePlan, cursor: Cursor, limit: int, range_size: int, since: f
             position = span.end
 
 
-def _below(file: FilePlan, cursor: Cursor, limit: int, range_size: int, since: float) -> Iterator[Span]:
+def _below(file: FilePlan, cursor: Cursor, limit: int, range_size: int, since: float, near: Near) -> Iterator[Span]:
     position = cursor.start
     while position > limit:
         block = file.blocks.find(position - 1)
         if block is None:
             raise _Unlocated(position - 1)
+        if cursor.start - position >= NEAR_AHEAD and near(block.hosts):
+            position = block.offset
+            continue
         begin = position - 1 - (position - 1 - block.offset) % range_size
         spans = list(file.fresh(begin, position, range_size, since))
         passed = file.cursors.passed(position, cursor) if spans else None

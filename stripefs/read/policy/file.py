@@ -42,6 +42,7 @@ class Range:
     waiters: int = 0
     demanded: bool = False
     wanted: bool = False  # whether a reader ever asked for a byte of it
+    near: bool = False  # whether its bytes came from a host that is near
     attempts: list[Attempt] = field(default_factory=list)
     tried: list[str] = field(default_factory=list)
     failures: int = 0

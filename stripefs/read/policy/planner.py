@@ -10,8 +10,8 @@ from stripefs.layout.blocks import CHUNK, Block
 from stripefs.read.policy.ahead import nearest
 from stripefs.read.policy.cursors import ACTIVE, Cursor
 from stripefs.read.policy.file import LATELY, Attempt, FilePlan, Range, State
-from stripefs.read.policy.hosts import STALL, HostTable
-from stripefs.read.policy.pool import Pool
+from stripefs.read.policy.hosts import ANY_HOST, STALL, HostTable
+from stripefs.read.policy.pool import NEAR_KEPT, Pool
 from stripefs.read.policy.shares import Shares
 
 __all__ = ["Limits", "Planner"]
@@ -22,6 +22,9 @@ CURSOR_IDLE = 30.0
 CONSUMED_IDLE = 5.0
 """Seconds that consumed ranges stay without being touched: long enough for a second process a little behind."""
 
+NEAR_BEHIND = 16 << 20
+"""Bytes behind each stream that stay of them at least: the kernel's requests overtake one another by some MiB."""
+
 RETRY_FIRST = 0.05
 RETRY_LONGEST = 2.0
 """Seconds before a range is asked for again when every replica has failed, doubling from the first to the longest."""
@@ -29,7 +32,8 @@ RETRY_LONGEST = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The numbers the planner keeps to; see `ReadSettings`. choose_host: reads go to the host the planner names."""
+    """What the planner keeps to; see `ReadSettings`. choose_host: reads go to the host the planner names, else to one
+    of the client's choice. near: hosts that are asked alone as long as they answer."""
 
     budget: int
     range_size: int
@@ -38,6 +42,7 @@ class Limits:
     io_timeout: float
     hedge: bool = True
     choose_host: bool = True
+    near: frozenset[str] = frozenset()
 
 
 class Planner:
@@ -46,7 +51,7 @@ class Planner:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self.pool = Pool(limits.budget)
-        self.hosts = HostTable(per_host=limits.per_host, total=limits.threads)
+        self.hosts = HostTable(per_host=limits.per_host, total=limits.threads, near=limits.near)
         self.files: dict[FilePlan, None] = {}
         self.attempts: dict[Attempt, None] = {}
         self.unlocated: dict[FilePlan, int] = {}
@@ -117,7 +122,7 @@ class Planner:
         self.starved += starved
         cursor.advance(offset, size, starved=starved, limit=self._shares.share, now=now)
         if cursor.streaming and not streaming:
-            self._shares.count(self.files, now - ACTIVE)
+            self._count(now)
         passed = (cursor.start, max(low, end)) if cursor.backward else (min(high, offset), cursor.position)
         if self._pass(file, *passed, cursor, now) or starved or not streaming:
             self._settled = False
@@ -195,7 +200,10 @@ class Planner:
         return self._make_room(range_.length, now, demanded=True)
 
     def _choice(self, hosts: tuple[str, ...]) -> tuple[str, ...]:
-        """The hosts that we choose from; none when the client library chooses."""
+        """The hosts that we choose from; none when the client library chooses, also in the place of far ones."""
+        near = self.limits.near.intersection(hosts)
+        if near and (not self.limits.choose_host or len(hosts) == len(near)):
+            return (*near, ANY_HOST)
         return hosts if self.limits.choose_host or len(hosts) == 1 else ()
 
     def _look_ahead(self, now: float) -> list[Attempt]:
@@ -206,7 +214,11 @@ class Planner:
         self.hosts.ahead = self._shares.per_host
         range_size = self.range_size()
         busy: set[tuple[str, ...]] = set()
-        for file, cursor, span in nearest(self.files, share, range_size, now, self.unlocated):
+
+        def near(hosts: tuple[str, ...]) -> bool:
+            return self.hosts.near_of(hosts, now) is not None
+
+        for file, cursor, span in nearest(self.files, share, range_size, now, self.unlocated, near):
             if self.hosts.in_flight >= self.look_ahead_threads:
                 break
             if span.hosts in busy:
@@ -245,7 +257,7 @@ class Planner:
             silent = attempt.progress_at > 0 and now - attempt.progress_at > STALL
             if silent:
                 self.hosts.suspect(attempt.host, now, f"sent nothing for {now - attempt.progress_at:.1f} s")
-            elif now - attempt.started <= self.hosts.slow_after(range_.length):
+            elif now - attempt.started <= self.hosts.slow_after(attempt.host, range_.length):
                 continue
             others = [host for host in range_.hosts if host != attempt.host and not self.hosts[host].avoided(now)]
             if not self.limits.hedge or (range_.hosts and not others):
@@ -274,6 +286,7 @@ class Planner:
                 self.hosts.suspect(other.host, now, "was overtaken by another replica")
         self.hedge_wins += attempt.hedge
         range_.state, range_.data, range_.demanded, range_.used = State.READY, data, False, now
+        range_.near = attempt.host in self.limits.near
         if range_.cursor is not None and (range_.cursor.forgotten or range_.cursor.left(range_)):
             range_.cursor = None
         self.pool.arrived(range_)
@@ -355,6 +368,10 @@ class Planner:
         """Bytes of a full range now."""
         return self._shares.range_size
 
+    def _count(self, now: float) -> None:
+        self._shares.count(self.files, now - ACTIVE, lambda hosts: self.hosts.serving(hosts, now))
+        self.pool.near_kept = max(NEAR_KEPT, self._shares.streams * NEAR_BEHIND)
+
     def _release_cursor(self, cursor: Cursor) -> None:
         for range_ in self.pool.ahead_of(cursor):
             self.pool.consumed(range_)
@@ -365,7 +382,7 @@ class Planner:
         for file in self.files:
             for cursor in file.cursors.forget_idle(now - CURSOR_IDLE):
                 self._release_cursor(cursor)
-        self._shares.count(self.files, now - ACTIVE)
+        self._count(now)
         for file in self.files:
             file.read_at = {chunk: when for chunk, when in file.read_at.items() if when > now - LATELY}
         for range_ in self.pool.idle(now - CONSUMED_IDLE):

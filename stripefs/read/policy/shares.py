@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from stripefs.layout.blocks import CHUNK, Block
 from stripefs.read.policy.cursors import Cursor
@@ -33,6 +33,11 @@ class Shares:
         self._between = 0
         self._spread = 1
         self._longest = range_size
+
+    @property
+    def streams(self) -> int:
+        """Streams that move, at least one."""
+        return self._streams
 
     @property
     def heads(self) -> int:
@@ -71,9 +76,11 @@ class Shares:
         room = self._budget - self.heads - min(self._between, self._budget // 2)
         return max(CHUNK, room // self._groups)
 
-    def count(self, files: Iterable[FilePlan], since: float) -> None:
+    def count(
+        self, files: Iterable[FilePlan], since: float, serving: Callable[[tuple[str, ...]], Sequence[str]]
+    ) -> None:
         """Count the streams that moved after `since`, those that do not begin in the look-ahead of another, and the
-        hosts on which the blocks ahead of them lie.
+        hosts that serve the blocks ahead of them, `serving(hosts of a block)`.
 
         Streams that do begin there share it: what lies between them is in memory once, for all of them.
         """
@@ -92,7 +99,7 @@ class Shares:
                     between += cursor.front - last
                 last, reached = cursor.front, cursor.front + cursor.window
         self._streams, self._groups, self._between = max(1, streams), max(1, groups), between
-        self._spread = max(1, len({host for block in ahead for host in block.hosts}))
+        self._spread = max(1, len({host for block in ahead for host in serving(block.hosts)}))
         self._longest = max((block.length for block in ahead), default=self._range_size)
 
 

@@ -62,6 +62,7 @@ class WrappedStore(Store):
         self.inner = inner
         self.url = f"{self.NAME}+{inner.url}"
         self.capabilities = inner.capabilities
+        self.near = inner.near
 
     # -- what subclasses do ------------------------------------------------------------------------------------------
 

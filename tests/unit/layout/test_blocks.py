@@ -72,3 +72,19 @@ def test_a_block_past_the_end_is_clipped_and_an_empty_one_dropped():
     assert known.find(9) == Block(8, 2, ("b",))
     assert known.find(10) is None
     assert known.span(10, CHUNK) is None
+
+
+@given(lengths, st.lists(st.tuples(st.integers(0, 10 * CHUNK), st.integers(1, 20 * CHUNK), st.integers(0, 9))))
+def test_what_is_located_anew_takes_the_place_of_what_was_known_of_these_bytes(sizes, later):
+    """However the new blocks are cut: every known byte lies in exactly one block, on the hosts told last."""
+    total = sum(sizes)
+    known = BlockMap(total)
+    known.add(laid_out(sizes))
+    marks = sorted({at for offset, length, _ in later for at in (offset, offset + length)} | {0, CHUNK + 1, total - 1})
+    told = {mark: known.find(mark).hosts for mark in marks if mark < total}
+    for offset, length, host in later:
+        known.add([Block(offset, length, (f"new{host}",))])
+        told |= {mark: (f"new{host}",) for mark in told if offset <= mark < offset + length}
+        assert known.missing(0, total) is None
+    for mark, hosts in told.items():
+        assert known.find(mark).hosts == hosts

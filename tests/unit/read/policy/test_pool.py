@@ -83,3 +83,14 @@ def test_what_nobody_asked_for_costs_trust_when_it_is_dropped(shelf):
     assert shelf.file.cursors.trust.unwanted == 0
     shelf.pool.drop(unasked)
     assert shelf.file.cursors.trust.unwanted == MIB
+
+
+def test_of_what_came_from_near_little_stays_once_consumed(shelf):
+    shelf.pool.budget, shelf.pool.near_kept = 64 * MIB, 2 * MIB
+    far = shelf.here(0)
+    first, waited, third, fourth = (shelf.here(mib, near=True, waiters=int(mib == 2)) for mib in range(1, 5))
+    assert (first.state, far.state) == (State.DROPPED, State.READY)
+    assert [one.state for one in (waited, third, fourth)] == [State.READY, State.DROPPED, State.READY]
+    shelf.pool.touch(fourth)
+    assert shelf.pool.make_room(62 * MIB, 100.0, keep=0)
+    assert (fourth.state, far.state, waited.state) == (State.DROPPED, State.READY, State.READY)
