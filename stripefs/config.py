@@ -23,8 +23,10 @@ from stripefs.options import (
     loopback,
     new_file,
     parse_bool,
+    patterns,
     power_of_two,
     size,
+    some_folder,
     store_paths,
     text,
 )
@@ -61,7 +63,15 @@ LOG: tuple[Option, ...] = (
            shown="standard error with -f, else the mount's state folder"),
 )  # fmt: skip
 
-STRIPEFS = Options("stripefs", {"store": "The store", "read": "Reading", "write": "Writing", "mount": "The mount"}, (
+_TITLES = {
+    "store": "The store",
+    "read": "Reading",
+    "write": "Writing",
+    "cache": "The cache on local disk",
+    "mount": "The mount",
+}
+
+STRIPEFS = Options("stripefs", _TITLES, (
     *STORE,
     Option("read", "memory", size(64 * MIB, 1 << 50, auto=0), "auto", "Most memory for data of this mount.", "SIZE",
            shown="an eighth of the memory, at most 1 GiB"),
@@ -86,6 +96,16 @@ STRIPEFS = Options("stripefs", {"store": "The store", "read": "Reading", "write"
     Option("write", "trust-pool", store_paths, "",
            "Other pools of the same service whose parts striped files may name.", "PATH,PATH",
            shown="the mount's own", many=True),
+    Option("cache", "cache", some_folder, "", "Keep what was read in this local folder, shared by all mounts.", "DIR",
+           "directory", shown="none: nothing is kept"),
+    Option("cache", "cache-size", size(64 * MIB, 1 << 60, auto=0), "auto", "Most room taken in that folder.", "SIZE",
+           "size", shown="a tenth of the file system"),
+    Option("cache", "cache-match", patterns, "", "Keep these files alone; may be given again.", "PATTERN,PATTERN",
+           "match", shown="all of 1 MiB and more", many=True),
+    Option("cache", "keep-newest", count(0, 1 << 20), "0", "Of the checkpoints that match, so many never make room.",
+           "N"),
+    Option("cache", "cache-trust-mtime", parse_bool, "false",
+           "Tell versions by length and time where the store has no ids.", field="trust_mtime"),
     Option("mount", "rw", parse_bool, "false", "Whether files can be written.", opposite="ro"),
     Option("mount", "allow-other", parse_bool, "false", "Let other users in; they act as the mount's user.",
            shown="on for root, else off"),
@@ -146,4 +166,5 @@ def resolve(
         base.read._replace(**values["read"]),
         base.mount._replace(**{"allow_other": os.geteuid() == 0} | values["mount"] | named),
         base.write._replace(**values["write"]),
+        base.cache._replace(**values["cache"]),
     )

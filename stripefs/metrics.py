@@ -56,6 +56,17 @@ def _lost(status: Status) -> Values:
     return [("", sum(status["writer"]["lost"].values()))] if "lost" in status.get("writer", {}) else []
 
 
+def _sources(status: Status) -> Values:
+    """The reader counts all bytes alike; the cache knows which were its own."""
+    fetched = status.get("reader", {}).get("bytes_fetched")
+    if fetched is None:
+        return []
+    if "cache" not in status:
+        return [("store", fetched)]
+    hit = status["cache"]["hit_bytes"]
+    return [("store", max(0, fetched - hit)), ("cache", hit)]
+
+
 METRICS: tuple[Metric, ...] = (
     Metric("stripefs_build_info", "gauge", "Always 1; the label tells the version.",
            lambda status: [(str(status["version"]), 1)], "version"),
@@ -76,8 +87,8 @@ METRICS: tuple[Metric, ...] = (
            at("reader", "waited_seconds")),
     Metric("stripefs_starved_reads_total", "counter", "Reads that came before their bytes; each may widen a window.",
            at("reader", "starved")),
-    Metric("stripefs_read_bytes_total", "counter", "Bytes that came from the store.",
-           at("reader", "bytes_fetched", label="store"), "source"),
+    Metric("stripefs_read_bytes_total", "counter", "Bytes that came from the store, or from the cache.", _sources,
+           "source"),
     Metric("stripefs_wasted_bytes_total", "counter", "Bytes that came from the store for nobody.",
            at("reader", "bytes_wasted")),
     Metric("stripefs_hedges_total", "counter", "Second attempts at another replica while the first went on.",
@@ -104,6 +115,23 @@ METRICS: tuple[Metric, ...] = (
            _hosts("reader", lambda host: host["in_flight"]), "host"),
     Metric("stripefs_host_avoided", "gauge", "1 while a data host is avoided after a failure.",
            _hosts("reader", lambda host: 1 if host["avoided_seconds"] > 0 else 0), "host"),
+    Metric("stripefs_cache_limit_bytes", "gauge", "Most room for the cache folder.", at("cache", "limit_bytes")),
+    Metric("stripefs_cache_used_bytes", "gauge", "Room that the cache folder takes, of all who share it.",
+           at("cache", "used_bytes")),
+    Metric("stripefs_cache_filled_bytes_total", "counter", "Bytes written into the cache.",
+           at("cache", "filled_bytes")),
+    Metric("stripefs_cache_unfilled_bytes_total", "counter", "Bytes not kept for want of room or of a fast disk.",
+           at("cache", "unfilled_bytes")),
+    Metric("stripefs_cache_bypassed_bytes_total", "counter", "Bytes read past a disk that fails or is slow.",
+           at("cache", "bypassed_bytes")),
+    Metric("stripefs_cache_evicted_bytes_total", "counter", "Bytes removed to make room.",
+           at("cache", "evicted_bytes")),
+    Metric("stripefs_cache_damaged_blocks_total", "counter", "Blocks in the cache that were not what was written.",
+           at("cache", "damaged")),
+    Metric("stripefs_cache_disk_errors_total", "counter", "Reads and writes that the cache's disk refused.",
+           at("cache", "disk_errors")),
+    Metric("stripefs_cache_waits_total", "counter", "Reads that waited for another process to fetch the same.",
+           at("cache", "waits")),
     Metric("stripefs_written_bytes_total", "counter", "Bytes that programs wrote.", at("requests", "written_bytes")),
     Metric("stripefs_sent_bytes_total", "counter", "Bytes of parts and files that the store has taken.",
            at("writer", "sent_bytes")),

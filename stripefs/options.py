@@ -37,6 +37,7 @@ __all__ = [
     "loopback",
     "new_file",
     "parse_bool",
+    "patterns",
     "power_of_two",
     "rate",
     "size",
@@ -103,6 +104,11 @@ def by_pattern(*words: str) -> Callable[[str], tuple[tuple[str, str], ...]]:
         return tuple(pairs)
 
     return parse
+
+
+def patterns(given: str) -> tuple[str, ...]:
+    """Shell patterns with commas between them, such as `*.safetensors,step-*/*`."""
+    return tuple(filter(None, map(str.strip, given.split(","))))
 
 
 def store_paths(given: str) -> tuple[str, ...]:

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LAYOUTS",
+    "CacheSettings",
     "MountSettings",
     "ReadSettings",
     "Settings",
     "StoreSettings",
     "WriteSettings",
+    "cache_settings",
     "default_budget",
     "default_write_memory",
     "mount_settings",
@@ -97,6 +99,21 @@ class WriteSettings(NamedTuple):
         return self.layout
 
 
+class CacheSettings(NamedTuple):
+    """What is kept on local disk of files that are read. size in bytes, 0 for a tenth of the file system there.
+
+    directory: "" for no cache. match: patterns of the files that are cached, none for all; see `stripefs.cache.keep`,
+    also for keep_newest, the number of checkpoints that stay. trust_mtime: length and time make a version where the
+    store has no ids.
+    """
+
+    directory: str = ""
+    size: int = 0
+    match: tuple[str, ...] = ()
+    keep_newest: int = 0
+    trust_mtime: bool = False
+
+
 class MountSettings(NamedTuple):
     """How the tree is shown. uid and gid -1 mean: those of the store's owner names, else of the mounting user."""
 
@@ -122,6 +139,7 @@ class Settings(NamedTuple):
     read: ReadSettings = ReadSettings()
     mount: MountSettings = MountSettings()
     write: WriteSettings = WriteSettings()
+    cache: CacheSettings = CacheSettings()
 
     def to_json(self) -> str:
         return json.dumps({name: part._asdict() for name, part in self._asdict().items()})
@@ -136,6 +154,7 @@ class Settings(NamedTuple):
                 ReadSettings(**data["read"]),
                 mount_settings(data["mount"]),
                 write_settings(data.get("write", {})),  # a mount of an older version tells none
+                cache_settings(data.get("cache", {})),
             )
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"settings are not readable: {error}") from error
@@ -150,6 +169,11 @@ def write_settings(data: Mapping[str, Any]) -> WriteSettings:
     """What `_asdict` made of a WriteSettings, also after JSON. Raises ValueError, TypeError."""
     patterns = tuple((pattern, layout) for pattern, layout in data.get("layout_for", ()))
     return WriteSettings(**{**data, "layout_for": patterns, "trust_pool": tuple(data.get("trust_pool", ()))})
+
+
+def cache_settings(data: Mapping[str, Any]) -> CacheSettings:
+    """What `_asdict` made of a CacheSettings, also after JSON. Raises TypeError."""
+    return CacheSettings(**{**data, "match": tuple(data.get("match", ()))})
 
 
 def redact(url: str) -> str:

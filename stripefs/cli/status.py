@@ -90,6 +90,7 @@ def describe(status: Mapping[str, Any]) -> str:
             ("kernel", ", ".join(_tuning(status.get("kernel", {})))),
             ("served", _served(reader, requests)),
             *_reading(reader),
+            *_cache(status.get("cache", {})),
             *_writing(writer, requests),
         ]
     )
@@ -141,6 +142,19 @@ def _reading(reader: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("wasted", f"{format_size(reader['bytes_wasted'])} of {format_size(reader['bytes_fetched'])} fetched"),
         ("errors", _counts(reader["errors"]) or "none"),
     ]
+
+
+def _cache(cache: Mapping[str, Any]) -> list[tuple[str, str]]:
+    if not cache:
+        return []
+    said = [f"{format_size(cache['hit_bytes'])} from it, {format_size(cache['missed_bytes'])} past it"]
+    if "used_bytes" in cache:
+        said.append(f"{format_size(cache['used_bytes'])} of {format_size(cache['limit_bytes'])} in use")
+    if cache["unfilled_bytes"]:
+        said.append(f"{format_size(cache['unfilled_bytes'])} not kept")
+    if cache["damaged"] or cache["disk_errors"]:
+        said.append(f"{cache['damaged']} damaged blocks, {cache['disk_errors']} errors of the disk")
+    return [("cache", f"{cache['directory']}: {', '.join(said)}")]
 
 
 def _writing(writer: Mapping[str, Any], requests: Mapping[str, Any]) -> list[tuple[str, str]]:

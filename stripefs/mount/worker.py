@@ -14,7 +14,7 @@ from stripefs.mount import harness
 from stripefs.mount.served import ServedTree
 from stripefs.mount.service import Request
 from stripefs.read import Reader
-from stripefs.settings import Settings, redact
+from stripefs.settings import Settings, default_budget, redact
 from stripefs.store.allocator import tune_allocator
 from stripefs.store.base import Kind, Store
 from stripefs.store.url import open_store, opener
@@ -22,6 +22,7 @@ from stripefs.store.wrappers.striped import StripedStore
 from stripefs.tree import State, Tree
 
 if TYPE_CHECKING:
+    from stripefs.cache.cache import Cache
     from stripefs.mount.writing import Writing
 
 __all__ = ["StoreBackend"]
@@ -44,6 +45,7 @@ class StoreBackend:
         self._writer = str(start.kept.get("writer") or secrets.token_hex(8))
         self._writing: Writing | None = None
         self._store: StripedStore
+        self._cache: Cache | None = None
         self._reader: Reader
         self._tree: Tree
 
@@ -59,13 +61,18 @@ class StoreBackend:
         tune_allocator()
         store = await (self._check_source() if self._start.first else self._open_store())
         self._store = StripedStore(store, self._settings.write.trust_pool, opener(self._settings.store))
+        if self._settings.cache.directory:
+            from stripefs.cache.cache import Cache, queue_for  # what caches nothing starts without it
+
+            queue = queue_for(self._settings.read.memory or default_budget())
+            self._cache = Cache(self._settings.cache, self._settings.mount.mountpoint, queue)
         if self._settings.mount.rw:
             from stripefs.mount.writing import Writing  # what only reads starts without all that
 
             self._writing = Writing(self._store, self._settings, self._writer)
 
     async def run(self, *, task_status: trio.TaskStatus[ServedTree]) -> None:
-        self._reader = Reader(self._store, self._settings.read)
+        self._reader = Reader(self._read_from(), self._settings.read)
         state = State(self._start.journal)
         state.replay(self._start.journal.load())
         async with trio.open_nursery() as nursery:
@@ -83,11 +90,13 @@ class StoreBackend:
             "tree": self._tree.snapshot(),
             "reader": self._reader.snapshot(),
             "store": self._store.describe(),
+            **({"cache": self._cache.snapshot()} if self._cache is not None else {}),
             **({"writer": self._writing.status()} if self._writing is not None else {}),
-            # What `probe` needs to reach the source the same way; the URL without secrets.
+            # What `probe` and `warm` need to reach the source the same way; the URL without secrets.
             "settings": {
                 "store": settings.store._asdict() | {"url": self._store.url},
                 "read": settings.read._asdict(),
+                "cache": settings.cache._asdict(),
             },
         }
 
@@ -98,6 +107,15 @@ class StoreBackend:
 
     def close(self) -> None:
         self._store.close()
+        if self._cache is not None:
+            self._cache.close()
+
+    def _read_from(self) -> Store:
+        if self._cache is None:
+            return self._store
+        from stripefs.cache.store import CachedStore
+
+        return CachedStore(self._store, self._cache)
 
     async def _open_store(self) -> Store:
         """Connect; wait for a store that is away, because callers already wait for this worker."""

@@ -4,10 +4,22 @@ from __future__ import annotations
 
 import ctypes
 
-__all__ = ["bound_allocator", "give_back", "new_bytes", "tune_allocator", "uninitialised"]
+__all__ = [
+    "PAGE",
+    "address_of",
+    "aligned",
+    "bound_allocator",
+    "give_back",
+    "new_bytes",
+    "tune_allocator",
+    "uninitialised",
+]
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -2, -3, -8  # malloc.h
 _MIB = 1 << 20
+
+PAGE = 4096
+"""What O_DIRECT wants memory, offsets and lengths to be multiples of, on every disk that we know of."""
 
 _new_bytearray = ctypes.pythonapi.PyByteArray_FromStringAndSize
 _new_bytearray.restype = ctypes.py_object
@@ -73,3 +85,15 @@ def new_bytes(size: int) -> tuple[bytes, memoryview]:
     place = (ctypes.c_char * size).from_address(_place_of_bytes(made))
     place.owner = made  # type: ignore[attr-defined]  # so that the bytes live as long as the view
     return made, memoryview(place).cast("B")
+
+
+def aligned(size: int) -> memoryview:
+    """`size` bytes of uninitialised memory that begins where a page does, for O_DIRECT."""
+    buffer = uninitialised(size + PAGE)
+    begin = -address_of(buffer) % PAGE
+    return memoryview(buffer)[begin : begin + size]
+
+
+def address_of(buffer: bytearray | memoryview) -> int:
+    """Where the bytes of this writable buffer begin."""
+    return ctypes.addressof(ctypes.c_char.from_buffer(buffer))

@@ -71,6 +71,20 @@ STATUS: dict[str, Any] = {
              "reason": "no byte moved"},
         ],
     },
+    "cache": {
+        "directory": "/secret/folder",
+        "used_bytes": 11,
+        "limit_bytes": 12,
+        "hit_bytes": 150,
+        "missed_bytes": 50,
+        "filled_bytes": 13,
+        "unfilled_bytes": 14,
+        "bypassed_bytes": 15,
+        "evicted_bytes": 16,
+        "damaged": 17,
+        "disk_errors": 18,
+        "waits": 19,
+    },
 }  # fmt: skip
 
 
@@ -88,7 +102,8 @@ def test_every_metric_is_on_the_page_and_means_what_the_status_says() -> None:
     assert samples["stripefs_build_info", (("version", "1.2.3"),)] == 1
     assert samples["stripefs_start_time_seconds", ()] == 1_700_000_000.5
     assert samples["stripefs_served_bytes_total", ()] == float((1 << 60) + 1)
-    assert samples["stripefs_read_bytes_total", (("source", "store"),)] == 200
+    assert samples["stripefs_read_bytes_total", (("source", "store"),)] == 50
+    assert samples["stripefs_read_bytes_total", (("source", "cache"),)] == 150
     assert samples["stripefs_store_errors_total", (("error", "HostFailed"),)] == 2
     assert samples["stripefs_host_read_bytes_total", (("host", "10.0.0.2:9866"),)] == 20
     assert samples["stripefs_host_avoided", (("host", "10.0.0.1:9866"),)] == 0
@@ -120,6 +135,8 @@ def test_what_a_status_lacks_is_left_out() -> None:
     assert {"stripefs_reads_total", "stripefs_worker_restarts_total", "stripefs_host_in_flight"} <= names
     assert names.isdisjoint({"stripefs_open_files", "stripefs_memory_used_bytes", "stripefs_store_errors_total"})
     assert {name for name, _ in parsed(render({"version": "1"}))} == {"stripefs_build_info"}
+    without = {key: value for key, value in STATUS.items() if key != "cache"}
+    assert parsed(render(without))["stripefs_read_bytes_total", (("source", "store"),)] == 200
 
 
 def test_a_mount_that_is_only_read_tells_nothing_of_writing() -> None:

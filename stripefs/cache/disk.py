@@ -1,0 +1,103 @@
+"""The disk as something that may be full, slow or broken: then it is left alone for a while, which costs speed only."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Iterator
+
+from stripefs.cache.figures import Figures
+from stripefs.cache.pace import Pace
+from stripefs.errors import Abandoned, StoreError
+from stripefs.troubles import Backoff, Seldom
+
+__all__ = ["Disk"]
+
+_log = logging.getLogger(__name__)
+
+
+class Disk:
+    """The disk that holds `folder`. Reading and writing are left alone each for its own failures."""
+
+    def __init__(self, folder: str, figures: Figures) -> None:
+        self.folder = folder
+        self.warn = Seldom(_log)
+        self._figures = figures
+        self._lock = threading.Lock()
+        self._pace = Pace()
+        self._reading = Backoff()
+        self._writing = Backoff()
+
+    def readable(self, remembered: float) -> bool:
+        """Whether to look for what is cached of a file that came from the store at `remembered` bytes a second."""
+        with self._lock:
+            now = time.monotonic()
+            if self._reading.paused(now):
+                return False
+            slow = self._pace.bypass(now, remembered)
+        if slow:
+            self.warn("slow", "%s reads slower than the store; it is left alone for a minute", self.folder)
+        return not slow
+
+    def writable(self) -> bool:
+        with self._lock:
+            return not self._writing.paused(time.monotonic())
+
+    def worked(self) -> None:
+        """It took something."""
+        with self._lock:
+            self._writing.worked()
+
+    @contextlib.contextmanager
+    def reading(self, size: int) -> Iterator[None]:
+        """Around a read of `size` bytes from the cache. Raises what happens inside."""
+        with self._lock:
+            self._pace.disk.began(time.monotonic())
+        done = 0
+        try:
+            yield
+            done = size
+        finally:
+            with self._lock:
+                self._pace.disk.ended(time.monotonic(), done)
+
+    @contextlib.contextmanager
+    def fetching(self, size: int) -> Iterator[None]:
+        """Around a read of `size` bytes from the store. Raises what happens inside."""
+        with self._lock:
+            self._pace.store.began(time.monotonic())
+        done = 0
+        try:
+            yield
+            done = size
+        finally:
+            with self._lock:
+                self._pace.store.ended(time.monotonic(), done)
+
+    def store_rate(self) -> float:
+        """Bytes a second at which the store answers lately; 0 where that is not known."""
+        with self._lock:
+            return self._pace.store.rate or 0.0
+
+    @contextlib.contextmanager
+    def tolerant(self, what: str, *, writing: bool) -> Iterator[None]:
+        """An OSError inside ends this and is a failure of the disk in `what`; so is a segment that was closed."""
+        try:
+            yield
+        except FileNotFoundError:
+            pass  # evicted, or removed by somebody
+        except Abandoned:
+            raise
+        except StoreError:
+            pass  # a segment that was closed in between
+        except OSError as error:
+            self._failed(what, error, writing)
+
+    def _failed(self, what: str, error: OSError, writing: bool) -> None:
+        self._figures.add("disk_errors")
+        now = time.monotonic()
+        with self._lock:
+            (self._writing if writing else self._reading).failed(now)
+        self.warn("writing" if writing else "reading", "%s in %s: %s", what, self.folder, error.strerror or error)

@@ -1,0 +1,128 @@
+"""A handle that looks into the cache first, and lets the cache have what it fetches."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+
+from stripefs.cache.grid import BLOCK, SEGMENT, inside, length_of, over, runs
+from stripefs.cache.version import Hold, Version
+from stripefs.errors import HostFailed
+from stripefs.store.base import Block, Buffer, Handle, Watch
+from stripefs.store.ranges import check_range
+from stripefs.store.wrappers.base import WrappedHandle
+
+__all__ = ["CACHE", "CachedHandle"]
+
+CACHE = "local cache"
+"""The host of bytes that are cached, for whoever plans reads; no data host has a name with a blank in it."""
+
+
+class CachedHandle(WrappedHandle):
+    """`inner` of the version that `version` is."""
+
+    def __init__(self, inner: Handle, version: Version) -> None:
+        super().__init__(inner)
+        self._version = version
+        self._cache = version.cache
+        self._doubted = False
+        """Whether something was not here that should have been: then the store is asked where things lie."""
+
+    def absent(self) -> list[tuple[int, int]]:
+        """(offset, length) of each run of bytes that is not here, in order."""
+        blocks = over(0, self.status.length)
+        missing = [run for run, cached in runs(blocks, self._version.here(blocks)) if not cached]
+        return [(run.start * BLOCK, length_of(run, self.status.length)) for run in missing]
+
+    # -- where bytes lie -----------------------------------------------------------------------------------------
+
+    def locate(self, offset: int, length: int) -> Sequence[Block]:
+        """The inner handle's blocks, cut at the grid where that is needed to put the cache in front of their hosts.
+
+        What is wholly cached is not asked for: it may lie at hosts that do not answer now.
+        """
+        end = min(offset + length, self.status.length)
+        if length <= 0 or offset >= end:
+            return ()
+        first = offset // SEGMENT * SEGMENT
+        stop = min(-(-end // SEGMENT) * SEGMENT, self.status.length)
+        if not self._doubted and all(self._version.here(over(first, stop - first))):
+            return [Block(at, min(SEGMENT, stop - at), (CACHE,)) for at in range(first, stop, SEGMENT)]
+        return [piece for block in self.inner.locate(offset, length) for piece in self._cut(block)]
+
+    def placed(self, offset: int, length: int) -> Sequence[Block]:
+        return self.inner.placed(offset, length)
+
+    def _cut(self, block: Block) -> list[Block]:
+        """Chunks are counted from where blocks begin, so a block is cut at its first grid line in any case: else the
+        chunks of one that is cut, and of the same one that is not, would be different ones."""
+        end = block.offset + block.length
+        grid = min(end, -(-block.offset // BLOCK) * BLOCK)
+        pieces = []
+        for begin, stop in ((block.offset, grid), (grid, end)):
+            blocks = over(begin, stop - begin)
+            for run, cached in runs(blocks, self._version.here(blocks)):
+                first, last = max(run.start * BLOCK, begin), min(run.stop * BLOCK, stop)
+                pieces.append(Block(first, last - first, (CACHE, *block.hosts) if cached else block.hosts))
+        return pieces
+
+    # -- bytes ---------------------------------------------------------------------------------------------------
+
+    def read(self, offset: int, length: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
+        return self.read_on(offset, length, 0, host=host, watch=watch)
+
+    def read_on(self, offset: int, length: int, ahead: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
+        check_range(self.status, offset, length)
+        if not length:
+            return self.inner.read(offset, 0, host="" if host == CACHE else host, watch=watch)
+        far = "" if host == CACHE else host
+        if not self._version.readable:
+            self._cache.figures.add("bypassed_bytes", length)
+            if host == CACHE:
+                raise HostFailed("the cache's disk fails, or is slower than the store", host=CACHE)
+            return self.inner.read_on(offset, length, ahead, host=far, watch=watch)
+        blocks = over(offset, length)
+        parts: list[Buffer] = []
+        for run, cached in runs(blocks, self._version.here(blocks)):
+            begin = max(offset, run.start * BLOCK)
+            size = min(offset + length, run.stop * BLOCK) - begin
+            self._doubted |= not cached and host == CACHE
+            part = self._near(begin, size, watch) if cached else None
+            parts.append(part if part is not None else self._far(begin, size, ahead, far, watch))
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def _near(self, offset: int, length: int, watch: Watch | None) -> Buffer | None:
+        data = self._version.read(offset, length)
+        if data is None:
+            self._doubted = True
+        elif watch is not None:
+            watch.progress(length)
+        return data
+
+    def _far(self, offset: int, length: int, ahead: int, host: str, watch: Watch | None) -> Buffer:
+        """From the store, and into the cache; or from the cache after all, when another process fetched it just now."""
+        blocks = inside(offset, length, self.status.length)
+        hold = self._version.hold(blocks, watch)
+        with contextlib.ExitStack() as undo:
+            if hold is not None:
+                undo.callback(hold.close)
+            # Look again: whoever held the lock before has filled them, if only just.
+            if all(self._version.here(over(offset, length))):
+                data: Buffer | None = self._near(offset, length, watch)
+                if data is not None:
+                    return data
+            with self._cache.disk.fetching(length):
+                data = self.inner.read_on(offset, length, ahead, host=host, watch=watch)
+            self._cache.figures.add("missed_bytes", length)
+            if hold is not None and self._keep(offset, blocks, data, hold):
+                undo.pop_all()
+        return data
+
+    def _keep(self, offset: int, blocks: range, data: Buffer, hold: Hold) -> bool:
+        begin = blocks.start * BLOCK - offset
+        end = min(blocks.stop * BLOCK, self.status.length) - offset
+        return self._version.keep(blocks, memoryview(data)[begin:end], hold)
+
+    def close(self) -> None:
+        self._version.remember(self._cache.disk.store_rate())
+        super().close()

@@ -1,0 +1,79 @@
+"""Whether the cache is worth asking: not while its disk reads slower than the bytes came from the store. Pure.
+
+Rates are bytes by the time in which anything was under way, however many reads that were: what matters to a loader is
+how fast all of it comes. Times are in seconds of any clock that does not jump, rates in bytes a second.
+"""
+
+from __future__ import annotations
+
+__all__ = ["BYPASS", "Busy", "Pace"]
+
+LEAST_BUSY = 0.25
+"""Seconds of reading after which a rate means something: 5 ms a seek no longer count then."""
+
+LEAST_BYTES = 8 << 20
+"""And bytes: a few small reads say how long a seek takes, not how fast the disk is."""
+
+FORGETS = 4.0
+"""Seconds of being busy after which what was before counts half."""
+
+SLOWER = 0.9
+"""Of the store's rate: what is nearly as fast spares the store and the network."""
+
+BYPASS = 60.0
+"""Seconds for which a disk that was too slow is left alone; then it may show that it has become faster."""
+
+
+class Busy:
+    """A rate over the time in which something was under way."""
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.bytes = 0
+        self._under_way = 0
+        self._since = 0.0
+
+    def began(self, now: float) -> None:
+        if not self._under_way:
+            self._since = now
+        self._under_way += 1
+
+    def ended(self, now: float, count: int) -> None:
+        """One read is over that brought `count` bytes."""
+        self._under_way -= 1
+        self.seconds += now - self._since
+        self._since = now
+        self.bytes += count
+        if self.seconds > FORGETS:
+            self.seconds /= 2
+            self.bytes //= 2
+
+    def forget(self) -> None:
+        self.seconds, self.bytes = 0.0, 0
+
+    @property
+    def rate(self) -> float | None:
+        """None as long as too little was read to tell."""
+        if self.seconds < LEAST_BUSY or self.bytes < LEAST_BYTES:
+            return None
+        return self.bytes / self.seconds
+
+
+class Pace:
+    """Compares the disk with the store."""
+
+    def __init__(self) -> None:
+        self.disk = Busy()
+        self.store = Busy()
+        self._until = 0.0
+
+    def bypass(self, now: float, remembered: float = 0.0) -> bool:
+        """Whether to leave the disk alone. remembered: the rate at which the file came from the store when it did."""
+        if now < self._until:
+            return True
+        disk, store = self.disk.rate, self.store.rate or remembered
+        if disk is None or disk >= SLOWER * store:
+            return False
+        self.disk.forget()
+        self._until = now + BYPASS
+        return True

@@ -1,0 +1,172 @@
+"""Where what lies in a cache folder, and the names there. Blocking; raises OSError unless said otherwise.
+
+    ROOT/stripefs-1/usage                     bytes in use, and the lock on it (`stripefs.cache.room`)
+    ROOT/stripefs-1/versions/KK/KEY/NNNNNN    segment NNNNNN of the version KEY, in hexadecimal digits
+    ROOT/stripefs-1/versions/KK/KEY/about     what the version is, JSON: for people, and for what is kept
+    ROOT/stripefs-1/versions/KK/KEY/pin       whatever happens, the version stays
+
+The file system is the index: nothing else says what is here, so nothing else can be wrong about it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import secrets
+import stat
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from stripefs.cache.keep import Kept, Piece
+from stripefs.errors import ConfigError
+
+__all__ = ["Place"]
+
+FOLDER = "stripefs-1"
+"""The format's version is in the name, so that tools of two versions share a folder without meeting."""
+
+_KEY = re.compile(r"[0-9a-f]{32}")
+_SEGMENT = re.compile(r"[0-9a-f]{6,16}")
+_LONGEST = 64 << 10
+"""Bytes of an `about` that is believed."""
+
+
+class Place:
+    """`directory` is what the user named. Nothing is made before it is needed."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+        self.root = os.path.join(directory, FOLDER)
+
+    def check(self) -> None:
+        """Raises ConfigError where the folder is somebody else's, who could put files of their own into it."""
+        try:
+            found = os.lstat(self.root)
+        except OSError:
+            return
+        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+            raise ConfigError(
+                f"--cache: {self.root} belongs to somebody else, or others may write there",
+                hint="name a directory of your own",
+            )
+
+    # -- names ---------------------------------------------------------------------------------------------------
+
+    def folder(self, key: bytes) -> str:
+        name = key.hex()
+        return os.path.join(self.root, "versions", name[:2], name)
+
+    def segment(self, key: bytes, number: int) -> str:
+        return os.path.join(self.folder(key), f"{number:06x}")
+
+    @property
+    def usage(self) -> str:
+        return os.path.join(self.root, "usage")
+
+    def open_usage(self) -> int:
+        """A descriptor of `usage`, which is made where it is missing. The caller closes it."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            return os.open(self.usage, flags, 0o600)
+        except FileNotFoundError:
+            os.makedirs(self.root, 0o700, exist_ok=True)
+            return os.open(self.usage, flags, 0o600)
+
+    # -- what is here --------------------------------------------------------------------------------------------
+
+    def versions(self) -> Iterator[bytes]:
+        """The keys of those of which there is a folder."""
+        top = os.path.join(self.root, "versions")
+        for first in _names(top):
+            for name in _names(os.path.join(top, first)):
+                if _KEY.fullmatch(name):
+                    yield bytes.fromhex(name)
+
+    def pieces(self, keys: Iterable[bytes] | None = None) -> Iterator[Piece]:
+        """The segments of these versions, of all unless given. What vanishes meanwhile is left out."""
+        for key in self.versions() if keys is None else keys:
+            with contextlib.suppress(FileNotFoundError), os.scandir(self.folder(key)) as entries:
+                for entry in entries:
+                    if _SEGMENT.fullmatch(entry.name):
+                        with contextlib.suppress(FileNotFoundError):
+                            found = entry.stat(follow_symlinks=False)
+                            yield Piece(key, int(entry.name, 16), found.st_blocks * 512, found.st_mtime)
+
+    def about(self, key: bytes) -> dict[str, Any]:
+        """What is written about a version; nothing where that is missing or damaged. Raises nothing."""
+        try:
+            with open(os.path.join(self.folder(key), "about"), "rb") as file:
+                found = json.loads(file.read(_LONGEST))
+        except (OSError, ValueError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+    def describe(self, key: bytes, about: dict[str, Any]) -> None:
+        """Write that, whole or not at all."""
+        folder = self.folder(key)
+        draft = os.path.join(folder, f".about-{secrets.token_hex(8)}")
+        os.makedirs(folder, 0o700, exist_ok=True)
+        try:
+            with open(draft, "xb") as file:
+                file.write(json.dumps(about).encode())
+            os.rename(draft, os.path.join(folder, "about"))
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(draft)
+            raise
+
+    def pinned(self, key: bytes) -> bool:
+        return os.path.lexists(os.path.join(self.folder(key), "pin"))
+
+    def kept(self, keys: Iterable[bytes]) -> dict[bytes, Kept]:
+        """Why each of these versions may stay. Raises nothing."""
+        return {key: _kept(self.pinned(key), self.about(key)) for key in keys}
+
+    # -- changes -------------------------------------------------------------------------------------------------
+
+    def pin(self, key: bytes) -> None:
+        os.makedirs(self.folder(key), 0o700, exist_ok=True)
+        os.close(os.open(os.path.join(self.folder(key), "pin"), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+    def unpin(self, key: bytes) -> bool:
+        """Whether it was pinned."""
+        try:
+            os.unlink(os.path.join(self.folder(key), "pin"))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def remove(self, piece: Piece) -> int:
+        """Remove a segment, and the version's folder with the last; the bytes that it took."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self.segment(piece.key, piece.number))
+        self.tidy(piece.key)
+        return piece.size
+
+    def tidy(self, key: bytes) -> None:
+        """Remove the folder of a version of which nothing is here and which is not pinned. Raises nothing."""
+        folder = self.folder(key)
+        with contextlib.suppress(OSError):
+            names = os.listdir(folder)
+            if all(name == "about" or name.startswith(".about-") for name in names):
+                for name in names:
+                    os.unlink(os.path.join(folder, name))
+                os.rmdir(folder)
+                os.rmdir(os.path.dirname(folder))
+
+
+def _kept(pinned: bool, about: dict[str, Any]) -> Kept:
+    def of(name: str, kind: type) -> Any:
+        value = about.get(name)
+        return value if isinstance(value, kind) else kind()
+
+    return Kept(pinned, of("source", str), of("checkpoint", str), of("keep", int), of("mtime_ns", int))
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))
+    except (FileNotFoundError, NotADirectoryError):
+        return []

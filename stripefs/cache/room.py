@@ -1,0 +1,180 @@
+"""How much room the cache takes, over all processes of this host that use it, and how room is made. Blocking.
+
+`usage` holds the bytes in use, a little-endian number of 8 bytes, and is what processes lock (flock) to change it. It
+is a running count: what a killed process had taken and not written stays counted until the next time room is made, when
+everything is counted anew. Room is made by removing whole segments (`stripefs.cache.keep` says which); those who have
+one open go on reading it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import struct
+import threading
+import time
+from collections.abc import Collection, Iterator
+
+from stripefs.cache.keep import victims
+from stripefs.cache.place import Place
+
+__all__ = ["Room", "default_limit", "free_to_keep"]
+
+_NUMBER = struct.Struct("<Q")
+
+FULL_PAUSE = 10.0
+"""Seconds after which room is looked for again when nothing could go."""
+
+SLACK, MOST_SLACK = 32, 4 << 30
+"""One part in so many of the limit is freed beyond what is needed, and so many bytes at most: so that not every block
+looks through everything."""
+
+
+def free_to_keep(total: int) -> int:
+    """Bytes of a file system of `total` bytes that the cache leaves free whatever its limit: 2 %, at least 1 GiB,
+    but never more than a quarter (of a small disk made for it)."""
+    return min(max(1 << 30, total // 50), total // 4)
+
+
+def default_limit(total: int) -> int:
+    """The limit that nobody set: a tenth of the file system."""
+    return total // 10
+
+
+LEASE, LEASES = 64 << 20, 256
+"""Bytes that a process takes at once beyond what it needs now, at most, and at most this part of the limit: so that not
+every block asks for the lock, which in a busy process takes as long as to write it."""
+
+
+class Room:
+    """`limit` in bytes; 0 for a tenth of the file system. Safe to use from many threads and processes."""
+
+    def __init__(self, place: Place, limit: int) -> None:
+        self._place = place
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._lease = 0
+        self._full_until = 0.0
+        self.evicted = 0
+        """Bytes of segments that this process has removed to make room."""
+
+    def limit(self) -> int:
+        """Raises OSError."""
+        if self._limit:
+            return self._limit
+        found = self._file_system()
+        return default_limit(found.f_blocks * found.f_frsize)
+
+    def used(self) -> int:
+        """Bytes in use when somebody counted last; waits for nobody. Raises OSError."""
+        with contextlib.suppress(FileNotFoundError), open(self._place.usage, "rb") as file:
+            found = file.read(_NUMBER.size)
+            if len(found) == _NUMBER.size:
+                return max(0, int(_NUMBER.unpack(found)[0]) - self._lease)
+        return 0
+
+    def take(self, size: int, key: bytes) -> bool:
+        """Have `size` more bytes for the version `key`, making room where there is none. Raises OSError."""
+        with self._lock:
+            if self._lease < size:
+                for wanted in (size + min(LEASE, self.limit() // LEASES), size):
+                    if self._take(wanted, key):
+                        self._lease += wanted
+                        break
+                else:
+                    return False
+            self._lease -= size
+            return True
+
+    def _take(self, size: int, key: bytes) -> bool:
+        with self._alone() as usage:
+            used = self._read(usage)
+            fits = self._missing(used, size) <= 0
+            if not fits and time.monotonic() >= self._full_until:
+                used = self._make_room(size, key)
+                fits = self._missing(used, size) <= 0
+                if not fits:
+                    self._full_until = time.monotonic() + FULL_PAUSE
+            self._write(usage, used + size * fits)
+            return fits
+
+    def give(self, size: int) -> None:
+        """What was taken was not written."""
+        with self._lock:
+            self._lease += size
+
+    def settle(self) -> None:
+        """Let others have what was leased and not used. Raises OSError."""
+        with self._lock:
+            lease, self._lease = self._lease, 0
+            if lease:
+                with self._alone() as usage:
+                    self._write(usage, max(0, self._read(usage) - lease))
+
+    def recount(self) -> int:
+        """Bytes in use, looked at. Raises OSError."""
+        with self._alone() as usage:
+            used = sum(piece.size for piece in self._place.pieces())
+            self._write(usage, used)
+            return used
+
+    def remove(self, keys: Collection[bytes]) -> int:
+        """Remove these versions, whatever keeps them; the bytes that they took. Raises OSError."""
+        with self._alone() as usage:
+            pieces = list(self._place.pieces(keys))
+            for key in keys:
+                self._place.unpin(key)
+                self._place.tidy(key)
+            freed = sum(self._place.remove(piece) for piece in pieces)
+            self._write(usage, sum(piece.size for piece in self._place.pieces()))
+            return freed
+
+    def _missing(self, used: int, size: int) -> int:
+        """How many bytes must go before `size` more may come; none where it is not positive."""
+        found = self._file_system()
+        over = used + size - self.limit()
+        short = size + free_to_keep(found.f_blocks * found.f_frsize) - found.f_bavail * found.f_frsize
+        return max(over, short)
+
+    def _make_room(self, size: int, key: bytes) -> int:
+        """Remove what may go; the bytes that are in use afterwards, counted anew."""
+        pieces = list(self._place.pieces())
+        used = sum(piece.size for piece in pieces)
+        missing = self._missing(used, size)
+        if missing > 0:
+            kept = self._place.kept({piece.key for piece in pieces} | {key})
+            wanted = missing + min(self.limit() // SLACK, MOST_SLACK)
+            for piece in victims(pieces, kept, wanted, missing, key, time.time()):
+                used -= self._place.remove(piece)
+                self.evicted += piece.size
+        return used
+
+    def _file_system(self) -> os.statvfs_result:
+        """Of the folder, or of where it will be."""
+        folder = self._place.root
+        while True:
+            try:
+                return os.statvfs(folder)
+            except FileNotFoundError:
+                folder = os.path.dirname(folder)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[int]:
+        descriptor = self._place.open_usage()
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
+    def _read(self, usage: int) -> int:
+        found = os.pread(usage, _NUMBER.size, 0)
+        if len(found) == _NUMBER.size:
+            return int(_NUMBER.unpack(found)[0])
+        return sum(piece.size for piece in self._place.pieces())
+
+    def _write(self, usage: int, used: int) -> None:
+        if os.pwrite(usage, _NUMBER.pack(used), 0) != _NUMBER.size:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

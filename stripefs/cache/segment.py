@@ -1,0 +1,231 @@
+"""One segment: a file of up to 64 blocks with their check values. Blocking, for threads; what touches the disk raises
+OSError.
+
+Data goes around the page cache (O_DIRECT), since what a mount reads is cached under its own file already; where the
+file system refuses that, pages are dropped once they were used. The table goes through it: a few bytes that everybody
+looks at. Nothing is mapped, because a mapped file that somebody cuts short kills the process.
+
+A block is written before its slot says so. What a crash tore between the two does not fit its check value; then the
+slot is cleared and the block is one that is not here. A segment that was evicted goes on working for those who have it
+open, who notice (`alive`) when they miss something.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from stripefs import oslocks
+from stripefs.cache.grid import BLOCK, PER_SEGMENT
+from stripefs.cache.table import (
+    DATA_AT,
+    EMPTY,
+    FILE_LENGTH,
+    HEADER,
+    SLOT,
+    SLOTS_AT,
+    TABLE,
+    check_value,
+    header,
+)
+from stripefs.store.allocator import PAGE
+from stripefs.store.base import Buffer
+from stripefs.store.ranges import InUse
+
+__all__ = ["Damaged", "Segment"]
+
+TOUCH_EVERY = 60.0
+"""Seconds by which the time of last use may be off: else every read would write."""
+
+_LOCKS_AT = 1 << 40
+"""Where the locks of blocks lie: far past the data."""
+
+_TRIES = 3
+"""Times that folders are made, which others may remove at any moment because they are empty."""
+
+_WRITE_OUT = 1 | 2 | 4  # SYNC_FILE_RANGE_WAIT_BEFORE, _WRITE and _WAIT_AFTER of linux/fs.h
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.sync_file_range.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
+
+
+class Damaged(Exception):
+    """The file is not the segment that it should be."""
+
+
+class Segment:
+    """Segment `number` of the version `key`, of `length` bytes in all, at `path`. Blocks are numbered from the file's
+    start.
+
+    With `make` the file and the folders above it are made where they are missing. Raises OSError, FileNotFoundError
+    where there is none, Damaged.
+    """
+
+    def __init__(self, path: str, key: bytes, number: int, length: int, *, make: bool = False) -> None:
+        self.path = path
+        self._header = header(key, number, length)
+        self._key = key
+        self._touched = self.used = time.monotonic()
+        with contextlib.ExitStack() as undo:
+            self._descriptor, self.writable = _open(path, make)
+            undo.callback(os.close, self._descriptor)
+            self._check_header(make)
+            self._data = _direct(self._descriptor, self.writable)
+            self._release = undo.pop_all()
+        self.direct = self._data >= 0
+        """Whether data goes around the page cache."""
+        if self.direct:
+            self._release.callback(os.close, self._data)
+        self._in_use = InUse(path, self._release.close)
+
+    def slots(self, blocks: range) -> bytes:
+        """The slots of these blocks; empty ones, too, for what lies past the end of a file that was cut."""
+        first = blocks.start % PER_SEGMENT
+        with self._in_use.reading():
+            found = os.pread(self._descriptor, SLOT * len(blocks), SLOTS_AT + SLOT * first)
+        return found.ljust(SLOT * len(blocks), b"\0")
+
+    def read(self, blocks: range, into: memoryview) -> None:
+        """Fill `into`, which begins where a page does, with the bytes of `blocks`; it may end before the last does."""
+        at = _place(blocks)
+        with self._in_use.reading():
+            done = 0
+            while done < len(into):
+                try:
+                    count = os.preadv(self._data if self.direct else self._descriptor, [into[done:]], at + done)
+                except OSError as error:
+                    self._may_go_on(error)
+                    continue
+                if not count:
+                    raise OSError(errno.EIO, "the file was cut short")
+                done += count
+            if not self.direct:
+                os.posix_fadvise(self._descriptor, at, len(into), os.POSIX_FADV_DONTNEED)
+
+    def write(self, blocks: range, data: memoryview) -> None:
+        """Write the bytes of `blocks` and then their slots. `data` begins where a page does and is padded to one."""
+        at = _place(blocks)
+        with self._in_use.reading():
+            done = 0
+            while done < len(data):
+                try:
+                    done += os.pwrite(self._data if self.direct else self._descriptor, data[done:], at + done)
+                except OSError as error:
+                    self._may_go_on(error)
+            if not self.direct:
+                _write_out(self._descriptor, at, len(data))
+
+    def settle(self, blocks: range, slots: bytes) -> None:
+        """Say that these blocks, which were written, are here."""
+        with self._in_use.reading():
+            os.pwrite(self._descriptor, slots, SLOTS_AT + SLOT * (blocks.start % PER_SEGMENT))
+
+    def clear(self, block: int, slot: bytes) -> bool:
+        """Say that this block is not here, unless its slot is another one by now; whether that was so."""
+        one = range(block, block + 1)
+        if self.slots(one) != slot:
+            return False
+        if self.writable:
+            self.settle(one, EMPTY)
+        return True
+
+    def fits(self, block: int, slot: bytes, data: Buffer) -> bool:
+        return check_value(self._key, block, data) == slot
+
+    def touch(self, now: float) -> None:
+        """It was used; `now` by the monotonic clock."""
+        self.used = now
+        if now - self._touched >= TOUCH_EVERY and self.writable:
+            self._touched = now
+            with self._in_use.reading():
+                os.utime(self._descriptor)
+
+    def alive(self) -> bool:
+        """Whether it still has its name."""
+        with self._in_use.reading():
+            return os.fstat(self._descriptor).st_nlink > 0
+
+    def lock(self, blocks: range) -> bool:
+        """Keep other processes from fetching these blocks, unless one does so now."""
+        with self._in_use.reading():
+            return oslocks.try_lock(self._descriptor, _LOCKS_AT + blocks.start, len(blocks))
+
+    def unlock(self, blocks: range) -> None:
+        """Take that back; while it is `held`, since others may have closed it."""
+        oslocks.unlock(self._descriptor, _LOCKS_AT + blocks.start, len(blocks))
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Keeps it open, and with that its locks, whoever closes it. Raises StoreError once it is closed."""
+        with self._in_use.reading():
+            yield
+
+    def close(self) -> None:
+        """After the last use of it. A second call does nothing."""
+        self._in_use.close()
+
+    def _check_header(self, make: bool) -> None:
+        found = os.pread(self._descriptor, TABLE, 0)
+        if found[:HEADER] == self._header:
+            return
+        if any(found):
+            raise Damaged(f"{self.path} is not the segment that its name says")
+        if not make or not self.writable:  # a crash, or another process, was between making and describing it
+            raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), self.path)
+        os.ftruncate(self._descriptor, FILE_LENGTH)
+        os.pwrite(self._descriptor, self._header, 0)
+
+    def _may_go_on(self, error: OSError) -> None:
+        """Some file systems take O_DIRECT at open and refuse it later."""
+        if error.errno != errno.EINVAL or not self.direct:
+            raise error
+        self.direct = False
+
+
+def _open(path: str, make: bool) -> tuple[int, bool]:
+    """A descriptor, and whether it can be written through."""
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        if make:
+            return _make(path, os.O_RDWR | os.O_CREAT | flags), True
+        return os.open(path, os.O_RDWR | flags), True
+    except OSError as error:
+        if make or error.errno not in (errno.EROFS, errno.EACCES):
+            raise
+    return os.open(path, os.O_RDONLY | flags), False
+
+
+def _direct(descriptor: int, writable: bool) -> int:
+    """The same file, opened to go around the page cache; -1 where that is refused."""
+    flags = (os.O_RDWR if writable else os.O_RDONLY) | os.O_DIRECT | os.O_CLOEXEC
+    try:
+        return os.open(f"/proc/self/fd/{descriptor}", flags)
+    except OSError:
+        return -1
+
+
+def _make(path: str, flags: int) -> int:
+    for _ in range(_TRIES):
+        with contextlib.suppress(FileNotFoundError):
+            return os.open(path, flags, 0o600)
+        with contextlib.suppress(FileNotFoundError):
+            os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+    return os.open(path, flags, 0o600)
+
+
+def _place(blocks: range) -> int:
+    return DATA_AT + BLOCK * (blocks.start % PER_SEGMENT)
+
+
+def _write_out(descriptor: int, at: int, length: int) -> None:
+    """Put this on disk now, and let go of the pages: what is cached is not held a second time."""
+    if _libc.sync_file_range(descriptor, at, length, _WRITE_OUT):
+        number = ctypes.get_errno()
+        if number not in (errno.ESPIPE, errno.EINVAL, errno.ENOSYS):  # not every file system has it
+            raise OSError(number, os.strerror(number))
+    os.posix_fadvise(descriptor, at, -(-length // PAGE) * PAGE, os.POSIX_FADV_DONTNEED)

@@ -1,0 +1,24 @@
+"""A source directory and a cache folder for each test; nothing of them is left on disk for long."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "source"
+    path.mkdir()
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Iterator[Path]:
+    path = tmp_path / "cache"
+    yield path
+    shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,50 @@
+"""With a cache in front a store does what a store does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from stripefs.cache import key
+from stripefs.cache import store as cache_store
+from stripefs.cache.cache import Cache
+from stripefs.settings import CacheSettings, StoreSettings
+from stripefs.store.url import open_store
+from tests.store.conformance import StoreConformance
+from tests.store.listing_conformance import ListingConformance
+from tests.store.material import Place
+from tests.store.places import LocalPopulate
+from tests.store.put_conformance import PutConformance
+from tests.store.write_conformance import WriteConformance
+
+
+def placed(factory: pytest.TempPathFactory, prefix: str, query: str) -> Iterator[Place]:
+    root, folder = factory.mktemp("source"), factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(cache_store, "LEAST", 1)  # files of this suite are small, and as new as can be
+        patch.setattr(key, "SETTLED", 0)
+        inner = open_store(StoreSettings(url=f"{prefix}file://{root}{query}"))
+        cache = Cache(CacheSettings(directory=str(folder), size=1 << 30))
+        store = cache_store.CachedStore(inner, cache)
+        yield Place(store, LocalPopulate(root))
+        store.close()
+        cache.close()
+
+
+class TestCachedLocal(WriteConformance, PutConformance, ListingConformance, StoreConformance):
+    time_step = 1
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def place(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+        yield from placed(tmp_path_factory, "", "")
+
+
+class TestCachedHosts(WriteConformance, PutConformance, ListingConformance, StoreConformance):
+    time_step = 1
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def place(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+        yield from placed(tmp_path_factory, "throttled+", "?rate=1GB/s&block-size=50000&replication=2&hosts=5")

@@ -1,0 +1,171 @@
+"""Several real processes with one cache folder: one fetch, whoever dies, however many they are."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stripefs import oslocks
+from stripefs.cache import version
+from stripefs.cache.segment import _LOCKS_AT
+from tests.cache.material import MIB, Cached, cached, write
+from tests.cache.reader_process import STORE
+from tests.waiting import PATIENCE, eventually
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@contextmanager
+def readers(count: int, source: Path, folder: Path, *paths: str, **job: Any) -> Iterator[list[subprocess.Popen[str]]]:
+    """So many processes that wait for a line before they read."""
+    settings = job.pop("settings", {})
+    started = []
+    try:
+        for seed in range(count):
+            told = {"source": str(source), "folder": str(folder), "paths": paths, "settings": settings, "seed": seed}
+            started.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "tests.cache.reader_process", json.dumps({**told, **job})],
+                    cwd=ROOT,
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        for process in started:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+        yield started
+    finally:
+        for process in started:
+            process.kill()
+        for process in started:
+            process.communicate()
+
+
+def go(process: subprocess.Popen[str]) -> None:
+    assert process.stdin is not None
+    process.stdin.write("\n")
+    process.stdin.flush()
+
+
+def answers(process: subprocess.Popen[str]) -> list[dict[str, Any]]:
+    output, _ = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0
+    return [json.loads(line) for line in output.splitlines()]
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_four_processes_fetch_each_byte_once(source: Path, folder: Path, shuffled: bool) -> None:
+    data = write(source / "a", 100 * MIB)
+    digest = hashlib.sha256(data).hexdigest()
+    with readers(4, source, folder, "/a", shuffled=shuffled) as processes:
+        for process in processes:
+            go(process)
+        found = [line for process in processes for line in answers(process)]
+    assert [line["sha256"] for line in found] == [digest] * 4
+    assert sum(line["fetched"] for line in found) <= 1.05 * len(data)
+
+
+@pytest.mark.slow
+def test_many_processes_at_once(source: Path, folder: Path) -> None:
+    names = [f"/file{number}" for number in range(4)]
+    digests = {
+        name: hashlib.sha256(write(source / name[1:], 10 * MIB, seed=number)).hexdigest()
+        for number, name in enumerate(names)
+    }
+    with readers(64, source, folder, *names, shuffled=True) as processes:
+        for process in processes:
+            go(process)
+        found = [line for process in processes for line in answers(process)]
+    assert all(line["sha256"] == digests[line["path"]] for line in found)
+    assert len(found) == 64 * 4
+    assert sum(line["fetched"] for line in found) <= 1.05 * 40 * MIB
+
+
+def test_processes_in_a_cache_too_small_for_what_they_read(source: Path, folder: Path) -> None:
+    """They push one another's segments out while they are in use."""
+    names = [f"/file{number}" for number in range(6)]
+    digests = {
+        name: hashlib.sha256(write(source / name[1:], 70 * MIB, seed=number)).hexdigest()
+        for number, name in enumerate(names)
+    }
+    with readers(3, source, folder, *names, shuffled=True, settings={"size": 150 * MIB}) as processes:
+        for process in processes:
+            go(process)
+        found = [line for process in processes for line in answers(process)]
+    assert all(line["sha256"] == digests[line["path"]] for line in found)
+    with cached(source, folder, size=150 * MIB) as one:
+        assert one.store.cache.room.recount() <= 150 * MIB + 3 * 8192
+
+
+def test_who_dies_while_it_fills_leaves_nothing_wrong_and_no_lock(source: Path, folder: Path) -> None:
+    write(source / "a", 64 * MIB)
+    data = {"/a": (source / "a").read_bytes()}
+    draw = random.Random(5)
+    for _ in range(6):
+        with readers(2, source, folder, "/a", shuffled=True) as processes:
+            for process in processes:
+                go(process)
+            time.sleep(draw.uniform(0.01, 0.3))
+            for process in processes:
+                process.send_signal(signal.SIGKILL)
+    with cached(source, folder, *STORE) as one:
+        assert one.read(b"/a") == data["/a"]
+        assert one.store.cache.figures["waits"] == 0
+        assert one.fetched(b"/a") == 0
+
+
+def test_a_holder_that_stands_still_is_not_waited_for_forever(
+    source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write(source / "a", 24 * MIB)
+    monkeypatch.setattr(version, "PATIENCE", 0.2)
+    with cached(source, folder) as one, cached(source, folder) as other:
+        one.read(b"/a", 0, MIB)
+        handle = other.store.open(b"/a")
+        segment = one.segments()[0]
+        descriptor = os.open(segment, os.O_RDWR)
+        assert oslocks.try_lock(descriptor, _LOCKS_AT, 64)
+        assert one.read(b"/a") == data
+        assert one.store.cache.figures["waits"] == 1  # and then no more: each fetches for itself
+        os.close(descriptor)
+        assert other.read(b"/a") == data
+        handle.close()
+
+
+def test_whoever_waited_finds_what_was_fetched(source: Path, folder: Path) -> None:
+    data = write(source / "a", 8 * MIB)
+    slowly = ("counting+delayed", "?delay=3s&on=read")
+    with cached(source, folder, *slowly) as one, cached(source, folder, *slowly) as other:
+        with ThreadPoolExecutor(1) as pool:
+            fetching = pool.submit(one.read, b"/a")
+            eventually(lambda: is_fetched(one), "a lock on what is being fetched")
+            assert other.read(b"/a") == data
+            assert fetching.result() == data
+        assert other.store.cache.figures["waits"] == 1
+        assert (one.counts.bytes, other.counts.bytes) == (len(data), 0)
+
+
+def is_fetched(one: Cached) -> bool:
+    """Whether somebody holds the first block of the only file."""
+    for path in one.segments():
+        descriptor = os.open(path, os.O_RDWR)
+        try:
+            return oslocks.is_locked(descriptor, _LOCKS_AT)
+        finally:
+            os.close(descriptor)
+    return False

@@ -1,0 +1,256 @@
+"""Disks that are full, read-only, broken or slow: reading goes on past them, and comes back to them."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stripefs import troubles
+from stripefs.cache import disk, pace
+from stripefs.cache.cache import Cache
+from stripefs.cache.filler import Fill, Filler
+from stripefs.cache.handle import CACHE
+from stripefs.cache.segment import Segment
+from stripefs.errors import ConfigError, HostFailed
+from stripefs.settings import CacheSettings
+from tests.cache.material import MIB, cached, read, write
+from tests.cache.test_sharing import ROOT
+from tests.waiting import PATIENCE
+
+Act = Callable[..., Any]
+
+
+def failing(number: int) -> Act:
+    def fail(*_args: object, **_names: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    return fail
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that failed is tried again at once."""
+    monkeypatch.setattr(troubles, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(troubles, "LONGEST_PAUSE", 0.0)
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS])
+def test_a_disk_that_takes_nothing_costs_nothing_but_its_help(
+    source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, impatient: None, number: int
+) -> None:
+    data = write(source / "a", 20 * MIB)
+    with cached(source, folder) as one:
+        with monkeypatch.context() as patch:
+            patch.setattr(Segment, "write", failing(number))
+            for _ in range(2):
+                assert one.read(b"/a") == data
+            assert one.store.cache.figures["disk_errors"] > 0
+            assert one.store.cache.snapshot()["used_bytes"] < MIB  # what was taken for it was given back
+        assert one.read(b"/a") == data
+        assert one.fetched(b"/a") == 0
+
+
+def test_a_disk_that_gives_nothing_is_read_past(
+    source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, impatient: None
+) -> None:
+    data = write(source / "a", 20 * MIB)
+    with cached(source, folder) as one:
+        one.read(b"/a")
+        with monkeypatch.context() as patch:
+            patch.setattr(Segment, "read", failing(errno.EIO))
+            assert one.read(b"/a") == data
+            patch.setattr(Segment, "slots", failing(errno.EIO))
+            assert one.read(b"/a") == data
+        assert one.fetched(b"/a") == 0
+
+
+def test_a_disk_that_failed_is_left_alone_for_a_while(
+    source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(source / "a", 20 * MIB)
+    monkeypatch.setattr(troubles, "FIRST_PAUSE", 1000.0)  # however busy this machine is
+    now = time.monotonic()
+    with cached(source, folder) as one:
+        one.read(b"/a")
+        with monkeypatch.context() as patch:
+            patch.setattr(Segment, "read", failing(errno.EIO))
+            one.read(b"/a")
+        assert one.store.cache.figures["disk_errors"] == 1
+        handle = one.store.open(b"/a")
+        with pytest.raises(HostFailed) as caught:  # so that whoever plans reads asks the other hosts meanwhile
+            handle.read(0, MIB, host=CACHE)
+        assert caught.value.host == CACHE
+        assert one.store.cache.figures["bypassed_bytes"] > 0
+        monkeypatch.setattr(disk.time, "monotonic", lambda: now + 3600.0)
+        assert len(handle.read(0, MIB, host=CACHE)) == MIB
+        handle.close()
+
+
+def test_a_disk_slower_than_the_store_is_left_alone(
+    source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write(source / "a", 40 * MIB)
+    whole = Segment.read
+
+    def slowly(segment: Segment, blocks: range, into: memoryview) -> None:
+        time.sleep(0.1)
+        whole(segment, blocks, into)
+
+    with cached(source, folder) as one:
+        one.read(b"/a")
+        monkeypatch.setattr(pace, "SLOWER", 0.9)
+        monkeypatch.setattr(pace, "LEAST_BUSY", 0.01)
+        monkeypatch.setattr(Segment, "read", slowly)
+        measured = one.store.cache.disk._pace.store
+        measured.bytes, measured.seconds = 1 << 30, 1.0  # however slow this machine is
+        before = one.store.cache.figures["hit_bytes"]
+        handle = one.store.open(b"/a")
+        assert read(handle, 0, 40 * MIB) == data
+        handle.close()
+        assert one.store.cache.figures["hit_bytes"] - before < 40 * MIB
+        assert one.store.cache.figures["bypassed_bytes"] > 0
+
+
+def test_what_waits_for_the_disk_is_not_fetched_again(
+    source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = write(source / "a", 20 * MIB + 77)
+    let_go = threading.Event()
+    whole = Segment.write
+
+    def wait(segment: Segment, blocks: range, content: memoryview) -> None:
+        assert let_go.wait(PATIENCE)
+        whole(segment, blocks, content)
+
+    monkeypatch.setattr(Segment, "write", wait)
+    with cached(source, folder) as one:
+        handle = one.store.open(b"/a")
+        try:
+            assert read(handle, 0, len(data)) == data
+            assert one.counts.bytes == len(data)
+            assert read(handle, 0, len(data), step=5 * MIB) == data
+            assert bytes(handle.read(3 * MIB - 5, 10)) == data[3 * MIB - 5 :][:10]
+            assert one.counts.bytes == len(data)
+        finally:
+            let_go.set()
+        handle.close()
+        assert one.store.cache.filler.drain(PATIENCE)
+        assert not one.store.cache.waiting._blocks
+        assert one.fetched(b"/a") == 0
+
+
+def run(job: dict[str, Any], *prepare: str) -> tuple[list[dict[str, Any]], str]:
+    """What a process reads in a mount namespace of its own, in which these commands were run first."""
+    script = " && ".join([*prepare, 'exec "$0" -m tests.cache.reader_process "$1"'])
+    done = subprocess.run(
+        ["unshare", "-m", "sh", "-c", script, sys.executable, json.dumps({"settings": {}, **job})],
+        cwd=ROOT,
+        input="\n",
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        check=True,
+    )
+    assert "Traceback" not in done.stderr
+    return [json.loads(line) for line in done.stdout.splitlines()[1:]], done.stderr
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("options", ["size=40m", "size=200m,nr_inodes=4", "size=64k"])
+def test_a_disk_that_is_full(source: Path, folder: Path, options: str) -> None:
+    folder.mkdir()
+    digest = hashlib.sha256(write(source / "a", 100 * MIB)).hexdigest()
+    job = {"source": str(source), "folder": str(folder), "paths": ["/a", "/a", "/a"]}
+    found, _ = run(job, f"mount -t tmpfs -o {options} tmpfs {folder}")
+    assert [line["sha256"] for line in found] == [digest] * 3
+    if options == "size=40m":
+        assert found[2]["fetched"] < 100 * MIB  # what fits is kept all the same
+
+
+@pytest.mark.root
+def test_a_disk_that_became_read_only_still_gives_what_it_has(source: Path, folder: Path) -> None:
+    digests = [hashlib.sha256(write(source / name, 10 * MIB, seed=len(name))).hexdigest() for name in ("a", "bb")]
+    job = {"source": str(source), "folder": str(folder), "paths": ["/a"]}
+    found, _ = run(job)
+    found, errors = run(
+        {**job, "paths": ["/a", "/bb", "/bb"]}, f"mount --bind {folder} {folder}", f"mount -o remount,bind,ro {folder}"
+    )
+    assert [line["sha256"] for line in found] == [digests[0], digests[1], digests[1]]
+    assert [line["fetched"] for line in found] == [0, 10 * MIB, 10 * MIB]
+    assert "Read-only file system" in errors
+
+
+@pytest.mark.root
+def test_a_folder_that_cannot_be_made(source: Path, folder: Path) -> None:
+    digest = hashlib.sha256(write(source / "a", 10 * MIB)).hexdigest()
+    job = {"source": str(source), "folder": "/proc/cache", "paths": ["/a", "/a"]}
+    found, _ = run(job)
+    assert [(line["sha256"], line["fetched"]) for line in found] == [(digest, 10 * MIB)] * 2
+
+
+def test_a_folder_on_the_mount_itself_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="on the mount itself"):
+        Cache(CacheSettings(directory=str(tmp_path / "mnt" / "cache")), str(tmp_path / "mnt"))
+
+
+def test_a_reader_never_waits_for_the_disk(source: Path, folder: Path) -> None:
+    """What the queue does not take is not kept."""
+    written: list[range] = []
+    ended: list[int] = []
+    filler = Filler(3 * MIB, lambda: None)
+    data = memoryview(bytes(2 * MIB))
+
+    def hang(blocks: range, _data: memoryview) -> None:
+        written.append(blocks)
+        while len(ended) < 1:
+            time.sleep(0.001)
+
+    def fill(number: int) -> Fill:
+        return Fill(hang, range(number, number + 2), data, lambda: ended.append(number))
+
+    assert filler.offer(fill(0))
+    assert not filler.offer(fill(2))
+    assert filler.waiting == 2 * MIB
+    ended.append(-1)
+    assert filler.drain(PATIENCE)
+    assert filler.offer(fill(4))
+    assert filler.drain(PATIENCE)
+    filler.close()
+    assert written == [range(2), range(4, 6)]
+    assert ended == [-1, 0, 4]
+    assert not filler.offer(fill(6))
+
+
+def test_one_fill_is_taken_however_large(source: Path, folder: Path) -> None:
+    filler = Filler(MIB, lambda: None)
+    assert filler.offer(Fill(lambda _blocks, _data: None, range(8), memoryview(bytes(8 * MIB)), lambda: None))
+    assert filler.drain(PATIENCE)
+    filler.close()
+
+
+def test_a_bug_in_one_fill_ends_neither_the_thread_nor_its_lock(
+    source: Path, folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    ended: list[int] = []
+    filler = Filler(MIB, lambda: None)
+
+    def bug(_blocks: range, _data: memoryview) -> None:
+        raise ValueError("a bug")
+
+    for _ in range(2):
+        assert filler.offer(Fill(bug, range(1), memoryview(bytes(MIB)), lambda: ended.append(1)))
+        assert filler.drain(PATIENCE)
+    filler.close()
+    assert ended == [1, 1]
+    assert "please report this" in caplog.text

@@ -1,0 +1,72 @@
+from __future__ import annotations
+
+from stripefs.cache.pace import BYPASS, FORGETS, Busy, Pace
+
+MIB = 1 << 20
+
+
+def read(busy: Busy, rate: float, seconds: float, start: float = 0.0, at_once: int = 1) -> float:
+    """Reads of 1 MiB, `at_once` of them under way, at `rate` in all; the time when the last one ended."""
+    now = start
+    each = at_once * MIB / rate
+    while now < start + seconds:
+        for _ in range(at_once):
+            busy.began(now)
+        now += each
+        for _ in range(at_once):
+            busy.ended(now, MIB)
+    return now
+
+
+def test_a_rate_is_that_of_all_reads_together() -> None:
+    for at_once in (1, 4):
+        busy = Busy()
+        read(busy, 100 * MIB, 2.0, at_once=at_once)
+        assert busy.rate is not None
+        assert abs(busy.rate / (100 * MIB) - 1) < 0.05
+
+
+def test_pauses_between_reads_do_not_count() -> None:
+    busy = Busy()
+    end = read(busy, 100 * MIB, 1.0)
+    read(busy, 100 * MIB, 1.0, start=end + 1000)
+    assert busy.rate is not None
+    assert abs(busy.rate / (100 * MIB) - 1) < 0.05
+
+
+def test_little_says_nothing_and_old_is_forgotten() -> None:
+    busy = Busy()
+    busy.began(0.0)
+    assert busy.rate is None
+    busy.ended(9.0, MIB)
+    assert busy.rate is None  # a disk that had to spin up
+    read(busy, 100 * MIB, 5 * FORGETS, start=9.0)
+    assert busy.rate is not None
+    assert busy.rate > 80 * MIB
+
+
+def test_a_disk_slower_than_the_store_is_left_alone_for_a_while() -> None:
+    pace = Pace()
+    assert not pace.bypass(0.0)
+    end = read(pace.store, 200 * MIB, 1.0)
+    assert not pace.bypass(end)
+    end = read(pace.disk, 100 * MIB, 1.0, start=end)
+    assert pace.bypass(end)
+    assert pace.bypass(end + BYPASS - 1)
+    assert not pace.bypass(end + BYPASS + 1)  # it may show that it has become faster
+    end = read(pace.disk, 500 * MIB, 1.0, start=end + BYPASS + 1)
+    assert not pace.bypass(end)
+
+
+def test_what_nobody_measured_in_this_process_is_remembered_with_the_file() -> None:
+    pace = Pace()
+    end = read(pace.disk, 100 * MIB, 1.0)
+    assert not pace.bypass(end)
+    assert not pace.bypass(end, remembered=100 * MIB)
+    assert pace.bypass(end, remembered=200 * MIB)
+
+
+def test_a_disk_nearly_as_fast_spares_the_store() -> None:
+    pace = Pace()
+    end = read(pace.store, 100 * MIB, 1.0)
+    assert not pace.bypass(read(pace.disk, 95 * MIB, 1.0, start=end))
