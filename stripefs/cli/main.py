@@ -14,6 +14,8 @@ COMMANDS = {
     "info": "Layout, parts and data hosts of a file.",
     "recover": "A file from what fsync made durable before its writer died.",
     "gc": "Remove what writers that died have left.",
+    "warm": "Bring files into the cache on local disk before they are wanted.",
+    "cache": "What is kept on local disk: list, check, remove, pin.",
     "completion": "Print the completion script for bash, zsh or fish.",
 }
 """Name and one line of each command; `stripefs.cli.NAME` holds its click command as `command`."""

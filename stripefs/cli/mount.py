@@ -17,7 +17,7 @@ __all__ = ["command"]
 @click.option("-f", "--foreground", is_flag=True, help="Stay until the mount ends, and log to standard error.")
 @click.option("-o", "words", multiple=True, metavar="A,B=C", help="The same options, the way mount(8) writes them.")
 @click.option("--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones.")
-@settings_flags("store", "read", "write", "mount")
+@settings_flags("store", "read", "write", "cache", "mount")
 @click.pass_context
 def command(
     ctx: click.Context, source: str, mountpoint: str, foreground: bool, words: tuple[str, ...], config: str

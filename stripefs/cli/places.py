@@ -36,7 +36,7 @@ def place(path: str, flags: configuration.Given, config: str) -> tuple[Settings,
             mounted, inside = found
             mounted = mounted._replace(mount=settings.mount, write=settings.write)
             chosen = {o.attribute: o.section for o in configuration.OPTIONS if o.name in flags}
-            for section in ("store", "read"):
+            for section in ("store", "read", "cache"):
                 ours, theirs = getattr(settings, section), getattr(mounted, section)
                 changed = {name: getattr(ours, name) for name, where in chosen.items() if where == section}
                 mounted = mounted._replace(**{section: theirs._replace(**changed)})

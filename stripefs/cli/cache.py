@@ -1,0 +1,237 @@
+"""`stripefs cache ls|verify|evict|pin|unpin`: what is kept on local disk."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from stripefs import config as configuration
+from stripefs.cli.border import tell
+from stripefs.cli.flags import SettingsCommand, given, settings_flags
+from stripefs.cli.show import columns, duration
+from stripefs.cli.showing import status_line
+from stripefs.errors import ConfigError, StoreError
+from stripefs.units import format_size
+
+if TYPE_CHECKING:
+    from stripefs.cache.inventory import Held
+    from stripefs.cache.place import Place
+    from stripefs.cache.room import Room
+
+__all__ = ["command"]
+
+_LEAST_KEY = 6
+"""Hexadecimal digits of a key that name a version: so few files are told apart by them, and no file is called so."""
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def _flags(function: _F) -> _F:
+    """Those that all of these commands have."""
+    function = settings_flags(also=["cache", "cache-size", "log-level"])(function)
+    function = click.option(
+        "--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones."
+    )(function)
+    return click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")(function)
+
+
+@click.group("cache", context_settings={"help_option_names": ["-h", "--help"]})
+def command() -> None:
+    """Look at what is kept on local disk of files that were read, and manage it.
+
+    WHICH is a pattern as in --cache-match for paths of files, or of directories for all that is below; or the KEY that
+    `ls` shows. Mounts may use the folder meanwhile.
+    """
+
+
+@command.command("ls", cls=SettingsCommand)
+@click.argument("which", nargs=-1)
+@_flags
+@click.pass_context
+def ls(ctx: click.Context, which: tuple[str, ...], as_json: bool, config: str) -> None:
+    """List the versions of files of which something is kept."""
+    with _folder(ctx, config) as (place, room):
+        found = _chosen(place, which)
+        told = _told(place, room)
+    if as_json:
+        click.echo(json.dumps({**told, "versions": [_as_dict(version) for version in found]}, indent=2))
+        return
+    rows = [
+        (
+            version.name or "(unknown)",
+            format_size(version.size),
+            format_size(version.length) if version.length else "?",
+            f"{duration(max(0.0, time.time() - version.used))} ago" if version.used else "",
+            "pinned" if version.pinned else "",
+            version.key.hex()[:12],
+        )
+        for version in sorted(found, key=lambda version: (version.name, -version.used))
+    ]
+    if rows:
+        click.echo(columns(("file", "kept", "of", "used", "", "key"), rows))
+    click.echo(f"{format_size(sum(version.size for version in found))} of {len(found)} versions in {place.root}")
+
+
+@command.command("verify", cls=SettingsCommand)
+@click.argument("which", nargs=-1)
+@_flags
+@click.pass_context
+def verify(ctx: click.Context, which: tuple[str, ...], as_json: bool, config: str) -> int:
+    """Read all that is kept and compare it with its checksums.
+
+    Reads do so by themselves; this finds out before they come. What is damaged is dropped and fetched again when it is
+    wanted. The exit code is 3 if anything was.
+    """
+    from stripefs.cache.inventory import check
+
+    rows = []
+    with _folder(ctx, config) as (place, _), status_line() as show:
+        for version in _chosen(place, which):
+            show(_called(version))
+            rows.append((version, check(place, version)))
+    blocks, size = sum(found.blocks for _, found in rows), sum(found.size for _, found in rows)
+    damaged = sum(found.damaged for _, found in rows)
+    unreadable = [each for _, found in rows for each in found.unreadable]
+    if as_json:
+        bad = [{**_as_dict(version), "damaged": found.damaged} for version, found in rows if found.damaged]
+        trouble = [{"path": path, "error": error} for path, error in unreadable]
+        told = {"blocks": blocks, "bytes": size, "damaged": damaged, "versions": bad, "trouble": trouble}
+        click.echo(json.dumps({"directory": place.directory, **told}, indent=2))
+    else:
+        for version, found in rows:
+            if found.damaged:
+                click.echo(f"{_called(version)}: {found.damaged} of {found.blocks} blocks were damaged")
+        click.echo(f"{blocks} blocks, {format_size(size)}: {damaged} damaged")
+    for path, error in unreadable:
+        tell(f"{path}: {error}")
+    return StoreError.exit_code if damaged or unreadable else 0
+
+
+@command.command("evict", cls=SettingsCommand)
+@click.argument("which", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="Everything that is kept, but for what is pinned.")
+@click.option("--pinned", is_flag=True, help="Pinned versions too.")
+@_flags
+@click.pass_context
+def evict(
+    ctx: click.Context, which: tuple[str, ...], everything: bool, pinned: bool, as_json: bool, config: str
+) -> None:
+    """Remove versions from the cache. Those who read them go on, and fetch what they have not read yet."""
+    if bool(which) == everything:
+        raise ConfigError("say what to remove", hint="name files or directories, or give --all")
+    with _folder(ctx, config) as (place, room):
+        gone = [version for version in _chosen(place, which) if pinned or not version.pinned]
+        freed = room.remove([version.key for version in gone])
+        told = _told(place, room)
+    if as_json:
+        removed = [_as_dict(version) for version in gone]
+        click.echo(json.dumps({**told, "removed": removed, "freed_bytes": freed}, indent=2))
+    else:
+        click.echo(f"{len(gone)} versions ({format_size(freed)}) removed")
+
+
+@command.command("pin", cls=SettingsCommand)
+@click.argument("which", nargs=-1, required=True)
+@_flags
+@click.pass_context
+def pin(ctx: click.Context, which: tuple[str, ...], as_json: bool, config: str) -> None:
+    """Keep versions, whatever room is needed, until they are unpinned. What is not here yet of them may still come."""
+    _pins(ctx, which, as_json, config, lambda place, key: place.pin(key), "pinned")
+
+
+@command.command("unpin", cls=SettingsCommand)
+@click.argument("which", nargs=-1, required=True)
+@_flags
+@click.pass_context
+def unpin(ctx: click.Context, which: tuple[str, ...], as_json: bool, config: str) -> None:
+    """Let versions go again when room is needed."""
+    _pins(ctx, which, as_json, config, lambda place, key: place.unpin(key), "unpinned")
+
+
+def _pins(
+    ctx: click.Context,
+    which: tuple[str, ...],
+    as_json: bool,
+    config: str,
+    act: Callable[[Place, bytes], object],
+    word: str,
+) -> None:
+    with _folder(ctx, config) as (place, room):
+        chosen = {version.key for version in _chosen(place, which)}
+        for key in chosen:
+            act(place, key)
+        told = _told(place, room)
+        found = [version for version in _chosen(place, ()) if version.key in chosen]
+    if as_json:
+        click.echo(json.dumps({**told, "versions": [_as_dict(version) for version in found]}, indent=2))
+    else:
+        click.echo(f"{len(chosen)} versions {word}")
+
+
+@contextmanager
+def _folder(ctx: click.Context, config: str) -> Iterator[tuple[Place, Room]]:
+    """The cache folder that flags, the environment or a file name. Raises ConfigError when none does; an OSError of the
+    folder inside becomes a StoreError."""
+    from stripefs.cache.place import Place
+    from stripefs.cache.room import Room
+
+    settings = configuration.resolve(given(ctx), config=config).cache
+    if not settings.directory:
+        raise ConfigError("no cache folder is named", hint="give --cache DIR, or set cache in [cache] of a file")
+    place = Place(settings.directory)
+    place.check()
+    try:
+        yield place, Room(place, settings.size)
+    except OSError as error:
+        raise StoreError(f"{error.filename or place.root}: {error.strerror}") from error
+
+
+def _chosen(place: Place, which: Sequence[str]) -> list[Held]:
+    """The versions that one of these names; all for none. Raises ConfigError where one names nothing."""
+    from stripefs.cache.inventory import held
+
+    versions = list(held(place))
+    if not which:
+        return versions
+    chosen: dict[bytes, Held] = {}
+    for word in which:
+        named = [version for version in versions if _names(word, version)]
+        if not named:
+            raise ConfigError(f"nothing that is kept is called {word!r}", hint="stripefs cache ls shows what there is")
+        chosen |= {version.key: version for version in named}
+    return list(chosen.values())
+
+
+def _names(word: str, version: Held) -> bool:
+    from stripefs.cache.keep import lies_in
+
+    if len(word) >= _LEAST_KEY and version.key.hex().startswith(word.lower()):
+        return True
+    return bool(version.name) and lies_in(version.name, word)
+
+
+def _called(version: Held) -> str:
+    return version.name or version.key.hex()
+
+
+def _told(place: Place, room: Room) -> dict[str, Any]:
+    return {"directory": place.directory, "used_bytes": room.used(), "limit_bytes": room.limit()}
+
+
+def _as_dict(version: Held) -> dict[str, Any]:
+    """The --json form; sizes in bytes, times in seconds since 1970."""
+    known = {name: version.about.get(name) for name in ("source", "path", "length", "mtime_ns", "file_id")}
+    return {
+        "key": version.key.hex(),
+        **known,
+        "bytes": version.size,
+        "used_at": version.used,
+        "pinned": version.pinned,
+        "checkpoint": version.about.get("checkpoint", ""),
+        "keep_newest": version.about.get("keep", 0),
+    }

@@ -1,0 +1,179 @@
+"""What `stripefs warm` does: read files through the cache, and wait for the disk instead of leaving anything out.
+
+What is here already is not read. What could not be kept although it was read (somebody else needed the room, the disk
+failed) is tried once more at the end.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import trio
+
+from stripefs.cache.handle import CachedHandle
+from stripefs.cache.store import CachedStore
+from stripefs.errors import StripefsError
+from stripefs.read import OpenFile, Reader
+from stripefs.settings import MIB, ReadSettings
+from stripefs.store.base import Kind, Store
+from stripefs.units import shown
+
+__all__ = ["Warmed", "files_below", "warm"]
+
+STEP = 8 * MIB
+"""Bytes read at once: a range of the reader, and a multiple of the blocks that are kept."""
+
+AT_ONCE = 4
+"""Files read at once: of small ones one alone would not keep all data hosts busy."""
+
+LOOK_EVERY = 0.01
+"""Seconds between looks at how much waits for the disk."""
+
+Tell = Callable[["Warmed", str], None]
+
+
+@dataclass(slots=True)
+class Warmed:
+    """What became of it. Sizes in bytes: of all files, what was here before, what came from the store.
+
+    missing: paths of which something is not here in the end. unkept: those that the cache takes nothing of. trouble:
+    paths that could not be read, with the reason.
+    """
+
+    files: int = 0
+    size: int = 0
+    here_before: int = 0
+    fetched: int = 0
+    missing: list[bytes] = field(default_factory=list)
+    unkept: list[bytes] = field(default_factory=list)
+    trouble: list[tuple[bytes, str]] = field(default_factory=list)
+
+    @property
+    def whole(self) -> bool:
+        return not self.missing and not self.trouble
+
+
+def files_below(store: Store, path: bytes) -> Iterator[bytes]:
+    """`path` itself when it is a file, else all files in that directory and below, in byte order."""
+    if store.stat(path).kind is Kind.FILE:
+        yield path
+        return
+    folders = [path]
+    while folders:
+        folder = folders.pop()
+        below = []
+        for batch in store.scandir(folder):
+            for entry in batch:
+                name = folder.rstrip(b"/") + b"/" + entry.name
+                if entry.kind is Kind.FILE:
+                    yield name
+                elif entry.kind is Kind.DIRECTORY:
+                    below.append(name)
+        folders += reversed(below)
+
+
+async def warm(store: CachedStore, paths: Sequence[bytes], settings: ReadSettings, rate: int, tell: Tell) -> Warmed:
+    """Bring these files into the cache, at `rate` bytes a second at most, 0 for as fast as can be.
+
+    tell: gets what was done so far and the file that it was done for.
+    """
+    found = Warmed(files=len(paths))
+    reader = Reader(store, settings)
+    work = _Work(store, reader, found, _Pace(rate), tell)
+    async with trio.open_nursery() as nursery:
+        await nursery.start(reader.run)
+        left = await work.all(paths)
+        found.missing = await work.all(left) if left else []
+        nursery.cancel_scope.cancel()
+    return found
+
+
+class _Pace:
+    """Keeps what is read to `rate` bytes a second on the whole."""
+
+    def __init__(self, rate: int) -> None:
+        self._rate = rate
+        self._due = time.monotonic()
+
+    async def wait(self, size: int) -> None:
+        if self._rate:
+            now = time.monotonic()
+            self._due = max(self._due, now - 1.0) + size / self._rate
+            await trio.sleep(max(0.0, self._due - now))
+
+
+class _Work:
+    def __init__(self, store: CachedStore, reader: Reader, found: Warmed, pace: _Pace, tell: Tell) -> None:
+        self._store = store
+        self._reader = reader
+        self._found = found
+        self._pace = pace
+        self._tell = tell
+        self._seen: set[bytes] = set()
+
+    async def all(self, paths: Sequence[bytes]) -> list[bytes]:
+        """Read what is not here of these; those of which something still is not, once all is on disk."""
+        queue = list(reversed(paths))
+
+        async def some() -> None:
+            while queue:
+                await self._guarded(queue.pop(), self._fetch)
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(min(AT_ONCE, len(queue))):
+                nursery.start_soon(some)
+        while self._store.cache.filler.waiting:
+            await trio.sleep(LOOK_EVERY)
+        broken = {path for path, _ in self._found.trouble}
+        left: list[bytes] = []
+
+        async def look(file: OpenFile) -> None:
+            if await _absent(file):
+                left.append(file.path)
+
+        for path in paths:
+            if path not in broken and path not in self._found.unkept:
+                await self._guarded(path, look)
+        return left
+
+    async def _guarded(self, path: bytes, act: Callable[[OpenFile], Awaitable[None]]) -> None:
+        """`act` on the file, open; its trouble is noted."""
+        try:
+            file = await self._reader.open(path)
+            try:
+                await act(file)
+            finally:
+                await file.aclose()
+        except StripefsError as error:
+            self._found.trouble.append((path, error.message))
+
+    async def _fetch(self, file: OpenFile) -> None:
+        absent = await _absent(file)
+        if file.path not in self._seen:
+            self._seen.add(file.path)
+            self._found.size += file.status.length
+            self._found.here_before += file.status.length - sum(length for _, length in absent)
+            if not isinstance(file.handle, CachedHandle):
+                self._found.unkept.append(file.path)
+        if not isinstance(file.handle, CachedHandle):
+            return
+        for offset, length in absent:
+            end = offset + length
+            while offset < end:
+                size = min(end - offset, STEP - offset % STEP)
+                await file.read(offset, size)
+                offset += size
+                self._found.fetched += size
+                self._tell(self._found, shown(file.path))
+                await self._pace.wait(size)
+                while self._store.cache.filler.waiting > self._reader.budget // 2:
+                    await trio.sleep(LOOK_EVERY)
+
+
+async def _absent(file: OpenFile) -> list[tuple[int, int]]:
+    handle = file.handle
+    if not isinstance(handle, CachedHandle):
+        return [(0, file.status.length)]
+    return await trio.to_thread.run_sync(handle.absent)
