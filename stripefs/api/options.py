@@ -13,7 +13,7 @@ from stripefs.settings import Settings
 
 __all__ = ["SECTIONS", "absolute", "resolve"]
 
-SECTIONS = ("store", "read", "write")
+SECTIONS = ("store", "read", "write", "cache")
 """Parts of the settings that can be given; the others are about a mount."""
 
 

@@ -17,6 +17,9 @@ from typing import Any, NamedTuple
 
 import trio
 
+from stripefs.cache.cache import Cache, queue_for
+from stripefs.cache.handle import CachedHandle
+from stripefs.cache.store import CachedStore
 from stripefs.errors import (
     IsADirectory,
     NotADirectory,
@@ -29,7 +32,15 @@ from stripefs.errors import (
 )
 from stripefs.layout.hidden import POOL
 from stripefs.read import OpenFile, Reader
-from stripefs.settings import ReadSettings, Settings, StoreSettings, WriteSettings, redact
+from stripefs.settings import (
+    CacheSettings,
+    ReadSettings,
+    Settings,
+    StoreSettings,
+    WriteSettings,
+    default_budget,
+    redact,
+)
 from stripefs.store.base import Identity, Kind, Status, Store
 from stripefs.store.calls import Calls
 from stripefs.store.url import elsewhere, open_store, opener, parse_url
@@ -75,6 +86,8 @@ class Opened:
     def pool(self) -> bytes | None:
         """The pool that the manifest of a striped file names; None for other files."""
         handle = self.file.handle
+        if isinstance(handle, CachedHandle):
+            handle = handle.inner
         return handle.manifest.pool if isinstance(handle, StripedHandle) else None
 
     async def close(self) -> None:
@@ -83,10 +96,11 @@ class Opened:
 
 
 class Source:
-    """A directory of a service. `store`: the view of its striped files."""
+    """A directory of a service. `store`: the view of its striped files; `files`: the same, with a cache if any."""
 
-    def __init__(self, nursery: trio.Nursery, store: StripedStore, reader: Reader) -> None:
+    def __init__(self, nursery: trio.Nursery, store: StripedStore, files: Store, reader: Reader) -> None:
         self.store = store
+        self._files = files
         self.calls = Calls(reader.settings.io_timeout)
         self.layouts = Layouts(store.inner, self.calls, self._vacate)
         self._nursery = nursery
@@ -105,7 +119,7 @@ class Source:
             if found := versions.get(identity):
                 found.users += 1
                 return found
-        file = await self.calls.persist(f"open {path!r}", lambda: self._reader.open(path, expect, store=self.store))
+        file = await self.calls.persist(f"open {path!r}", lambda: self._reader.open(path, expect, store=self._files))
         versions = self._open.setdefault(path, {})
         if found := versions.get(file.status.identity):  # somebody else was quicker
             found.users += 1
@@ -141,6 +155,7 @@ class Source:
             "source": self.store.url,
             "store": self.store.describe(),
             "reader": self._reader.snapshot(),
+            **({"cache": self._files.cache.snapshot()} if isinstance(self._files, CachedStore) else {}),
             "writers": [session.status() for session in self._sessions.values()],
         }
 
@@ -166,10 +181,11 @@ class Source:
 class Service:
     """A service reached as `settings` say; their URL is that of its root."""
 
-    def __init__(self, nursery: trio.Nursery, settings: StoreSettings, read: ReadSettings) -> None:
+    def __init__(self, nursery: trio.Nursery, settings: StoreSettings, read: ReadSettings, cache: Cache | None) -> None:
         self._nursery = nursery
         self._settings = settings
         self._read = read
+        self._cache = cache
         self._reader: Reader | None = None
         self._sources: dict[tuple[bytes, tuple[str, ...]], Source] = {}
         self._stores: list[Store] = []
@@ -190,7 +206,8 @@ class Service:
                 store = await _connected(settings, self._read.io_timeout)
                 view = StripedStore(store, trusted, opener(settings))
                 self._stores.append(view)
-                source = Source(self._nursery, view, await self._readers(view))
+                files = view if self._cache is None else CachedStore(view, self._cache)
+                source = Source(self._nursery, view, files, await self._readers(files))
                 self._sources[root, trusted] = source
             return source
 
@@ -287,7 +304,8 @@ class Sources:
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self._nursery = nursery
-        self._services: dict[tuple[StoreSettings, ReadSettings], Service] = {}
+        self._services: dict[tuple[StoreSettings, ReadSettings, CacheSettings], Service] = {}
+        self._caches: dict[CacheSettings, Cache] = {}
 
     async def at(self, where: Where, path: bytes) -> tuple[Source, bytes]:
         """The source in which `path` is to be changed, and the path there. With a root given, paths begin at it."""
@@ -315,14 +333,27 @@ class Sources:
         """Release all connections."""
         for service in self._services.values():
             service.close()
+        for cache in self._caches.values():
+            cache.close()
 
     def _service(self, where: Where) -> Service:
         settings = where.settings
-        service = self._services.get((settings.store, settings.read))
+        wanted = (settings.store, settings.read, settings.cache)
+        service = self._services.get(wanted)
         if service is None:
-            service = Service(self._nursery, settings.store, settings.read)
-            self._services[settings.store, settings.read] = service
+            service = Service(self._nursery, settings.store, settings.read, self._cache(settings))
+            self._services[wanted] = service
         return service
+
+    def _cache(self, settings: Settings) -> Cache | None:
+        """Raises ConfigError for a folder that cannot be one."""
+        if not settings.cache.directory:
+            return None
+        cache = self._caches.get(settings.cache)
+        if cache is None:
+            queue = queue_for(settings.read.memory or default_budget())
+            cache = self._caches[settings.cache] = Cache(settings.cache, queue=queue)
+        return cache
 
 
 def normal(path: bytes) -> bytes:
