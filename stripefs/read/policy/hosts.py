@@ -27,7 +27,8 @@ placed at random, honest ranges were measured up to 2.5 times their median."""
 MIN_SAMPLES = 8
 
 NEAR_AT_ONCE = 6
-"""Reads under way at a near host: 3, 6 and 8 of them got 1.16, 1.33 and 1.42 GB/s from a disk with a queue."""
+"""Reads under way at a near host: 3 and 6 of 8 MiB got 1.16 and 1.30 GB/s from a shared virtual disk (medians of three;
+the disk itself varied by a quarter)."""
 
 
 @dataclass(slots=True, eq=False)

@@ -15,7 +15,7 @@ LEFT = 1.0
 NEAR_KEPT = 64 << 20
 """Bytes of consumed ranges that stay of what came from near: it is soon read again, while memory that is used for the
 first time costs as much as reading it. Reading 1 GiB from a disk of 1.2 GB/s took 1.3 s in a budget of 1 GiB, whose
-pages all had to be made first, and 1.0 s in one of 128 MiB."""
+pages all had to be made first, and 1.0 s in one of 128 MiB (medians of five)."""
 
 
 class Pool:
