@@ -224,7 +224,7 @@ class WriteFile(io.BufferedIOBase):
         if layout is Layout.STRIPED and where.root is None:
             await _ensure_pool(source)
         status = None if self.mode == "xb" else await _look(source, inner)
-        if status is None:
+        if status is None and not source.store.capabilities.put_if_absent:
             await _ensure_folder(source, split(inner)[0])
         draft = self._draft = await session.drafts.begin(
             inner,
@@ -274,7 +274,7 @@ async def _look(source: Source, path: bytes) -> Status | None:
 
 
 async def _ensure_folder(source: Source, path: bytes) -> None:
-    """Raises NotFound or NotADirectory. A bucket would say so at the end of writing only, having no locks."""
+    """Raises NotFound or NotADirectory, as taking the lock does: where there are none only the end would say so."""
     if path != b"/" and (await source.stat(path)).kind is not Kind.DIRECTORY:
         raise NotADirectory(f"{path!r} is not a directory")
 

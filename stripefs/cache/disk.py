@@ -9,7 +9,7 @@ import time
 from collections.abc import Iterator
 
 from stripefs.cache.figures import Figures
-from stripefs.cache.pace import Pace
+from stripefs.cache.pace import Busy, Pace
 from stripefs.errors import Abandoned, StoreError
 from stripefs.troubles import Backoff, Seldom
 
@@ -50,31 +50,25 @@ class Disk:
         with self._lock:
             self._writing.worked()
 
-    @contextlib.contextmanager
-    def reading(self, size: int) -> Iterator[None]:
+    def reading(self, size: int) -> contextlib.AbstractContextManager[None]:
         """Around a read of `size` bytes from the cache. Raises what happens inside."""
-        with self._lock:
-            self._pace.disk.began(time.monotonic())
-        done = 0
-        try:
-            yield
-            done = size
-        finally:
-            with self._lock:
-                self._pace.disk.ended(time.monotonic(), done)
+        return self._timed(self._pace.disk, size)
+
+    def fetching(self, size: int) -> contextlib.AbstractContextManager[None]:
+        """Around a read of `size` bytes from the store. Raises what happens inside."""
+        return self._timed(self._pace.store, size)
 
     @contextlib.contextmanager
-    def fetching(self, size: int) -> Iterator[None]:
-        """Around a read of `size` bytes from the store. Raises what happens inside."""
+    def _timed(self, busy: Busy, size: int) -> Iterator[None]:
         with self._lock:
-            self._pace.store.began(time.monotonic())
+            busy.began(time.monotonic())
         done = 0
         try:
             yield
             done = size
         finally:
             with self._lock:
-                self._pace.store.ended(time.monotonic(), done)
+                busy.ended(time.monotonic(), done)
 
     def store_rate(self) -> float:
         """Bytes a second at which the store answers lately; 0 where that is not known."""
