@@ -191,6 +191,10 @@ class WriteLab:
             self._ready.add(folder)
         return length
 
+    def manifests(self) -> int:
+        """Bytes of all manifests that a listing of striped files reads."""
+        return len(self._manifest()) * self.listed
+
     def _manifest(self) -> bytes:
         path = "/bench/write/striped-1"
         if self.cluster.status(path) is None:

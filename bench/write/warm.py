@@ -3,7 +3,7 @@
 Each way of the data is taken again and again until it has stopped getting faster: two runs in a row, since machines are
 shared, that are not 5% faster than the fastest before. At least 6 GiB and at most 12 a way: WebHDFS writes of fresh
 DataNodes stood at 260 MB/s from 2.5 GiB to 3.5, and rose to 370 by 7. The mount has ways of its own, since its many
-short files are other work for a NameNode.
+short files are other work for a NameNode; so has listing, which reads a manifest of some KiB for each file.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ _SLOWER = 2  # runs in a row
 _LEAST, _MOST = 6 * GIB, 12 * GIB  # bytes of one way
 _SIZE = 512 * MIB  # bytes of one run, so that starting its client weighs little
 _READERS = 32  # threads
+_LISTINGS = (3, 12)  # at least, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,24 +39,40 @@ class Warmed:
         return len(self.rates) * self.size / GIB
 
 
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """`run` moves `size` bytes and answers MB/s; `least` and `most` bytes are moved by all runs."""
+
+    size: int
+    run: Callable[[], float]
+    least: int = _LEAST
+    most: int = _MOST
+
+
 def warm_up(lab: WriteLab, say: Callable[[str], None]) -> dict[str, Warmed]:
     """Warm all DataNodes, which should have no cap: behind one, those that still compile are as fast as any others."""
     file = DataFile("raw/warm-up", _SIZE, BLOCK)
     reader = Lab(lab.cluster)
-    ways: Mapping[str, tuple[int, Callable[[], float]]] = {
-        "write native": (_SIZE, lambda: lab.raw("native", STREAMS[0], 1, _SIZE)["throughput"]),
-        "write webhdfs": (_SIZE, lambda: lab.raw("placed", STREAMS[0], 1, _SIZE)["throughput"]),
-        "write stripefs": (lab.size, lambda: lab.through("striped", 1)["throughput"]),
-        "read native": (_SIZE, lambda: reader.client(file, "native", _READERS)["throughput"]),
-        "read webhdfs": (_SIZE, lambda: reader.client(file, "webhdfs", _READERS)["throughput"]),
-        "read stripefs": (lab.size, lambda: lab.read_back("striped", _SIZE)["throughput"]),
+    manifests = lab.manifests()
+    ways = {
+        "write native": _Way(_SIZE, lambda: lab.raw("native", STREAMS[0], 1, _SIZE)["throughput"]),
+        "write webhdfs": _Way(_SIZE, lambda: lab.raw("placed", STREAMS[0], 1, _SIZE)["throughput"]),
+        "write stripefs": _Way(lab.size, lambda: lab.through("striped", 1)["throughput"]),
+        "read native": _Way(_SIZE, lambda: reader.client(file, "native", _READERS)["throughput"]),
+        "read webhdfs": _Way(_SIZE, lambda: reader.client(file, "webhdfs", _READERS)["throughput"]),
+        "read stripefs": _Way(lab.size, lambda: lab.read_back("striped", _SIZE)["throughput"]),
+        "list stripefs": _Way(
+            manifests,
+            lambda: manifests / 1e6 / lab.listing("striped")["time"],
+            *(count * manifests for count in _LISTINGS),
+        ),
     }
     lab.cluster.write([file], say)
     found = {}
-    for way, (size, run) in ways.items():
-        found[way] = warm(run, size)
-        shown = ", ".join(f"{rate:.0f}" for rate in found[way].rates)
-        say(f"warm-up, {way}: {shown} MB/s{'' if found[way].steady else ', rising still'}")
+    for name, way in ways.items():
+        found[name] = warm(way.run, way.size, way.least, way.most)
+        shown = ", ".join(f"{rate:.0f}" for rate in found[name].rates)
+        say(f"warm-up, {name}: {shown} MB/s{'' if found[name].steady else ', rising still'}")
     return found
 
 
