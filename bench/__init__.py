@@ -11,8 +11,12 @@ patterns     how programs read a mounted file, each run in a process of its own
 mounts       stripefs and rclone mounts
 peers        building rclone, finding libhdfs
 plan         which cases, systems and ratios `bench read` has
+warm         warms DataNodes up by reading
 read         runs the plan
 report       tables, and the chart of the README
+programs     running programs whose failures are one line
+stubs        stand-ins for CUDA's libraries
 write        `bench write`, a room of its own
+checkpoint   `bench checkpoint`, a room of its own
 image        `bench image`, a room of its own
 """

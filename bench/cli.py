@@ -16,6 +16,9 @@ from types import FrameType
 from typing import Protocol
 
 from bench import peers, read, report, simulate, tables
+from bench.checkpoint import measure as loading_measure
+from bench.checkpoint import report as checkpoint_report
+from bench.checkpoint.plan import CASES as CHECKPOINT_CASES
 from bench.cluster import BenchError
 from bench.data import CHUNK
 from bench.image import report as image_report
@@ -44,7 +47,12 @@ class _Report(Protocol):
     def chart(self, document: Document, file: Path, /) -> None: ...
 
 
-_REPORTS: dict[str, _Report] = {"read": report, "write": write_report, "image": image_report}
+_REPORTS: dict[str, _Report] = {
+    "read": report,
+    "write": write_report,
+    "checkpoint": checkpoint_report,
+    "image": image_report,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -83,6 +91,16 @@ def _parser() -> argparse.ArgumentParser:
     writing.add_argument("--chart", type=Path, metavar="FILE", help="draw the writes here (.svg, .png)")
     writing.add_argument("--name", default="bench", help="of the HDFS instance; one that runs already is used")
     writing.add_argument("--keep", action="store_true", help="leave the instance for the next run")
+    loading = commands.add_parser("checkpoint", help="checkpoints saved and loaded by torch and others, with a cache")
+    loading.add_argument("--quick", action="store_true", help="256 MiB, what the targets need, two rounds: 4 minutes")
+    loading.add_argument("--large", action="store_true", help="8 GiB, what the targets need, one round")
+    loading.add_argument("--case", action="append", default=[], choices=CHECKPOINT_CASES, help="only this (repeatable)")
+    loading.add_argument("--rounds", type=int, default=0, metavar="N", help="of each run (3, quick: 2, large: 1)")
+    loading.add_argument("--size", type=parse_size, default=0, help="of each checkpoint (2GiB)")
+    loading.add_argument("--json", type=Path, metavar="FILE", help="write the document here, anew after each round")
+    loading.add_argument("--chart", type=Path, metavar="FILE", help="draw the loads here (.svg, .png)")
+    loading.add_argument("--name", default="bench", help="of the HDFS instance; one that runs already is used")
+    loading.add_argument("--keep", action="store_true", help="leave the instance for the next run")
     starting = commands.add_parser("image", help="starting a container from a remote image, lazily and otherwise")
     starting.add_argument("--quick", action="store_true", help="an image of numpy alone, two rounds: 5 minutes")
     starting.add_argument("--large", action="store_true", help="torch as well: 1.8 GB unpacked")
@@ -150,6 +168,24 @@ def _write(options: argparse.Namespace) -> None:
     _show(options, partial(writing_measure.measure, chosen, _say))
 
 
+def _checkpoint(options: argparse.Namespace) -> None:
+    _need_root(options, "network namespaces")
+    if options.quick and options.large:
+        raise BenchError("--quick and --large are two sizes: choose one")
+    if options.size % CHUNK:
+        raise BenchError(f"--size must be a multiple of {format_size(CHUNK)}")
+    chosen = loading_measure.CheckpointOptions(
+        options.quick,
+        tuple(options.case),
+        options.rounds,
+        options.name,
+        options.keep,
+        options.size,
+        options.large,
+    )
+    _show(options, partial(loading_measure.measure, chosen, _say))
+
+
 def _image(options: argparse.Namespace) -> None:
     from bench.image import measure, tools
 
@@ -191,6 +227,7 @@ def _build_rclone(_options: argparse.Namespace) -> None:
 _COMMANDS = {
     "read": _read,
     "write": _write,
+    "checkpoint": _checkpoint,
     "image": _image,
     "table": _table,
     "simulate": _simulate,

@@ -28,6 +28,7 @@ _SCRIPT = ROOT / "scripts" / "hdfs-cluster"
 _WRITERS = 3  # two cores; more only wait for each other
 _SEGMENT = 128 << 20  # whole blocks of both sizes in use
 _ATTEMPTS = 5
+_HEADERS = 14 + 20 + 32  # bytes of a packet: Ethernet, IP, TCP with time stamps
 _LIVE_WITHIN = 60.0  # seconds for a resumed DataNode to send its heartbeat
 
 Say = Callable[[str], None]
@@ -95,13 +96,21 @@ class Cluster:
         return sum(cpu_seconds(node.pid) for node in self.datanodes)
 
     def bytes_sent(self) -> int:
-        """What all DataNodes have put on their wires so far: each process shows the counters of its own namespace."""
-        total = 0
+        """What all DataNodes have put on their wires so far, headers included."""
+        return sum(sent for sent, _ in self._links())
+
+    def payload_sent(self) -> int:
+        """The same without the headers of Ethernet, IP and TCP: what readers asked for, and what HDFS adds to it."""
+        return sum(sent - packets * _HEADERS for sent, packets in self._links())
+
+    def _links(self) -> Iterator[tuple[int, int]]:
+        """Bytes and packets that each link of a DataNode has sent: a process shows the counters of its namespace."""
         for node in self.datanodes:
             lines = Path(f"/proc/{node.pid}/net/dev").read_text().splitlines()[2:]
             links = {name.strip(): counts.split() for name, _, counts in (line.partition(":") for line in lines)}
-            total += sum(int(counts[8]) for name, counts in links.items() if name != "lo")
-        return total
+            for name, counts in links.items():
+                if name != "lo":
+                    yield int(counts[8]), int(counts[9])
 
     def pause(self, node: DataNode) -> None:
         """Freeze a DataNode at once: its connections stay and nothing answers."""

@@ -17,7 +17,7 @@ from bench.data import GIB, MIB
 from bench.peers import RCLONE_VERSION
 from bench.plan import CAPPED, Scale
 
-__all__ = ["cpu_model", "environment", "first_touch", "packages", "version"]
+__all__ = ["cpu_model", "disk_read_ahead", "environment", "first_touch", "machine", "packages", "version"]
 
 _PACKAGES = ("hdfs-native", "pyfuse3", "trio", "pyarrow", "numpy", "safetensors")
 
@@ -84,6 +84,15 @@ def _package(name: str) -> str:
         return package_version(name)
     except PackageNotFoundError:
         return ""
+
+
+def disk_read_ahead(path: Path) -> int:
+    """KiB, of the disk that `path` is on; 0 where the kernel names none, as in an overlay."""
+    number = path.stat().st_dev
+    block = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}").resolve()
+    disk = block.parent if (block / "partition").exists() else block
+    told = disk / "queue/read_ahead_kb"
+    return int(told.read_text()) if told.exists() else 0
 
 
 def cpu_model() -> str:

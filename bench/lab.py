@@ -22,7 +22,7 @@ from bench.model import Extent
 from bench.mounts import Mount
 from bench.processes import PeakMemory, cpu_seconds, tree
 
-__all__ = ["Lab", "cut", "rates", "run_module"]
+__all__ = ["Lab", "cut", "kill_server", "rates", "run_module"]
 
 _STREAM_STEP = 4 * MIB
 _FREEZE_AT = 0.25  # of the file
@@ -171,13 +171,20 @@ def rates(answer: Mapping[str, float], cpu: float, datanode_cpu: float) -> dict[
     }
 
 
+def kill_server(mount: int) -> None:
+    """Kill the processes that serve a mount, 0 for none: a reader that waits for one of them cannot die before."""
+    for pid in tree(mount) if mount else []:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
 def run_module(
     module: str, arguments: Sequence[str], text: str, limit: float, environment: Mapping[str, str], mount: int = 0
 ) -> dict[str, float]:
     """Run `python -m module` on `text` and return the JSON it prints.
 
     Raises BenchError where it fails or takes more than `limit` seconds. Then, and when interrupted, it is killed, and
-    before it the processes that serve its `mount`: a reader that waits for one of them cannot die.
+    before it the processes that serve its `mount`.
     """
     process = subprocess.Popen(
         [sys.executable, "-m", module, *arguments],
@@ -191,9 +198,7 @@ def run_module(
     try:
         output, errors = process.communicate(text, timeout=limit)
     except BaseException as error:
-        for pid in tree(mount) if mount else []:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        kill_server(mount)
         process.kill()
         process.communicate()
         if isinstance(error, subprocess.TimeoutExpired):

@@ -50,9 +50,15 @@ def stripefs(
 
 
 @contextmanager
-def rclone(cluster: Cluster, binary: Path, streams: int, *, writable: bool = False) -> Iterator[Mount]:
-    """`rclone mount` with `streams` chunk streams of 8 MiB, a block each: the best size of 4, 8 and 16 MiB here."""
-    command = [str(binary), "mount", *([] if writable else ["--read-only"]), "--vfs-cache-mode", "off"]
+def rclone(
+    cluster: Cluster, binary: Path, streams: int, *, writable: bool = False, cache: Path | None = None
+) -> Iterator[Mount]:
+    """`rclone mount` with `streams` chunk streams of 8 MiB, a block each: the best size of 4, 8 and 16 MiB here.
+
+    cache: the folder where it keeps what it reads.
+    """
+    command = [str(binary), "mount", *([] if writable else ["--read-only"])]
+    command += ["--vfs-cache-mode", "full", "--cache-dir", str(cache)] if cache else ["--vfs-cache-mode", "off"]
     command += ["--vfs-read-chunk-streams", str(streams), "--vfs-read-chunk-size", "8Mi"]
     command += ["--hdfs-namenode", cluster.url.removeprefix("hdfs://"), "--hdfs-username", "root", ":hdfs:/bench"]
     with _mounted(command, {"RCLONE_CONFIG": "/dev/null"}) as mount:

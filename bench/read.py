@@ -18,20 +18,18 @@ from pathlib import Path
 
 from bench import peers
 from bench.cluster import BenchError, Say, running
-from bench.data import GIB, MIB, DataFile
+from bench.data import GIB, MIB
 from bench.environment import environment, first_touch, version
 from bench.lab import Lab
 from bench.model import placement_limit
 from bench.plan import CASES, RAW, TRANSPORTS, Run, Scale, ratios, runs
 from bench.results import Document, Key, Ratio, Samples, quotients, spread
 from bench.rounds import Options, Rounds, how_many, in_turn
+from bench.warm import warm_reads
 from stripefs.settings import default_budget
 
 __all__ = ["choose", "groups", "run", "sum_up"]
 
-_WARM = 0.03
-_WARM_ROUNDS = 8  # of a machine that others use, two equal rounds may never come
-_WARM_THREADS = 32
 _BEST_OF = (RAW, "rclone")
 
 
@@ -58,7 +56,7 @@ def run(options: Options, say: Say, store: Callable[[Document], None]) -> Docume
         session = _Session(rounds=rounds, say=say, notes=notes, lab=Lab(cluster, libhdfs), scale=scale)
         cluster.set_rate(0)  # an instance that was running may still be capped
         cluster.write(sorted({run.file for run in chosen}, key=lambda file: file.name), say)
-        _warm_up(session, chosen[0].file)
+        notes += warm_reads(session.lab, chosen[0].file, say)
         for rate, phase in itertools.groupby(groups(chosen), key=lambda group: group[0].rate):
             cluster.set_rate(rate)
             for group in phase:
@@ -119,23 +117,6 @@ def _measure(session: _Session, group: Sequence[Run]) -> None:
             if number < one.rounds:
                 session.take(one.case, one.system, number, partial(one.measure, session.lab, number))
         _add_limit(session, group, number)
-
-
-def _warm_up(session: _Session, file: DataFile) -> None:
-    """Read over both of the DataNodes' data paths, each until two reads in a row are about equally fast.
-
-    Before any cap is set: behind one, a DataNode that still compiles its code is as fast as one that has.
-    """
-    for kind in ("native", "webhdfs"):
-        last = 0.0
-        for _ in range(_WARM_ROUNDS):
-            rate = session.lab.client(file, kind, _WARM_THREADS)["throughput"]
-            session.say(f"warm-up of {kind}: {rate:.0f} MB/s")
-            if abs(rate - last) < _WARM * rate:
-                break
-            last = rate
-        else:
-            session.notes.append(f"{kind}: no two of {_WARM_ROUNDS} warm-up reads came within {_WARM:.0%}")
 
 
 def _add_limit(session: _Session, group: Sequence[Run], number: int) -> None:

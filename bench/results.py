@@ -63,7 +63,10 @@ UNITS = {
     "over_budget": "MiB",
     "inside": "s",  # of a start: from the first line of the program in the container on
     "moved": "MB",  # over the link, headers included
-    "fetched": "MB",  # the same as plain bytes of the image
+    "fetched": "MB",  # the same without headers: plain bytes of the image, what DataNodes sent of a checkpoint
+    "fetched_share": "share",  # of the file's size
+    "kept": "share",  # of the file that the cache has once it is settled
+    "warm_time": "s",  # of `stripefs warm`, before what is loaded
     "stored": "MB",
     "metadata": "MB",
     "recall": "share",  # of the bytes a start touched: those fetched ahead

@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.environment import disk_read_ahead
 from bench.image.container import runc
 from bench.image.link import Link
 from bench.image.source import Image
@@ -227,14 +228,7 @@ def _unpack(image: Image, bundle: Path) -> None:
 
 def _tree(bundle: Path, device: str) -> Tree:
     files = [path for path in (bundle / "rootfs").rglob("*") if path.is_file() and not path.is_symlink()]
-    return Tree(bundle, sum(path.stat().st_size for path in files), len(files), device, _read_ahead(bundle))
-
-
-def _read_ahead(path: Path) -> int:
-    number = path.stat().st_dev
-    block = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}").resolve()
-    disk = block.parent if (block / "partition").exists() else block
-    return int((disk / "queue/read_ahead_kb").read_text())
+    return Tree(bundle, sum(path.stat().st_size for path in files), len(files), device, disk_read_ahead(bundle))
 
 
 def _file_system(path: Path) -> str:

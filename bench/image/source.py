@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.image import stubs
+from bench import stubs
 from bench.image.recipe import BASE, SUITE, Recipe, base_reference, pins, reference
 from bench.image.tools import BenchError, Say, chroot, output, remove_tree, run
 

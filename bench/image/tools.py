@@ -1,38 +1,22 @@
-"""Running programs, page caches, sizes, and the folder that the image benchmark keeps its data in."""
+"""Running programs, page caches, and the folder that the image benchmark keeps its data in."""
 
 from __future__ import annotations
 
 import fcntl
 import os
-import subprocess
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from bench.cluster import BenchError, Say, drop_caches
+from bench.programs import output, run
 
 __all__ = ["WORK", "BenchError", "Say", "chroot", "cold", "locked", "output", "remove_tree", "run", "timed"]
 
 WORK = Path("~/.cache/bootseer/bench-image").expanduser()
 
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy")
-
-
-def output(*command: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> str:
-    """What `command` prints. Raises BenchError with its last line where it fails."""
-    done = subprocess.run(
-        list(command), stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", env=env, cwd=cwd
-    )
-    if done.returncode:
-        words = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["it said nothing"]
-        raise BenchError(f"{' '.join(map(str, command[:3]))} … failed: {words[-1]}")
-    return done.stdout
-
-
-def run(*command: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> None:
-    """The same for what it does."""
-    output(*command, env=env, cwd=cwd)
 
 
 def timed(*command: str | Path) -> float:

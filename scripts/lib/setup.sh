@@ -122,6 +122,34 @@ need_venv() {
     ) 9<"$ROOT/requirements" || exit 1
 }
 
+# torch and the libraries that load checkpoints, into .venv/torch, for what is started with that on PYTHONPATH: a gigabyte
+# that nothing else here needs. torch's wheel is that for CUDA, which wants libraries of 3 GB; it gets stand-ins for them,
+# and works without a GPU. Checkouts of one user share the folder; it is there when it is whole.
+need_torch() {
+    local missing=() key folder python
+    command -v readelf >/dev/null || missing+=(binutils)
+    command -v gcc >/dev/null || missing+=(gcc)
+    apt_install "${missing[@]}"
+    python=$("$VENV/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
+    key=$(cd "$ROOT" && cat requirements/torch.txt bench/stubs.py | sha256sum)
+    folder=${XDG_CACHE_HOME:-$HOME/.cache}/bootseer/torch-$python-${key:0:12}
+    ln -sfn "$folder" "$VENV/torch"
+    [ ! -e "$folder" ] || return 0
+    mkdir -p "$(dirname "$folder")"
+    (
+        flock 9
+        [ ! -e "$folder" ] || return 0
+        say "installing torch and loaders of checkpoints (once, 900 MB)"
+        rm -rf "$folder.new"
+        quietly "$VENV/bin/python" -m pip --disable-pip-version-check --quiet install --no-deps --no-compile \
+            --only-binary=:all: --require-hashes --target "$folder.new" -r "$ROOT/requirements/torch.txt"
+        (cd "$ROOT" && quietly "$VENV/bin/python" -m bench.stubs "$folder.new")
+        # Makes byte code of what is used, too.
+        (cd "$ROOT" && PYTHONPATH=$folder.new quietly "$VENV/bin/python" -c 'import bench.checkpoint.formats')
+        mv "$folder.new" "$folder"
+    ) 9>"$folder.lock" || exit 1
+}
+
 # Run a command whose output matters only when it fails.
 quietly() {
     local output

@@ -13,12 +13,12 @@ import trio
 
 from stripefs.api.sources import Source
 from stripefs.errors import Exists, IsADirectory, NotFound, StoreError
-from stripefs.session import WriteSession
 from stripefs.store.base import Kind, Status
 from stripefs.write.losses import Losses
 from stripefs.write.names import ensure_usable, join, split
 from stripefs.write.others import wait_for_writers
 from stripefs.write.refusals import Invalid
+from stripefs.write.session import WriteSession
 
 __all__ = ["Names"]
 

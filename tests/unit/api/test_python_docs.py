@@ -1,6 +1,6 @@
 """The examples of docs/python.md, from its first to its last, on a local source in place of a cluster.
 
-Those for PyTorch are only compiled here: it is too large to be installed for them.
+Those for PyTorch are only compiled here; tests/loaders, where torch is, runs them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,10 @@ SOURCE = "hdfs://namenode:8020/checkpoints"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 
 
+def needs_torch(example: str) -> bool:
+    return re.search(r"^import torch\b", example, re.MULTILINE) is not None
+
+
 def here(example: str, place: Path) -> str:
     """The example with a local directory where it names the cluster."""
     for there, local in (
@@ -39,7 +43,7 @@ def test_examples_run_in_their_order(place: Path, capsys: pytest.CaptureFixture[
     (place / "model.bin").write_bytes(content(16 * MIB))
     for example in EXAMPLES:
         program = compile(here(example, place), str(PAGE), "exec")
-        if "torch" not in example:
+        if not needs_torch(example):
             exec(program, {})
     assert stripefs.connect(str(place)).stat("step-latest/model.bin").size == 20_000_000
     shown = capsys.readouterr().out.splitlines()

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import tables
+from bench import stubs, tables
 from bench.cli import main
-from bench.image import recipe, report, stubs
+from bench.image import recipe, report
 from bench.image.changed import lz4_of_new
 from bench.image.plan import CASES, Sizes, derive, ratios
 from bench.ratios import sum_up

@@ -9,7 +9,8 @@ import pytest
 from stripefs.errors import PermissionDenied, StoreError
 from stripefs.store.local import LocalStore
 from stripefs.write.clock import StoreClock
-from tests.unit.upkeep.shifted import Shifted
+
+from .shifted import Shifted
 
 
 @pytest.mark.parametrize("seconds", [0, 86400 * 400, -86400 * 400])

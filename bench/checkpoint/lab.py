@@ -1,0 +1,230 @@
+"""One measured run of one system: fresh process and mount, what was written before on disk, page caches dropped.
+
+Every function answers {metric: value} in the units of `bench.results`. Checkpoints lie in /bench/checkpoint, what is
+saved in /bench/save; caches and local copies in `scratch`, which should be on the same disk as users' caches.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench import mounts
+from bench.checkpoint.plan import RANKS, Run, copies, name_of
+from bench.checkpoint.runner import Runner
+from bench.cluster import BenchError, Cluster, drop_caches
+from bench.data import CHUNK, DataFile
+from bench.lab import Lab, rates, run_module
+from bench.mounts import Mount
+from bench.processes import cpu_seconds
+from bench.programs import output
+from bench.write.lab import WriteLab
+from stripefs.mount.control import query
+from stripefs.settings import default_budget
+
+__all__ = ["CheckpointLab"]
+
+_FOLDER = "checkpoint"
+_SAVED = "save"
+_SETTLES_WITHIN = 120.0  # seconds for what waits for the cache's disk
+_STREAMS = 32  # of rclone, which did best with so many in `bench read`
+_FORMATS = {"model.safetensors": "safetensors", "model.pt": "torch", "dcp": "dcp"}
+
+
+@dataclass(slots=True)
+class CheckpointLab:
+    """The cluster, and checkpoints of `size` bytes each. `rclone` is its binary."""
+
+    cluster: Cluster
+    size: int
+    scratch: Path
+    runner: Runner
+    rclone: Path | None = None
+    _ready: set[str] = field(default_factory=set)
+
+    @property
+    def file(self) -> DataFile:
+        """The safetensors file, which every reader of `bench` can check."""
+        return DataFile(f"{_FOLDER}/model.safetensors", self.size, CHUNK)
+
+    # -- what is there before the first run ------------------------------------------------------------------------
+
+    def prepare(self, chosen: list[Run]) -> None:
+        """Save what the runs load, by the same programs that are measured."""
+        wanted = copies(chosen)
+        self._directory(_FOLDER)
+        with self._stripefs("--rw") as mount:
+            for name in sorted(wanted["stored"]):
+                self._save_to(mount.folder / _FOLDER / name, name, mount.pid)
+        status = self.cluster.status(self.file.path)
+        if status is None or status["length"] != self.size:
+            raise BenchError(f"{self.file.path} has not {self.size} bytes: safetensors pads its header in another way")
+        (self.scratch / "local").mkdir()
+        for name in sorted(wanted["local"]):
+            self._save_to(self.scratch / "local" / name, name, 0)
+        if wanted["cached"]:
+            with self._stripefs(*self._with_cache(self.scratch / "filled")) as mount:
+                for name in sorted(wanted["cached"]):
+                    _warm(mount.folder / _FOLDER / name)
+
+    def _save_to(self, path: Path, name: str, server: int) -> None:
+        self.runner.prepare(self._job("save", _FORMATS[name], str(path)), server)
+        self.runner.go(server)
+
+    # -- runs ------------------------------------------------------------------------------------------------------
+
+    def measure(self, run: Run) -> dict[str, float]:
+        """What `run` gave. Raises BenchError."""
+        if run.kind == "sequential":
+            return self._sequential(run)
+        if run.kind == "stream":
+            os.sync()
+            return Lab(self.cluster).client(self.file, "single_stream")
+        if run.kind == "save_stream":
+            return WriteLab(self.cluster, self.size, 0, self.scratch).raw("native", 1, 1)
+        if run.kind == "save":
+            return self._save(run)
+        return self._load(run)
+
+    def _sequential(self, run: Run) -> dict[str, float]:
+        """As `bench read` does it, in the program or through a mount; both without a cache."""
+        os.sync()
+        lab = Lab(self.cluster)
+        if run.way == "api":
+            return lab.program(self.file, "sequential", default_budget())
+        return lab.mounted(self._stripefs(), self.file, "sequential")
+
+    def _save(self, run: Run) -> dict[str, float]:
+        with ExitStack() as stack:
+            self._directory(_SAVED)
+            server, folder = 0, f"{_SAVED}/"
+            if run.way == "mount":
+                mount = stack.enter_context(self._stripefs("--rw"))
+                server, folder = mount.pid, f"{mount.folder}/{_SAVED}/"
+            elif run.way == "local":
+                folder = stack.enter_context(tempfile.TemporaryDirectory(dir=self.scratch)) + "/"
+            self.runner.prepare(self._job("save", run.format, folder + name_of(run), self._source(run)), server)
+            values = self._timed(server)
+        return {name: values[name] for name in ("time", "throughput", "cpu_per_gb", "datanode_cpu_per_gb")}
+
+    def _load(self, run: Run) -> dict[str, float]:
+        with ExitStack() as stack:
+            cache = stack.enter_context(self._cache(run)) if run.cache else None
+            path, server = f"{_FOLDER}/{name_of(run)}", 0
+            more: dict[str, float] = {}
+            if run.way == "local":
+                path = str(self.scratch / "local" / name_of(run))
+            elif run.way in ("mount", "rclone"):
+                mount = stack.enter_context(self._mount(run, cache))
+                path, server = str(mount.folder / path), mount.pid
+                if run.cache == "warm":
+                    more["warm_time"] = _warm(Path(path))
+            act = "share" if run.kind == "share" else "load"
+            self.runner.prepare(self._job(act, run.format, path, self._source(run, cache)), server)
+            values = self._timed(server)
+            if run.cache == "empty" and run.way == "mount":
+                more["kept"] = self._settled(mount)["filled_bytes"] / self.size
+        return values | more
+
+    def _timed(self, server: int) -> dict[str, float]:
+        """Have the runner go on with what it has prepared; the mount is served by the processes below `server`."""
+        os.sync()
+        drop_caches()
+        nodes, own = self.cluster.datanode_cpu(), cpu_seconds(server) if server else 0.0
+        sent = self.cluster.payload_sent()
+        answer = self.runner.go(server)
+        sent = self.cluster.payload_sent() - sent
+        cpu = answer["cpu"] + (cpu_seconds(server) - own if server else 0.0)
+        found = rates(answer, cpu, self.cluster.datanode_cpu() - nodes)
+        return {"time": found["time"], **found, "fetched": sent / 1e6, "fetched_share": sent / self.size}
+
+    # -- mounts, caches, jobs --------------------------------------------------------------------------------------
+
+    def _mount(self, run: Run, cache: Path | None) -> AbstractContextManager[Mount]:
+        if run.way == "rclone":
+            assert self.rclone is not None
+            return mounts.rclone(self.cluster, self.rclone, _STREAMS, cache=cache)
+        return self._stripefs(*(self._with_cache(cache) if cache else []))
+
+    def _stripefs(self, *words: str) -> AbstractContextManager[Mount]:
+        return mounts.stripefs(self.cluster, "auto", default_budget(), {}, *words)
+
+    def _with_cache(self, folder: Path) -> list[str]:
+        return [word for name, value in self._cache_options(folder).items() for word in (f"--{name}", value)]
+
+    def _cache_options(self, folder: Path) -> dict[str, str]:
+        """Room for all checkpoints, however large the disk is."""
+        return {"cache": str(folder), "cache-size": str(4 * self.size)}
+
+    @contextmanager
+    def _cache(self, run: Run) -> Iterator[Path]:
+        """The folder as the run is to find it."""
+        if run.cache == "filled":
+            folder = self.scratch / ("rclone" if run.way == "rclone" else "filled")
+            if run.way == "rclone":
+                self._fill_rclone(folder)
+            yield folder
+            return
+        folder = Path(tempfile.mkdtemp(prefix="cache-", dir=self.scratch))
+        try:
+            yield folder
+        finally:
+            shutil.rmtree(folder)
+
+    def _fill_rclone(self, folder: Path) -> None:
+        """Read the file once through a mount of its own."""
+        if "rclone" in self._ready:
+            return
+        assert self.rclone is not None
+        with mounts.rclone(self.cluster, self.rclone, _STREAMS, cache=folder) as mount:
+            run_module("bench.patterns", ["sequential", str(mount.folder / self.file.name)], "", 600.0, {}, mount.pid)
+        self._ready.add("rclone")
+
+    def _source(self, run: Run, cache: Path | None = None) -> dict[str, Any]:
+        """How a program without a mount reaches the checkpoints; {} where it is given a path."""
+        if run.way not in ("api", "fsspec"):
+            return {}
+        options = {"hdfs-user": "root", "hadoop-conf": self.cluster.conf}
+        options |= self._cache_options(cache) if cache else {}
+        named = {name.replace("-", "_"): value for name, value in options.items()}
+        return {"root": f"{self.cluster.url}/bench", "options": named}
+
+    def _job(self, act: str, format_: str, path: str, source: Mapping[str, Any] | None = None) -> dict[str, Any]:
+        ranks = RANKS if act == "share" else 1
+        job = {"act": act, "format": format_, "size": self.size, "path": path, "ranks": ranks}
+        return {**job, "root": "", "options": {}, **(source or {})}
+
+    def _settled(self, mount: Mount) -> dict[str, int]:
+        """What the mount tells of its cache once nothing waits for the disk."""
+        deadline = time.monotonic() + _SETTLES_WITHIN
+        while True:
+            told: dict[str, int] = query(str(mount.folder), "status")["cache"]
+            if not told["waiting_bytes"] or time.monotonic() > deadline:
+                return told
+            time.sleep(0.1)
+
+    def _directory(self, name: str) -> None:
+        """An empty one below /bench."""
+        from hdfs_native import Client
+
+        self.cluster.remove(f"/bench/{name}")
+        Client(self.cluster.url).mkdirs(f"/bench/{name}", 0o755, True)
+
+
+def _warm(path: Path) -> float:
+    """Seconds of `stripefs warm --wait` of a path inside a mount. Raises BenchError unless all of it is here then."""
+    begin = time.monotonic()
+    told = json.loads(output(Path(sys.executable).with_name("stripefs"), "warm", "--json", path))
+    seconds = time.monotonic() - begin
+    if not all(one["whole"] for one in told["paths"]):
+        raise BenchError(f"stripefs warm did not bring all of {path.name}: {told}")
+    return seconds

@@ -1,0 +1,204 @@
+"""Which figures `bench checkpoint` has, as tables: its runs (a case and a system each) and its ratios. Pure.
+
+A system is called after what loads and the way to the file: `torch:mount`, `dcp:fsspec`. Every round goes through all
+cases, each one system further on than in the round before, so that what a ratio compares stands close together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from bench.ratios import RatioPlan
+from bench.results import Key
+from bench.rounds import in_turn
+
+__all__ = ["CASES", "RANKS", "SYSTEMS", "Run", "choose", "copies", "name_of", "ratios", "room", "runs", "sequence"]
+
+CASES = ("save", "first", "cached", "warmed", "four")
+RANKS = 4
+
+SYSTEMS = {
+    ("first", "sequential:stream"): "one hdfs-native stream",
+    ("first", "safetensors:rclone"): "rclone with its cache, first load",
+    ("first", "safetensors:mount"): "stripefs, first load",
+    ("cached", "safetensors:rclone"): "rclone, from its cache",
+    ("cached", "safetensors:mount"): "stripefs, from its cache after a restart",
+    ("warmed", "safetensors:mount"): "stripefs, after `stripefs warm`",
+    ("cached", "safetensors:local"): "a local file",
+}
+"""Those of the chart with words for people, slowest expected first."""
+
+_TARGETED = {
+    "save": {"safetensors:mount", "torch:fsspec", "dcp:mount"},
+    "first": {
+        "sequential:mount",
+        "sequential:api",
+        "sequential:stream",
+        "safetensors:mount",
+        "dcp:mount",
+        "runai:mount",
+        "fastsafetensors:mount",
+    },
+    "cached": {"safetensors:mount", "safetensors:local"},
+    "warmed": {"safetensors:mount"},
+    "four": {"direct:mount", "fsspec"},
+}
+"""What a quick run and one with large files keep: what the targets need, and a save of each library."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One system in one case. `kind` says which measurement of the lab it is, the rest what that needs.
+
+    format: of `bench.checkpoint.formats`, or what ranks do. way: mount, api, fsspec, local, rclone or stream. cache:
+    what the cache on local disk has when loading begins: "" there is none, "empty", "filled", "warm": `stripefs warm`
+    has just filled it. rounds: how often it runs at most.
+    """
+
+    case: str
+    system: str
+    kind: str
+    format: str = ""
+    way: str = "mount"
+    cache: str = ""
+    rounds: int = 1 << 30
+
+
+def runs(*, few: bool, rclone: bool) -> list[Run]:
+    """Every run there is, in the order in which the first round makes them. few: only what a quick run keeps."""
+    warmed = _run("warmed", "load", "safetensors:mount", "warm")
+    made = [*_saves(), *_first(), *_cached(), warmed, *_four()]
+    return [run for run in made if (not few or run.system in _TARGETED[run.case]) and (rclone or run.way != "rclone")]
+
+
+_LIBRARIES = ("safetensors", "torch", "torch_mmap", "dcp", "runai", "fastsafetensors")
+"""Those that load from a path."""
+
+
+def _saves() -> list[Run]:
+    systems = [
+        f"{name}:{way}" for way in ("mount", "api", "fsspec", "local") for name in ("safetensors", "torch", "dcp")
+    ]
+    systems.remove("dcp:api")  # it knows paths and fsspec
+    streamed = Run("save", "sequential:stream", "save_stream", way="stream", rounds=1)
+    return [streamed, *(_run("save", "save", system) for system in systems)]
+
+
+def _first() -> list[Run]:
+    direct = ("safetensors:api", "safetensors:fsspec", "torch:api", "torch:fsspec", "dcp:fsspec")
+    systems = [f"{name}:mount" for name in _LIBRARIES] + [f"{name}:rclone" for name in ("safetensors", "torch", "dcp")]
+    return [
+        Run("first", "sequential:mount", "sequential"),
+        Run("first", "sequential:api", "sequential", way="api"),
+        # As steady as its cap, and a minute long.
+        Run("first", "sequential:stream", "stream", way="stream", rounds=1),
+        Run("first", "safetensors:mount:no_cache", "load", "safetensors"),
+        *(_run("first", "load", system, "empty") for system in (*systems, *direct)),
+    ]
+
+
+def _cached() -> list[Run]:
+    direct = ("safetensors:api", "torch:fsspec", "dcp:fsspec")
+    systems = [f"{name}:mount" for name in _LIBRARIES] + ["safetensors:rclone", *direct]
+    return [
+        *(_run("cached", "load", system, "filled") for system in systems),
+        *(_run("cached", "load", f"{name}:local") for name in _LIBRARIES),
+    ]
+
+
+def _four() -> list[Run]:
+    shares = [_run("four", "share", f"{name}:mount", "empty") for name in ("direct", "direct_all", "safetensors")]
+    return [*shares, Run("four", "fsspec", "share", "fsspec", "fsspec", "empty")]
+
+
+def _run(case: str, kind: str, system: str, cache: str = "") -> Run:
+    """Of the system NAME:WAY, whose format is called so too where a way needs one of its own."""
+    name, _, way = system.partition(":")
+    return Run(case, system, kind, system if way in ("api", "fsspec") else name, way, cache)
+
+
+def choose(made: Sequence[Run], cases: Iterable[str]) -> list[Run]:
+    """The runs of `cases`, all where none is named, and those of other cases that their ratios need."""
+    wanted = set(cases) or set(CASES)
+    needed = {
+        (key.case, key.system)
+        for plan in ratios()
+        for key in (plan.upper, plan.lower)
+        if key is not None and plan.upper.case in wanted
+    }
+    return [run for run in made if run.case in wanted or (run.case, run.system) in needed]
+
+
+def name_of(run: Run) -> str:
+    """The file or directory that it saves or loads, below the folder of all checkpoints."""
+    return {"torch": "model.pt", "torch_mmap": "model.pt", "dcp": "dcp"}.get(
+        run.format.partition(":")[0], "model.safetensors"
+    )
+
+
+def copies(chosen: Collection[Run]) -> dict[str, set[str]]:
+    """Which files (as `name_of` has them) must be there before the first run: "stored" in HDFS, "local" ones, and those
+    "cached" on local disk."""
+    found: dict[str, set[str]] = {"stored": {"model.safetensors"}, "local": set(), "cached": set()}
+    for run in chosen:
+        if run.kind == "load":
+            found["local" if run.way == "local" else "stored"].add(name_of(run))
+            if run.cache == "filled" and run.way != "rclone":
+                found["cached"].add(name_of(run))
+    return found
+
+
+def room(chosen: Collection[Run]) -> int:
+    """How many times the size of a checkpoint all of this takes on disk at most: besides, one is being saved, one cache
+    being filled, and rclone has two."""
+    return sum(map(len, copies(chosen).values())) + 2 + 2 * any(run.way == "rclone" for run in chosen)
+
+
+def sequence(chosen: Sequence[Run], number: int) -> list[Run]:
+    """The runs of the round `number`, in its order."""
+    made = []
+    for case in CASES:
+        made += in_turn([run for run in chosen if run.case == case and number < run.rounds], number)
+    return made
+
+
+def ratios() -> list[RatioPlan]:
+    """Every ratio, targets first."""
+    cached, local = _time("cached", "safetensors:mount"), _time("cached", "safetensors:local")
+    first, seq = Key("first", "safetensors:mount"), Key("first", "sequential:mount")
+    cached_vs, fetched = "cached_load_vs_local_file", "four_processes_bytes_fetched_vs_file"
+    made = [
+        RatioPlan(cached_vs, cached, local, 1.3),
+        RatioPlan("warm_then_load_vs_local_file", _time("warmed", "safetensors:mount"), local, 1.3),
+        RatioPlan("first_load_vs_bench_read_seq", first, seq, 0.85, at_least=True),
+        RatioPlan(f"{fetched}_direct", Key("four", "direct:mount", "fetched_share"), None, 1.05),
+        RatioPlan(f"{fetched}_fsspec", Key("four", "fsspec", "fetched_share"), None, 1.05),
+        RatioPlan("runai_streamer_vs_seq", Key("first", "runai:mount"), seq, 0.8, at_least=True),
+        RatioPlan("fastsafetensors_vs_seq", Key("first", "fastsafetensors:mount"), seq, 0.8, at_least=True),
+        RatioPlan("dcp_load_vs_seq", Key("first", "dcp:mount"), seq, 0.8, at_least=True),
+        RatioPlan("api_read_vs_mount_read", Key("first", "sequential:api"), seq, 0.97, at_least=True),
+        RatioPlan("restart_same_node_vs_today", cached, _time("first", "sequential:stream"), 0.15),
+        RatioPlan("first_load_vs_bench_read_seq_no_cache", Key("first", "safetensors:mount:no_cache"), seq),
+        RatioPlan("first_load_vs_today", _time("first", "safetensors:mount"), _time("first", "sequential:stream")),
+        RatioPlan("first_load_vs_rclone", _time("first", "safetensors:mount"), _time("first", "safetensors:rclone")),
+        RatioPlan("cached_load_vs_rclone", cached, _time("cached", "safetensors:rclone")),
+    ]
+    made += [
+        RatioPlan(f"{fetched}_{name}", Key("four", f"{name}:mount", "fetched_share"), None)
+        for name in ("direct_all", "safetensors")
+    ]
+    made += [
+        RatioPlan(
+            f"cached_load_vs_local_file_{name}", _time("cached", f"{name}:mount"), _time("cached", f"{name}:local")
+        )
+        for name in ("torch", "torch_mmap", "dcp", "runai", "fastsafetensors")
+    ]
+    for name in ("torch:mount", "torch_mmap:mount", "torch:fsspec", "torch:api", "dcp:fsspec", "safetensors:api"):
+        label = name.replace(":mount", "").replace(":", "_")
+        made.append(RatioPlan(f"{label}_load_vs_seq", Key("first", name), seq))
+    return made
+
+
+def _time(case: str, system: str) -> Key:
+    return Key(case, system, "time")

@@ -1,0 +1,317 @@
+"""`stripefs gc`: find what crashes left and remove it, beside writers and readers that go on.
+
+A search (`stripefs.write.search`) says what there is, `stripefs.write.survey` judges. Each thing is looked at once more
+right before it goes. What lies beside a file goes under that file's own lock, so no writer can begin meanwhile; a
+version of the pool goes when no file names it and nothing in it is young.
+
+Memory: a search takes at most `MOST` things of either kind, and further searches take the rest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Iterator, Set
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from stripefs.errors import Busy, NotFound, StoreError, Unsupported
+from stripefs.layout import hidden
+from stripefs.layout.record import DocumentError, LockDocument, Record
+from stripefs.store.base import Store
+from stripefs.store.wrappers.striped import StripedStore
+from stripefs.write import pool
+from stripefs.write.clock import StoreClock
+from stripefs.write.lease import RENEW, take
+from stripefs.write.names import join, split
+from stripefs.write.records import exists, is_spent, versions_of
+from stripefs.write.search import AT_ONCE, Search, Seen
+from stripefs.write.strays import strays
+from stripefs.write.survey import AGE, FORCED_AGE, Circumstances, Item, Kind, Verdict, judge
+from stripefs.write.walk import patiently
+
+__all__ = ["MOST", "Collected", "Collection", "Removed"]
+
+MOST = 100_000
+"""Versions of the pool, and things beside files, of one search: some 30 MB."""
+
+TOLD = 10_000
+"""Removed things that are kept to be named; more are only counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """What went, or would go. length in bytes."""
+
+    path: bytes
+    kind: Kind
+    length: int
+
+
+@dataclass(slots=True)
+class Collected:
+    """What a collection did.
+
+    size: bytes removed. kept: how many things of how many bytes stay, by why. recoverable: files that `stripefs
+    recover` could bring back. trouble: paths and what is wrong there.
+    """
+
+    removed: int = 0
+    size: int = 0
+    items: list[Removed] = field(default_factory=list)
+    kept: dict[Verdict, tuple[int, int]] = field(default_factory=dict)
+    recoverable: list[bytes] = field(default_factory=list)
+    trouble: list[tuple[bytes, str]] = field(default_factory=list)
+
+    def keep(self, verdict: Verdict, length: int) -> None:
+        count, size = self.kept.get(verdict, (0, 0))
+        self.kept[verdict] = (count + 1, size + length)
+
+
+class Collection:
+    """One run of gc on `store`, the plain one; `view` shows the striped files in it.
+
+    tell: called with each directory that is looked at, for people. folder: where the store's clock is read; in the
+    pool where there is one, since a directory that changes is one to be searched again. Raises Unsupported for a store
+    that cannot be listed or written to, and what telling its clock raises.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        view: StripedStore,
+        *,
+        force: bool = False,
+        dry_run: bool = False,
+        tell: Callable[[bytes], None] = lambda _path: None,
+        most: int = MOST,
+        folder: bytes = b"",
+    ) -> None:
+        if not store.capabilities.listing:
+            raise Unsupported(f"{store.url} cannot be listed")
+        if not store.capabilities.put:
+            raise Unsupported(f"{store.url} cannot be written to")
+        self._store, self._view, self._force, self._dry_run = store, view, force, dry_run
+        self._clock = StoreClock(store, folder or (hidden.POOL if exists(store, hidden.POOL) else b"/"))
+        age = FORCED_AGE if force else AGE
+        self._search = Search(store, view, self._clock, age=age, most=most, tell=tell, trouble=self._trouble)
+        self._found = Collected()
+
+    def run(self) -> Collected:
+        """Raises what listing the root raises; what goes wrong further down is in `trouble`."""
+        after, beside = "", True
+        while True:
+            seen, after = self._search.run(after, beside=beside)
+            removed = self._found.removed
+            facts = self._judge_records(seen, first=beside)
+            if beside:
+                self._judge_beside(seen, facts)
+            self._judge_pool(seen, facts)
+            self._judge_strays(seen, facts)
+            # What found no room is found by the next search, if this one has made some.
+            beside = seen.full and not self._dry_run and self._found.removed > removed
+            if seen.full and not beside:
+                self._trouble(b"/", StoreError("there are more hidden files than can be looked at at once"))
+            if not after and not beside:
+                return self._found
+
+    def clear(self, folder: bytes, used: Set[str] = frozenset()) -> Collected:
+        """Remove from a directory that holds nothing else what is hidden in it and nobody's. used: versions at work.
+
+        Raises NotEmpty where something else is in it, and then nothing is removed; what listing it raises.
+        """
+        seen = self._search.directory(folder)
+        if seen.locked:  # whatever else is here may be of the same writer
+            for item in (*seen.suspects.values(), *seen.records.values()):
+                self._found.keep(Verdict.LEASED, item.length)
+            for _ in seen.locked:
+                self._found.keep(Verdict.LEASED, 0)
+            return self._found
+        seen.leased |= used
+        facts = self._judge_records(seen, first=True)
+        if self._store.capabilities.put_if_absent:
+            facts = replace(facts, ended=self._ended(seen))
+        self._judge_beside(seen, facts)
+        return self._found
+
+    def _ended(self, seen: Seen) -> frozenset[str]:
+        """The versions that locks name which have run out."""
+        named: set[str] = set()
+        for item in seen.suspects.values():
+            if item.kind is Kind.LOCK:
+                with contextlib.suppress(NotFound, DocumentError):
+                    named.update(LockDocument.from_bytes(bytes(self._store.get(item.path))).versions)
+        return frozenset(named)
+
+    def _judge_records(self, seen: Seen, *, first: bool) -> Circumstances:
+        """What decides about everything else. Records join the suspects, where `first` of all searches."""
+        facts = Circumstances(
+            self._clock.now_ns(), leased=seen.leased, locked=seen.locked, complete=seen.complete, force=self._force
+        )
+        recorded: set[str] = set()
+        for item in seen.records.values():
+            try:
+                record = self._record(item)
+            except StoreError as error:
+                self._trouble(item.path, error)
+                recorded.add(item.version)
+                continue
+            item = replace(item, published=record is None)
+            if first:
+                seen.suspects[item.path] = item
+            verdict = judge(item, facts)
+            if record is not None and verdict is not Verdict.RUBBISH:
+                recorded |= {item.version, *versions_of(record)}
+                if first and verdict is not Verdict.LEASED and len(self._found.recoverable) < TOLD:
+                    self._found.recoverable.append(join(split(item.name)[0], split(record.path)[1]))
+        return replace(facts, recorded=recorded)
+
+    def _judge_beside(self, seen: Seen, facts: Circumstances) -> None:
+        """Remove what is rubbish beside files."""
+        # Records first: one that names parts that are gone is of no use. Locks last: until then nobody begins here.
+        order = sorted(
+            seen.suspects.values(),
+            key=lambda item: (item.name, item.kind is not Kind.RECORD, item.kind is Kind.LOCK, item.path),
+        )
+        for name, group in itertools.groupby(order, key=lambda item: item.name):
+            self._clear(name, list(group), facts)
+
+    def _record(self, item: Item) -> Record | None:
+        """The record at the path of `item`; None where nothing is left that it could be used for."""
+        try:
+            record = Record.from_bytes(bytes(patiently(lambda: self._store.get(item.path))))
+            return None if patiently(lambda: is_spent(self._store, self._view, record, item.path)) else record
+        except (NotFound, DocumentError):
+            return None
+
+    def _judge_pool(self, seen: Seen, facts: Circumstances) -> None:
+        """Remove the versions of the pool that nobody needs."""
+        for version in sorted(seen.candidates):
+            path = hidden.version_folder(version)
+            with self._told(path), contextlib.suppress(NotFound):
+                found = patiently(partial(pool.look, self._store, version))
+                item = Item(path, Kind.VERSION, b"", version, found.length, found.changed_ns)
+                verdict = judge(item, replace(facts, now_ns=self._clock.now_ns()))
+                if verdict is not Verdict.RUBBISH:
+                    self._found.keep(verdict, item.length)
+                elif found.odd:
+                    raise StoreError("it holds what no writer put there")
+                else:
+                    if not self._dry_run:
+                        patiently(partial(pool.remove_version, self._store, version))
+                    self._count(item)
+
+    def _judge_strays(self, seen: Seen, facts: Circumstances) -> None:
+        """Remove what lies in the folders of versions that files need, and is not needed by these."""
+
+        def look(version: str) -> list[Item] | StoreError:
+            path, count = seen.named[version]
+            try:
+                return patiently(lambda: strays(self._store, self._view, version, path, count))
+            except StoreError as error:
+                return error
+
+        versions = [version for version, (path, _) in sorted(seen.named.items()) if path]
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="gc") as threads:
+            for version, found in zip(versions, threads.map(look, versions), strict=True):
+                with self._told(hidden.version_folder(version)):
+                    if isinstance(found, StoreError):
+                        raise found
+                    for item in found:
+                        self._clear_stray(item, replace(facts, now_ns=self._clock.now_ns()))
+
+    def _clear_stray(self, item: Item, facts: Circumstances) -> None:
+        verdict = judge(item, facts)
+        if verdict is not Verdict.RUBBISH:
+            self._found.keep(verdict, item.length)
+            return
+        if not self._dry_run:
+            with contextlib.suppress(NotFound):
+                patiently(lambda: self._store.remove(item.path))
+        self._count(item)
+
+    def _clear(self, name: bytes, group: list[Item], facts: Circumstances) -> None:
+        """Remove what of the hidden things of one file is rubbish."""
+        doomed = []
+        for item in group:
+            verdict = judge(item, facts)
+            if verdict is Verdict.RUBBISH:
+                doomed.append(item)
+            else:
+                self._found.keep(verdict, item.length)
+        if self._dry_run or not doomed:
+            for item in doomed:
+                self._count(item)
+            return
+        with self._told(name), contextlib.suppress(NotFound):  # the directory is gone
+            try:
+                with self._locked(name) as keep:
+                    for item in doomed:
+                        keep()
+                        with self._told(item.path):
+                            self._remove(item, facts)
+            except Busy:
+                for item in doomed:
+                    self._found.keep(Verdict.LEASED, item.length)
+
+    def _remove(self, item: Item, facts: Circumstances) -> None:
+        """Look once more and remove it."""
+        if item.kind is not Kind.LOCK:  # that is ours by now, and goes when we let it go
+            try:
+                now = patiently(lambda: self._store.stat(item.path))
+                item = replace(item, length=now.length, changed_ns=now.mtime_ns)
+                verdict = judge(item, replace(facts, now_ns=self._clock.now_ns()))
+                if verdict is not Verdict.RUBBISH:
+                    self._found.keep(verdict, item.length)
+                    return
+                patiently(lambda: self._store.remove(item.path))
+            except NotFound:
+                return  # another gc
+        self._count(item)
+
+    @contextmanager
+    def _locked(self, name: bytes) -> Iterator[Callable[[], None]]:
+        """Hold the lock of a file; what it yields is to be called now and then. Raises Busy, NotFound, StoreError.
+
+        A store that cannot lock has no writers that lock either: there the age alone decides.
+        """
+        if not self._store.capabilities.put_if_absent:
+            yield lambda: None
+            return
+        owner = hidden.new_version()  # by which a second try knows what the first has done
+        lease = patiently(lambda: take(self._store, name, (), owner))
+        renewed = time.monotonic()
+
+        def keep() -> None:
+            nonlocal renewed
+            if time.monotonic() - renewed > RENEW:
+                lease.renew()
+                renewed = time.monotonic()
+
+        try:
+            yield keep
+        finally:
+            lease.release()
+
+    @contextmanager
+    def _told(self, path: bytes) -> Iterator[None]:
+        """What goes wrong with one thing is told at the end, and stops nothing else."""
+        try:
+            yield
+        except NotFound:
+            raise
+        except StoreError as error:
+            self._trouble(path, error)
+
+    def _count(self, item: Item) -> None:
+        self._found.removed += 1
+        self._found.size += item.length
+        if len(self._found.items) < TOLD:
+            self._found.items.append(Removed(item.path, item.kind, item.length))
+
+    def _trouble(self, path: bytes, error: StoreError) -> None:
+        if len(self._found.trouble) < TOLD and all(path != told for told, _ in self._found.trouble):
+            self._found.trouble.append((path, error.message))

@@ -1,0 +1,139 @@
+"""Records of fsyncs as they are found: which there are of a file, where their parts lie, and whether any is of use.
+
+Parts are looked for where the record lies now (beside it, or in this store's pool), so that a directory that was moved
+is no hindrance.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from dataclasses import dataclass
+
+from stripefs.errors import NotADirectory, NotFound
+from stripefs.layout import hidden
+from stripefs.layout.record import DocumentError, Record, RecordPart
+from stripefs.store.base import Identity, Status, Store
+from stripefs.store.wrappers.striped import StripedStore
+from stripefs.write.names import join, split
+from stripefs.write.walk import patiently
+
+__all__ = [
+    "Found",
+    "exists",
+    "find",
+    "is_spent",
+    "is_version_of",
+    "length_of",
+    "pooled",
+    "status_of",
+    "versions_of",
+]
+
+_POOLED = re.compile(rb"(?:.*/)?([0-9a-f]{16})/(0|[1-9][0-9]{0,9})", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A record. `path` is its own; changed_ns by the store's clock."""
+
+    path: bytes
+    record: Record
+    changed_ns: int
+
+    @property
+    def file(self) -> bytes:
+        """The file that it is about, where the record lies now."""
+        return join(split(self.path)[0], split(self.record.path)[1])
+
+    @property
+    def draft(self) -> bytes:
+        """Where its parts are joined, and what is renamed onto the file."""
+        folder, name = split(self.file)
+        return join(folder, hidden.draft_name(name, self.record.version))
+
+    def place(self, store: Store, part: RecordPart) -> bytes:
+        """Where a part lies: in our pool, beside the record, or where the file was when it was written."""
+        inside = pooled(part.path) if self.record.layout == "striped" else None
+        if inside:
+            return hidden.pool_part(*inside)
+        beside = join(split(self.path)[0], split(part.path)[1])
+        moved = part.path != beside and not exists(store, beside) and exists(store, part.path)
+        return part.path if moved else beside
+
+
+def find(store: Store, path: bytes) -> list[Found]:
+    """The records of the file at `path`, newest first. Raises DocumentError when there are none but spoiled ones."""
+    folder, name = split(path)
+    prefix = b"." + hidden.stem(name) + hidden.MARK
+    found = []
+    spoiled: DocumentError | None = None
+    for batch in store.scandir(folder, prefix):
+        for status in batch:
+            meaning = hidden.parse_hidden(status.name)
+            if meaning is not None and meaning.kind == "record" and status.name.startswith(prefix):
+                at = join(folder, status.name)
+                try:
+                    found.append(Found(at, Record.from_bytes(bytes(store.get(at))), status.mtime_ns))
+                except NotFound:
+                    continue
+                except DocumentError as error:
+                    spoiled = error
+        if batch and not batch[-1].name.startswith(prefix):
+            break
+    if spoiled is not None and not found:
+        raise spoiled
+    return sorted(found, key=lambda each: -each.changed_ns)
+
+
+def versions_of(record: Record) -> frozenset[str]:
+    """The versions of the pool that a record names parts of."""
+    named = (pooled(part.path) for segment in record.segments for part in segment.parts)
+    return frozenset(part[0] for part in named if part)
+
+
+def is_spent(store: Store, view: StripedStore, record: Record, path: bytes) -> bool:
+    """Whether a record at `path` is of no use: its file is published, or none of its parts is left."""
+    found = Found(path, record, 0)
+    if record.layout == "striped":
+        with contextlib.suppress(NotFound, NotADirectory):
+            manifest = view.manifest(found.file)
+            if manifest is not None:
+                named = {(part.version, part.number) for part in manifest.parts}
+                if all(pooled(part.path) in named for segment in record.segments for part in segment.parts):
+                    return True
+        if found.file != record.path:
+            return False  # seen from another root, or moved: the pool that it means may not be ours
+    parts = (part for segment in record.segments for part in segment.parts)
+    if any(exists(store, found.place(store, part)) for part in parts):
+        return False
+    return not exists(store, found.draft)
+
+
+def pooled(path: bytes) -> tuple[str, int] | None:
+    """Version and number of a part in a pool."""
+    match = _POOLED.fullmatch(path)
+    return (match[1].decode(), int(match[2])) if match else None
+
+
+def status_of(store: Store, path: bytes) -> Status | None:
+    try:
+        return patiently(lambda: store.stat(path))
+    except (NotFound, NotADirectory):
+        return None
+
+
+def exists(store: Store, path: bytes) -> bool:
+    return status_of(store, path) is not None
+
+
+def length_of(store: Store, path: bytes) -> int | None:
+    status = status_of(store, path)
+    return None if status is None else status.length
+
+
+def is_version_of(store: Store, view: StripedStore, path: bytes, identity: Identity) -> bool:
+    """Whether the version at `path` is that one, as the view shows it or as the store has it."""
+    return any(
+        found is not None and found.identity == identity for found in (status_of(view, path), status_of(store, path))
+    )

@@ -1,0 +1,342 @@
+"""`stripefs recover`: from the record of an fsync to a file, as far as its bytes are those that were written.
+
+A record names the parts that were durable. What counts is the longest beginning of the file of which every part is
+whole: of concat and plain files all have their lengths, of striped ones all bytes fit their checksums.
+
+Publishing ends in one rename, as a writer's does, under the locks of both names. It may be repeated after a crash:
+joined parts stand under the name of the draft, or of the first of them, whose length says how far it got.
+"""
+
+from __future__ import annotations
+
+import bisect
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+
+from stripefs.errors import Exists, NotFound, StaleVersion, StoreError, Transient
+from stripefs.layout import hidden
+from stripefs.layout.record import RecordPart, RecordSegment
+from stripefs.layout.striped import MANIFEST_BLOCK_SIZE, Manifest, ManifestError, Part, Segment
+from stripefs.store.base import Attributes, Buffer, Identity, Kind, Status, Store
+from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.wrappers.striped_handle import PartFiles, StripedHandle
+from stripefs.units import shown
+from stripefs.write.lease import RENEW, Lease, take
+from stripefs.write.names import join, split
+from stripefs.write.pool import put_stone
+from stripefs.write.records import (
+    Found,
+    exists,
+    find,
+    is_spent,
+    is_version_of,
+    length_of,
+    pooled,
+    status_of,
+    versions_of,
+)
+from stripefs.write.walk import patiently
+
+__all__ = ["Plan", "plan", "recover"]
+
+SOURCES_AT_ONCE = 64
+"""Files joined by one call, as writers do it."""
+
+READ_AT_ONCE = 8
+STEP = 16 << 20
+"""Bytes of one read: with READ_AT_ONCE of them under way every data host of a small cluster has work."""
+
+_PIECE = 4 << 20
+"""Bytes copied at a time, where joining needs a copy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What can be had of a record. length: bytes of the file, more than the record's where some that came later are
+    durable too; lost: why the rest cannot, "" where nothing is missing.
+
+    pieces: of concat and plain files what stands in the store, in order, the published file that they continue first.
+    manifest: of striped files.
+    """
+
+    found: Found
+    length: int
+    lost: str = ""
+    pieces: tuple[tuple[bytes, int], ...] = ()
+    manifest: Manifest | None = None
+    base: Identity | None = None
+
+    @property
+    def complete(self) -> bool:
+        return self.length >= self.found.record.length
+
+
+# -- what can be had
+
+
+def plan(store: Store, view: StripedStore, found: Found, progress: Callable[[int], None] = lambda _size: None) -> Plan:
+    """Look at every part that the record names. `progress` is told of bytes read and checked.
+
+    Raises StoreError where that cannot be done now, and where the file that the parts continue is not there any more.
+    """
+    if found.record.layout == "striped":
+        return _plan_striped(store, view, found, progress)
+    return _plan_joined(store, view, found)
+
+
+def _plan_joined(store: Store, view: StripedStore, found: Found) -> Plan:
+    record = found.record
+    pieces: list[tuple[bytes, int]] = []
+    base = None
+    length = 0
+    if record.base is not None:
+        base = Identity(record.base.length, record.base.mtime_ns, record.base.file_id)
+        if not is_version_of(store, view, found.file, base):
+            raise StoreError(f"{shown(found.file)} has changed since the parts were written that continue it")
+        pieces, length = [(found.file, base.length)], base.length
+    rest = record.segments
+    lost = ""
+    while rest:
+        at = found.place(store, rest[0].parts[0])
+        carrier, count = _carrier(store, (found.draft, at) if rest is record.segments else (at,), rest)
+        if not count:
+            there = length_of(store, at)
+            lost = f"{shown(at)} " + ("is missing" if there is None else f"has {there} bytes, not {rest[0].length}")
+            break
+        pieces.append(carrier)
+        length += carrier[1]
+        rest = rest[count:]
+    return Plan(found, length, lost, tuple(pieces), base=base)
+
+
+def _carrier(store: Store, paths: Sequence[bytes], segments: Sequence[RecordSegment]) -> tuple[tuple[bytes, int], int]:
+    """That of `paths` which holds the first of `segments`, with its length, and how many of them; 0 where none does.
+
+    A writer or a recovery may have joined those behind it to it since, or died while it did, and joined to the last of
+    them what was written later: that is as durable.
+    """
+    sums = list(itertools.accumulate(segment.length for segment in segments))
+    for path in paths:
+        length = length_of(store, path)
+        if length and (length in sums or length > sums[-1]):
+            return (path, length), bisect.bisect(sums, length)
+    return (b"", 0), 0
+
+
+def _plan_striped(store: Store, view: StripedStore, found: Found, progress: Callable[[int], None]) -> Plan:
+    record = found.record
+    before: tuple[Segment, ...] = ()
+    base = None
+    if record.base is not None:
+        base = Identity(record.base.length, record.base.mtime_ns, record.base.file_id)
+        published = view.manifest(found.file)
+        if published is None or not is_version_of(store, view, found.file, base):
+            raise StoreError(f"{shown(found.file)} has changed since the parts were written that continue it")
+        before = published.segments
+    lost = ""
+    good: list[Segment] = []
+    for segment in record.segments:
+        try:
+            parts = tuple(map(_part, segment.parts))
+            whole = Segment(segment.length, parts)
+            _verify(store, view, found, whole, progress)
+        except Transient:
+            raise
+        except StoreError as error:
+            lost = error.message
+            break
+        good.append(whole)
+    try:
+        manifest = Manifest(hidden.new_version(), 0, record.unit, view.pool, (*before, *good))
+    except ManifestError as error:
+        raise StoreError(f"the record of {shown(found.file)} does not hold together: {error.message}") from error
+    return Plan(found, manifest.length, lost, manifest=manifest, base=base)
+
+
+def _verify(store: Store, view: StripedStore, found: Found, segment: Segment, progress: Callable[[int], None]) -> None:
+    """Read a striped segment to its end; every byte is compared with its checksum. Raises StoreError."""
+    manifest = Manifest(found.record.version, 0, found.record.unit, view.pool, (segment,))
+    name = split(found.file)[1]
+    parts = PartFiles(store, hidden.POOL, manifest, shown(name))
+    status = Status(name, Kind.FILE, segment.length)
+    with ThreadPoolExecutor(READ_AT_ONCE, thread_name_prefix="recover") as threads:
+        handle = StripedHandle(status, manifest, parts, lambda: True, threads)
+
+        def read(offset: int) -> int:
+            length = min(STEP, segment.length - offset)
+            patiently(lambda: handle.read(offset, length))
+            return length
+
+        try:
+            for length in threads.map(read, range(0, segment.length, STEP)):
+                progress(length)
+        finally:
+            handle.close()
+
+
+# -- publishing
+
+
+def recover(
+    store: Store,
+    view: StripedStore,
+    path: bytes,
+    *,
+    to: bytes = b"",
+    dry_run: bool = False,
+    progress: Callable[[int], None] = lambda _size: None,
+) -> Plan:
+    """Make a file of the newest record of `path`, under that name or as `to` in the same directory; what it could get.
+
+    Only what is named by `to` is replaced, or the very version that the record continues. Raises NotFound where there
+    is no record, Busy while somebody writes one of the names, Exists, and StoreError when nothing was durable.
+    """
+    records = find(store, path)
+    if not records:
+        raise NotFound(f"{shown(path)} has no record of an fsync", hint="only what was made durable can be recovered")
+    found = records[0]
+    if is_spent(store, view, found.record, found.path):
+        raise NotFound(f"what the record of {shown(path)} names is published already, or gone")
+    target = to or path
+    if dry_run:
+        return _useful(plan(store, view, found, progress))
+    with _locks(store, sorted({path, target}), (found.record.version, *versions_of(found.record))) as keep:
+
+        def alive(size: int) -> None:
+            keep()
+            progress(size)
+
+        for version in versions_of(found.record):
+            put_stone(store, version)  # so that a gc that has judged it already looks again and lets it be
+        planned = _useful(plan(store, view, found, alive))
+        _publish(store, view, planned, target, replace_=bool(to), keep=keep)
+        with contextlib.suppress(NotFound):
+            store.remove(found.path)
+    return planned
+
+
+def _useful(planned: Plan) -> Plan:
+    if not planned.length or (planned.base is not None and planned.length == planned.base.length):
+        raise StoreError(f"nothing of {shown(planned.found.file)} can be recovered: {planned.lost or 'no bytes'}")
+    return planned
+
+
+def _publish(
+    store: Store, view: StripedStore, planned: Plan, target: bytes, *, replace_: bool, keep: Callable[[], None]
+) -> None:
+    there = status_of(store, target)
+    if there is not None and not replace_ and not (planned.base and is_version_of(store, view, target, planned.base)):
+        raise Exists(
+            f"{shown(target)} exists", hint="give another name by --to; --to this very name replaces what is there"
+        )
+    draft = planned.found.draft
+    own = [path for path, _ in planned.pieces[1 if planned.base else 0 :]]
+    if planned.manifest is not None:
+        _write_manifest(store, draft, planned.manifest)
+    elif store.capabilities.concat and (planned.base is None or target == planned.found.file):
+        _join(store, draft, own, keep)
+        own = []
+        if planned.base is not None:
+            if not is_version_of(store, view, target, planned.base):
+                raise StaleVersion(f"{shown(target)} was changed meanwhile")
+            patiently(lambda: store.concat(target, [draft]))
+            return
+    else:
+        _copy(store, draft, planned.pieces, keep)
+    if planned.found.record.mode is not None and store.capabilities.attributes:
+        store.set_attributes(draft, Attributes(mode=planned.found.record.mode))
+    keep()
+    patiently(lambda: store.rename(draft, target, replace=there is not None))
+    for path in own:
+        with contextlib.suppress(StoreError):  # gc finds it
+            store.remove(path)
+    for part in planned.manifest.parts if planned.manifest else ():
+        if not exists(store, part.path()):
+            raise StoreError(f"{shown(target)} is published, but its part {shown(part.path())} vanished meanwhile")
+
+
+def _write_manifest(store: Store, draft: bytes, manifest: Manifest) -> None:
+    if (listed := manifest.parts_list()) is not None:
+        store.put(listed[0], [listed[1]], replace=True)
+    data = manifest.to_bytes()
+    _write(store, draft, [data], len(data), MANIFEST_BLOCK_SIZE)
+
+
+def _join(store: Store, draft: bytes, paths: Sequence[bytes], keep: Callable[[], None]) -> None:
+    """The bytes of all files, in order, under the name `draft`, which may be the first of them."""
+    first, *rest = paths
+    if first != draft:
+        store.rename(first, draft, replace=True)
+    home = split(draft)[0]
+    for index, path in enumerate(rest):
+        if split(path)[0] != home:  # only what lies together can be joined
+            rest[index] = join(home, split(path)[1])
+            store.rename(path, rest[index], replace=True)
+    for at in range(0, len(rest), SOURCES_AT_ONCE):
+        keep()
+        patiently(partial(store.concat, draft, rest[at : at + SOURCES_AT_ONCE]))  # replicas may be reported late
+
+
+def _copy(store: Store, draft: bytes, pieces: Sequence[tuple[bytes, int]], keep: Callable[[], None]) -> None:
+    def data() -> Iterator[Buffer]:
+        for path, length in pieces:
+            handle = store.open(path)
+            try:
+                if handle.status.length != length:
+                    raise StoreError(f"{shown(path)} changed meanwhile")
+                for offset in range(0, length, _PIECE):
+                    keep()
+                    yield patiently(partial(handle.read, offset, min(_PIECE, length - offset)))
+            finally:
+                handle.close()
+
+    _write(store, draft, data(), sum(length for _, length in pieces), 0)
+
+
+def _write(store: Store, path: bytes, data: Iterable[Buffer], length: int, block_size: int) -> None:
+    with contextlib.suppress(NotFound):
+        store.remove(path)
+    store.create(path, block_size=block_size, length=length).complete(data)
+
+
+@contextlib.contextmanager
+def _locks(store: Store, paths: Sequence[bytes], versions: Sequence[str]) -> Iterator[Callable[[], None]]:
+    """Hold the locks of these files; what it yields renews them and is to be called now and then. Raises Busy."""
+    renewed = time.monotonic()
+    leases: list[Lease] = []
+
+    def keep() -> None:
+        nonlocal renewed
+        if time.monotonic() - renewed > RENEW:
+            for lease in leases:
+                lease.renew()
+            renewed = time.monotonic()
+
+    try:
+        if store.capabilities.put_if_absent:
+            for path in paths:
+                leases.append(_take(store, path, versions))  # noqa: PERF401  # those taken must be let go when one fails
+        yield keep
+    finally:
+        for lease in leases:
+            lease.release()
+
+
+def _take(store: Store, path: bytes, versions: Sequence[str]) -> Lease:
+    owner = hidden.new_version()  # by which a second try knows what the first has done
+    return patiently(lambda: take(store, path, versions, owner))
+
+
+def _part(part: RecordPart) -> Part:
+    inside = pooled(part.path)
+    if inside is None:
+        raise StoreError(f"the record names a part {shown(part.path)} that is in no pool")
+    try:
+        return Part(*inside, part.length, bytes.fromhex(part.digest))
+    except ValueError:
+        raise StoreError(f"the record names a part {shown(part.path)} without a digest") from None

@@ -1,0 +1,254 @@
+"""What gc has to judge: the versions of the pool that no file names, hidden things beside files, and who is at work.
+
+The pool is listed first: its versions are candidates. Then the tree is walked. Manifests strike the versions they name;
+live locks tell what writers work on; whatever else is hidden is a suspect. While old candidates are left the tree is
+walked again: a file that was moved during a walk, from where the walk had not been to where it had, is seen by the
+next one, and only directories that changed meanwhile are looked into. When a walk strikes nothing more, what is left
+is named by no file.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+
+from stripefs.errors import NotEmpty, NotFound, StaleVersion, StoreError
+from stripefs.layout import hidden
+from stripefs.layout.record import LEASE, LockDocument
+from stripefs.layout.striped import MANIFEST_BLOCK_SIZE, MANIFEST_MAX, Heading, Manifest, may_be_manifest
+from stripefs.store.base import Kind as EntryKind
+from stripefs.store.base import Status, Store
+from stripefs.store.wrappers.striped import StripedStore
+from stripefs.write import pool
+from stripefs.write.clock import StoreClock
+from stripefs.write.names import join
+from stripefs.write.strays import needed
+from stripefs.write.survey import Item, Kind, older
+from stripefs.write.walk import Listed, patiently, walk
+
+__all__ = ["Search", "Seen"]
+
+AT_ONCE = 64
+"""Manifests opened at once: each takes a round trip or two."""
+
+_TRIES = 3
+"""Readings of one manifest that is replaced while it is read."""
+
+_WALKS = 6
+"""Walks after the first. Files that are still being moved about after so many keep what they might name."""
+
+_SINCE = 2_000_000_000
+"""Nanoseconds by which a directory's time is mistrusted: object stores keep whole seconds."""
+
+_SCRATCH = re.compile(rb"\.(?P<name>.+)\.[0-9a-f]{16,32}\.tmp", re.DOTALL)
+"""What a client of a store writes under before it has put the whole file (`stripefs.store.newfile`)."""
+
+_KINDS = {"lock": Kind.LOCK, "part": Kind.PART, "record": Kind.RECORD, "draft": Kind.MANIFEST}
+
+
+@dataclass(slots=True)
+class Seen:
+    """What one search has seen.
+
+    candidates: versions of the pool that no manifest names, and whether they are old. named: the old ones that one
+    does, with the file and how many objects it needs of them; no file where several do. leased: versions, and locked:
+    files, that live locks name. records and suspects: what else is hidden beside files, by path. full: suspects found
+    no room. complete: every directory was listed and every manifest and live lock read.
+    """
+
+    candidates: dict[str, bool] = field(default_factory=dict)
+    named: dict[str, tuple[bytes, int]] = field(default_factory=dict)
+    leased: set[str] = field(default_factory=set)
+    locked: set[bytes] = field(default_factory=set)
+    records: dict[bytes, Item] = field(default_factory=dict)
+    suspects: dict[bytes, Item] = field(default_factory=dict)
+    full: bool = False
+    complete: bool = True
+
+
+class Search:
+    """`age`: seconds after which a version counts as old. At most `most` candidates and as many suspects are taken;
+    records are few. `tell` is called with each directory, `trouble` with what cannot be listed or read."""
+
+    def __init__(
+        self,
+        store: Store,
+        view: StripedStore,
+        clock: StoreClock,
+        *,
+        age: float,
+        most: int,
+        tell: Callable[[bytes], None],
+        trouble: Callable[[bytes, StoreError], None],
+    ) -> None:
+        self._store, self._view, self._clock = store, view, clock
+        self._age, self._most, self._tell, self._told = age, most, tell, trouble
+
+    def run(self, after: str, *, beside: bool) -> tuple[Seen, str]:
+        """Search once, for versions of the pool behind `after`; where the next search is to begin, "" for none.
+
+        beside: take suspects too. Raises what listing the root raises.
+        """
+        seen = Seen()
+        self._began_ns = self._clock.now_ns() - _SINCE
+        after = self._candidates(seen, after)
+        with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="gc") as threads:
+            self._walk(seen, threads, beside=beside)
+            self._confirm(seen, threads)
+        return seen, after
+
+    def directory(self, folder: bytes) -> Seen:
+        """Look at one directory alone; raises NotEmpty where it holds what no writer leaves, but for its layout."""
+        seen = Seen()
+        for batch in self._store.scandir(folder):
+            for entry in batch:
+                known = entry.name == hidden.LAYOUT_NAME or _meaning(entry.name)[0] is not None
+                if entry.kind is not EntryKind.FILE or not known:
+                    raise NotEmpty(f"{folder!r} is not empty: {entry.name!r} is in it")
+                self._look_beside(seen, Listed(folder, 0, batch), entry, beside=True)
+        return seen
+
+    def _trouble(self, seen: Seen, path: bytes, error: StoreError) -> None:
+        seen.complete = False
+        self._told(path, error)
+
+    def _candidates(self, seen: Seen, after: str) -> str:
+        """Versions of the pool behind `after`, as many as there is room for; the last of them, "" at the end."""
+        for version, changed_ns in pool.versions(self._store, after):
+            if len(seen.candidates) == self._most:
+                return after
+            seen.candidates[version] = older(changed_ns or 1, self._age, self._began_ns)
+            after = version
+        return ""
+
+    def _walk(self, seen: Seen, threads: ThreadPoolExecutor, *, beside: bool, since_ns: int = 0) -> int:
+        """Look at the whole tree, or at the directories that changed since then; how many old candidates were struck.
+
+        beside: take suspects.
+        """
+
+        struck = 0
+        for listed in walk(self._store, partial(self._trouble, seen)):
+            self._tell(listed.folder)
+            if not since_ns or not listed.changed_ns or listed.changed_ns >= since_ns:
+                struck += self._strike(seen, threads, listed)
+                for entry in listed.entries:
+                    if entry.kind is EntryKind.FILE and hidden.is_hidden(entry.name):
+                        self._look_beside(seen, listed, entry, beside)
+        return struck
+
+    def _confirm(self, seen: Seen, threads: ThreadPoolExecutor) -> None:
+        """Walk again until nothing more turns out to be named."""
+        for _ in range(_WALKS):
+            if not any(seen.candidates.values()) or not seen.complete:
+                return
+            if not self._walk(seen, threads, beside=False, since_ns=self._began_ns):
+                return
+        self._trouble(seen, b"/", StoreError("files are being moved about, so nobody knows which versions they name"))
+
+    def _strike(self, seen: Seen, threads: ThreadPoolExecutor, listed: Listed) -> int:
+        """Strike the candidates that the manifests of a batch name; how many of them were old, or may have been."""
+        struck = 0
+        entries = [e for e in listed.entries if e.kind is EntryKind.FILE and _looks_like_manifest(e)]
+        for start in range(0, len(entries), AT_ONCE) if seen.candidates else ():
+            some = entries[start : start + AT_ONCE]
+            for entry, named in zip(some, threads.map(self._named, (listed.path(e) for e in some), some), strict=True):
+                if isinstance(named, StoreError):
+                    self._trouble(seen, listed.path(entry), named)
+                elif named is None:
+                    # Perhaps it was moved to where this walk has been already: it takes another one.
+                    struck += older(entry.mtime_ns, self._age, self._began_ns)
+                else:
+                    struck += sum(_name(seen, version, listed.path(entry), count) for version, count in named.items())
+        return struck
+
+    def _named(self, path: bytes, entry: Status) -> Mapping[str, int] | StoreError | None:
+        """The versions that the file at `path` needs, and how many objects of each.
+
+        None when it is not there any more, or not as it was listed.
+        """
+        for attempt in itertools.count(1):
+            try:
+                manifest = patiently(lambda: self._manifest(path)) if entry.length <= MANIFEST_MAX else None
+                if manifest is not None:
+                    return {version: len(needed(manifest, version)) for version in manifest.versions}
+                if entry.block_size != MANIFEST_BLOCK_SIZE:
+                    return {}
+                if patiently(lambda: self._store.stat(path)).identity != entry.identity:
+                    return None
+                return StoreError("it should be a manifest and is none")
+            except NotFound:
+                return None
+            except StaleVersion as error:
+                if attempt == _TRIES:
+                    return error
+            except StoreError as error:
+                return error
+        raise AssertionError("unreachable")
+
+    def _manifest(self, path: bytes) -> Manifest | None:
+        """As `StripedStore.manifest`, in one round trip where the list of parts is in it."""
+        data = bytes(self._store.glance(path, MANIFEST_MAX))
+        heading = Heading.from_bytes(data)
+        if heading is not None and heading.outside:
+            return self._view.manifest(path)
+        return None if heading is None else Manifest.from_bytes(data)
+
+    def _look_beside(self, seen: Seen, listed: Listed, entry: Status, beside: bool) -> None:
+        """Take note of what is hidden beside a file."""
+        kind, stem, version = _meaning(entry.name)
+        if kind is None:
+            return  # made by a program newer than this one
+        item = Item(
+            listed.path(entry), kind, join(listed.folder, stem), version, entry.length, changed_ns=entry.mtime_ns
+        )
+        if kind is Kind.LOCK and not older(entry.mtime_ns, LEASE, self._clock.now_ns()):
+            self._respect(seen, item)
+        elif kind is Kind.RECORD:
+            seen.records[item.path] = item
+        elif beside and len(seen.suspects) < self._most:
+            seen.suspects[item.path] = item
+        else:
+            seen.full = seen.full or beside
+
+    def _respect(self, seen: Seen, lock: Item) -> None:
+        """Note what a live lock protects."""
+        seen.locked.add(lock.name)
+        try:
+            data = patiently(lambda: self._store.get(lock.path))
+            seen.leased.update(LockDocument.from_bytes(bytes(data)).versions)
+        except NotFound:
+            return  # let go, so what it protected is published or abandoned, and young
+        except StoreError as error:
+            self._trouble(seen, lock.path, error)
+
+
+def _name(seen: Seen, version: str, path: bytes, count: int) -> bool:
+    """The file at `path` names a version; whether that is an old one that was a candidate so far."""
+    old = seen.candidates.pop(version, False)
+    if old:
+        seen.named[version] = (path, count)
+    elif version in seen.named and seen.named[version][0] != path:
+        seen.named[version] = (b"", 0)
+    return old
+
+
+def _looks_like_manifest(entry: Status) -> bool:
+    """Whether it may be the manifest of a file. What is hidden is of a file that is not published."""
+    if hidden.is_hidden(entry.name):
+        return False
+    return may_be_manifest(entry.length) or entry.block_size == MANIFEST_BLOCK_SIZE
+
+
+def _meaning(name: bytes) -> tuple[Kind | None, bytes, str]:
+    """What a hidden name is, the stem of the file that it belongs to, and its version."""
+    found = hidden.parse_hidden(name)
+    if found is not None:
+        return _KINDS[found.kind], found.stem, found.version
+    scratch = _SCRATCH.fullmatch(name)
+    inner = hidden.parse_hidden(scratch["name"]) if scratch else None
+    return (None, b"", "") if inner is None else (Kind.SCRATCH, inner.stem, inner.version)

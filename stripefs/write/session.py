@@ -1,0 +1,92 @@
+"""What whoever writes to a source needs, from start to end: drafts, and graves of what they replace.
+
+A mount with `--rw` has one, and so has a process that writes through `stripefs.open`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+import trio
+
+from stripefs.settings import WriteSettings, default_write_memory
+from stripefs.store.wrappers.striped import StripedStore
+from stripefs.write.drafts import Drafts
+from stripefs.write.graves import Graves
+from stripefs.write.policy import Layout, WritePolicy
+from stripefs.write.vacate import vacate
+
+__all__ = ["WriteSession"]
+
+_LAST_WORK = 4.0
+"""Seconds for what was finished when the end came. The supervisor of a mount waits for 5."""
+
+
+class WriteSession:
+    """`store` is the view of striped files; io_timeout in seconds.
+
+    owner: names who writes, the same for all workers of a mount, "" for a new one.
+    """
+
+    def __init__(self, store: StripedStore, wanted: WriteSettings, io_timeout: float, owner: str = "") -> None:
+        self.store = store
+        self.wanted = wanted
+        self.graves = Graves(store.inner, wanted.grace, store.pool)
+        self.drafts = Drafts(store, _policy(wanted, io_timeout), bury=self.graves.bury, owner=owner)
+
+    def status(self) -> dict[str, Any]:
+        return {**self.drafts.status(), "buried_versions": len(self.graves)}
+
+    async def run(
+        self,
+        last: Callable[[], Awaitable[None]] | None = None,
+        *,
+        task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED,
+    ) -> None:
+        """Until cancelled. Then `last`, in which its users publish what they have finished; the rest is dropped."""
+        stop = trio.Event()
+        async with trio.open_nursery() as outer:
+            outer.start_soon(_tell_of_cancellation, stop)
+            with trio.CancelScope(shield=True):
+                async with trio.open_nursery() as nursery:
+                    await nursery.start(self.drafts.run)
+                    nursery.start_soon(self.graves.run)
+                    task_status.started()
+                    await stop.wait()
+                    with trio.move_on_after(_LAST_WORK):
+                        if last is not None:
+                            await last()
+                        await self.drafts.aclose()
+                        await self.graves.settle()
+                    nursery.cancel_scope.cancel()
+
+    def layout_of(self, path: bytes) -> Layout:
+        """The layout of a new file where no directory above it asks for one."""
+        return Layout(self.wanted.layout_of(path))
+
+    def vacate(self, folder: bytes) -> None:
+        """Remove from `folder` what is hidden in it and nobody's; see `stripefs.write.vacate`. Blocks."""
+        vacate(self.store.inner, self.store, folder, self.drafts.versions)
+
+    def versions(self, path: bytes) -> Iterable[str]:
+        """The folders of the pool that the striped file at `path` needs; none for any other. Blocks."""
+        manifest = self.store.manifest(path)
+        return manifest.versions if manifest is not None else ()
+
+
+async def _tell_of_cancellation(stop: trio.Event) -> None:
+    try:
+        await trio.sleep_forever()
+    finally:
+        stop.set()
+
+
+def _policy(wanted: WriteSettings, io_timeout: float) -> WritePolicy:
+    return WritePolicy(
+        layout=Layout(wanted.layout),
+        unit=wanted.unit,
+        memory=wanted.memory or default_write_memory(),
+        grace=wanted.grace,
+        io_timeout=io_timeout,
+    )

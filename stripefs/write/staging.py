@@ -1,0 +1,182 @@
+"""Files that are not written from begin to end: kept on local disk until they are published whole.
+
+What a store takes is a stream. A program that seeks back, leaves holes, maps the file or changes an existing one gets a
+local file without a name instead (`--staging DIR`), and at flush its bytes go, in order, into a draft like any other's:
+so publishing, placement, the lock and gc know nothing of staging. A second flush after a further change writes the
+whole file again, as a new version.
+
+The directory is bounded (`--staging-size`) and shared by all mounts of this host that name it, by the rule that
+`staging_account` has. A full disk and a full bound are alike: the write that finds no room answers ENOSPC, the old
+version stays, and the file is not published until that write was made good.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Protocol, TypeVar, TypeVarTuple
+
+import trio
+
+from stripefs.errors import ConfigError, StoreError
+from stripefs.folders import open_place
+from stripefs.store.base import Buffer, Status
+from stripefs.units import shown
+from stripefs.write.staging_account import Account
+from stripefs.write.staging_file import StagedFile
+
+__all__ = ["Sequential", "Staged", "Staging"]
+
+_T = TypeVar("_T")
+_Args = TypeVarTuple("_Args")
+
+_PIECE = 1 << 20
+"""Bytes copied at once, in either direction: as large as the kernel's own requests."""
+
+_THREADS = 8
+"""Threads of one mount that touch the local disk at once."""
+
+Read = Callable[[int, int], Awaitable[Buffer]]
+"""`await read(offset, size)`: exactly `size` bytes of the content that a staged file begins with."""
+
+
+class Sequential(Protocol):
+    """What a staged file is poured into: a draft."""
+
+    async def rewind(self) -> None: ...
+
+    async def write(self, offset: int, data: Buffer) -> None: ...
+
+    async def sync(self) -> None: ...
+
+    async def publish(self, final: bool) -> Status: ...
+
+
+class Staging:
+    """The staging directory of one mount. `size` in bytes bounds what all mounts keep there together.
+
+    Raises ConfigError for a directory that is missing, not ours to write, or on a mount of stripefs or imagefs.
+    """
+
+    def __init__(self, directory: str, size: int, mountpoint: str) -> None:
+        if size <= 0:
+            raise ConfigError("--staging-size must be more than nothing")
+        self.directory = directory
+        self.size = size
+        self._folder = open_place("--staging", directory, mountpoint)
+        try:
+            self._account = Account(self._folder, size)
+        except BaseException as error:
+            os.close(self._folder)
+            if isinstance(error, OSError):
+                raise ConfigError(f"--staging {directory} cannot be used: {error.strerror}") from error
+            raise
+        self._limiter = trio.CapacityLimiter(_THREADS)
+
+    @property
+    def used(self) -> int:
+        """Bytes staged now, of all mounts that share the directory."""
+        return self._account.totals()[0]
+
+    def new(self, name: bytes = b"") -> Staged:
+        """An empty staged file; `name` is for messages. Raises StoreError when the local disk cannot make one."""
+        called = shown(name) or "a file"
+        try:
+            return Staged(StagedFile(self._folder, self._account, called, self.directory), self._limiter)
+        except OSError as error:
+            raise StoreError(f"{called} cannot be staged in {self.directory}: {error.strerror}") from error
+
+    def close(self) -> None:
+        """Let go of the directory; close its files first."""
+        self._account.close()
+        os.close(self._folder)
+
+
+class Staged:
+    """One file while it is open for writing. Changes are put in order; nothing is visible before `publish`."""
+
+    def __init__(self, file: StagedFile, limiter: trio.CapacityLimiter) -> None:
+        self.dirty = False
+        """Whether something changed since the last publication, or since `fill`."""
+        self._file = file
+        self._limiter = limiter
+        self._order = trio.Lock()
+        self._changes = 0
+        self._poured: tuple[Sequential, int] | None = None  # which draft has the content after how many changes
+
+    @property
+    def length(self) -> int:
+        return self._file.length
+
+    async def fill(self, read: Read, length: int) -> None:
+        """Begin with `length` bytes of existing content. Raises what `read` raises, and NoSpace; then close this."""
+        async with self._order:
+            for offset in range(0, length, _PIECE):
+                data = await read(offset, min(_PIECE, length - offset))
+                if len(data) != min(_PIECE, length - offset):
+                    raise StoreError(f"{len(data)} bytes came where {min(_PIECE, length - offset)} were to be copied")
+                await self._thread(self._file.write, offset, data)
+
+    async def write(self, offset: int, data: Buffer) -> None:
+        """All of `data` at any offset. Raises NoSpace, and then nothing of it is there."""
+        async with self._order:
+            self._change()
+            await self._thread(self._file.write, offset, data)
+
+    async def read(self, offset: int, size: int) -> bytes:
+        """Bytes [offset, offset + size), as far as the file reaches."""
+        return await self._thread(self._file.read, offset, size)
+
+    async def truncate(self, length: int) -> None:
+        async with self._order:
+            self._change()
+            await self._thread(self._file.truncate, length)
+
+    async def publish(self, draft: Sequential, final: bool) -> Status:
+        """Make the content as it is now a version of its own. Raises what the draft raises, and NoSpace.
+
+        The latter when a write found no room and was not made good: the version before stays then.
+        """
+        async with self._order:
+            with self._pouring():
+                await self._pour(draft)
+                status = await draft.publish(final)
+            self.dirty = False
+            return status
+
+    async def sync(self, draft: Sequential) -> None:
+        """Make the content as it is now durable in the store without showing it. Raises as `publish` does."""
+        async with self._order:
+            with self._pouring():
+                await self._pour(draft)
+                await draft.sync()
+
+    def close(self) -> None:
+        """Let go of the file and its space. Never raises."""
+        self._file.close()
+
+    def _change(self) -> None:
+        self.dirty = True
+        self._changes += 1
+
+    @contextlib.contextmanager
+    def _pouring(self) -> Iterator[None]:
+        """A draft that fails is filled anew the next time; one that has everything, by fsync, is not."""
+        try:
+            yield
+        except BaseException:
+            self._poured = None
+            raise
+
+    async def _pour(self, draft: Sequential) -> None:
+        self._file.check_whole()
+        if self._poured == (draft, self._changes):
+            return
+        await draft.rewind()
+        for offset in range(0, self._file.length, _PIECE):
+            await draft.write(offset, await self._thread(self._file.read, offset, _PIECE))
+        self._poured = (draft, self._changes)
+
+    async def _thread(self, function: Callable[[*_Args], _T], *args: *_Args) -> _T:
+        return await trio.to_thread.run_sync(function, *args, limiter=self._limiter)

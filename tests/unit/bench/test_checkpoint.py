@@ -1,0 +1,247 @@
+"""What `bench checkpoint` computes without a cluster and torch: its plan, ratios, what a checkpoint holds, tables."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import safetensors.numpy
+
+from bench import tables
+from bench.checkpoint import measure, report
+from bench.checkpoint.measure import CheckpointOptions
+from bench.checkpoint.place import Place
+from bench.checkpoint.plan import CASES, SYSTEMS, Run, choose, copies, name_of, ratios, room, runs, sequence
+from bench.checkpoint.ranks import RANKS
+from bench.checkpoint.state import COLUMNS, Seen, State
+from bench.cli import main
+from bench.cluster import BenchError, Cluster
+from bench.data import GIB, MIB, PAGE, wrong_page
+from bench.ratios import sum_up
+from bench.results import UNITS, Key, Ratio, Row, Samples
+from tests.unit.bench import documents
+
+SMALL = State(120 * MIB)
+
+TARGETS = {
+    "cached_load_vs_local_file": (1.3, False),
+    "warm_then_load_vs_local_file": (1.3, False),
+    "first_load_vs_bench_read_seq": (0.85, True),
+    "four_processes_bytes_fetched_vs_file_direct": (1.05, False),
+    "four_processes_bytes_fetched_vs_file_fsspec": (1.05, False),
+    "runai_streamer_vs_seq": (0.8, True),
+    "fastsafetensors_vs_seq": (0.8, True),
+    "dcp_load_vs_seq": (0.8, True),
+    "api_read_vs_mount_read": (0.97, True),
+    "restart_same_node_vs_today": (0.15, False),
+}
+
+FACTS = {
+    **documents.ON_HDFS,
+    "budget_mib": 1024,
+    "memory_mib": 24_000,
+    "read_ahead_kib": 128,
+    "loaders": {"torch": "2.15.0", "safetensors": "0.8.0"},
+}
+
+ROWS = (
+    Row("first", "safetensors:mount", "time", "s", 8.0, 7.5, 8.5, 3),
+    Row("first", "safetensors:mount", "fetched", "MB", 2160.0, 2150.0, 2170.0, 3),
+    Row("first", "sequential:stream", "time", "s", 56.0, 56.0, 56.0, 1),
+    Row("cached", "safetensors:mount", "time", "s", 3.0, 2.5, 3.5, 3),
+)
+
+MARKS = report.marks(documents.document("checkpoint", FACTS, ROWS))
+
+
+def test_the_targets_are_those_that_were_set() -> None:
+    planned = {plan.name: (plan.bound, plan.at_least) for plan in ratios()}
+    assert {name: bound for name, bound in planned.items() if bound[0]} == TARGETS
+    assert len(planned) == len(ratios())
+
+
+@pytest.mark.parametrize("few", [False, True])
+def test_every_target_has_both_of_its_sides_measured(few: bool) -> None:
+    made = {(run.case, run.system) for run in runs(few=few, rclone=True)}
+    for plan in ratios():
+        if plan.bound or not few:
+            assert (plan.upper.case, plan.upper.system) in made, plan.name
+            assert plan.lower is None or (plan.lower.case, plan.lower.system) in made, plan.name
+
+
+def test_no_run_is_planned_twice_and_each_belongs_to_a_case() -> None:
+    made = runs(few=False, rclone=True)
+    assert len({(run.case, run.system) for run in made}) == len(made)
+    assert {run.case for run in made} == set(CASES)
+    assert not [run for run in runs(few=False, rclone=False) if run.way == "rclone"]
+    assert set(SYSTEMS) <= {(run.case, run.system) for run in made}
+
+
+def test_a_case_brings_what_its_ratios_need_of_others() -> None:
+    made = runs(few=False, rclone=False)
+    chosen = choose(made, ["warmed"])
+    assert {(run.case, run.system) for run in chosen} == {
+        ("warmed", "safetensors:mount"),
+        ("cached", "safetensors:local"),
+    }
+    assert choose(made, []) == made
+
+
+def test_each_round_goes_through_all_cases_and_begins_one_further_on() -> None:
+    made = [Run("four", "d", ""), Run("save", "a", ""), Run("save", "b", ""), Run("save", "c", "", rounds=1)]
+    assert [run.system for run in sequence(made, 0)] == ["a", "b", "c", "d"]
+    assert [run.system for run in sequence(made, 1)] == ["b", "a", "d"]
+
+
+def test_what_must_be_there_before_the_first_run() -> None:
+    made = runs(few=False, rclone=True)
+    every = {"model.safetensors", "model.pt", "dcp"}
+    assert copies(made) == {"stored": every, "local": every, "cached": every}
+    assert room(made) == 13
+    few = runs(few=True, rclone=False)
+    assert copies(few) == {
+        "stored": {"model.safetensors", "dcp"},
+        "local": {"model.safetensors"},
+        "cached": {"model.safetensors"},
+    }
+    assert room(few) == 6
+    assert {name_of(run) for run in made if run.format.startswith("torch")} == {"model.pt"}
+
+
+def test_there_must_be_room_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(BenchError, match="make room, or give --size"):
+        measure._need_room(runs(few=False, rclone=False), 1 << 60)
+
+
+@pytest.mark.parametrize("size", [120 * MIB, 256 * MIB, 2 * GIB, 8 * GIB])
+def test_the_tensors_fill_the_file(size: int) -> None:
+    state = State(size)
+    pieces = list(state.pieces.values())
+    assert pieces[-1].offset + pieces[-1].length == size
+    assert all(a.first + a.pages == b.first for a, b in itertools.pairwise(pieces))
+    assert list(state.pieces) == sorted(state.pieces)
+    assert state.length == size - pieces[0].offset
+    ranks = [state.share(rank, 4) for rank in range(4)]
+    assert sorted(name for names in ranks for name in names) == list(state.pieces)
+
+
+def test_a_file_of_safetensors_has_its_pages_where_they_say() -> None:
+    data = safetensors.numpy.save(SMALL.make(), metadata=SMALL.metadata)
+    assert len(data) == SMALL.size
+    begin = next(iter(SMALL.pieces.values())).offset
+    assert all(not wrong_page(offset, data[offset : offset + PAGE]) for offset in range(begin, len(data), 501 * PAGE))
+    loaded = safetensors.numpy.load(data)
+    seen = Seen(SMALL)
+    seen.check_all(loaded)
+    assert seen.done() == SMALL.length
+
+
+def test_what_is_wrong_with_a_tensor_is_told() -> None:
+    name, piece = next((name, piece) for name, piece in SMALL.pieces.items() if 1 < piece.pages < 3000)
+    rows = SMALL.make()[name]
+    assert rows.shape == (piece.pages, COLUMNS)
+    assert SMALL.complaint(name, rows) == ""
+    assert "with" in SMALL.complaint(name, rows[:-1])
+    rows[[0, 1]] = rows[[1, 0]]
+    assert SMALL.complaint(name, rows) == f"{name}: 2 of {piece.pages} pages are wrong"
+    with pytest.raises(RuntimeError, match="pages are wrong"):
+        Seen(SMALL).check(name, rows)
+    with pytest.raises(RuntimeError, match="tensors did not come"):
+        Seen(SMALL).done()
+
+
+@pytest.mark.parametrize("kind", sorted(RANKS))
+def test_ranks_read_their_share_and_check_it(tmp_path: Path, kind: str) -> None:
+    safetensors.numpy.save_file(SMALL.make(), tmp_path / "model", metadata=SMALL.metadata)
+    place = Place("model", str(tmp_path)) if kind == "fsspec" else Place(str(tmp_path / "model"))
+    counts = [RANKS[kind](place, SMALL, rank, 4) for rank in range(4)]
+    assert sum(counts) == SMALL.length * (1 if kind in ("direct", "safetensors") else 4)
+    with (tmp_path / "model").open("r+b") as file:
+        file.seek(next(iter(SMALL.pieces.values())).offset)
+        file.write(np.uint64(1 << 40).tobytes())
+    with pytest.raises(RuntimeError, match="pages are wrong"):
+        RANKS[kind](place, SMALL, 0, 4)
+
+
+def test_ratios_are_drawn_from_the_rounds() -> None:
+    samples = Samples()
+    for number in range(3):
+        samples.add("first", "sequential:mount", number, {"throughput": 250.0})
+        samples.add("first", "safetensors:mount", number, {"time": 10.0, "throughput": 225.0})
+        samples.add("cached", "safetensors:mount", number, {"time": 3.0})
+        samples.add("cached", "safetensors:local", number, {"time": 2.5})
+        samples.add("four", "fsspec", number, {"fetched_share": 1.01})
+    samples.add("first", "sequential:stream", 0, {"time": 60.0})
+    found = {ratio.name: ratio.value for ratio in sum_up(samples, ratios())}
+    assert found["first_load_vs_bench_read_seq"] == pytest.approx(0.9)
+    assert found["cached_load_vs_local_file"] == pytest.approx(1.2)
+    assert found["restart_same_node_vs_today"] == pytest.approx(0.05)
+    assert found["four_processes_bytes_fetched_vs_file_fsspec"] == pytest.approx(1.01)
+    assert "dcp_load_vs_seq" not in found
+    assert {row.metric for row in samples.rows()} <= set(UNITS)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict"),
+    [
+        (Ratio("first_load_vs_bench_read_seq", 0.85, 0.8, 0.9), "met"),
+        (Ratio("first_load_vs_bench_read_seq", 0.84, 0.8, 0.9), "missed"),
+        (Ratio("restart_same_node_vs_today", 0.16, 0.1, 0.2), "missed"),
+        (Ratio("cached_load_vs_rclone", 1.0, 1.0, 1.0), ""),
+    ],
+)
+def test_verdicts_follow_the_targets(ratio: Ratio, verdict: str) -> None:
+    document = documents.document("checkpoint", FACTS, ROWS, [ratio])
+    assert documents.verdict(report.text(document), ratio) == verdict
+
+
+def test_tables_go_between_their_marks_and_the_chart_is_drawn(tmp_path: Path) -> None:
+    file, page, drawn = tmp_path / "it.json", tmp_path / "page.md", tmp_path / "it.svg"
+    ratio = Ratio("restart_same_node_vs_today", 0.05, 0.04, 0.06)
+    file.write_text(documents.document("checkpoint", FACTS, ROWS, [ratio], "rclone is not built").to_json())
+    page.write_text(f"# Head\n\n<!-- {MARKS} -->\n<!-- end of {MARKS} -->\n")
+    assert main(["table", str(file), "--into", str(page), "--chart", str(drawn)]) == 0
+    text = page.read_text()
+    assert "| restart_same_node_vs_today | 0.05 | 0.04 | 0.06 | ≤ 0.15 | met |" in text
+    assert "| first | safetensors:mount | 8.00 | 2160 | 7.50 | 8.50 | 3 |" in text
+    assert "torch 2.15.0, safetensors 0.8.0" in text
+    assert "- rclone is not built" in text
+    assert "<svg" in drawn.read_text()
+
+
+def test_the_docs_have_a_place_for_the_tables() -> None:
+    text = (Path(__file__).parents[3] / "docs" / "benchmarks.md").read_text()
+    assert tables.insert(text, "tables", MARKS)
+    assert {name for name in TARGETS if f"`{name}`" in text} == set(TARGETS)
+
+
+def test_how_much_is_measured() -> None:
+    assert (CheckpointOptions().file_size, CheckpointOptions().how_often) == (2 * GIB, 3)
+    quick, large = CheckpointOptions(quick=True), CheckpointOptions(large=True)
+    assert (quick.file_size, quick.how_often) == (256 * MIB, 2)
+    assert (large.file_size, large.how_often) == (8 * GIB, 1)
+    assert CheckpointOptions(size=128 * MIB, rounds=5).file_size == 128 * MIB
+    assert measure.CAPPED == 40e6
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [(["--quick", "--large"], "are two sizes: choose one"), (["--size", "1MiB"], "must be a multiple of 8 MiB")],
+)
+def test_what_cannot_be_is_refused(
+    words: list[str], error: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    assert main(["checkpoint", *words]) == 1
+    assert error in capsys.readouterr().err
+
+
+def test_what_a_link_carried_is_less_than_what_it_sent() -> None:
+    node = {"node": "dn1", "pid": os.getpid(), "transfer": "", "http": ""}
+    cluster = Cluster({"name": "x", "url": "", "conf": "", "rate": 0, "http": "", "datanodes": [node]})
+    before = cluster.payload_sent()
+    assert 0 <= before <= cluster.bytes_sent()
+    assert Key("four", "fsspec", "fetched_share").metric in UNITS

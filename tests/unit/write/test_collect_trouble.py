@@ -1,0 +1,84 @@
+"""What gc cannot read, list or remove keeps what it might need, and is named."""
+
+from __future__ import annotations
+
+import pytest
+
+from stripefs.errors import PermissionDenied, ServiceDown, Unsupported
+from stripefs.store.base import Capabilities
+from stripefs.write.survey import Verdict
+from tests.unit.write.collecting import OLD, collect, crashes, files, kept, removed
+from tests.unit.write.leftovers import Hooked, Place, version
+
+
+def test_a_directory_that_cannot_be_listed_keeps_the_pool_and_is_named(place: Place) -> None:
+    files(place, OLD)
+    rubbish = crashes(place, OLD)
+    place.file("private/x")
+
+    def before(call: str, path: bytes) -> None:
+        if (call, path) == ("scandir", b"/private"):
+            raise PermissionDenied("/private: no permission")
+
+    found = collect(place, Hooked(place.store, before))
+    assert removed(found) == rubbish - {f".stripefs/{version(5)}"}
+    assert kept(found) == {Verdict.UNKNOWN: 1}
+    assert found.trouble == [(b"/private", "/private: no permission")]
+
+
+def test_a_manifest_that_cannot_be_read_keeps_the_pool_and_is_named(place: Place) -> None:
+    files(place, OLD)
+    crashes(place, OLD)
+    target = place.root / "d/striped"
+    data = bytearray(target.read_bytes())
+    data[40] ^= 1
+    target.write_bytes(data)
+    found = collect(place)
+    assert kept(found) == {Verdict.UNKNOWN: 2}
+    assert [path for path, _ in found.trouble] == [b"/d/striped"]
+    assert "damaged" in found.trouble[0][1]
+
+
+def test_a_lock_that_cannot_be_read_protects_everything_it_might(place: Place) -> None:
+    crashes(place, OLD)
+    place.hidden("d", "model", "lock", 10, b"no lock")
+    found = collect(place)
+    assert f".stripefs/{version(5)}" not in removed(found)
+    assert [path for path, _ in found.trouble] == [b"/d/.model.stripefs-lock"]
+
+
+def test_what_cannot_be_removed_stops_nothing_else(place: Place) -> None:
+    rubbish = crashes(place, OLD)
+
+    def before(call: str, path: bytes) -> None:
+        if call == "remove" and path.endswith(f"{version(1)}-0".encode()):
+            raise PermissionDenied("sealed")
+        if call == "remove" and path == f"/.stripefs/{version(5)}/1".encode():
+            raise PermissionDenied("sealed too")
+
+    found = collect(place, Hooked(place.store, before))
+    assert removed(found) == rubbish - {f".stripefs/{version(5)}", f"d/.model.stripefs-{version(1)}-0"}
+    assert [text for _, text in found.trouble] == ["sealed", "sealed too"]
+
+
+def test_a_service_that_is_away_for_a_moment_is_waited_for(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    rubbish = crashes(place, OLD)
+    faults = {b"/d": 2, b"/.stripefs/" + version(5).encode(): 1}
+
+    def before(call: str, path: bytes) -> None:
+        if faults.get(path):
+            faults[path] -= 1
+            raise ServiceDown("the NameNode is away")
+
+    monkeypatch.setattr("stripefs.write.walk.FIRST_PAUSE", 0.0)
+    found = collect(place, Hooked(place.store, before))
+    assert (removed(found), found.trouble) == (rubbish, [])
+    assert not any(faults.values())
+
+
+def test_stores_that_cannot_do_it_are_refused(place: Place) -> None:
+    for missing in ("put", "listing"):
+        store = Hooked(place.store, lambda call, path: None)
+        store.capabilities = Capabilities(**{"put": True, "put_if_absent": True, "writes": True, missing: False})
+        with pytest.raises(Unsupported):
+            collect(place, store)

@@ -1,0 +1,160 @@
+"""Replaced versions stay for those who hold them, then go; what cannot be deleted is left for gc."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import trio
+import trio.testing
+
+from stripefs.errors import PermissionDenied
+from stripefs.store.base import Store
+from stripefs.store.local import LocalStore
+from stripefs.store.wrappers.base import Parser, WrappedStore
+from stripefs.store.wrappers.striped import StripedStore
+from stripefs.write import pool
+from stripefs.write.collect import Collection
+from stripefs.write.graves import Graves
+from stripefs.write.pool import look, remove_version
+
+A, B = "a" * 16, "b" * 16
+GRACE = 600.0
+
+
+def versions(store: Store, after: str = "") -> list[str]:
+    return [version for version, _ in pool.versions(store, after)]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> LocalStore:
+    store = LocalStore(bytes(tmp_path))
+    for version in (A, B):
+        for number in range(3):
+            store.put(b"/.stripefs/%s/%d" % (version.encode(), number), [b"x" * 10])
+    return store
+
+
+async def gone(store: LocalStore, version: str) -> None:
+    with trio.fail_after(1e6):
+        while version in versions(store):
+            await trio.sleep(1)
+
+
+async def test_a_version_goes_when_its_grace_is_over(store: LocalStore, autojump_clock: trio.testing.MockClock) -> None:
+    graves = Graves(store, GRACE)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(graves.run)
+        graves.bury([B], b"/elsewhere/.stripefs")
+        graves.bury([A])
+        graves.bury([A])
+        await trio.sleep(GRACE - 1)
+        assert versions(store) == [A, B]
+        assert len(graves) == 1
+        await gone(store, A)
+        assert versions(store) == [B]
+        graves.bury([B])
+        await gone(store, B)
+        nursery.cancel_scope.cancel()
+
+
+async def test_no_grace_is_deleted_at_once(store: LocalStore, autojump_clock: trio.testing.MockClock) -> None:
+    graves = Graves(store, 0)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(graves.run)
+        graves.bury([A])
+        await gone(store, A)
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_is_due_can_be_waited_for(store: LocalStore) -> None:
+    due, kept = Graves(store, 0), Graves(store, GRACE)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(due.run)
+        nursery.start_soon(kept.run)
+        kept.bury([B])
+        due.bury([A])
+        await due.settle()
+        await kept.settle()
+        assert versions(store) == [B]
+        nursery.cancel_scope.cancel()
+
+
+class Refusing(WrappedStore):
+    NAME = "refusing"
+    PARAMETERS: ClassVar[dict[str, Parser]] = {}
+    refusals = 0
+
+    def remove(self, path: bytes) -> None:
+        if self.refusals:
+            self.refusals -= 1
+            raise PermissionDenied("no")
+        super().remove(path)
+
+
+@pytest.mark.parametrize(("refusals", "left"), [(2, []), (3, [A])])
+async def test_what_cannot_be_deleted_is_tried_again_and_then_left(
+    store: LocalStore,
+    autojump_clock: trio.testing.MockClock,
+    caplog: pytest.LogCaptureFixture,
+    refusals: int,
+    left: list[str],
+) -> None:
+    remove_version(store, B)
+    refusing = Refusing(store)
+    refusing.refusals = refusals
+    graves = Graves(refusing, GRACE)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(graves.run)
+        graves.bury([A])
+        with trio.fail_after(1e6):
+            while graves:
+                await trio.sleep(1)
+        nursery.cancel_scope.cancel()
+    assert versions(store) == left
+    told = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    assert told == [f"the replaced version {version} stays until stripefs gc: no" for version in left]
+
+
+async def test_a_gc_spares_what_was_buried_however_old_its_parts_are(
+    store: LocalStore, tmp_path: Path, autojump_clock: trio.testing.MockClock
+) -> None:
+    for path in sorted((tmp_path / ".stripefs").rglob("*"), reverse=True):
+        os.utime(path, (1, 1))
+    graves = Graves(store, GRACE)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(graves.run)
+        graves.bury([A])
+        with trio.fail_after(1e6):
+            while look(store, A).changed_ns < 10**18:
+                await trio.sleep(0)
+        found = await trio.to_thread.run_sync(Collection(store, StripedStore(store)).run)
+        assert [item.path for item in found.items] == [f"/.stripefs/{B}".encode()]
+        await gone(store, A)
+        nursery.cancel_scope.cancel()
+
+
+def test_what_is_no_version_is_never_buried(store: LocalStore) -> None:
+    with pytest.raises(ValueError, match="no version"):
+        Graves(store, 0).bury(["../../x"])
+
+
+def test_the_pool(store: LocalStore) -> None:
+    assert versions(store, A) == [B]
+    found = look(store, A)
+    assert (found.files, found.length, found.odd) == (3, 30, False)
+    assert found.changed_ns == max(store.stat(b"/.stripefs/%s%s" % (A.encode(), p)).mtime_ns for p in (b"", b"/2"))
+    remove_version(store, A)
+    remove_version(store, A)
+    assert versions(store) == [B]
+
+
+def test_a_folder_that_holds_more_than_parts_is_odd(store: LocalStore, tmp_path: Path) -> None:
+    (tmp_path / ".stripefs" / A / "folder").mkdir()
+    (tmp_path / ".stripefs" / "notes").mkdir()
+    (tmp_path / ".stripefs" / ("c" * 16)).write_text("a file")
+    assert versions(store) == [A, B]
+    assert look(store, A).odd
