@@ -3,11 +3,11 @@
 errors      what is raised: OSErrors
 options     keyword arguments, environment and files into settings
 engine      the thread that does it all, forks, the end of the process
-sources     what is connected, and which versions are open
+sources     what is connected, and which versions are open; `urls`: which service a URL means
 reading     files that are read; `fetching`: many at once
 writing     files that are written
-names       directories, renames, removals
-filesystem  all of that, for one source
+names       directories, renames, removals; `usage`: how much room all that takes
+filesystem  all of that, for one source; `place`: a path in one
 """
 
 from __future__ import annotations

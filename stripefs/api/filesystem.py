@@ -18,16 +18,19 @@ from stripefs.api.fetching import Path, Request, fetch
 from stripefs.api.names import Names
 from stripefs.api.options import absolute, resolve
 from stripefs.api.reading import ReadFile
-from stripefs.api.sources import Sources, Where, in_service, normal, url_in_service
+from stripefs.api.removal import remove_tree
+from stripefs.api.sources import Sources, Where
 from stripefs.api.umask import umask
+from stripefs.api.urls import in_service, normal, url_in_service
+from stripefs.api.usage import Usage, usage
 from stripefs.api.writing import MODES, WriteFile
 from stripefs.errors import ConfigError, Exists, NotFound
-from stripefs.settings import redact
-from stripefs.store.base import Kind, Status
+from stripefs.settings import Settings, redact
+from stripefs.store.base import Attributes, Kind, Status
 from stripefs.store.url import StoreUrl, parse_url
 from stripefs.write.names import join, split
 
-__all__ = ["Entry", "FileSystem", "Path"]
+__all__ = ["Entry", "FileSystem", "Path", "Usage"]
 
 _T = TypeVar("_T")
 _Args = TypeVarTuple("_Args")
@@ -80,7 +83,6 @@ class FileSystem:
 
     def __init__(self, url: str, **options: object) -> None:
         self.url = absolute(url)
-        self._options = options
         with os_errors(url):
             service, root = in_service(self.url)
             self._where = Where(resolve(service, options), root)
@@ -89,12 +91,19 @@ class FileSystem:
     def of_service(cls, url: str, **options: object) -> tuple[FileSystem, bytes]:
         """All of the service that a URL names, and the path in it: each file belongs to the source of the nearest pool
         above it. Of a wrapped store (`throttled+file:///DIRECTORY/NAME`): the directory of the file."""
-        made = cls.__new__(cls)
         with os_errors(url):
-            made.url, path = in_service(absolute(url), of_file=True)
-            made._options = options
-            made._where = Where(resolve(made.url, options), b"/" if parse_url(made.url).wrappers else None)
-        return made, path
+            return cls.reached(resolve(url, options))
+
+    @classmethod
+    def reached(cls, settings: Settings, inside: bytes = b"") -> tuple[FileSystem, bytes]:
+        """With settings that are made already: as `of_service`, or, with a path inside, the source at their URL and
+        that path. Raises ConfigError."""
+        made = cls.__new__(cls)
+        service, path = in_service(settings.store.url, of_file=not inside)
+        made.url = settings.store.url if inside else service
+        root = path if inside else b"/" if parse_url(service).wrappers else None
+        made._where = Where(settings._replace(store=settings.store._replace(url=service)), root)
+        return made, inside or path
 
     def path_of(self, url: str) -> bytes:
         """The path of the file at `url`, which lies in this source. Raises OSError (EINVAL)."""
@@ -106,6 +115,10 @@ class FileSystem:
             if not path.startswith(root + b"/"):
                 raise ConfigError(f"it does not lie in {redact(self.url)}", hint="root= is a directory above the file")
             return path.removeprefix(root)
+
+    def url_of(self, path: Path) -> str:
+        """The URL of a file or directory, as `stripefs.open` takes it."""
+        return self._name(self._place(path))
 
     def __repr__(self) -> str:
         return f"<stripefs.FileSystem {redact(self.url)!r}>"
@@ -210,8 +223,26 @@ class FileSystem:
         self._call(path, self._rmdir, self._place(path))
 
     def rmtree(self, path: Path) -> None:
-        """Remove a directory with all that is in it, or a file."""
+        """Remove a directory with all that is in it, or a file. Where it has a pool of its own, that keeps it for
+        `grace`, and OSError (ENOTEMPTY) says so; with a grace of 0 it goes too."""
         self._call(path, self._rmtree, self._place(path))
+
+    def set_attributes(self, path: Path, *, mode: int | None = None, mtime_ns: int | None = None) -> None:
+        """Change permission bits, or the time of last change, in nanoseconds since 1970, of a file or directory.
+
+        Raises OSError (EOPNOTSUPP) where the store keeps none.
+        """
+        self._call(path, self._set_attributes, self._place(path), Attributes(mode=mode, mtime_ns=mtime_ns))
+
+    def usage(self, path: Path = "/", onerror: Callable[[OSError], object] | None = None) -> list[Usage]:
+        """What each directory from `path` down takes with all below it, those inside before the one they are in, `path`
+        itself last; of a file its own alone. onerror: gets what cannot be looked at; without it the first is raised."""
+        found, trouble = self._call(path, usage, self._where, self._place(path), self._name)
+        for error in trouble:
+            if onerror is None:
+                raise error
+            onerror(error)
+        return found
 
     # -- in the engine -------------------------------------------------------------------------------------------
 
@@ -237,6 +268,10 @@ class FileSystem:
             if not exist_ok or (await self._stat(sources, place)).kind is not Kind.DIRECTORY:
                 raise
 
+    async def _set_attributes(self, sources: Sources, place: bytes, wanted: Attributes) -> None:
+        names, inner = await self._names(sources, place)
+        await names.set_attributes(inner, wanted)
+
     async def _rename(self, sources: Sources, place: bytes, target: bytes, replace: bool) -> None:
         names, inner = await self._names(sources, place)
         other, inner_target = await sources.at(self._where, target)
@@ -255,8 +290,12 @@ class FileSystem:
         self._forget(sources, place)
 
     async def _rmtree(self, sources: Sources, place: bytes) -> None:
+        async def inside(folder: bytes) -> Names | None:
+            source = await sources.inside(self._where, folder)
+            return None if source is None else Names(source, await source.session(self._where.settings.write))
+
         names, inner = await self._names(sources, place)
-        await names.remove_tree(inner)
+        await remove_tree(names, inner, place, inside)
         self._forget(sources, place)
 
     # -- inner workings ------------------------------------------------------------------------------------------

@@ -6,24 +6,17 @@ so" is success. A striped file is one file here, whose parts stay for `grace` se
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Sequence
-
-import trio
-
 from stripefs.api.sources import Source
-from stripefs.errors import Exists, IsADirectory, NotFound, StoreError
-from stripefs.store.base import Kind, Status
+from stripefs.errors import Exists, IsADirectory, NotEmpty, NotFound, Unsupported
+from stripefs.layout.hidden import POOL
+from stripefs.store.base import Attributes, Kind
 from stripefs.write.losses import Losses
-from stripefs.write.names import ensure_usable, join, split
+from stripefs.write.names import ensure_usable, split
 from stripefs.write.others import wait_for_writers
 from stripefs.write.refusals import Invalid
 from stripefs.write.session import WriteSession
 
 __all__ = ["Names"]
-
-_REMOVED_AT_ONCE = 16
-"""Calls side by side when a tree is removed."""
 
 
 class Names:
@@ -33,6 +26,7 @@ class Names:
         self.source = source
         self._calls = source.calls
         self._drafts = session.drafts
+        self._graves = session.graves
         self._losses = Losses(source.calls, session.graves.bury, session.versions, session.drafts.writer_of)
 
     async def mkdir(self, path: bytes, mode: int) -> None:
@@ -46,6 +40,14 @@ class Names:
         await self._calls.change(f"remove directory {path!r}", NotFound, self.source.layouts.rmdir, path)
         self.source.layouts.forget()
 
+    async def set_attributes(self, path: bytes, wanted: Attributes) -> None:
+        """Raises NotFound, PermissionDenied, Unsupported."""
+        await self.source.stat(path)  # which knows nothing of hidden names
+        if not self.source.store.capabilities.attributes:
+            raise Unsupported(f"{self.source.store.url} keeps no permissions and no times")
+        change = self.source.store.set_attributes
+        await self._calls.change(f"set attributes of {path!r}", (), change, path, wanted)
+
     async def remove(self, path: bytes) -> None:
         """Take the name of a file away. Raises NotFound, IsADirectory, Busy where somebody writes it."""
         if (await self.source.stat(path)).kind is Kind.DIRECTORY:
@@ -55,42 +57,19 @@ class Names:
         await self._calls.change(f"remove {path!r}", NotFound, self.source.store.remove, path)
         await self._losses.bury(old, path, held=False)
 
-    async def remove_tree(self, path: bytes) -> None:
-        """A directory with all that is in it, or a file. What others put there meanwhile keeps the directory."""
-        if (await self.source.stat(path)).kind is not Kind.DIRECTORY:
-            await self.remove(path)
-            return
-        limiter = trio.CapacityLimiter(_REMOVED_AT_ONCE)
-        failed: list[StoreError] = []
-
-        @contextlib.contextmanager
-        def noted() -> Iterator[None]:
-            try:
-                yield
-            except NotFound:
-                pass  # somebody else was quicker
-            except StoreError as error:
-                failed.append(error)
-
-        async def clear(folder: bytes) -> None:
-            entries: Sequence[Status] = ()
-            with noted():
-                entries = await self.source.listing(folder)
-            async with trio.open_nursery() as nursery:
-                for status in entries:
-                    nursery.start_soon(clear if status.kind is Kind.DIRECTORY else drop, join(folder, status.name))
-            if not failed:
-                with noted():
-                    await self.rmdir(folder)
-
-        async def drop(file: bytes) -> None:
-            with noted():
-                async with limiter:
-                    await self.remove(file)
-
-        await clear(path)
-        if failed:
-            raise failed[0]
+    async def remove_pool(self) -> None:
+        """The pool of a source in which no file is left. Raises NotEmpty where it keeps something."""
+        await self._graves.settle()
+        store = self.source.store.inner
+        try:
+            await self._calls.change("remove a pool", NotFound, store.rmdir, POOL)
+        except NotEmpty:
+            raise NotEmpty(
+                f"the pool of {self.source.store.url} stays, as it keeps parts of removed files for their readers",
+                hint="a gc removes them a day later; with a grace of 0 they go at once",
+            ) from None
+        except (NotFound, Unsupported):
+            pass  # there is none, or the store knows no directories without files
 
     async def rename(self, path: bytes, target: bytes, *, replace: bool) -> None:
         """Raises NotFound, Exists where something is in the way and not to be replaced; Busy where somebody, this

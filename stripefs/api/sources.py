@@ -11,12 +11,11 @@ at the root that it was given.
 
 from __future__ import annotations
 
-import os
-import posixpath
 from typing import Any, NamedTuple
 
 import trio
 
+from stripefs.api.urls import placed
 from stripefs.cache.cache import Cache, queue_for
 from stripefs.cache.handle import CachedHandle
 from stripefs.cache.store import CachedStore
@@ -43,7 +42,7 @@ from stripefs.settings import (
 )
 from stripefs.store.base import Identity, Kind, Status, Store
 from stripefs.store.calls import Calls
-from stripefs.store.url import elsewhere, open_store, opener, parse_url
+from stripefs.store.url import elsewhere, open_store, opener
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.store.wrappers.striped_handle import StripedHandle
 from stripefs.write.layouts import Layouts
@@ -51,7 +50,7 @@ from stripefs.write.names import split
 from stripefs.write.session import WriteSession
 from stripefs.write.vacate import vacate
 
-__all__ = ["Opened", "Source", "Sources", "Where", "in_service", "normal", "url_in_service"]
+__all__ = ["Opened", "Source", "Sources", "Where"]
 
 _LEVELS = 32
 """Directories above a file in which its pool is looked for."""
@@ -202,7 +201,7 @@ class Service:
             if source is None:
                 settings = self._settings
                 if root != b"/":
-                    settings = settings._replace(url=elsewhere(settings.url, _placed(settings.url, root)))
+                    settings = settings._replace(url=elsewhere(settings.url, placed(settings.url, root)))
                 store = await _connected(settings, self._read.io_timeout)
                 view = StripedStore(store, trusted, opener(settings))
                 self._stores.append(view)
@@ -267,8 +266,8 @@ class Service:
 
     async def _root_of(self, path: bytes, trusted: tuple[str, ...], named: bytes) -> bytes:
         """The directory with the pool that a manifest names, if that is above the file, else the nearest with any."""
-        named = named.removeprefix(_placed(self._settings.url, b"")).removesuffix(POOL)
-        if named and path.startswith(named + b"/") and await self._has_pool(named, trusted):
+        named = named.removeprefix(placed(self._settings.url, b"")).removesuffix(POOL)
+        if named and path.startswith(named + b"/") and await self.has_pool(named, trusted):
             return named
         return await self._nearest(path, trusted)
 
@@ -276,7 +275,7 @@ class Service:
         folder = split(path)[0]
         for _ in range(_LEVELS):
             try:
-                if await self._has_pool(folder, trusted):
+                if await self.has_pool(folder, trusted):
                     return folder
             except PermissionDenied:
                 break  # above what this user may see
@@ -285,7 +284,7 @@ class Service:
             folder = split(folder)[0]
         return b"/"
 
-    async def _has_pool(self, folder: bytes, trusted: tuple[str, ...]) -> bool:
+    async def has_pool(self, folder: bytes, trusted: tuple[str, ...]) -> bool:
         """Asked each time until there is one, since others make them."""
         if folder in self._pools:
             return True
@@ -313,6 +312,13 @@ class Sources:
         if where.root is None:
             return await service.search(path, trusted)
         return await service.at(where.root, trusted), path
+
+    async def inside(self, where: Where, folder: bytes) -> Source | None:
+        """The source that the directory at `folder` is, where it has a pool and no root is given."""
+        service, trusted = self._service(where), where.settings.write.trust_pool
+        if where.root is None and await service.has_pool(folder, trusted):
+            return await service.at(folder, trusted)
+        return None
 
     async def view(self, where: Where) -> Source:
         """Where all names can be looked at."""
@@ -354,38 +360,6 @@ class Sources:
             queue = queue_for(settings.read.memory or default_budget())
             cache = self._caches[settings.cache] = Cache(settings.cache, queue=queue)
         return cache
-
-
-def normal(path: bytes) -> bytes:
-    """`path` as stores want it: absolute, without `.`, `..`, empty components and a slash at its end."""
-    return posixpath.normpath(b"/" + path.lstrip(b"/"))
-
-
-def in_service(url: str, *, of_file: bool = False) -> tuple[str, bytes]:
-    """The URL of the service, and the path in it, that `url` names. Raises ConfigError.
-
-    A wrapped store is a service of its own: the one at `url`, or, where that names a file, at the file's directory.
-    """
-    found = parse_url(url)
-    path = normal(found.path)
-    if found.wrappers:
-        folder, name = split(path) if of_file else (path, b"")
-        return elsewhere(url, _placed(url, folder)), b"/" + name
-    if found.scheme == "file" and found.authority in ("", "localhost"):
-        return "/", path
-    return elsewhere(url, _placed(url, b"/")), path
-
-
-def url_in_service(service: str, path: bytes) -> str:
-    """The URL of a path in a service."""
-    found = parse_url(service)
-    return elsewhere(service, _placed(service, (found.path.rstrip(b"/") if found.wrappers else b"") + path))
-
-
-def _placed(url: str, path: bytes) -> bytes:
-    """`path` of a service as `elsewhere` takes it: with the bucket's name first, where there are buckets."""
-    found = parse_url(url)
-    return (b"/" + os.fsencode(found.authority) if found.scheme in ("s3", "gs") else b"") + path
 
 
 async def _connected(settings: StoreSettings, timeout: float) -> Store:

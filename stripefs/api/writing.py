@@ -62,6 +62,7 @@ class WriteFile(io.BufferedIOBase):
     """
 
     _draft: Draft | None = None
+    _attributed = False
 
     def __init__(self, where: Where, path: bytes, name: str, mode: str = "wb", *, deferred: bool = False) -> None:
         self.name = name
@@ -117,6 +118,17 @@ class WriteFile(io.BufferedIOBase):
         with self._lock:
             self._hand_over(draft)
             self._ask(draft.sync)
+
+    def set_attributes(self, *, mode: int | None = None, mtime_ns: int | None = None) -> None:
+        """Permission bits and time of last change, in nanoseconds since 1970, of the version that is published.
+
+        Raises OSError (EOPNOTSUPP) where the store keeps none.
+        """
+        draft = self._here()
+        if not self._attributed:
+            raise OSError(errno.EOPNOTSUPP, "the store keeps no permissions and no times", redact(self.name))
+        with self._lock:
+            self._ask(_set_attributes, draft, Attributes(mode=mode, mtime_ns=mtime_ns))
 
     def close(self) -> None:
         """Publish what was written: when this comes back it is durable and visible. Raises why it is not."""
@@ -234,6 +246,7 @@ class WriteFile(io.BufferedIOBase):
             layout=layout,
         )
         self._length = draft.length
+        self._attributed = source.store.capabilities.attributes
         if self.mode == "xb":
             try:
                 if await _look(source, inner) is not None:  # other writers are locked out by now
@@ -260,6 +273,10 @@ before_threads_end(_tell_of_open_files)
 async def _write(draft: Draft, offset: int, view: memoryview) -> None:
     for at in range(0, len(view), STEP):
         await draft.write(offset + at, bytes(view[at : at + STEP]))
+
+
+async def _set_attributes(draft: Draft, attributes: Attributes) -> None:
+    draft.set_attributes(attributes)
 
 
 async def _look(source: Source, path: bytes) -> Status | None:
@@ -292,5 +309,5 @@ async def _ensure_pool(source: Source) -> None:
     except NotFound:
         raise ConfigError(
             "a striped file needs a source, and no directory above this one has a pool of parts",
-            hint="give the directory that is mounted, or will be, as root=",
+            hint="give the directory that is mounted, or will be, as root= (cp: --root)",
         ) from None

@@ -18,20 +18,21 @@ from stripefs.store.base import Kind, Store
 if TYPE_CHECKING:
     from stripefs.store.wrappers.striped import StripedStore
 
-__all__ = ["inside_mount", "opened_file", "opened_source", "place", "view_of"]
+__all__ = ["inside_mount", "opened_file", "opened_source", "place", "unfollowed", "view_of"]
 
 _LEVELS = 32
 """Directories above a file in which its pool is looked for."""
 
 
-def place(path: str, flags: configuration.Given, config: str) -> tuple[Settings, bytes]:
+def place(path: str, flags: configuration.Given, config: str, *, follow: bool = True) -> tuple[Settings, bytes]:
     """Settings of a store, and the path in it; b"" for a URL or a path outside all mounts, which names it itself.
 
-    Inside a mount its source and the way it reaches it are taken, changed by what flags say.
+    Inside a mount its source and the way it reaches it are taken, changed by what flags say. follow: of a path whose
+    last name is a link, what it leads to.
     """
     settings = configuration.resolve(flags, config=config)
     if "://" not in path:
-        found = inside_mount(os.path.realpath(path))
+        found = inside_mount(os.path.realpath(path) if follow else unfollowed(path))
         if found is not None:
             mounted, inside = found
             mounted = mounted._replace(mount=settings.mount, write=settings.write)
@@ -42,6 +43,14 @@ def place(path: str, flags: configuration.Given, config: str) -> tuple[Settings,
                 mounted = mounted._replace(**{section: theirs._replace(**changed)})
             return mounted, inside
     return settings._replace(store=settings.store._replace(url=absolute(path))), b""
+
+
+def unfollowed(path: str) -> str:
+    """`path` without links in front of its last name."""
+    above, name = os.path.split(path.rstrip("/"))
+    if name in ("", ".", ".."):
+        return os.path.realpath(path)
+    return os.path.join(os.path.realpath(above), name)
 
 
 def inside_mount(path: str) -> tuple[Settings, bytes] | None:

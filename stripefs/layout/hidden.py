@@ -4,6 +4,8 @@
     .NAME.stripefs-VERSION-draft     what `stripefs recover` puts together
     .NAME.stripefs-VERSION-record    what fsync left for `stripefs recover`
     .NAME.stripefs-lock              who writes NAME now
+    .NAME.stripefs-copy              what `stripefs cp` has of NAME so far, in a local directory
+    ..stripefs-copied-KEY            what `stripefs cp` has copied into a local directory so far
     /.stripefs/VERSION/K             part K of a striped version, in the pool at the store's root
     /.stripefs/VERSION/list-DIGEST   the part list of a version that has too many for its manifest
 
@@ -27,6 +29,8 @@ __all__ = [
     "POOL_NAME",
     "VERSION",
     "Hidden",
+    "copied_name",
+    "copy_name",
     "draft_name",
     "is_hidden",
     "is_hidden_path",
@@ -123,6 +127,16 @@ def record_name(name: bytes, version: str) -> bytes:
 def lock_name(name: bytes) -> bytes:
     """The lock of the writer of `name`."""
     return _beside(name, "lock")
+
+
+def copy_name(name: bytes) -> bytes:
+    """What is being copied, to be renamed onto `name`."""
+    return _beside(name, "copy")
+
+
+def copied_name(key: str) -> bytes:
+    """The list of what was copied into the directory it lies in, by the command that `key` stands for."""
+    return b"." + MARK + b"copied-" + key.encode()
 
 
 def _beside(name: bytes, suffix: str) -> bytes:

@@ -222,3 +222,52 @@ def test_many_files_at_once(place: Path, fs: stripefs.FileSystem) -> None:
     assert isinstance(got[-2], FileNotFoundError)
     assert got[-2].filename == str(place / "no")
     assert got[-1] == b""
+
+
+def test_attributes(place: Path, fs: stripefs.FileSystem) -> None:
+    (place / "folder").mkdir()
+    fs.write_bytes("folder/file", b"1")
+    fs.set_attributes("folder/file", mode=0o604, mtime_ns=1_500_000_000_000_000_000)
+    fs.set_attributes("folder", mode=0o711)
+    entry = fs.stat("folder/file")
+    assert (entry.mode, entry.mtime_ns, fs.stat("folder").mode) == (0o604, 1_500_000_000_000_000_000, 0o711)
+    with fs.open("folder/file", "wb") as file:
+        file.set_attributes(mtime_ns=1_400_000_000_000_000_000)
+        file.write(b"22")
+    entry = fs.stat("folder/file")
+    assert (entry.size, entry.mode, entry.mtime_ns) == (2, 0o604, 1_400_000_000_000_000_000)
+    for hidden in (".stripefs", ".file.stripefs-lock", "none"):
+        with pytest.raises(FileNotFoundError):
+            fs.set_attributes(hidden, mode=0o777)
+
+
+def test_usage(place: Path) -> None:
+    fs = stripefs.connect(str(place), layout="striped", unit="1MiB")
+    fs.mkdir("a/b", parents=True)
+    fs.write_bytes("a/striped", content(10 * MIB))
+    fs.write_bytes("a/b/small", b"12345")
+    kept = sum(part.stat().st_size for part in parts(place)) + (place / "a/striped").stat().st_size
+    assert [tuple(each) for each in fs.usage()] == [
+        ("/a/b", 1, 5, 5),
+        ("/a", 2, 10 * MIB + 5, kept + 5),
+        ("/", 2, 10 * MIB + 5, kept + 5),
+    ]
+    assert [tuple(each) for each in fs.usage("a/striped")] == [("/a/striped", 1, 10 * MIB, kept)]
+    with pytest.raises(FileNotFoundError):
+        fs.usage("none")
+
+
+def test_a_tree_with_sources_in_it(place: Path) -> None:
+    for name in ("tree", "tree/one", "tree/one/deep"):
+        (place / name).mkdir(exist_ok=True)
+        stripefs.connect(str(place / name), layout="striped", unit="1MiB").write_bytes("file", content(10 * MIB))
+    whole = stripefs.FileSystem.of_service(str(place))[0]
+    with pytest.raises(OSError, match="keeps parts of removed files") as caught:
+        whole.rmtree(place / "tree")
+    assert caught.value.errno == errno.ENOTEMPTY
+    assert stripefs.connect(str(place)).listdir("tree/one") == ["deep"]
+    at_once = stripefs.FileSystem.of_service(str(place), grace=0)[0]
+    (place / "other").mkdir()
+    stripefs.connect(str(place / "other"), layout="striped", unit="1MiB").write_bytes("file", content(10 * MIB))
+    at_once.rmtree(place / "other")
+    assert os.listdir(place) == ["tree"]

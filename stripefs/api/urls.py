@@ -1,0 +1,43 @@
+"""From the URL of a file or directory to its service and the path in it, and back."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+
+from stripefs.store.url import elsewhere, parse_url
+from stripefs.write.names import split
+
+__all__ = ["in_service", "normal", "placed", "url_in_service"]
+
+
+def normal(path: bytes) -> bytes:
+    """`path` as stores want it: absolute, without `.`, `..`, empty components and a slash at its end."""
+    return posixpath.normpath(b"/" + path.lstrip(b"/"))
+
+
+def in_service(url: str, *, of_file: bool = False) -> tuple[str, bytes]:
+    """The URL of the service, and the path in it, that `url` names. Raises ConfigError.
+
+    A wrapped store is a service of its own: the one at `url`, or, where that names a file, at the file's directory.
+    """
+    found = parse_url(url)
+    path = normal(found.path)
+    if found.wrappers:
+        folder, name = split(path) if of_file else (path, b"")
+        return elsewhere(url, placed(url, folder)), b"/" + name
+    if found.scheme == "file" and found.authority in ("", "localhost"):
+        return "/", path
+    return elsewhere(url, placed(url, b"/")), path
+
+
+def url_in_service(service: str, path: bytes) -> str:
+    """The URL of a path in a service."""
+    found = parse_url(service)
+    return elsewhere(service, placed(service, (found.path.rstrip(b"/") if found.wrappers else b"") + path))
+
+
+def placed(url: str, path: bytes) -> bytes:
+    """`path` of a service as `elsewhere` takes it: with the bucket's name first, where there are buckets."""
+    found = parse_url(url)
+    return (b"/" + os.fsencode(found.authority) if found.scheme in ("s3", "gs") else b"") + path

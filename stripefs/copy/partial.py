@@ -1,0 +1,213 @@
+"""A local file while it is copied: hidden beside its name, and renamed onto that when it is whole.
+
+    0 … length          its bytes, as far as they have come; they come in order
+    length              MARK, and the digest of what it is a copy of (`origin`)
+    length + HEAD       the checksum of each MiB that has come (`stripefs.layout.sums`), 8 bytes each
+
+So it says by itself how it can be gone on with. A checksum is written when its bytes have been; after a crash neither
+may be on disk, or one of the two, so what is gone on with is compared with its checksums first: what does not fit comes
+again. A file of STEP bytes at most has neither mark nor checksums, and nothing is kept of it.
+
+The lock on it (`stripefs.oslocks`) goes with the process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Callable
+
+from stripefs.errors import Busy, IsADirectory, NoSpace, Unsupported
+from stripefs.layout.hidden import copy_name
+from stripefs.layout.sums import CHECK, DIGEST, SUM, check_sums, digest_of
+from stripefs.oslocks import try_lock
+from stripefs.store.newfile import sync_directory
+from stripefs.units import format_size, shown
+
+__all__ = ["STEP", "Partial", "differs_at"]
+
+STEP = 8 * CHECK
+"""Bytes that are written, and compared, at once: a range of the reader."""
+
+MARK = b"STRIPECP"
+HEAD = len(MARK) + DIGEST
+
+_LOCK_AT = (1 << 62) - 1
+"""The byte that is locked: behind all that a file may have."""
+
+_TRIES = 10
+"""Each takes another process that publishes between two system calls of ours."""
+
+
+class Partial:
+    """What is here of a file of `length` bytes that is to be at `path`; `origin` says which bytes these are.
+
+    done: bytes that are here and right, a multiple of CHECK or all. sums: their checksums. Let go of it by `publish`,
+    `keep` or `drop`. Raises OSError, Busy where another process copies to the same name, NoSpace.
+    """
+
+    def __init__(self, path: bytes, length: int, origin: bytes) -> None:
+        folder, self._name = os.path.split(path)
+        self._length = length
+        self._head = MARK + digest_of(origin)
+        self._hidden = copy_name(self._name)
+        self.path = os.path.join(folder, self._hidden)
+        self.sums = bytearray()
+        self.done = 0
+        self._folder = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._file = -1
+        try:
+            self._ensure_replaceable()
+            self._file = self._opened()
+            self._resume()
+            self._ensure_room()
+        except BaseException:
+            if self._file >= 0 and not self.done:
+                self.drop()
+            self._close()
+            raise
+
+    # -- writing -----------------------------------------------------------------------------------------------------
+
+    def write(self, data: memoryview, sums: bytes) -> None:
+        """`data`, whose checksums are `sums`, goes behind what is here: whole checks, but for the file's end."""
+        _write(self._file, data, self.done)
+        if self._length > STEP:
+            if not self.sums:
+                _write(self._file, self._head, self._length)
+            _write(self._file, sums, self._length + HEAD + len(self.sums))
+        self.sums += sums
+        self.done += len(data)
+
+    def difference(self, tell: Callable[[int], None]) -> int | None:
+        """Where what the disk has begins to differ from what was written; None for nowhere. tell: of bytes compared.
+
+        All of it is on disk before, and out of the page cache where the file system lets go of it.
+        """
+        os.fdatasync(self._file)
+        os.posix_fadvise(self._file, 0, self._length, os.POSIX_FADV_DONTNEED)
+        return self._compare(tell)
+
+    def publish(self, mode: int, mtime_ns: int | None) -> None:
+        """It is the file from now on, durably. mode: permission bits. mtime_ns since 1970, None for now."""
+        os.ftruncate(self._file, self._length)
+        os.fchmod(self._file, mode)
+        if mtime_ns is not None:
+            os.utime(self._file, ns=(mtime_ns, mtime_ns))
+        os.fsync(self._file)
+        os.rename(self._hidden, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        sync_directory(self._folder)
+        self._close()
+
+    def keep(self) -> bool:
+        """Let it be, to be gone on with; whether it is worth it. One that is not goes."""
+        if self._length <= STEP or not self.sums:
+            self.drop()
+            return False
+        self._close()
+        return True
+
+    def drop(self) -> None:
+        """Remove it."""
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._hidden, dir_fd=self._folder)
+        self._close()
+
+    # -- inner workings ----------------------------------------------------------------------------------------------
+
+    def _ensure_replaceable(self) -> None:
+        """Raises IsADirectory, Unsupported for what no file may take the place of."""
+        try:
+            found = os.stat(self._name, dir_fd=self._folder, follow_symlinks=False)
+        except FileNotFoundError:
+            return
+        if stat.S_ISDIR(found.st_mode):
+            raise IsADirectory(f"{shown(self._name)} is a directory")
+        if not stat.S_ISREG(found.st_mode) and not stat.S_ISLNK(found.st_mode):
+            raise Unsupported(f"{shown(self._name)} is no regular file")
+
+    def _opened(self) -> int:
+        """The hidden file, locked. It may have been published by another process meanwhile: then again."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        for _ in range(_TRIES):
+            file = os.open(self._hidden, flags, 0o600, dir_fd=self._folder)
+            try:
+                if not try_lock(file, _LOCK_AT):
+                    raise Busy("another process copies to the same name", hint="wait until it is done")
+                with contextlib.suppress(FileNotFoundError):
+                    there = os.stat(self._hidden, dir_fd=self._folder, follow_symlinks=False)
+                    if os.path.samestat(there, os.fstat(file)):
+                        return file
+            except BaseException:
+                os.close(file)
+                raise
+            os.close(file)
+        raise Busy("other processes copy to the same name", hint="wait until they are done")
+
+    def _resume(self) -> None:
+        """Find what is here and right; the rest counts for nothing."""
+        if self._length > STEP and os.pread(self._file, HEAD, self._length) == self._head:
+            kept = os.pread(self._file, -(-self._length // CHECK) * SUM, self._length + HEAD)
+            self.sums += kept[: len(kept) // SUM * SUM]
+            if (right := self._compare(lambda _size: None)) is not None:
+                del self.sums[right // CHECK * SUM :]
+            self.done = self._covered
+        else:
+            os.ftruncate(self._file, 0)
+
+    def _ensure_room(self) -> None:
+        """A copy that cannot end well does not begin, and does not take the room of others."""
+        there, need = os.fstatvfs(self._file), self._length - self.done
+        free = there.f_bavail * there.f_frsize
+        if need > free:
+            raise NoSpace(f"no room: {format_size(need)} are to come, {format_size(free)} are free")
+
+    @property
+    def _covered(self) -> int:
+        """Bytes that `sums` speak of."""
+        return min(self._length, len(self.sums) // SUM * CHECK)
+
+    def _compare(self, tell: Callable[[int], None]) -> int | None:
+        """Where what is in the file begins to differ from `sums`, as far as they reach."""
+        end = self._covered
+        buffer = memoryview(bytearray(min(STEP, end)))
+        for at in range(0, end, STEP):
+            view = buffer[: min(STEP, end - at)]
+            if (differs := differs_at(self.sums, at, view[: _read(self._file, view, at)], len(view))) is not None:
+                return differs
+            tell(len(view))
+        return None
+
+    def _close(self) -> None:
+        for descriptor in (self._file, self._folder):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._file = self._folder = -1
+
+
+def differs_at(sums: bytes | bytearray, offset: int, data: memoryview, length: int) -> int | None:
+    """Where `data`, which stands at `offset`, a multiple of CHECK, of a file with these checksums, begins to differ,
+    to a check's start; None for nowhere. length: how many bytes there should be."""
+    first = offset // CHECK
+    wanted = sums[first * SUM : (first + -(-length // CHECK)) * SUM]
+    found = check_sums(data)
+    if found == wanted:
+        return None
+    same = next((at for at in range(0, len(wanted), SUM) if found[at : at + SUM] != wanted[at : at + SUM]), 0)
+    return offset + same // SUM * CHECK
+
+
+def _write(file: int, data: memoryview | bytes, offset: int) -> None:
+    rest = memoryview(data)
+    while rest:
+        written = os.pwrite(file, rest, offset)
+        rest, offset = rest[written:], offset + written
+
+
+def _read(file: int, into: memoryview, offset: int) -> int:
+    """Bytes that were there, fewer than `into` takes only at the file's end."""
+    done = 0
+    while done < len(into) and (more := os.preadv(file, [into[done:]], offset + done)):
+        done += more
+    return done

@@ -1,0 +1,96 @@
+"""`stripefs cp` and the other commands of names on a real HDFS."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hdfs_native import Client
+
+import stripefs
+from stripefs.api import engine
+from tests.hdfs_instance import HdfsInstance
+from tests.mount.mounted import MIB
+from tests.unit.api.material import LAYOUTS, content
+from tests.unit.command_conformance import program
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.cluster, pytest.mark.root]
+
+DATA = content(40 * MIB + 5)
+
+
+@pytest.fixture(autouse=True)
+def _engine_ends() -> Iterator[None]:
+    yield
+    engine.stop()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "source"
+    (path / "deep").mkdir(parents=True)
+    (path / "model").write_bytes(DATA)
+    for number in range(10):
+        (path / "deep" / f"small{number}").write_bytes(b"x" * number)
+    os.utime(path / "model", ns=(5, 1_500_000_000_123_000_000))
+    os.chmod(path / "model", 0o640)
+    return path
+
+
+def stripefs_command(home: Path, *words: object) -> list[str]:
+    return ["env", f"HOME={home}", str(program("stripefs")), *map(str, words)]
+
+
+def run(home: Path, *words: object, code: int = 0) -> str:
+    done = subprocess.run(stripefs_command(home, *words), capture_output=True, text=True, check=False)
+    assert done.returncode == code, done.stderr
+    return done.stdout
+
+
+def files(root: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_there_and_back(hdfs: HdfsInstance, source: Path, tmp_path: Path, layout: str) -> None:
+    url = f"{hdfs.url}/copies-{layout}"
+    stripefs.connect(hdfs.url).mkdir(f"copies-{layout}")
+    run(tmp_path, "cp", "-rp", "--layout", layout, "--root", url, source, f"{url}/")
+    status = Client(hdfs.url).get_file_info(f"/copies-{layout}/source/model")
+    assert (status.modification_time, status.permission) == (1_500_000_000_123, 0o640)
+    if layout != "striped":
+        read = Client(hdfs.url).read(f"/copies-{layout}/source/model")
+        assert bytes(read.read_range(0, status.length)) == DATA
+    run(tmp_path, "cp", "-r", f"{url}/source", tmp_path / "back")
+    assert files(tmp_path / "back") == files(source)
+    run(tmp_path, "cp", "-r", f"{url}/source", f"{url}/other")
+    done = subprocess.run(stripefs_command(tmp_path, "cat", f"{url}/other/model"), capture_output=True, check=True)
+    assert done.stdout == DATA
+    assert run(tmp_path, "ls", f"{url}/other") == "deep\nmodel\n"
+    *_, total = json.loads(run(tmp_path, "du", "--json", f"{url}/source"))["paths"]
+    assert (total["files"], total["bytes"]) == (11, len(DATA) + 45)
+    assert 0 <= total["stored_bytes"] - total["bytes"] < MIB
+    run(tmp_path, "rm", "-r", "--grace", "0s", url)
+    assert not stripefs.connect(hdfs.url).exists(f"copies-{layout}")
+
+
+def test_one_that_was_killed_goes_on(hdfs: HdfsInstance, source: Path, tmp_path: Path) -> None:
+    stripefs.connect(hdfs.url).mkdir("copies-killed")
+    url = f"{hdfs.url}/copies-killed/tree"
+    run(tmp_path, "cp", "-r", source, url)
+    target = tmp_path / "target"
+    words = ("cp", "-r", "-j", "2", url, target)
+    with subprocess.Popen(stripefs_command(tmp_path, *words)) as process:
+        eventually(lambda: (target / "deep" / "small5").exists(), "a few copies")
+        process.send_signal(signal.SIGKILL)
+        process.wait(timeout=60)
+    found = json.loads(run(tmp_path, *words[:2], "--json", *words[2:]))
+    assert found["skipped"] >= 5
+    assert found["copied"] + found["skipped"] == 11
+    assert files(target) == files(source)
