@@ -9,12 +9,12 @@ from __future__ import annotations
 from stripefs.api.sources import Source
 from stripefs.errors import Exists, IsADirectory, NotEmpty, NotFound, Unsupported
 from stripefs.layout.hidden import POOL
+from stripefs.session import WriteSession
 from stripefs.store.base import Attributes, Kind
 from stripefs.write.losses import Losses
 from stripefs.write.names import ensure_usable, split
 from stripefs.write.others import wait_for_writers
 from stripefs.write.refusals import Invalid
-from stripefs.write.session import WriteSession
 
 __all__ = ["Names"]
 

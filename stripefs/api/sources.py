@@ -31,6 +31,7 @@ from stripefs.errors import (
 )
 from stripefs.layout.hidden import POOL
 from stripefs.read import OpenFile, Reader
+from stripefs.session import WriteSession
 from stripefs.settings import (
     CacheSettings,
     ReadSettings,
@@ -45,10 +46,9 @@ from stripefs.store.calls import Calls
 from stripefs.store.url import elsewhere, open_store, opener
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.store.wrappers.striped_handle import StripedHandle
+from stripefs.upkeep.vacate import vacate
 from stripefs.write.layouts import Layouts
 from stripefs.write.names import split
-from stripefs.write.session import WriteSession
-from stripefs.write.vacate import vacate
 
 __all__ = ["Opened", "Source", "Sources", "Where"]
 

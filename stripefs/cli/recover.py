@@ -15,7 +15,7 @@ from stripefs.errors import ConfigError, StoreError
 from stripefs.units import format_size, shown
 
 if TYPE_CHECKING:
-    from stripefs.write.recovery import Plan
+    from stripefs.upkeep.recovery import Plan
 
 __all__ = ["command"]
 
@@ -40,8 +40,8 @@ def command(ctx: click.Context, path: str, to: str, dry_run: bool, as_json: bool
         raise ConfigError(f"--to {to!r} is not a name", hint="the file stays in its directory; move it afterwards")
     settings, inside = place(path, given(ctx), config)
     from stripefs import logs
+    from stripefs.upkeep.recovery import recover
     from stripefs.write.names import join, split
-    from stripefs.write.recovery import recover
 
     logs.configure("text", settings.mount.log_level if "log-level" in given(ctx) else "error")
     with opened_file(settings, inside) as (store, file), status_line() as show:

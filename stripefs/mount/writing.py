@@ -7,11 +7,11 @@ from typing import Any
 import trio
 
 from stripefs.read import Reader
+from stripefs.session import WriteSession
 from stripefs.settings import Settings
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.tree import State
 from stripefs.tree.writes import WritableTree
-from stripefs.write.session import WriteSession
 from stripefs.write.staging import Staging
 
 __all__ = ["Writing"]

@@ -11,7 +11,7 @@ from stripefs.store.calls import Calls
 __all__ = ["Bury", "Losses"]
 
 Bury = Callable[[Iterable[str]], None]
-"""Told which striped versions no name stands for any more; see `stripefs.write.graves`."""
+"""Told which striped versions no name stands for any more; see `stripefs.upkeep.graves`."""
 
 
 class Losses:

@@ -11,7 +11,7 @@ from stripefs.settings import StoreSettings
 from stripefs.store.base import Store
 from stripefs.store.url import open_store
 from stripefs.store.wrappers.striped import StripedStore
-from stripefs.write.collect import Collection
+from stripefs.upkeep.collect import Collection
 from tests.store.material import content
 from tests.store.s3_server import BUCKET, Server, s3_server
 

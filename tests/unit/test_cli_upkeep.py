@@ -23,7 +23,7 @@ from stripefs.store.wrappers.base import WrappedHandle, WrappedStore
 from stripefs.store.wrappers.striped import StripedStore
 from tests.unit import command_conformance
 
-from .write.leftovers import DAY, UNIT, Place, version
+from .upkeep.leftovers import DAY, UNIT, Place, version
 from .write.world import Layout, content, save, writing
 
 OLD = 2 * DAY

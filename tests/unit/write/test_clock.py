@@ -9,8 +9,7 @@ import pytest
 from stripefs.errors import PermissionDenied, StoreError
 from stripefs.store.local import LocalStore
 from stripefs.write.clock import StoreClock
-
-from .shifted import Shifted
+from tests.unit.upkeep.shifted import Shifted
 
 
 @pytest.mark.parametrize("seconds", [0, 86400 * 400, -86400 * 400])

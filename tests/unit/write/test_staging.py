@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from stripefs.errors import ConfigError, HostFailed, NoSpace, StoreError
 from stripefs.store.base import Buffer, Kind, Status
-from stripefs.write import staging_file
 from stripefs.write.staging import Staged, Staging
-from stripefs.write.staging_file import CHUNK
+from stripefs.write.staging import file as staging_file
+from stripefs.write.staging.file import CHUNK
 
 MIB = 1 << 20
 

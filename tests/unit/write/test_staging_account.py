@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stripefs.errors import ConfigError
-from stripefs.write import staging_account
-from stripefs.write.staging_account import Account, allowed
+from stripefs.write.staging import account as staging_account
+from stripefs.write.staging.account import Account, allowed
 
 BOUND = 1000
 
@@ -80,7 +80,7 @@ def test_a_mount_that_closes_counts_for_nothing(folder: int) -> None:
 
 _DYING = """
 import os, sys
-from stripefs.write.staging_account import Account
+from stripefs.write.staging.account import Account
 account = Account(os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECTORY), 1000)
 account.begin()
 account.take(700, 0)

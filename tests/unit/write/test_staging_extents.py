@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stripefs.write.staging_extents import Extents
+from stripefs.write.staging.extents import Extents
 
 RANGE = st.tuples(st.integers(0, 40), st.integers(0, 40))
 

@@ -1,10 +1,8 @@
 """`stripefs gc`: find what crashes left and remove it, beside writers and readers that go on.
 
-A search (`stripefs.write.search`) says what there is, `stripefs.write.survey` judges. Each thing is looked at once more
-right before it goes. What lies beside a file goes under that file's own lock, so no writer can begin meanwhile; a
-version of the pool goes when no file names it and nothing in it is young.
-
-Memory: a search takes at most `MOST` things of either kind, and further searches take the rest.
+`search` says what there is, `survey` judges. Each thing is looked at once more right before it goes. What lies beside a
+file goes under that file's own lock, so no writer can begin meanwhile; a version of the pool goes when no file names it
+and nothing in it is young.
 """
 
 from __future__ import annotations
@@ -23,15 +21,15 @@ from stripefs.layout import hidden
 from stripefs.layout.record import DocumentError, LockDocument, Record
 from stripefs.store.base import Store
 from stripefs.store.wrappers.striped import StripedStore
-from stripefs.write import pool
+from stripefs.upkeep import pool
+from stripefs.upkeep.records import exists, is_spent, versions_of
+from stripefs.upkeep.search import AT_ONCE, Search, Seen
+from stripefs.upkeep.strays import strays
+from stripefs.upkeep.survey import AGE, FORCED_AGE, Circumstances, Item, Kind, Verdict, judge
+from stripefs.upkeep.walk import patiently
 from stripefs.write.clock import StoreClock
 from stripefs.write.lease import RENEW, take
 from stripefs.write.names import join, split
-from stripefs.write.records import exists, is_spent, versions_of
-from stripefs.write.search import AT_ONCE, Search, Seen
-from stripefs.write.strays import strays
-from stripefs.write.survey import AGE, FORCED_AGE, Circumstances, Item, Kind, Verdict, judge
-from stripefs.write.walk import patiently
 
 __all__ = ["MOST", "Collected", "Collection", "Removed"]
 

@@ -11,19 +11,18 @@ import pytest
 import trio
 
 from stripefs.store.wrappers.striped import StripedStore
+from stripefs.upkeep.collect import Collected, Collection
+from stripefs.upkeep.graves import Graves
+from stripefs.upkeep.survey import Verdict
 from stripefs.write import Drafts, Layout
-from stripefs.write.collect import Collected, Collection
-from stripefs.write.graves import Graves
-from stripefs.write.survey import Verdict
-
-from .leftovers import DAY, Hooked
-from .world import KIB, LAYOUTS, MIB, content, hidden, load, save, spread, until, writing
+from tests.unit.upkeep.leftovers import DAY, Hooked
+from tests.unit.write.world import KIB, LAYOUTS, MIB, content, hidden, load, save, spread, until, writing
 
 
 @pytest.fixture(autouse=True)
 def ageless(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stripefs.write.survey.FORCED_AGE", 0.0)
-    monkeypatch.setattr("stripefs.write.collect.FORCED_AGE", 0.0)
+    monkeypatch.setattr("stripefs.upkeep.survey.FORCED_AGE", 0.0)
+    monkeypatch.setattr("stripefs.upkeep.collect.FORCED_AGE", 0.0)
 
 
 async def test_writers_lose_nothing(tmp_path: Path) -> None:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from stripefs.store.base import Store
 from stripefs.store.wrappers.striped import StripedStore
-from stripefs.write.collect import Collected, Collection
-from stripefs.write.survey import Verdict
-from tests.unit.write.leftovers import DAY, Place, version
+from stripefs.upkeep.collect import Collected, Collection
+from stripefs.upkeep.survey import Verdict
+from tests.unit.upkeep.leftovers import DAY, Place, version
 
 OLD = 2 * DAY
 

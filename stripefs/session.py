@@ -12,10 +12,10 @@ import trio
 
 from stripefs.settings import WriteSettings, default_write_memory
 from stripefs.store.wrappers.striped import StripedStore
+from stripefs.upkeep.graves import Graves
+from stripefs.upkeep.vacate import vacate
 from stripefs.write.drafts import Drafts
-from stripefs.write.graves import Graves
 from stripefs.write.policy import Layout, WritePolicy
-from stripefs.write.vacate import vacate
 
 __all__ = ["WriteSession"]
 
@@ -66,7 +66,7 @@ class WriteSession:
         return Layout(self.wanted.layout_of(path))
 
     def vacate(self, folder: bytes) -> None:
-        """Remove from `folder` what is hidden in it and nobody's; see `stripefs.write.vacate`. Blocks."""
+        """Remove from `folder` what is hidden in it and nobody's; see `stripefs.upkeep.vacate`. Blocks."""
         vacate(self.store.inner, self.store, folder, self.drafts.versions)
 
     def versions(self, path: bytes) -> Iterable[str]:

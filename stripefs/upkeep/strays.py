@@ -13,8 +13,8 @@ from stripefs.layout.striped import Manifest
 from stripefs.store.base import Kind as EntryKind
 from stripefs.store.base import Store
 from stripefs.store.wrappers.striped import StripedStore
+from stripefs.upkeep.survey import Item, Kind
 from stripefs.write.names import join, split
-from stripefs.write.survey import Item, Kind
 
 __all__ = ["needed", "strays"]
 

@@ -16,10 +16,10 @@ from stripefs.store.base import Store
 from stripefs.store.local import LocalStore
 from stripefs.store.wrappers.base import Parser, WrappedStore
 from stripefs.store.wrappers.striped import StripedStore
-from stripefs.write import pool
-from stripefs.write.collect import Collection
-from stripefs.write.graves import Graves
-from stripefs.write.pool import look, remove_version
+from stripefs.upkeep import pool
+from stripefs.upkeep.collect import Collection
+from stripefs.upkeep.graves import Graves
+from stripefs.upkeep.pool import look, remove_version
 
 A, B = "a" * 16, "b" * 16
 GRACE = 600.0

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import threading
 
-from stripefs.write.collect import Collected
+from stripefs.upkeep.collect import Collected
+from stripefs.upkeep.survey import Verdict
 from stripefs.write.lease import take
-from stripefs.write.survey import Verdict
-from tests.unit.write.collecting import OLD, collect, crashes, files, kept, removed
-from tests.unit.write.leftovers import Hooked, Place, version
+from tests.unit.upkeep.collecting import OLD, collect, crashes, files, kept, removed
+from tests.unit.upkeep.leftovers import Hooked, Place, version
 
 
 def moving(place: Place, moves: list[tuple[str, str]], trigger: bytes) -> Hooked:

@@ -26,10 +26,8 @@ from stripefs.store.base import Attributes, Buffer, Identity, Kind, Status, Stor
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.store.wrappers.striped_handle import PartFiles, StripedHandle
 from stripefs.units import shown
-from stripefs.write.lease import RENEW, Lease, take
-from stripefs.write.names import join, split
-from stripefs.write.pool import put_stone
-from stripefs.write.records import (
+from stripefs.upkeep.pool import put_stone
+from stripefs.upkeep.records import (
     Found,
     exists,
     find,
@@ -40,7 +38,9 @@ from stripefs.write.records import (
     status_of,
     versions_of,
 )
-from stripefs.write.walk import patiently
+from stripefs.upkeep.walk import patiently
+from stripefs.write.lease import RENEW, Lease, take
+from stripefs.write.names import join, split
 
 __all__ = ["Plan", "plan", "recover"]
 

@@ -13,8 +13,8 @@ from collections.abc import Set
 from stripefs.errors import NotEmpty, NotFound, StoreError, Transient
 from stripefs.store.base import Store
 from stripefs.store.wrappers.striped import StripedStore
-from stripefs.write.collect import Collected, Collection
-from stripefs.write.survey import Verdict
+from stripefs.upkeep.collect import Collected, Collection
+from stripefs.upkeep.survey import Verdict
 
 __all__ = ["vacate"]
 

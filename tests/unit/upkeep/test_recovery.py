@@ -14,14 +14,13 @@ from stripefs.layout.record import DocumentError, Record
 from stripefs.store.base import Attributes, Capabilities, Store
 from stripefs.store.wrappers.base import WrappedStore
 from stripefs.store.wrappers.striped import StripedStore
+from stripefs.upkeep.collect import Collection
+from stripefs.upkeep.recovery import Plan, recover
 from stripefs.write import Layout
-from stripefs.write.collect import Collection
 from stripefs.write.draft import Draft
 from stripefs.write.lease import take
-from stripefs.write.recovery import Plan, recover
-
-from .leftovers import Hooked
-from .world import KIB, LAYOUTS, MIB, content, hidden, load, save, spread, writing
+from tests.unit.upkeep.leftovers import Hooked
+from tests.unit.write.world import KIB, LAYOUTS, MIB, content, hidden, load, save, spread, writing
 
 SIZE = 3 * MIB + 12345
 

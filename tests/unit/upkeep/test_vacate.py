@@ -15,14 +15,13 @@ from stripefs.layout.record import LEASE
 from stripefs.layout.striped import Segment
 from stripefs.store.base import Capabilities, Store
 from stripefs.store.wrappers.striped import StripedStore
+from stripefs.upkeep.survey import FORCED_AGE, RECOVERABLE
+from stripefs.upkeep.vacate import vacate
 from stripefs.write import Layout
 from stripefs.write.lease import take
-from stripefs.write.survey import FORCED_AGE, RECOVERABLE
-from stripefs.write.vacate import vacate
-
-from .leftovers import DAY, Hooked, Place, version
-from .shifted import Shifted
-from .world import MIB, content, load, spread, until, writing
+from tests.unit.upkeep.leftovers import DAY, Hooked, Place, version
+from tests.unit.upkeep.shifted import Shifted
+from tests.unit.write.world import MIB, content, load, spread, until, writing
 
 DEAD = LEASE + 5
 """Seconds since a writer was heard of last that has lost its lock."""

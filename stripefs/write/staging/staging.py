@@ -6,7 +6,7 @@ so publishing, placement, the lock and gc know nothing of staging. A second flus
 whole file again, as a new version.
 
 The directory is bounded (`--staging-size`) and shared by all mounts of this host that name it, by the rule that
-`staging_account` has. A full disk and a full bound are alike: the write that finds no room answers ENOSPC, the old
+`account` has. A full disk and a full bound are alike: the write that finds no room answers ENOSPC, the old
 version stays, and the file is not published until that write was made good.
 """
 
@@ -23,8 +23,8 @@ from stripefs.errors import ConfigError, StoreError
 from stripefs.folders import open_place
 from stripefs.store.base import Buffer, Status
 from stripefs.units import shown
-from stripefs.write.staging_account import Account
-from stripefs.write.staging_file import StagedFile
+from stripefs.write.staging.account import Account
+from stripefs.write.staging.file import StagedFile
 
 __all__ = ["Sequential", "Staged", "Staging"]
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stripefs.layout.record import LEASE
-from stripefs.write.survey import AGE, FORCED_AGE, RECOVERABLE, Circumstances, Item, Kind, Verdict, judge
+from stripefs.upkeep.survey import AGE, FORCED_AGE, RECOVERABLE, Circumstances, Item, Kind, Verdict, judge
 
 NOW = 1_800_000_000 * 10**9
 VERSION = "00112233aabbccdd"

@@ -6,9 +6,9 @@ import pytest
 
 from stripefs.errors import PermissionDenied, ServiceDown, Unsupported
 from stripefs.store.base import Capabilities
-from stripefs.write.survey import Verdict
-from tests.unit.write.collecting import OLD, collect, crashes, files, kept, removed
-from tests.unit.write.leftovers import Hooked, Place, version
+from stripefs.upkeep.survey import Verdict
+from tests.unit.upkeep.collecting import OLD, collect, crashes, files, kept, removed
+from tests.unit.upkeep.leftovers import Hooked, Place, version
 
 
 def test_a_directory_that_cannot_be_listed_keeps_the_pool_and_is_named(place: Place) -> None:
@@ -70,7 +70,7 @@ def test_a_service_that_is_away_for_a_moment_is_waited_for(place: Place, monkeyp
             faults[path] -= 1
             raise ServiceDown("the NameNode is away")
 
-    monkeypatch.setattr("stripefs.write.walk.FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("stripefs.upkeep.walk.FIRST_PAUSE", 0.0)
     found = collect(place, Hooked(place.store, before))
     assert (removed(found), found.trouble) == (rubbish, [])
     assert not any(faults.values())

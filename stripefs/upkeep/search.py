@@ -23,12 +23,12 @@ from stripefs.layout.striped import MANIFEST_BLOCK_SIZE, MANIFEST_MAX, Heading, 
 from stripefs.store.base import Kind as EntryKind
 from stripefs.store.base import Status, Store
 from stripefs.store.wrappers.striped import StripedStore
-from stripefs.write import pool
+from stripefs.upkeep import pool
+from stripefs.upkeep.strays import needed
+from stripefs.upkeep.survey import Item, Kind, older
+from stripefs.upkeep.walk import Listed, patiently, walk
 from stripefs.write.clock import StoreClock
 from stripefs.write.names import join
-from stripefs.write.strays import needed
-from stripefs.write.survey import Item, Kind, older
-from stripefs.write.walk import Listed, patiently, walk
 
 __all__ = ["Search", "Seen"]
 

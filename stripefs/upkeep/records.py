@@ -15,8 +15,8 @@ from stripefs.layout import hidden
 from stripefs.layout.record import DocumentError, Record, RecordPart
 from stripefs.store.base import Identity, Status, Store
 from stripefs.store.wrappers.striped import StripedStore
+from stripefs.upkeep.walk import patiently
 from stripefs.write.names import join, split
-from stripefs.write.walk import patiently
 
 __all__ = [
     "Found",

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.write.leftovers import Place
+from tests.unit.upkeep.leftovers import Place
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ import trio
 from stripefs.errors import StripefsError
 from stripefs.layout.hidden import POOL, is_version
 from stripefs.store.base import Store
-from stripefs.write.pool import put_stone, remove_version
+from stripefs.upkeep.pool import put_stone, remove_version
 
 __all__ = ["Graves"]
 

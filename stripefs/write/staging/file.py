@@ -17,8 +17,8 @@ import threading
 
 from stripefs.errors import NoSpace, StoreError, StripefsError
 from stripefs.store.base import Buffer
-from stripefs.write.staging_account import Account
-from stripefs.write.staging_extents import Extents
+from stripefs.write.staging.account import Account
+from stripefs.write.staging.extents import Extents
 
 __all__ = ["CHUNK", "StagedFile"]
 

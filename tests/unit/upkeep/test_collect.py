@@ -10,10 +10,10 @@ import pytest
 from stripefs.errors import StoreError
 from stripefs.layout.striped import Segment
 from stripefs.store.base import Capabilities, Store
-from stripefs.write.survey import Verdict
-from tests.unit.write.collecting import OLD, collect, crashes, files, kept, removed
-from tests.unit.write.leftovers import DAY, Hooked, Place, version
-from tests.unit.write.shifted import Shifted
+from stripefs.upkeep.survey import Verdict
+from tests.unit.upkeep.collecting import OLD, collect, crashes, files, kept, removed
+from tests.unit.upkeep.leftovers import DAY, Hooked, Place, version
+from tests.unit.upkeep.shifted import Shifted
 
 
 def test_all_rubbish_goes_and_nothing_else(place: Place) -> None:
