@@ -118,9 +118,11 @@ def _report(found: Copied, target: str, seconds: float, *, compare: bool, as_jso
 def _line(failure: Failure) -> tuple[str, str]:
     """What to say of something that was not copied, and what to do about it."""
     what, hint = reason(failure.error, str(failure.source))
-    if failure.kept:
-        return f"{failure.source}: {what}; what has come of it is kept in {failure.kept}", _AGAIN
-    return f"{failure.source}: {what}", hint
+    if failure.target is not None:
+        what = f"cannot copy {failure.source} to {failure.target}: {what}"
+    elif not isinstance(failure.error, ConfigError):  # which names what it is about
+        what = f"{failure.source}: {what}"
+    return (f"{what}; what has come of it is kept in {failure.kept}", _AGAIN) if failure.kept else (what, hint)
 
 
 def describe(found: Copied, seconds: float, *, compare: bool) -> str:
@@ -151,7 +153,7 @@ def as_dict(found: Copied, target: str, seconds: float, *, compare: bool) -> dic
         "trouble": [
             {
                 "path": str(failure.source),
-                "target": str(failure.target),
+                "target": str(failure.target or ""),
                 "error": reason(failure.error, str(failure.source))[0],
                 "kept": failure.kept,
             }

@@ -86,7 +86,10 @@ def reason(error: Exception, name: str) -> tuple[str, str]:
     if isinstance(cause, StripefsError):
         head, colon, rest = cause.message.partition(": ")
         return (rest if colon and name.endswith(head) else cause.message), cause.hint
-    return (isinstance(cause, OSError) and cause.strerror) or str(cause), ""
+    if not isinstance(cause, OSError) or not cause.strerror:
+        return str(cause), ""
+    about = os.fsdecode(cause.filename) if isinstance(cause.filename, str | bytes) else ""
+    return f"{about}: {cause.strerror}" if about and about not in name else cause.strerror, ""
 
 
 @contextmanager

@@ -66,4 +66,18 @@ class Program:
 
                 return guarded(body, debug=wants_debug(arguments, self.name), program=self.name)
         code: int = importlib.import_module(f"{self.package}.app").main(arguments)
+        if "stripefs.api.engine" in sys.modules:
+            _leave(code)
         return code
+
+
+def _leave(code: int) -> None:
+    """End the process now that its engine has. A thread that is in the library of a store still would come back into an
+    interpreter that is gone, which ends the process by SIGABRT."""
+    import contextlib
+
+    sys.modules["stripefs.api.engine"].stop()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # nobody reads it any more
+            stream.flush()
+    os._exit(code)

@@ -47,10 +47,11 @@ class Wishes(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """What was not copied. kept: where what has come of it lies, to be gone on with; "" for nowhere."""
+    """What was not copied. target: None where it did not come to that. kept: where what has come of it lies, to be gone
+    on with; "" for nowhere."""
 
     source: Place
-    target: Place
+    target: Place | None
     error: Exception
     kept: str = ""
 

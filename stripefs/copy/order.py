@@ -59,7 +59,7 @@ def carry_out(order: Order, copier: Copier, environ: Mapping[str, str], show: Ca
     items: list[Folder | File] = []
     for (each, entry), name in zip(found, names, strict=True):
         if isinstance(name, ConfigError):
-            copier.found.failed.append(Failure(each.place, target, name))
+            copier.found.failed.append(Failure(each.place, None, name))
         else:
             items += _expanded(each.place, entry, target.below(name), copier)
     if slash and there is None and items:
@@ -79,12 +79,12 @@ def _found(order: Order, copier: Copier) -> Sequence[tuple[Named, Entry]]:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
             found.append((each, entry))
         except OSError as error:
-            copier.found.failed.append(Failure(each.place, order.target.place, error))
+            copier.found.failed.append(Failure(each.place, None, error))
     return found
 
 
 def _expanded(source: Place, entry: Entry, target: Place, copier: Copier) -> Sequence[Folder | File]:
     def failed(place: Place, error: OSError) -> None:
-        copier.found.failed.append(Failure(place, target, error))
+        copier.found.failed.append(Failure(place, None, error))
 
     return list(expand(source, entry, target, failed))

@@ -15,14 +15,16 @@ from typing import NamedTuple, Protocol
 from stripefs.api import Entry, ReadFile
 from stripefs.api.place import Place
 from stripefs.copy.partial import STEP, Partial, differs_at
-from stripefs.errors import NoSpace, QuotaExceeded, StaleVersion, StoreError
+from stripefs.errors import StaleVersion, StoreError
 
 __all__ = ["Looks", "Output", "Tell", "open_output"]
 
 Tell = Callable[[int], None]
 """So many more bytes were compared. May raise, which ends it."""
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
+_IN_VAIN = (errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.ENOENT)
+"""Why nothing is kept: what fills a disk keeps the files behind it, and others, from going on, and a version of the
+source that is gone does not come back."""
 
 
 class Looks(NamedTuple):
@@ -79,10 +81,9 @@ class _LocalOutput:
         self._partial.publish(*self._looks)
 
     def give_up(self, error: BaseException) -> str:
-        full = isinstance(error, NoSpace | QuotaExceeded) or getattr(error, "errno", None) in _FULL
         with contextlib.suppress(OSError):
-            if full or isinstance(error, Spoiled):
-                self._partial.drop()  # what fills the disk keeps the files behind it, and others, from going on
+            if isinstance(error, Spoiled) or getattr(error, "errno", None) in _IN_VAIN:
+                self._partial.drop()
             elif self._partial.keep():
                 return os.fsdecode(self._partial.path)
         return ""

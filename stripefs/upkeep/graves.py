@@ -45,7 +45,8 @@ class Graves:
         self._new: list[tuple[str, float]] = []  # buried and not yet seen by `run`, and when each is due
         self._more = trio.Event()
         self._buried: dict[str, float] = {}  # when each is due
-        self._gone = trio.Event()  # set, and replaced, whenever there is one less
+        self._unmarked: set[str] = set()  # those without a stone so far
+        self._progress = trio.Event()  # set, and replaced, whenever there is one less of either
         self._limiter = trio.CapacityLimiter(_AT_ONCE)
 
     def __len__(self) -> int:
@@ -64,6 +65,7 @@ class Graves:
             if not is_version(version):
                 raise ValueError(f"{version!r} is no version")
             self._buried[version] = due = trio.current_time() + self._grace
+            self._unmarked.add(version)
             self._new.append((version, due))
         self._more.set()
 
@@ -78,10 +80,11 @@ class Graves:
                     nursery.start_soon(self._keep, version, due)
 
     async def settle(self) -> None:
-        """Wait until those whose time has come by now are gone, or given up; `run` must be running."""
+        """Wait until all have their stones, and those whose time has come by now are gone, or given up; `run` must be
+        running."""
         now = trio.current_time()
-        while any(due <= now for due in self._buried.values()):
-            await self._gone.wait()
+        while self._unmarked or any(due <= now for due in self._buried.values()):
+            await self._progress.wait()
 
     async def _keep(self, version: str, due: float) -> None:
         """A grave from the stone to its end."""
@@ -89,6 +92,8 @@ class Graves:
             await self._thread(put_stone, version)
         except StripefsError as error:
             _log.info("the replaced version %s could not be marked: %s", version, error)
+        self._unmarked.discard(version)
+        self._advance()
         await trio.sleep_until(due)
         for tried in range(1, _TRIES + 1):
             try:
@@ -101,8 +106,11 @@ class Graves:
             else:
                 break
         del self._buried[version]
-        self._gone.set()
-        self._gone = trio.Event()
+        self._advance()
+
+    def _advance(self) -> None:
+        self._progress.set()
+        self._progress = trio.Event()
 
     async def _thread(self, call: Callable[[Store, str], None], version: str) -> None:
         await trio.to_thread.run_sync(call, self._store, version, abandon_on_cancel=True, limiter=self._limiter)

@@ -15,12 +15,12 @@ from hdfs_native import Client
 import stripefs
 from stripefs.api import engine
 from tests.hdfs_instance import HdfsInstance
-from tests.mount.mounted import MIB
+from tests.mount.mounted import MIB, Mounts
 from tests.unit.api.material import LAYOUTS, content
 from tests.unit.command_conformance import program
 from tests.waiting import eventually
 
-pytestmark = [pytest.mark.cluster, pytest.mark.root]
+pytestmark = [pytest.mark.cluster, pytest.mark.mount, pytest.mark.root]
 
 DATA = content(40 * MIB + 5)
 
@@ -29,6 +29,14 @@ DATA = content(40 * MIB + 5)
 def _engine_ends() -> Iterator[None]:
     yield
     engine.stop()
+
+
+@pytest.fixture
+def mounts(tmp_path: Path) -> Iterator[Mounts]:
+    (tmp_path / "mounts").mkdir()
+    made = Mounts(tmp_path / "mounts")
+    yield made
+    made.close()
 
 
 @pytest.fixture
@@ -94,3 +102,39 @@ def test_one_that_was_killed_goes_on(hdfs: HdfsInstance, source: Path, tmp_path:
     assert found["skipped"] >= 5
     assert found["copied"] + found["skipped"] == 11
     assert files(target) == files(source)
+
+
+def test_one_that_is_interrupted_leaves_nothing(hdfs: HdfsInstance, source: Path, tmp_path: Path) -> None:
+    fs = stripefs.connect(f"{hdfs.url}/copies-interrupted")
+    stripefs.connect(hdfs.url).mkdir("copies-interrupted")
+    (source / "large").write_bytes(DATA * 8)
+    url = f"{hdfs.url}/copies-interrupted/large"
+    with subprocess.Popen(stripefs_command(tmp_path, "cp", source / "large", url), stderr=subprocess.PIPE) as process:
+        listed = Client(hdfs.url)
+        eventually(lambda: len(list(listed.list_status("/copies-interrupted"))) > 1, "a lock and a part")
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err.strip()) == (130, b"stripefs: interrupted")
+    assert list(Client(hdfs.url).list_status("/copies-interrupted")) == []
+    assert fs.listdir() == []
+
+
+def test_paths_inside_mounts(hdfs: HdfsInstance, source: Path, tmp_path: Path, mounts: Mounts) -> None:
+    stripefs.connect(hdfs.url).mkdir("copies-mounted")
+    url = f"{hdfs.url}/copies-mounted"
+    mounted = mounts.mount(url, rw=True, attr_timeout=0.0).path
+    run(tmp_path, "cp", "--layout", "striped", source / "model", mounted)
+    assert (mounted / "model").read_bytes() == DATA
+    assert stripefs.connect(url).stat("model").size == len(DATA)
+    assert "/.stripefs" in run(tmp_path, "info", mounted / "model")
+    run(tmp_path, "cp", mounted / "model", tmp_path / "copy")
+    assert (tmp_path / "copy").read_bytes() == DATA
+    with open(mounted / "model", "ab") as writer:
+        writer.write(b"more")
+        done = subprocess.run(
+            stripefs_command(tmp_path, "rm", f"{url}/model"), capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 3
+        assert "is being written by" in done.stderr
+    run(tmp_path, "rm", mounted / "model")
+    assert os.listdir(mounted) == []

@@ -152,7 +152,11 @@ def test_a_link_is_what_it_leads_to(run: Run, source: Path, store: Path, tmp_pat
         (["{source}/model", "file://{source}/model"], 3, "onto itself"),
         (["-r", "{source}", "{source}/deep/new"], 3, "into itself"),
         (["{source}/model", "{source}/deep/config", "{store}/file"], 2, "to have it made"),
-        (["{source}/model", "{store}/none/file"], 3, "No such file or directory"),
+        (
+            ["{source}/model", "{store}/none/file"],
+            3,
+            "cannot copy {source}/model to {store}/none/file: {store}/none: No such",
+        ),
         (["{source}/model", "/dev/null"], 2, "stripefs cat"),
         (["{source}/model", "hdfs+x://y"], 2, "unknown"),
     ],
@@ -160,7 +164,7 @@ def test_a_link_is_what_it_leads_to(run: Run, source: Path, store: Path, tmp_pat
 def test_misuse_is_one_line(run: Run, source: Path, store: Path, words: list[str], code: int, said: str) -> None:
     found, _, err = run(*(word.format(source=source, store=store) for word in words))
     assert (found, err.count("\n")) == (code, 1)
-    assert said.format(source=source) in err
+    assert said.format(source=source, store=store) in err
     assert names(store) == set()
 
 
@@ -222,7 +226,7 @@ def test_others_go_on_and_the_same_command_goes_on(run: Run, source: Path, store
     copy = tmp_path / "copy"
     code, out, err = run("-r", store, copy)
     assert code == 3
-    assert err.startswith(f"stripefs: {store}/model: ")
+    assert err.startswith(f"stripefs: cannot copy {store}/model to {copy}/model: ")
     assert "does not fit its checksum" in err
     assert err.count("\n") == 1
     assert out.startswith("5 of 6 files copied")
@@ -280,10 +284,10 @@ def test_a_source_that_changes_is_not_copied(
     code, _, err = run("-j", "1", source / "model", source / "deep" / "config", source / "deep" / "zero", target)
     assert code == 3
     first, second = err.splitlines()
-    assert first.startswith(f"stripefs: {source}/model: it was replaced or changed while it was copied")
-    assert second.startswith(f"stripefs: {source}/deep/config: ")
-    shown = [name for name in os.listdir(store) if not name.startswith(".")]
-    assert shown == ["zero"]
+    model, config = source / "model", source / "deep" / "config"
+    assert first == f"stripefs: cannot copy {model} to {store}/model: it was replaced or changed while it was copied"
+    assert second.startswith(f"stripefs: cannot copy {config} to {store}/config: ")
+    assert [name for name in os.listdir(store) if not name.startswith("..")] == ["zero"]
 
 
 @pytest.mark.parametrize("remote", [False, True])
@@ -323,7 +327,7 @@ def test_a_store_that_is_full(run: Run, source: Path, store: Path, kind: str) ->
     url = f"faulty+file://{store}?rate=1&on=write&kinds={kind}"
     code, _, err = run(source / "model", source / "deep" / "zero", url)
     assert code == 3
-    assert err.startswith(f"stripefs: {source}/model: an injected ")
+    assert err.startswith(f"stripefs: cannot copy {source}/model to faulty+file://{store}/model: an injected ")
     assert names(store) == {"zero"}
 
 
@@ -337,7 +341,8 @@ def test_a_disk_that_is_full(run: Run, source: Path, store: Path, monkeypatch: p
 
     monkeypatch.setattr(os, "pwrite", full)
     code, _, err = run("-r", source, store / "copy")
-    assert (code, err) == (3, f"stripefs: {source}/model: No space left on device\n")
+    said = f"stripefs: cannot copy {source}/model to {store}/copy/model: No space left on device\n"
+    assert (code, err) == (3, said)
     assert {name for name in names(store / "copy") if "stripefs" not in name} == {
         "deep", "deep/config", "deep/empty", "deep/zero",
     }  # fmt: skip
@@ -359,8 +364,8 @@ def test_a_disk_that_fails_leaves_what_can_be_gone_on_with(
     kept = store / ".model.stripefs-copy"
     assert (code, err) == (
         3,
-        f"stripefs: {source}/model: Input/output error; what has come of it is kept in {kept}; "
-        "the same command goes on from there\n",
+        f"stripefs: cannot copy {source}/model to {store}/model: Input/output error; "
+        f"what has come of it is kept in {kept}; the same command goes on from there\n",
     )
     assert os.listdir(store) == [kept.name]
     monkeypatch.setattr(os, "pwrite", write)
@@ -374,7 +379,7 @@ def test_a_busy_file_is_refused_by_name(run: Run, source: Path, store: Path) -> 
     code, _, err = run(source / "model", source / "deep" / "config", f"file://{store}")
     writer.discard()
     assert code == 3
-    assert err.startswith(f"stripefs: {source}/model: ")
+    assert err.startswith(f"stripefs: cannot copy {source}/model to {store}/model: ")
     assert "is being written" in err
     assert names(store) == {"config"}
 

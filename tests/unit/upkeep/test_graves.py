@@ -61,6 +61,17 @@ async def test_a_version_goes_when_its_grace_is_over(store: LocalStore, autojump
         nursery.cancel_scope.cancel()
 
 
+async def test_whoever_ends_waits_for_the_stones(store: LocalStore) -> None:
+    graves = Graves(store, GRACE)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(graves.run)
+        graves.bury([A, B])
+        await graves.settle()
+        nursery.cancel_scope.cancel()
+    for version in (A, B):
+        store.stat(b"/.stripefs/%s/stone" % version.encode())
+
+
 async def test_no_grace_is_deleted_at_once(store: LocalStore, autojump_clock: trio.testing.MockClock) -> None:
     graves = Graves(store, 0)
     async with trio.open_nursery() as nursery:
