@@ -9,18 +9,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from stripefs.api import Entry, ReadFile
 from stripefs.api.place import Place
-from stripefs.copy.partial import STEP, Partial, differs_at
+from stripefs.copy.partial import STEP, Partial, Tell, differs_at
 from stripefs.errors import StaleVersion, StoreError
 
-__all__ = ["Looks", "Output", "Tell", "open_output"]
-
-Tell = Callable[[int], None]
-"""So many more bytes were compared. May raise, which ends it."""
+__all__ = ["Looks", "Output", "open_output"]
 
 _IN_VAIN = (errno.ENOSPC, errno.EDQUOT, errno.ESTALE, errno.ENOENT)
 """Why nothing is kept: what fills a disk keeps the files behind it, and others, from going on, and a version of the
@@ -76,9 +72,8 @@ class _LocalOutput:
         self._partial.write(data, sums)
 
     def publish(self, tell: Tell | None) -> None:
-        if tell is not None and (differs := self._partial.difference(tell)) is not None:
+        if (differs := self._partial.publish(*self._looks, tell)) is not None:
             raise Spoiled(f"what the disk has is not what was written, from byte {differs} on")
-        self._partial.publish(*self._looks)
 
     def give_up(self, error: BaseException) -> str:
         with contextlib.suppress(OSError):

@@ -25,7 +25,10 @@ from stripefs.oslocks import try_lock
 from stripefs.store.newfile import sync_directory
 from stripefs.units import format_size, shown
 
-__all__ = ["STEP", "Partial", "differs_at"]
+__all__ = ["STEP", "Partial", "Tell", "differs_at"]
+
+Tell = Callable[[int], None]
+"""So many more bytes were compared. May raise, which ends it."""
 
 STEP = 8 * CHECK
 """Bytes that are written, and compared, at once: a range of the reader."""
@@ -80,25 +83,28 @@ class Partial:
         self.sums += sums
         self.done += len(data)
 
-    def difference(self, tell: Callable[[int], None]) -> int | None:
-        """Where what the disk has begins to differ from what was written; None for nowhere. tell: of bytes compared.
+    def publish(self, mode: int, mtime_ns: int | None, tell: Tell | None = None) -> int | None:
+        """It is the file from now on, durably: None; or, with `tell`, where what the disk has begins to differ from
+        what was written, and then it is not.
 
-        All of it is on disk before, and out of the page cache where the file system lets go of it.
+        mode: permission bits. mtime_ns since 1970, None for now. tell: hears of bytes that were compared. They come
+        from the disk, as far as the file system lets its pages go.
         """
-        os.fdatasync(self._file)
-        os.posix_fadvise(self._file, 0, self._length, os.POSIX_FADV_DONTNEED)
-        return self._compare(tell)
-
-    def publish(self, mode: int, mtime_ns: int | None) -> None:
-        """It is the file from now on, durably. mode: permission bits. mtime_ns since 1970, None for now."""
-        os.ftruncate(self._file, self._length)
-        os.fchmod(self._file, mode)
-        if mtime_ns is not None:
-            os.utime(self._file, ns=(mtime_ns, mtime_ns))
-        os.fsync(self._file)
+        small = self._length <= STEP
+        if small:
+            self._seal(mode, mtime_ns)  # one sync is enough
+        if tell is not None:
+            if not small:
+                os.fdatasync(self._file)  # what says how to go on is needed until all is compared
+            os.posix_fadvise(self._file, 0, self._length, os.POSIX_FADV_DONTNEED)
+            if (differs := self._compare(tell)) is not None:
+                return differs
+        if not small:
+            self._seal(mode, mtime_ns)
         os.rename(self._hidden, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
         sync_directory(self._folder)
         self._close()
+        return None
 
     def keep(self) -> bool:
         """Let it be, to be gone on with; whether it is worth it. One that is not goes."""
@@ -168,7 +174,7 @@ class Partial:
         """Bytes that `sums` speak of."""
         return min(self._length, len(self.sums) // SUM * CHECK)
 
-    def _compare(self, tell: Callable[[int], None]) -> int | None:
+    def _compare(self, tell: Tell) -> int | None:
         """Where what is in the file begins to differ from `sums`, as far as they reach."""
         end = self._covered
         buffer = memoryview(bytearray(min(STEP, end)))
@@ -178,6 +184,14 @@ class Partial:
                 return differs
             tell(len(view))
         return None
+
+    def _seal(self, mode: int, mtime_ns: int | None) -> None:
+        """Nothing but the file is in the file, and it looks as it will; all of that is on disk."""
+        os.ftruncate(self._file, self._length)
+        os.fchmod(self._file, mode)
+        if mtime_ns is not None:
+            os.utime(self._file, ns=(mtime_ns, mtime_ns))
+        os.fsync(self._file)
 
     def _close(self) -> None:
         for descriptor in (self._file, self._folder):

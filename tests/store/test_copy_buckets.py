@@ -14,6 +14,7 @@ from stripefs.api import engine
 from stripefs.cli import app as application
 from tests.store.material import content
 from tests.store.s3_server import BUCKET, Server, s3_server
+from tests.store.web_server import WebServer
 from tests.unit.command_conformance import forget_settings, said
 
 DATA = content(20 << 20)
@@ -77,3 +78,19 @@ def test_one_that_was_broken_off_goes_on(
     code, out, _ = said(application, capsys, words)
     assert (code, json.loads(out)["copied"], json.loads(out)["skipped"]) == (0, 0, 2)
     assert os.listdir(tmp_path / "home/.cache/bootseer/copies") == []
+
+
+def test_from_a_web_server(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("NO_PROXY", "*")
+    with WebServer(source) as server:
+        words = ["cp", f"{server.url}/model", f"{server.url}/none", f"{server.url}/deep/config", f"{tmp_path}/new/"]
+        code, _, err = said(application, capsys, words)
+        assert (code, err.count("\n")) == (3, 1)
+        assert err.startswith(f"stripefs: {server.url}/none: ")
+        assert (tmp_path / "new" / "model").read_bytes() == DATA
+        assert (tmp_path / "new" / "config").read_bytes() == b"{}"
+        code, _, err = said(application, capsys, ["cp", str(source / "model"), f"{server.url}/copy"])
+        assert (code, "cannot be written to" in err) == (3, True)
+        engine.stop()

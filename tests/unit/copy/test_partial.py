@@ -44,9 +44,8 @@ def test_a_file_gets_its_name_when_it_is_whole(tmp_path: Path) -> None:
     assert path.read_bytes() == b"old"
     assert hidden(tmp_path) == [".file.stripefs-copy"]
     told: list[int] = []
-    assert partial.difference(told.append) is None
+    assert partial.publish(0o640, 1_500_000_000_000_000_000, told.append) is None
     assert sum(told) == LENGTH
-    partial.publish(0o640, 1_500_000_000_000_000_000)
     assert path.read_bytes() == DATA
     assert (path.stat().st_mode & 0o7777, path.stat().st_mtime_ns) == (0o640, 1_500_000_000_000_000_000)
     assert os.listdir(tmp_path) == ["file"]
@@ -58,8 +57,7 @@ def test_small_files_leave_nothing_to_go_on_with(tmp_path: Path, size: int) -> N
     assert not partial.keep()
     assert os.listdir(tmp_path) == []
     partial = begun(tmp_path / "file", 1, data=DATA[:size])
-    assert partial.difference(ignore) is None
-    partial.publish(0o644, None)
+    assert partial.publish(0o644, None, ignore) is None
     assert (tmp_path / "file").read_bytes() == DATA[:size]
 
 
@@ -71,8 +69,7 @@ def test_it_is_gone_on_with(tmp_path: Path, steps: int) -> None:
     while partial.done < LENGTH:
         view = memoryview(DATA)[partial.done :][:STEP]
         partial.write(view, check_sums(view))
-    assert partial.difference(ignore) is None
-    partial.publish(0o644, None)
+    assert partial.publish(0o644, None, ignore) is None
     assert (tmp_path / "file").read_bytes() == DATA
 
 
@@ -119,10 +116,15 @@ def test_another_version_begins_anew(tmp_path: Path) -> None:
 def test_what_the_disk_changed_is_found(tmp_path: Path) -> None:
     partial = begun(tmp_path / "file", 4)
     flip(tmp_path / ".file.stripefs-copy", 2 * STEP + 3 * CHECK + 9)
-    assert partial.difference(ignore) == 2 * STEP + 3 * CHECK
+    assert partial.publish(0o644, None, ignore) == 2 * STEP + 3 * CHECK
     os.truncate(tmp_path / ".file.stripefs-copy", STEP + 10)
-    assert partial.difference(ignore) == STEP
+    assert partial.publish(0o644, None, ignore) == STEP
     partial.drop()
+    partial = begun(tmp_path / "file", 1, data=DATA[:5])
+    flip(tmp_path / ".file.stripefs-copy", 3)
+    assert partial.publish(0o644, None, ignore) == 0
+    partial.drop()
+    assert os.listdir(tmp_path) == []
 
 
 def test_one_process_at_a_time(tmp_path: Path) -> None:
