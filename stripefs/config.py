@@ -98,6 +98,7 @@ STRIPEFS = Options("stripefs", _TITLES, (
            shown="the mount's own", many=True),
     Option("cache", "cache", some_folder, "", "Keep what was read in this local folder, shared by all mounts.", "DIR",
            "directory", shown="none: nothing is kept"),
+    Option("cache", "cache-writes", parse_bool, "false", "Keep what is written, too.", field="writes"),
     Option("cache", "cache-size", size(64 * MIB, 1 << 60, auto=0), "auto", "Most room taken in that folder.", "SIZE",
            "size", shown="a tenth of the file system"),
     Option("cache", "cache-match", patterns, "", "Keep these files alone; may be given again.", "PATTERN,PATTERN",

@@ -14,6 +14,7 @@ from stripefs.settings import WriteSettings, default_write_memory
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.upkeep.graves import Graves
 from stripefs.upkeep.vacate import vacate
+from stripefs.write.copies import Copies, no_copies
 from stripefs.write.drafts import Drafts
 from stripefs.write.policy import Layout, WritePolicy
 
@@ -26,14 +27,21 @@ _LAST_WORK = 4.0
 class WriteSession:
     """`store` is the view of striped files; io_timeout in seconds.
 
-    owner: names who writes, the same for all workers of a mount, "" for a new one.
+    owner: names who writes, the same for all workers of a mount, "" for a new one. copies: as `Drafts` wants it.
     """
 
-    def __init__(self, store: StripedStore, wanted: WriteSettings, io_timeout: float, owner: str = "") -> None:
+    def __init__(
+        self,
+        store: StripedStore,
+        wanted: WriteSettings,
+        io_timeout: float,
+        owner: str = "",
+        copies: Copies = no_copies,
+    ) -> None:
         self.store = store
         self.wanted = wanted
         self.graves = Graves(store.inner, wanted.grace, store.pool)
-        self.drafts = Drafts(store, _policy(wanted, io_timeout), bury=self.graves.bury, owner=owner)
+        self.drafts = Drafts(store, _policy(wanted, io_timeout), bury=self.graves.bury, owner=owner, copies=copies)
 
     def status(self) -> dict[str, Any]:
         return {**self.drafts.status(), "buried_versions": len(self.graves)}

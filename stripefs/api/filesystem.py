@@ -292,7 +292,7 @@ class FileSystem:
     async def _rmtree(self, sources: Sources, place: bytes) -> None:
         async def inside(folder: bytes) -> Names | None:
             source = await sources.inside(self._where, folder)
-            return None if source is None else Names(source, await source.session(self._where.settings.write))
+            return None if source is None else Names(source, await source.session(self._where.settings))
 
         names, inner = await self._names(sources, place)
         await remove_tree(names, inner, place, inside)
@@ -302,7 +302,7 @@ class FileSystem:
 
     async def _names(self, sources: Sources, place: bytes) -> tuple[Names, bytes]:
         source, inner = await sources.at(self._where, place)
-        return Names(source, await source.session(self._where.settings.write)), inner
+        return Names(source, await source.session(self._where.settings)), inner
 
     def _forget(self, sources: Sources, *places: bytes) -> None:
         for place in places:

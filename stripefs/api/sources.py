@@ -47,6 +47,7 @@ from stripefs.store.url import elsewhere, open_store, opener
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.store.wrappers.striped_handle import StripedHandle
 from stripefs.upkeep.vacate import vacate
+from stripefs.write.copies import no_copies
 from stripefs.write.layouts import Layouts
 from stripefs.write.names import split
 
@@ -105,7 +106,7 @@ class Source:
         self._nursery = nursery
         self._reader = reader
         self._open: dict[bytes, dict[Identity, Opened]] = {}
-        self._sessions: dict[WriteSettings, WriteSession] = {}
+        self._sessions: dict[tuple[WriteSettings, bool], WriteSession] = {}
         self._turn = trio.Lock()
 
     async def open(self, path: bytes, expect: Identity | None = None) -> Opened:
@@ -158,16 +159,19 @@ class Source:
             "writers": [session.status() for session in self._sessions.values()],
         }
 
-    async def session(self, wanted: WriteSettings) -> WriteSession:
+    async def session(self, settings: Settings) -> WriteSession:
         """What writes in this source, with these limits; which layout is wanted is told file by file."""
         plain = WriteSettings()
-        wanted = wanted._replace(layout=plain.layout, layout_for=plain.layout_for)
+        limits = settings.write._replace(layout=plain.layout, layout_for=plain.layout_for)
+        wanted = (limits, settings.cache.writes)
         if session := self._sessions.get(wanted):
             return session
         async with self._turn:
             session = self._sessions.get(wanted)
             if session is None:
-                session = WriteSession(self.store, wanted, self._reader.settings.io_timeout)
+                files = self._files
+                copies = files.written if settings.cache.writes and isinstance(files, CachedStore) else no_copies
+                session = WriteSession(self.store, limits, self._reader.settings.io_timeout, copies=copies)
                 await self._nursery.start(session.run)
                 self._sessions[wanted] = session
         return session
@@ -344,7 +348,7 @@ class Sources:
 
     def _service(self, where: Where) -> Service:
         settings = where.settings
-        wanted = (settings.store, settings.read, settings.cache)
+        wanted = (settings.store, settings.read, _of_readers(settings.cache))
         service = self._services.get(wanted)
         if service is None:
             service = Service(self._nursery, settings.store, settings.read, self._cache(settings))
@@ -355,11 +359,17 @@ class Sources:
         """Raises ConfigError for a folder that cannot be one."""
         if not settings.cache.directory:
             return None
-        cache = self._caches.get(settings.cache)
+        wanted = _of_readers(settings.cache)
+        cache = self._caches.get(wanted)
         if cache is None:
             queue = queue_for(settings.read.memory or default_budget())
-            cache = self._caches[settings.cache] = Cache(settings.cache, queue=queue)
+            cache = self._caches[wanted] = Cache(wanted, queue=queue)
         return cache
+
+
+def _of_readers(settings: CacheSettings) -> CacheSettings:
+    """What those who want what is written kept share with others."""
+    return settings._replace(writes=False)
 
 
 async def _connected(settings: StoreSettings, timeout: float) -> Store:

@@ -11,9 +11,8 @@ import trio
 from stripefs.api.errors import as_os_error
 from stripefs.api.sources import Sources, Where
 from stripefs.errors import NotFound, StripefsError
-from stripefs.layout.striped import Manifest
+from stripefs.layout.striped import STRIPED_ID, Manifest
 from stripefs.store.base import Kind, Status
-from stripefs.store.wrappers.striped_seen import STRIPED_ID
 from stripefs.write.names import join
 
 __all__ = ["Usage", "usage"]

@@ -231,7 +231,7 @@ class WriteFile(io.BufferedIOBase):
         source, inner = await self._engine.sources.at(where, path)
         ensure_usable(split(inner)[1])
         wanted = where.settings.write
-        session = await source.session(wanted)
+        session = await source.session(where.settings)
         layout = Layout(await source.layouts.for_file(inner) or wanted.layout_of(inner))
         if layout is Layout.STRIPED and where.root is None:
             await _ensure_pool(source)

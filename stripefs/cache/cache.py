@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from stripefs.cache.disk import Disk
+from stripefs.cache.edges import Edges
 from stripefs.cache.figures import Figures
 from stripefs.cache.filler import Filler
 from stripefs.cache.opened import OpenSegments
@@ -45,6 +46,7 @@ class Cache:
         self.disk = Disk(settings.directory, self.figures)
         self.segments = OpenSegments(self.place, self.figures)
         self.waiting = Waiting()
+        self.edges = Edges()
         self.filler = Filler(queue, self.segments.tidy)
 
     def snapshot(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 
 from stripefs.cache.figures import Figures
+from stripefs.cache.grid import BLOCK
 from stripefs.cache.pace import Busy, Pace
 from stripefs.errors import Abandoned, StoreError
 from stripefs.troubles import Backoff, Seldom
@@ -53,6 +54,12 @@ class Disk:
     def reading(self, size: int) -> contextlib.AbstractContextManager[None]:
         """Around a read of `size` bytes from the cache. Raises what happens inside."""
         return self._timed(self._pace.disk, size)
+
+    def step(self, size: int) -> int:
+        """Bytes to read at once of `size` that are wanted: all, but little of a disk whose rate is not known yet, so
+        that few are waited for where it turns out to be slow."""
+        with self._lock:
+            return size if self._pace.disk.rate is not None else BLOCK
 
     def fetching(self, size: int) -> contextlib.AbstractContextManager[None]:
         """Around a read of `size` bytes from the store. Raises what happens inside."""

@@ -1,7 +1,7 @@
-"""Writes what was fetched into the cache, behind the readers' backs, on threads of its own.
+"""Writes what was fetched or written into the cache, behind everybody's back, on threads of its own.
 
 What waits to be written is held in memory and bounded; what the bound or the disk does not take is not cached, and is
-fetched again when it is wanted. No reader ever waits for the disk to take anything, or learns that it did not.
+fetched when it is wanted. No reader or writer ever waits for the disk to take anything, or learns that it did not.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
 
-__all__ = ["Fill", "Filler"]
+from stripefs.cache.pace import Busy
+
+__all__ = ["Filler", "Work"]
 
 _log = logging.getLogger(__name__)
 
@@ -26,24 +28,30 @@ LAST_WRITE = 5.0
 THREADS = 2
 """One waits for the disk while the other copies and computes check values."""
 
+LONGEST_WAIT = 2.0
+"""Seconds that the disk may need for what waits: others wait for the locks on it, and at the end all of it is lost that
+is not written by then."""
 
-class Fill(NamedTuple):
-    """`data` begins where the first of `blocks` does and ends where the last does. `done` is called in any case."""
 
-    write: Callable[[range, memoryview], None]
-    blocks: range
-    data: memoryview
+class Work(NamedTuple):
+    """`act` is called on a thread of the filler, for `size` bytes that are held until then; `done` in any case."""
+
+    act: Callable[[], None]
+    size: int
     done: Callable[[], None]
 
 
 class Filler:
-    """`limit`: bytes that may wait. `idle` is called now and then. Threads start with the first fill."""
+    """`limit`: bytes that may wait. `idle` is called now and then. Threads start with the first work."""
 
     def __init__(self, limit: int, idle: Callable[[], None]) -> None:
         self._limit = limit
         self._idle = idle
-        self._queue: deque[Fill] = deque()
+        self._queue: deque[Work] = deque()
+        self._under_way = 0
         self._waiting = 0
+        self._held = 0
+        self._pace = Busy()
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._closed = False
@@ -53,39 +61,69 @@ class Filler:
         """Bytes that wait to be written, or are being."""
         return self._waiting
 
-    def offer(self, fill: Fill) -> bool:
+    def offer(self, work: Work) -> bool:
         """Take this over, or answer False when too much waits."""
         with self._changed:
-            if self._closed or (self._waiting and self._waiting + len(fill.data) > self._limit):
+            if self._closed or (self._waiting and self._waiting + self._held + work.size > self._bound()):
                 return False
-            self._queue.append(fill)
-            self._waiting += len(fill.data)
-            if not self._threads:
-                self._threads = [
-                    threading.Thread(target=self._run, name=f"cache filler {number}", daemon=True)
-                    for number in range(THREADS)
-                ]
-                for thread in self._threads:
-                    thread.start()
-            self._changed.notify_all()
+            self._queue.append(work)
+            self._waiting += work.size
+            self._stir()
             return True
 
-    def drain(self, patience: float) -> bool:
-        """Wait until all is written, `patience` seconds at most; whether it is."""
+    def urge(self, work: Work) -> None:
+        """Do this next, and after the end not at all."""
         with self._changed:
-            return self._changed.wait_for(lambda: not self._waiting, patience)
+            if self._closed:
+                return
+            self._queue.appendleft(work)
+            self._waiting += work.size
+            self._stir()
+
+    def hold(self, size: int) -> bool:
+        """Count `size` more bytes that are gathered elsewhere, to be offered later; False when that is too much."""
+        with self._changed:
+            if self._held + size > self._limit // 2 or self._waiting + self._held + size > self._limit:
+                return False
+            self._held += size
+            return True
+
+    def let_go(self, size: int) -> None:
+        """Take that back."""
+        with self._changed:
+            self._held -= size
+
+    def drain(self, patience: float) -> bool:
+        """Wait until all is done, `patience` seconds at most; whether it is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._queue and not self._under_way, patience)
 
     def close(self) -> None:
-        """Take nothing more, and drop what waits but for what is being written."""
+        """Take nothing more, and drop what waits but for what is under way."""
         with self._changed:
             self._closed = True
             dropped, self._queue = list(self._queue), deque()
-            self._waiting -= sum(len(fill.data) for fill in dropped)
+            self._waiting -= sum(work.size for work in dropped)
             self._changed.notify_all()
-        for fill in dropped:
-            fill.done()
+        for work in dropped:
+            work.done()
         for thread in self._threads:
             thread.join(LAST_WRITE)
+
+    def _bound(self) -> int:
+        """Bytes that may wait now."""
+        rate = self._pace.rate
+        return self._limit if rate is None else int(min(self._limit, rate * LONGEST_WAIT))
+
+    def _stir(self) -> None:
+        if not self._threads:
+            self._threads = [
+                threading.Thread(target=self._run, name=f"cache filler {number}", daemon=True)
+                for number in range(THREADS)
+            ]
+            for thread in self._threads:
+                thread.start()
+        self._changed.notify_all()
 
     def _run(self) -> None:
         looked = time.monotonic()
@@ -96,22 +134,23 @@ class Filler:
                 self._idle()
 
     def _next(self) -> None:
-        """Write one, or wait a while for one."""
+        """Do one, or wait a while for one."""
         with self._changed:
             if not self._queue and not self._closed:
                 self._changed.wait(QUIET)
             if not self._queue:
                 return
-            fill = self._queue.popleft()
-        self._write(fill)
-
-    def _write(self, fill: Fill) -> None:
+            work = self._queue.popleft()
+            self._under_way += 1
+            self._pace.began(time.monotonic())
         try:
-            fill.write(fill.blocks, fill.data)
+            work.act()
         except Exception:  # noqa: BLE001  # the border: a bug here must not end a thread that all files share
             _log.exception("what was fetched could not be cached; please report this")
         finally:
-            fill.done()
+            work.done()
             with self._changed:
-                self._waiting -= len(fill.data)
+                self._under_way -= 1
+                self._waiting -= work.size
+                self._pace.ended(time.monotonic(), work.size)
                 self._changed.notify_all()

@@ -114,15 +114,26 @@ class CachedHandle(WrappedHandle):
             with self._cache.disk.fetching(length):
                 data = self.inner.read_on(offset, length, ahead, host=host, watch=watch)
             self._cache.figures.add("missed_bytes", length)
-            if hold is not None and self._keep(offset, blocks, data, hold):
+            self._keep_edges(offset, blocks, memoryview(data))
+            if hold is not None and self._keep(offset, blocks, memoryview(data), hold):
                 undo.pop_all()
         return data
 
-    def _keep(self, offset: int, blocks: range, data: Buffer, hold: Hold) -> bool:
+    def _keep(self, offset: int, blocks: range, data: memoryview, hold: Hold) -> bool:
         begin = blocks.start * BLOCK - offset
         end = min(blocks.stop * BLOCK, self.status.length) - offset
-        return self._version.keep(blocks, memoryview(data)[begin:end], hold)
+        return self._version.keep(blocks, data[begin:end], hold)
+
+    def _keep_edges(self, offset: int, blocks: range, data: memoryview) -> None:
+        """What lies before and behind `blocks`, the whole ones in `data`: parts of blocks."""
+        end = offset + len(data)
+        first = min(blocks.start * BLOCK, end)
+        last = max(min(blocks.stop * BLOCK, self.status.length), first)
+        for begin, stop in ((offset, first), (last, end)):
+            for block in over(begin, stop - begin):
+                at, until = max(begin, block * BLOCK), min(stop, (block + 1) * BLOCK)
+                self._version.keep_edge(at, data[at - offset : until - offset])
 
     def close(self) -> None:
-        self._version.remember(self._cache.disk.store_rate())
+        self._version.filling.remember(self._cache.disk.store_rate())
         super().close()

@@ -23,12 +23,13 @@ __all__ = ["Checked", "Held", "check", "held"]
 class Held:
     """A version of which something is here. about: as in `Place.about`. size: bytes on disk; used: seconds since 1970.
 
-    numbers: its segments.
+    numbers: its segments. writing: it is being written, and is no version of a file yet.
     """
 
     key: bytes
     about: dict[str, Any]
     pinned: bool
+    writing: bool
     size: int
     used: float
     numbers: tuple[int, ...]
@@ -67,6 +68,7 @@ def held(place: Place) -> Iterator[Held]:
             key,
             place.about(key),
             place.pinned(key),
+            place.is_written(key),
             sum(piece.size for piece in pieces),
             max((piece.used for piece in pieces), default=0.0),
             tuple(piece.number for piece in pieces),

@@ -12,6 +12,7 @@ import hashlib
 import re
 
 from stripefs.cache.table import KEY
+from stripefs.layout.striped import STRIPED_ID
 from stripefs.store.base import Identity
 from stripefs.units import shown
 
@@ -23,8 +24,8 @@ _WHOLE_SERVICE = frozenset(("file", "hdfs"))
 _URL = re.compile(r"(?P<layers>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?]*)(?P<rest>.*)", re.DOTALL)
 
 SETTLED = 2_000_000_000
-"""Nanoseconds for which a local file must have been left alone before it is cached: what is written into a file twice
-within one tick of its time stamps is one version for us, which must not be remembered."""
+"""Nanoseconds for which a local file must have been left alone before it is cached, unless it is a striped one: what is
+written into a file twice within one tick of its time stamps is one version for us, which must not be remembered."""
 
 
 def key_of(url: str, path: bytes, identity: Identity, now_ns: int, *, trust_mtime: bool = False) -> bytes | None:
@@ -38,7 +39,8 @@ def key_of(url: str, path: bytes, identity: Identity, now_ns: int, *, trust_mtim
     layers = match["layers"].lower()
     authority = match["authority"].rpartition("@")[2].lower()
     scheme = layers.rpartition("+")[2]
-    if scheme == "file" and abs(now_ns - identity.mtime_ns) < SETTLED:
+    unsettled = scheme == "file" and abs(now_ns - identity.mtime_ns) < SETTLED
+    if unsettled and not STRIPED_ID.search(identity.file_id):
         return None
     where: tuple[object, ...] = (layers, authority)
     if not identity.file_id or scheme not in _WHOLE_SERVICE:

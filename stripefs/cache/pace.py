@@ -8,11 +8,15 @@ from __future__ import annotations
 
 __all__ = ["BYPASS", "Busy", "Pace"]
 
-LEAST_BUSY = 0.25
-"""Seconds of reading after which a rate means something: 5 ms a seek no longer count then."""
+LEAST_BUSY = 0.5
+"""Seconds of reading after which a rate means something: 5 ms a seek no longer count then, nor does what others write
+for a moment."""
 
 LEAST_BYTES = 8 << 20
 """And bytes: a few small reads say how long a seek takes, not how fast the disk is."""
+
+LONG_BUSY = 1.0
+"""Seconds after which it means something however few bytes came: as long as a data host may be silent."""
 
 FORGETS = 4.0
 """Seconds of being busy after which what was before counts half."""
@@ -48,13 +52,19 @@ class Busy:
             self.seconds /= 2
             self.bytes //= 2
 
+    def look(self, now: float) -> None:
+        """Count what is under way up to now: a disk that hangs ends no read."""
+        if self._under_way:
+            self.seconds += now - self._since
+            self._since = now
+
     def forget(self) -> None:
         self.seconds, self.bytes = 0.0, 0
 
     @property
     def rate(self) -> float | None:
         """None as long as too little was read to tell."""
-        if self.seconds < LEAST_BUSY or self.bytes < LEAST_BYTES:
+        if self.seconds < LEAST_BUSY or (self.bytes < LEAST_BYTES and self.seconds < LONG_BUSY):
             return None
         return self.bytes / self.seconds
 
@@ -71,6 +81,7 @@ class Pace:
         """Whether to leave the disk alone. remembered: the rate at which the file came from the store when it did."""
         if now < self._until:
             return True
+        self.disk.look(now)
         disk, store = self.disk.rate, self.store.rate or remembered
         if disk is None or disk >= SLOWER * store:
             return False

@@ -4,6 +4,7 @@
     ROOT/stripefs-1/versions/KK/KEY/NNNNNN    segment NNNNNN of the version KEY, in hexadecimal digits
     ROOT/stripefs-1/versions/KK/KEY/about     what the version is, JSON: for people, and for what is kept
     ROOT/stripefs-1/versions/KK/KEY/pin       whatever happens, the version stays
+    ROOT/stripefs-1/writing/KEY               KEY is one that nobody has published; who writes it locks this (flock)
 
 The file system is the index: nothing else says what is here, so nothing else can be wrong about it.
 """
@@ -11,6 +12,7 @@ The file system is the index: nothing else says what is here, so nothing else ca
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import re
@@ -19,6 +21,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from stripefs import oslocks
 from stripefs.cache.keep import Kept, Piece
 from stripefs.errors import ConfigError
 
@@ -73,6 +76,52 @@ class Place:
         except FileNotFoundError:
             os.makedirs(self.root, 0o700, exist_ok=True)
             return os.open(self.usage, flags, 0o600)
+
+    # -- versions that are being written -------------------------------------------------------------------------
+
+    def begin(self, key: bytes) -> int:
+        """Say that the version `key` is being written by who has this descriptor, until `end`, or until the process
+        ends. For one at a time of all who use the folder."""
+        path = self._mark(key)
+        os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
+        mark = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        oslocks.ours(mark)
+        fcntl.flock(mark, fcntl.LOCK_EX)
+        return mark
+
+    def end(self, key: bytes, mark: int) -> None:
+        """It is published, or removed. Raises nothing."""
+        with contextlib.suppress(OSError):
+            os.unlink(self._mark(key))
+        oslocks.not_ours(mark)
+        os.close(mark)
+
+    def left_behind(self) -> Iterator[bytes]:
+        """The keys of versions whose writers have gone. What says so goes with the asking. For one at a time."""
+        for name in _names(os.path.join(self.root, "writing")):
+            if _KEY.fullmatch(name) and self._is_dead(path := self._mark(bytes.fromhex(name))):
+                os.unlink(path)
+                yield bytes.fromhex(name)
+
+    def is_written(self, key: bytes) -> bool:
+        """Whether it is not published, for all that is known."""
+        return os.path.lexists(self._mark(key))
+
+    def _mark(self, key: bytes) -> str:
+        return os.path.join(self.root, "writing", key.hex())
+
+    def _is_dead(self, path: str) -> bool:
+        try:
+            mark = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except FileNotFoundError:
+            return False
+        try:
+            fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(mark)
+        return True
 
     # -- what is here --------------------------------------------------------------------------------------------
 

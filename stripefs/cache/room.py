@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator
 
+from stripefs import oslocks
 from stripefs.cache.keep import victims
 from stripefs.cache.place import Place
 
@@ -56,6 +57,7 @@ class Room:
         self._limit = limit
         self._lock = threading.Lock()
         self._lease = 0
+        self._under_way = 0
         self._full_until = 0.0
         self.evicted = 0
         """Bytes of segments that this process has removed to make room."""
@@ -76,7 +78,10 @@ class Room:
         return 0
 
     def take(self, size: int, key: bytes) -> bool:
-        """Have `size` more bytes for the version `key`, making room where there is none. Raises OSError."""
+        """Have `size` more bytes for the version `key`, making room where there is none. Raises OSError.
+
+        `wrote` or `give` follows.
+        """
         with self._lock:
             if self._lease < size:
                 for wanted in (size + min(LEASE, self.limit() // LEASES), size):
@@ -86,6 +91,7 @@ class Room:
                 else:
                     return False
             self._lease -= size
+            self._under_way += size
             return True
 
     def _take(self, size: int, key: bytes) -> bool:
@@ -100,9 +106,15 @@ class Room:
             self._write(usage, used + size * fits)
             return fits
 
+    def wrote(self, size: int) -> None:
+        """What was taken is on disk, and counted there from now on."""
+        with self._lock:
+            self._under_way -= size
+
     def give(self, size: int) -> None:
         """What was taken was not written."""
         with self._lock:
+            self._under_way -= size
             self._lease += size
 
     def settle(self) -> None:
@@ -131,6 +143,17 @@ class Room:
             self._write(usage, sum(piece.size for piece in self._place.pieces()))
             return freed
 
+    def begin(self, key: bytes) -> int:
+        """`Place.begin`, once what writers that were killed have left is gone. Raises OSError."""
+        with self._alone() as usage:
+            if self._sweep():
+                self._write(usage, sum(piece.size for piece in self._place.pieces()))
+            return self._place.begin(key)
+
+    def _sweep(self) -> int:
+        """Remove versions that nobody writes any more and nobody has published; their bytes."""
+        return sum(self._place.remove(piece) for piece in self._place.pieces(self._place.left_behind()))
+
     def _missing(self, used: int, size: int) -> int:
         """How many bytes must go before `size` more may come; none where it is not positive."""
         found = self._file_system()
@@ -140,8 +163,9 @@ class Room:
 
     def _make_room(self, size: int, key: bytes) -> int:
         """Remove what may go; the bytes that are in use afterwards, counted anew."""
+        self._sweep()
         pieces = list(self._place.pieces())
-        used = sum(piece.size for piece in pieces)
+        used = sum(piece.size for piece in pieces) + self._under_way  # which the disk does not show yet
         missing = self._missing(used, size)
         if missing > 0:
             kept = self._place.kept({piece.key for piece in pieces} | {key})
@@ -163,10 +187,13 @@ class Room:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[int]:
         descriptor = self._place.open_usage()
+        oslocks.ours(descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield descriptor
         finally:
+            fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has the same open file
+            oslocks.not_ours(descriptor)
             os.close(descriptor)
 
     def _read(self, usage: int) -> int:

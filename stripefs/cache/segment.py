@@ -16,6 +16,7 @@ import contextlib
 import ctypes
 import errno
 import os
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,7 +32,9 @@ from stripefs.cache.table import (
     SLOTS_AT,
     TABLE,
     check_value,
+    described,
     header,
+    moved,
 )
 from stripefs.store.allocator import PAGE
 from stripefs.store.base import Buffer
@@ -70,17 +73,22 @@ class Segment:
         self.path = path
         self._header = header(key, number, length)
         self._key = key
+        self._number = number
+        self._lock = threading.Lock()
+        self._holders: dict[int, object] = {}
         self._touched = self.used = time.monotonic()
         with contextlib.ExitStack() as undo:
             self._descriptor, self.writable = _open(path, make)
-            undo.callback(os.close, self._descriptor)
+            undo.callback(_close, self._descriptor)
+            oslocks.ours(self._descriptor)
             self._check_header(make)
             self._data = _direct(self._descriptor, self.writable)
             self._release = undo.pop_all()
         self.direct = self._data >= 0
         """Whether data goes around the page cache."""
         if self.direct:
-            self._release.callback(os.close, self._data)
+            self._release.callback(_close, self._data)
+            oslocks.ours(self._data)
         self._in_use = InUse(path, self._release.close)
 
     def slots(self, blocks: range) -> bytes:
@@ -90,9 +98,10 @@ class Segment:
             found = os.pread(self._descriptor, SLOT * len(blocks), SLOTS_AT + SLOT * first)
         return found.ljust(SLOT * len(blocks), b"\0")
 
-    def read(self, blocks: range, into: memoryview) -> None:
-        """Fill `into`, which begins where a page does, with the bytes of `blocks`; it may end before the last does."""
-        at = _place(blocks)
+    def read(self, blocks: range, into: memoryview, skip: int = 0) -> None:
+        """Fill `into`, which begins where a page does, with the bytes of `blocks` from `skip`, whole pages, on; it may
+        end before the last does."""
+        at = _place(blocks) + skip
         with self._in_use.reading():
             done = 0
             while done < len(into):
@@ -128,7 +137,7 @@ class Segment:
     def clear(self, block: int, slot: bytes) -> bool:
         """Say that this block is not here, unless its slot is another one by now; whether that was so."""
         one = range(block, block + 1)
-        if self.slots(one) != slot:
+        if self.slots(one) != slot or not self.alive():
             return False
         if self.writable:
             self.settle(one, EMPTY)
@@ -146,18 +155,45 @@ class Segment:
                 os.utime(self._descriptor)
 
     def alive(self) -> bool:
-        """Whether it still has its name."""
+        """Whether it still has its name, and is of the version that it was."""
         with self._in_use.reading():
-            return os.fstat(self._descriptor).st_nlink > 0
+            if not os.fstat(self._descriptor).st_nlink:
+                return False
+            found = os.pread(self._descriptor, HEADER, 0)
+        return found == self._header or described(found) is None  # what is damaged is found out by its reader
 
-    def lock(self, blocks: range) -> bool:
-        """Keep other processes from fetching these blocks, unless one does so now."""
+    def become(self, key: bytes, length: int, stop: int) -> bool:
+        """Be that segment of the version `key`, of `length` bytes, without what lies from block `stop` on.
+
+        False where somebody is filling it. Its name is the caller's affair, and nobody may use it here any more.
+        """
+        every = range(self._number * PER_SEGMENT, (self._number + 1) * PER_SEGMENT)
+        if not self.lock(every, self):
+            return False
         with self._in_use.reading():
-            return oslocks.try_lock(self._descriptor, _LOCKS_AT + blocks.start, len(blocks))
+            table = os.pread(self._descriptor, TABLE, 0)
+            os.pwrite(self._descriptor, moved(table, self._key, key, self._number, length, stop), 0)
+        self.unlock(every, self)
+        return True
 
-    def unlock(self, blocks: range) -> None:
+    def lock(self, blocks: range, holder: object) -> bool:
+        """Keep all but `holder` from fetching these blocks, unless one of them, here or in another process, does so
+        now."""
+        with self._in_use.reading(), self._lock:
+            if any(self._holders.get(block, holder) is not holder for block in blocks):
+                return False
+            if not oslocks.try_lock(self._descriptor, _LOCKS_AT + blocks.start, len(blocks)):
+                return False
+            self._holders |= dict.fromkeys(blocks, holder)
+            return True
+
+    def unlock(self, blocks: range, holder: object) -> None:
         """Take that back; while it is `held`, since others may have closed it."""
-        oslocks.unlock(self._descriptor, _LOCKS_AT + blocks.start, len(blocks))
+        with self._lock:
+            for block in blocks:
+                if self._holders.get(block) is holder:
+                    del self._holders[block]
+                    oslocks.unlock(self._descriptor, _LOCKS_AT + block)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -207,6 +243,11 @@ def _direct(descriptor: int, writable: bool) -> int:
         return os.open(f"/proc/self/fd/{descriptor}", flags)
     except OSError:
         return -1
+
+
+def _close(descriptor: int) -> None:
+    oslocks.not_ours(descriptor)
+    os.close(descriptor)
 
 
 def _make(path: str, flags: int) -> int:

@@ -7,11 +7,14 @@ import time
 from typing import Any
 
 from stripefs.cache.cache import Cache
+from stripefs.cache.filling import Filling
 from stripefs.cache.handle import CACHE, CachedHandle
 from stripefs.cache.keep import checkpoint_of, matches
 from stripefs.cache.key import key_of, place_of
+from stripefs.cache.stretch import Known
 from stripefs.cache.version import Version
-from stripefs.store.base import Handle, Identity, Status, Store
+from stripefs.cache.written import Written
+from stripefs.store.base import Handle, Identity, Kind, Status, Store
 from stripefs.store.wrappers.base import WrappedStore
 
 __all__ = ["LEAST", "CachedStore"]
@@ -35,15 +38,24 @@ class CachedStore(WrappedStore):
 
     def open(self, path: bytes, expect: Identity | None = None) -> Handle:
         handle = self.inner.open(path, expect)
-        key = self._key(path, handle.status)
-        if key is None:
-            return handle
-        return CachedHandle(handle, Version(self.cache, key, handle.status.length, self._about(path, handle.status)))
+        known = self._known(path, handle.status)
+        return handle if known is None else CachedHandle(handle, Version(Filling(self.cache, *known)))
 
-    def _key(self, path: bytes, status: Status) -> bytes | None:
-        if status.length < LEAST or (self._settings.match and not matches(os.fsdecode(path), self._settings.match)):
+    def written(self, path: bytes) -> Written | None:
+        """What wants the bytes of the file at `path` while they are written; None where nothing does."""
+        if not self._matches(path):
             return None
-        return key_of(self.url, path, status.identity, time.time_ns(), trust_mtime=self._settings.trust_mtime)
+        about = self._about(path, Status(b"", Kind.FILE, mtime_ns=time.time_ns()))
+        return Written(self.cache, self._known, about)
+
+    def _matches(self, path: bytes) -> bool:
+        return not self._settings.match or matches(os.fsdecode(path), self._settings.match)
+
+    def _known(self, path: bytes, status: Status) -> Known | None:
+        if status.length < LEAST or not self._matches(path):
+            return None
+        key = key_of(self.url, path, status.identity, time.time_ns(), trust_mtime=self._settings.trust_mtime)
+        return None if key is None else Known(key, status.length, self._about(path, status))
 
     def _about(self, path: bytes, status: Status) -> dict[str, Any]:
         keep = self._settings.keep_newest

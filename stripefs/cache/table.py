@@ -13,6 +13,7 @@ what is written before its key is known needs no second look at the bytes. docs/
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 
 import xxhash
 
@@ -24,13 +25,18 @@ __all__ = [
     "FILE_LENGTH",
     "HEADER",
     "KEY",
+    "OPEN_END",
     "SLOT",
     "SLOTS_AT",
     "TABLE",
     "check_value",
     "described",
+    "digest",
+    "digest_in",
     "header",
     "here",
+    "moved",
+    "slot_of",
 ]
 
 KEY = 16
@@ -49,6 +55,9 @@ DATA_AT = BLOCK
 
 FILE_LENGTH = DATA_AT + BLOCK * PER_SEGMENT
 """Of every segment; most of a short one is a hole."""
+
+OPEN_END = 1 << 62
+"""The length of a file that is being written: nobody knows it yet, and all its blocks are whole ones."""
 
 _MASK = (1 << 64) - 1
 _SPREAD = 0x9E3779B97F4A7C15
@@ -70,8 +79,36 @@ def described(found: bytes) -> tuple[bytes, int, int] | None:
 
 def check_value(key: bytes, block: int, data: bytes | bytearray | memoryview) -> bytes:
     """The slot of `block`, numbered from the file's start, when it holds `data`."""
-    found = xxhash.xxh3_128_intdigest(data, seed=block * _SPREAD & _MASK)
-    return (found ^ int.from_bytes(key, "big")).to_bytes(SLOT, "big")
+    return slot_of(key, digest(block, [data]))
+
+
+def digest(block: int, pieces: Iterable[bytes | bytearray | memoryview]) -> int:
+    """What the check value of `block` is made of, whatever its version: `slot_of` makes it. `pieces` are its bytes."""
+    found = xxhash.xxh3_128(seed=block * _SPREAD & _MASK)
+    for piece in pieces:
+        found.update(piece)
+    return found.intdigest()
+
+
+def slot_of(key: bytes, digest: int) -> bytes:
+    """The check value of a block with this digest in the version with this key."""
+    return (digest ^ int.from_bytes(key, "big")).to_bytes(SLOT, "big")
+
+
+def digest_in(key: bytes, slot: bytes) -> int:
+    """The inverse of `slot_of`."""
+    return int.from_bytes(slot, "big") ^ int.from_bytes(key, "big")
+
+
+def moved(table: bytes, old: bytes, key: bytes, number: int, length: int, stop: int) -> bytes:
+    """The table of a segment of the version `old` as that of segment `number` of the version `key`, a file of `length`
+    bytes. Blocks from `stop` on, numbered from the file's start, are not here."""
+    slots = []
+    for index in range(PER_SEGMENT):
+        slot = table[SLOTS_AT + SLOT * index :][:SLOT].ljust(SLOT, b"\0")
+        stays = slot != EMPTY and number * PER_SEGMENT + index < stop
+        slots.append(slot_of(key, digest_in(old, slot)) if stays else EMPTY)
+    return header(key, number, length) + b"".join(slots)
 
 
 def here(slots: bytes) -> bytes:

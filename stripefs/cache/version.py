@@ -1,35 +1,28 @@
-"""What is here of one version of a file: looking, reading with a check, writing, and the locks of single flight.
+"""What is here of one version of a file: looking, reading with a check, and the locks of single flight.
 
-Blocking, for threads. Trouble with the disk never leaves this module: what cannot be read is not here, what cannot be
-written is not cached.
+Blocking, for threads. Trouble with the disk never leaves this module: what cannot be read is not here.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
-from contextlib import AbstractContextManager
-from typing import Any
+from functools import partial
 
-from stripefs.cache.cache import Cache
-from stripefs.cache.filler import Fill
+from stripefs.cache.filler import Work
+from stripefs.cache.filling import Filling
 from stripefs.cache.grid import BLOCK, PER_SEGMENT, by_segment, length_of, over, runs
 from stripefs.cache.segment import Segment
-from stripefs.cache.table import SLOT, check_value, here
+from stripefs.cache.table import SLOT, here
+from stripefs.cache.waiting import blocks_of
 from stripefs.store.allocator import PAGE, aligned
 from stripefs.store.base import Watch
 
 __all__ = ["Hold", "Version"]
 
-PIECE = 8
-"""Blocks written at once: 8 MiB, some milliseconds of a disk, and as long as the reader's ranges."""
-
 PATIENCE = 10.0
 """Seconds to wait for another process to fetch something: four processes that share eight hosts of 40 MB/s get a range
 of 8 MiB within 3 s."""
-
-CHANGED = 0.1
-"""The share by which a rate must have changed to be written down anew."""
 
 FIRST_PAUSE, LONGEST_PAUSE = 0.002, 0.05
 """Seconds between looks at a lock that another process holds."""
@@ -39,27 +32,16 @@ Hold = contextlib.ExitStack
 
 
 class Version:
-    """The version `key` of `length` bytes. about: what `Place.describe` is to say of it when something is written.
+    """The version that `filling` fills, for one handle."""
 
-    remembered: the rate in bytes a second at which it came from the store, 0 where nobody knows.
-    """
-
-    def __init__(self, cache: Cache, key: bytes, length: int, about: dict[str, Any]) -> None:
-        self.cache = cache
-        self.key = key
-        self.length = length
-        self.about = about
-        self.remembered = 0.0
+    def __init__(self, filling: Filling) -> None:
+        self.filling = filling
+        self.cache = filling.cache
+        self.key = filling.key
+        self.length = filling.length
+        self._using = filling.using
         self._impatient_until = 0.0
-        self._described = False
-        rate = cache.place.about(key).get("rate")
-        if isinstance(rate, int | float) and rate > 0:
-            self.remembered = float(rate)
-            self.about = {**about, "rate": rate}
-
-    def _using(self, blocks: range, *, make: bool = False) -> AbstractContextManager[Segment | None]:
-        """The segment of these neighbours; None where there is none and none is to be made."""
-        return self.cache.segments.using(self.key, blocks.start // PER_SEGMENT, self.length, make=make)
+        filling.recall()
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -79,7 +61,7 @@ class Version:
     @property
     def readable(self) -> bool:
         """Whether the disk is worth asking now."""
-        return self.cache.disk.readable(self.remembered)
+        return self.cache.disk.readable(self.filling.remembered)
 
     def _here(self, blocks: range) -> bytes:
         """Of neighbours in one segment, on disk."""
@@ -117,13 +99,13 @@ class Version:
     def _take(self, blocks: range, into: memoryview) -> bool:
         """What is on its way to the disk, copied to the beginning of `into`; what got there meanwhile, from there."""
         for place, block in enumerate(blocks):
-            data = self.cache.waiting.get(self.key, block)
+            pieces = self.cache.waiting.get(self.key, block)
             rest = into[place * BLOCK :]
-            if data is None:
-                if not self._read(range(block, block + 1), rest):
-                    return False
-            else:
-                rest[: len(data)] = data
+            if pieces is None and not self._read(range(block, block + 1), rest):
+                return False
+            for piece in pieces or ():
+                rest[: len(piece)] = piece
+                rest = rest[len(piece) :]
         return True
 
     def _read(self, blocks: range, into: memoryview) -> bool:
@@ -135,8 +117,14 @@ class Version:
             slots = segment.slots(blocks)
             if 0 in here(slots):
                 return False
-            with self.cache.disk.reading(len(into)):
-                segment.read(blocks, into)
+            done = 0
+            while done < len(into):
+                step = into[done : done + self.cache.disk.step(len(into))]
+                with self.cache.disk.reading(len(step)):
+                    segment.read(blocks, step, done)
+                done += len(step)
+                if done < len(into) and not self.readable:  # found out just now: the rest comes faster from the store
+                    return False
             return self._check(segment, blocks, slots, into)
 
     def _check(self, segment: Segment, blocks: range, slots: bytes, data: memoryview) -> bool:
@@ -151,12 +139,14 @@ class Version:
                 if segment.clear(block, slot):
                     self.cache.figures.add("damaged")
                     self.cache.disk.warn("damaged", "block %d in %s is damaged", block, segment.path)
+        if not good and not segment.alive():  # it has become that of a later version
+            self.cache.segments.forget(self.key, blocks.start // PER_SEGMENT)
         return good
 
     # -- one fetch a host ----------------------------------------------------------------------------------------
 
     def hold(self, blocks: range, watch: Watch | None) -> Hold | None:
-        """Keep other processes from fetching these blocks, after waiting for one that does.
+        """Keep others, here and in other processes, from fetching these blocks, after waiting for one that does.
 
         None where there can be no locks (nothing can be written), or where one is held for too long. Raises Abandoned.
         """
@@ -173,9 +163,9 @@ class Version:
         segment = hold.enter_context(self._using(blocks, make=True))
         if segment is None:
             return False
-        locked = segment.lock(blocks) or self._wait(segment, blocks, watch)
+        locked = segment.lock(blocks, self) or self._wait(segment, blocks, watch)
         if locked:
-            hold.callback(segment.unlock, blocks)
+            hold.callback(segment.unlock, blocks, self)
         return locked
 
     def _wait(self, segment: Segment, blocks: range, watch: Watch | None) -> bool:
@@ -189,7 +179,7 @@ class Version:
             pause = min(2 * pause, LONGEST_PAUSE)
             if watch is not None:
                 watch.progress(0)  # the host that was chosen is not silent: nobody has asked it yet
-            if segment.lock(blocks):
+            if segment.lock(blocks, self):
                 return True
         # Whoever holds it is stopped, or very slow: from now on each fetches for itself.
         self._impatient_until = time.monotonic() + PATIENCE
@@ -205,69 +195,18 @@ class Version:
             self.cache.waiting.remove(self.key, blocks)
             hold.close()
 
-        self.cache.waiting.add(self.key, blocks, data)
-        if self.cache.filler.offer(Fill(self.fill, blocks, data, done)):
+        for block, pieces in zip(blocks, blocks_of([data]), strict=True):
+            self.cache.waiting.add(self.key, block, pieces)
+        if self.cache.filler.offer(Work(partial(self.filling.fill, blocks, data), len(data), done)):
             return True
         self.cache.waiting.remove(self.key, blocks)
         self.cache.figures.add("unfilled_bytes", len(data))
         return False
 
-    def fill(self, blocks: range, data: memoryview) -> None:
-        """Write these neighbours, but for those that are here."""
-        for part in by_segment(blocks):
-            for first in range(part.start, part.stop, PIECE):
-                piece = range(first, min(first + PIECE, part.stop))
-                begin = (first - blocks.start) * BLOCK
-                written = 0
-                with self.cache.disk.tolerant("a block cannot be written", writing=True):
-                    written = self._fill(piece, data[begin : begin + length_of(piece, self.length)])
-                    self.cache.disk.worked()
-                self.cache.figures.add("filled_bytes", written)
-
-    def _fill(self, blocks: range, data: memoryview) -> int:
-        if not self.cache.disk.writable():
-            self.cache.figures.add("unfilled_bytes", len(data))
-            return 0
-        written = 0
-        with self._using(blocks, make=True) as segment:
-            if segment is None:
-                return 0
-            for part, is_here in runs(blocks, here(segment.slots(blocks))):
-                if not is_here:
-                    begin = (part.start - blocks.start) * BLOCK
-                    written += self._write(segment, part, data[begin : begin + length_of(part, self.length)])
-        return written
-
-    def _write(self, segment: Segment, blocks: range, data: memoryview) -> int:
-        padded = aligned(-(-len(data) // PAGE) * PAGE)
-        padded[: len(data)] = data
-        padded[len(data) :] = bytes(len(padded) - len(data))
-        if not self.cache.room.take(len(padded), self.key):
-            self.cache.figures.add("unfilled_bytes", len(data))
-            self.cache.disk.warn("full", "there is no room in %s for what is read; see --cache-size", segment.path)
-            return 0
-        undo = contextlib.ExitStack()
-        with undo:
-            undo.callback(self.cache.room.give, len(padded))
-            self._describe()
-            segment.write(blocks, padded)
-            slots = [
-                check_value(self.key, block, data[begin : begin + BLOCK])
-                for block, begin in zip(blocks, range(0, len(data), BLOCK), strict=True)
-            ]
-            segment.settle(blocks, b"".join(slots))
-            undo.pop_all()
-        return len(data)
-
-    def _describe(self) -> None:
-        if not self._described:
-            self._described = True
-            if self.cache.place.about(self.key) != self.about:
-                self.cache.place.describe(self.key, self.about)
-
-    def remember(self, rate: float) -> None:
-        """It came from the store at so many bytes a second."""
-        with self.cache.disk.tolerant("a version cannot be described", writing=True):
-            if rate and self._described and abs(rate - self.remembered) > CHANGED * self.remembered:
-                self.about = {**self.about, "rate": int(rate)}
-                self.cache.place.describe(self.key, self.about)
+    def keep_edge(self, offset: int, data: memoryview) -> None:
+        """The same for a part of one block, whose other parts come by other reads. `data` may change afterwards."""
+        block = offset // BLOCK
+        whole = range(block, block + 1)
+        found = self.cache.edges.add(self.key, block, length_of(whole, self.length), offset - block * BLOCK, data)
+        if found is not None:
+            self.keep(whole, memoryview(found), Hold())

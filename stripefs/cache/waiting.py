@@ -1,32 +1,34 @@
-"""Blocks that were fetched and are on their way to the disk, for those who want them meanwhile.
+"""Blocks that are on their way to the disk, for those who want them meanwhile.
 
 Without it a second reader of the process would fetch again what waits in its memory.
 """
 
 from __future__ import annotations
 
-from stripefs.cache.grid import BLOCK
+from collections.abc import Iterable, Sequence
 
-__all__ = ["Waiting"]
+from stripefs.cache.grid import BLOCK
+from stripefs.store.base import Buffer
+
+__all__ = ["Waiting", "blocks_of"]
 
 
 class Waiting:
     """Safe to use from many threads: each step is one operation on a dictionary."""
 
     def __init__(self) -> None:
-        self._blocks: dict[tuple[bytes, int], memoryview] = {}
+        self._blocks: dict[tuple[bytes, int], Sequence[Buffer]] = {}
 
-    def add(self, key: bytes, blocks: range, data: memoryview) -> None:
-        """`data` holds the bytes of these neighbours of the version `key`."""
-        for block, begin in zip(blocks, range(0, len(data), BLOCK), strict=True):
-            self._blocks[key, block] = data[begin : begin + BLOCK]
+    def add(self, key: bytes, block: int, pieces: Sequence[Buffer]) -> None:
+        """`pieces` are the bytes of this block of the version `key`."""
+        self._blocks[key, block] = pieces
 
     def remove(self, key: bytes, blocks: range) -> None:
         """They are on disk, or were given up."""
         for block in blocks:
             self._blocks.pop((key, block), None)
 
-    def get(self, key: bytes, block: int) -> memoryview | None:
+    def get(self, key: bytes, block: int) -> Sequence[Buffer] | None:
         return self._blocks.get((key, block))
 
     def flags(self, key: bytes, blocks: range) -> bytes:
@@ -34,3 +36,18 @@ class Waiting:
         if not self._blocks:
             return bytes(len(blocks))
         return bytes((key, block) in self._blocks for block in blocks)
+
+
+def blocks_of(pieces: Iterable[Buffer]) -> list[list[memoryview]]:
+    """`pieces`, the first of which begins where a block does, cut where blocks end: the pieces of each block."""
+    found: list[list[memoryview]] = []
+    room = 0
+    for piece in pieces:
+        rest = memoryview(piece)
+        while rest:
+            if not room:
+                found.append([])
+                room = BLOCK
+            found[-1].append(rest[:room])
+            rest, room = rest[room:], max(0, room - len(rest))
+    return found

@@ -67,7 +67,7 @@ def ls(ctx: click.Context, which: tuple[str, ...], as_json: bool, config: str) -
             format_size(version.size),
             format_size(version.length) if version.length else "?",
             f"{duration(max(0.0, time.time() - version.used))} ago" if version.used else "",
-            "pinned" if version.pinned else "",
+            "being written" if version.writing else "pinned" if version.pinned else "",
             version.key.hex()[:12],
         )
         for version in sorted(found, key=lambda version: (version.name, -version.used))
@@ -125,7 +125,8 @@ def evict(
     if bool(which) == everything:
         raise ConfigError("say what to remove", hint="name files or directories, or give --all")
     with _folder(ctx, config) as (place, room):
-        gone = [version for version in _chosen(place, which) if pinned or not version.pinned]
+        chosen = (version for version in _chosen(place, which) if not version.writing)
+        gone = [version for version in chosen if pinned or not version.pinned]
         freed = room.remove([version.key for version in gone])
         told = _told(place, room)
     if as_json:
@@ -232,6 +233,7 @@ def _as_dict(version: Held) -> dict[str, Any]:
         "bytes": version.size,
         "used_at": version.used,
         "pinned": version.pinned,
+        "writing": version.writing,
         "checkpoint": version.about.get("checkpoint", ""),
         "keep_newest": version.about.get("keep", 0),
     }

@@ -12,6 +12,7 @@ other small files, on every store, without opening them.
 
 from __future__ import annotations
 
+import re
 import struct
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,7 @@ __all__ = [
     "MANIFEST_MAX",
     "MAX_LENGTH",
     "MAX_PARTS",
+    "STRIPED_ID",
     "SUM",
     "UNIT",
     "Heading",
@@ -52,6 +54,9 @@ UNIT = 4 << 20
 
 MAGIC = b"STRIPEFS\0\r\n\x1a"
 """What a manifest begins with. No text file holds it, and a transfer that mends line ends spoils it."""
+
+STRIPED_ID = re.compile(r":[0-9a-f]{16}\.[0-9]+\Z")
+"""What ids of striped files end with: version and generation, which no other file has."""
 
 FORMAT = 1
 

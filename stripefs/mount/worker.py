@@ -22,7 +22,7 @@ from stripefs.store.wrappers.striped import StripedStore
 from stripefs.tree import State, Tree
 
 if TYPE_CHECKING:
-    from stripefs.cache.cache import Cache
+    from stripefs.cache.store import CachedStore
     from stripefs.mount.writing import Writing
 
 __all__ = ["StoreBackend"]
@@ -45,7 +45,7 @@ class StoreBackend:
         self._writer = str(start.kept.get("writer") or secrets.token_hex(8))
         self._writing: Writing | None = None
         self._store: StripedStore
-        self._cache: Cache | None = None
+        self._cached: CachedStore | None = None
         self._reader: Reader
         self._tree: Tree
 
@@ -63,16 +63,18 @@ class StoreBackend:
         self._store = StripedStore(store, self._settings.write.trust_pool, opener(self._settings.store))
         if self._settings.cache.directory:
             from stripefs.cache.cache import Cache, queue_for  # what caches nothing starts without it
+            from stripefs.cache.store import CachedStore
 
             queue = queue_for(self._settings.read.memory or default_budget())
-            self._cache = Cache(self._settings.cache, self._settings.mount.mountpoint, queue)
+            cache = Cache(self._settings.cache, self._settings.mount.mountpoint, queue)
+            self._cached = CachedStore(self._store, cache)
         if self._settings.mount.rw:
             from stripefs.mount.writing import Writing  # what only reads starts without all that
 
-            self._writing = Writing(self._store, self._settings, self._writer)
+            self._writing = Writing(self._store, self._settings, self._writer, self._cached)
 
     async def run(self, *, task_status: trio.TaskStatus[ServedTree]) -> None:
-        self._reader = Reader(self._read_from(), self._settings.read)
+        self._reader = Reader(self._cached or self._store, self._settings.read)
         state = State(self._start.journal)
         state.replay(self._start.journal.load())
         async with trio.open_nursery() as nursery:
@@ -90,7 +92,7 @@ class StoreBackend:
             "tree": self._tree.snapshot(),
             "reader": self._reader.snapshot(),
             "store": self._store.describe(),
-            **({"cache": self._cache.snapshot()} if self._cache is not None else {}),
+            **({"cache": self._cached.cache.snapshot()} if self._cached is not None else {}),
             **({"writer": self._writing.status()} if self._writing is not None else {}),
             # What `probe` and `warm` need to reach the source the same way; the URL without secrets.
             "settings": {
@@ -107,15 +109,8 @@ class StoreBackend:
 
     def close(self) -> None:
         self._store.close()
-        if self._cache is not None:
-            self._cache.close()
-
-    def _read_from(self) -> Store:
-        if self._cache is None:
-            return self._store
-        from stripefs.cache.store import CachedStore
-
-        return CachedStore(self._store, self._cache)
+        if self._cached is not None:
+            self._cached.cache.close()
 
     async def _open_store(self) -> Store:
         """Connect; wait for a store that is away, because callers already wait for this worker."""

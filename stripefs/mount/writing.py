@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -12,17 +12,25 @@ from stripefs.settings import Settings
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.tree import State
 from stripefs.tree.writes import WritableTree
+from stripefs.write.copies import no_copies
 from stripefs.write.staging import Staging
+
+if TYPE_CHECKING:
+    from stripefs.cache.store import CachedStore
 
 __all__ = ["Writing"]
 
 
 class Writing:
-    """`store` is the view of striped files. owner: stays the same for all workers of a mount, and is no other's."""
+    """`store` is the view of striped files. owner: stays the same for all workers of a mount, and is no other's.
 
-    def __init__(self, store: StripedStore, settings: Settings, owner: str) -> None:
+    cached: what files are read through if there is a cache.
+    """
+
+    def __init__(self, store: StripedStore, settings: Settings, owner: str, cached: CachedStore | None) -> None:
         wanted = settings.write
-        self._session = WriteSession(store, wanted, settings.read.io_timeout, owner)
+        copies = cached.written if cached is not None and settings.cache.writes else no_copies
+        self._session = WriteSession(store, wanted, settings.read.io_timeout, owner, copies)
         self._staging: Staging | None = None
         if wanted.staging:
             self._staging = Staging(wanted.staging, wanted.staging_size, settings.mount.mountpoint)

@@ -16,6 +16,7 @@ import trio
 from stripefs.errors import StoreError, StripefsError
 from stripefs.store.base import Buffer
 from stripefs.units import shown
+from stripefs.write.copies import Copy
 from stripefs.write.names import Names
 from stripefs.write.policy import Layout, Shape, concat_shape, striped_shape
 from stripefs.write.refusals import DraftLost
@@ -31,14 +32,16 @@ STOPPING = 10.0
 
 
 class Contents:
-    """block: the store's own block size in bytes, 0 for none."""
+    """block: the store's own block size in bytes, 0 for none. copy: gets all that comes in, and is told what is not
+    published; of what is, `Publisher` tells it."""
 
-    def __init__(self, shared: Shared, wanted: Layout, block: int, names: Names) -> None:
+    def __init__(self, shared: Shared, wanted: Layout, block: int, names: Names, copy: Copy) -> None:
         self._shared = shared
         self.wanted = wanted
         self._names = names
         self._folder = Folder(names.folder)
         self.block = block
+        self.copy = copy
         self.account = shared.budget.account(self.cut)
         self.layout: Layout | None = None
         self.base: Base | None = None
@@ -57,6 +60,7 @@ class Contents:
     def add(self, data: memoryview) -> None:
         """Take `data`, whose bytes are open in the account and do not change."""
         self.length += len(data)
+        self.copy.add(data)
         if self.head is not None:
             if self.head.size + len(data) < self._shared.policy.small:
                 self.head.add(data)
@@ -262,6 +266,7 @@ class Contents:
 
     def drop(self) -> None:
         """Forget all that is not published, from memory too, but for the paths of what stands in the store."""
+        self.copy.drop()
         for shipment in list(self._under_way):
             shipment.cancel()
         self._left += [shipment.path for shipment in self.landed()]

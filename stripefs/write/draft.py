@@ -19,6 +19,7 @@ from stripefs.layout.striped import Manifest
 from stripefs.store.base import Attributes, Buffer, Kind, Status
 from stripefs.store.wrappers.striped_seen import is_seen
 from stripefs.write.contents import Contents
+from stripefs.write.copies import NO_COPY
 from stripefs.write.hold import LAST, Hold
 from stripefs.write.names import Names, split
 from stripefs.write.policy import Layout
@@ -69,7 +70,7 @@ class Draft:
         self._shared = shared
         self._hold = hold
         self._names = names
-        self._contents = Contents(shared, wanted, hold.block_size, names)
+        self._contents = Contents(shared, wanted, hold.block_size, names, shared.copies(names.path) or NO_COPY)
         self._publisher = Publisher(shared, names, self._contents, Standing(shared, names, replaced))
         self._publisher.attributes = attributes
         self._register = register
@@ -241,7 +242,7 @@ class Draft:
             rubbish, folder = await self._rubbish(), self._names.folder
             standing = old.standing.anew(old.standing.replaced or old.manifest)
             self._names.anew()
-            self._contents = Contents(self._shared, contents.wanted, contents.block, self._names)
+            self._contents = Contents(self._shared, contents.wanted, contents.block, self._names, contents.copy)
             self._publisher = Publisher(self._shared, self._names, self._contents, standing)
             self._publisher.attributes, self._publisher.published = old.attributes, old.published
             contents.account.close()
@@ -326,6 +327,8 @@ class Draft:
             if self.detached or self._closed:
                 return
             self.detached = True
+            self._contents.copy.drop()
+            self._contents.copy = NO_COPY
             self._register.detached(self)
             await self._hold.release_name()
 
@@ -373,6 +376,8 @@ class Draft:
             contents.start_behind(base, Layout.PLAIN)
         else:
             raise Unsupported(f"{self._shared.store.url} cannot append to files")
+        if contents.head is None:
+            contents.copy.behind(self.path, status)
         self._fresh, self._durable = False, self.length
 
     async def _fetch_published(self, size: int) -> bytes:

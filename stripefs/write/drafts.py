@@ -13,6 +13,7 @@ from stripefs.layout.hidden import new_version
 from stripefs.layout.record import LEASE
 from stripefs.store.base import Attributes, Identity, Store
 from stripefs.units import shown
+from stripefs.write.copies import Copies, no_copies
 from stripefs.write.draft import Draft
 from stripefs.write.hold import Hold
 from stripefs.write.lease import RENEW, holder, living
@@ -35,6 +36,7 @@ class Drafts:
     store: the view in which a striped file is ONE file (`StripedStore`) or any other; what is written goes to the
     store below it. bury(versions, pool): told after a publication of the striped versions that it replaced. owner:
     names the mount, the same for all its workers, so that the locks of a dead one do not hinder the next; no `/`.
+    copies: who wants the bytes of each file while they are written.
     """
 
     def __init__(
@@ -44,9 +46,10 @@ class Drafts:
         *,
         bury: Callable[[Iterable[str], bytes], None] | None = None,
         owner: str = "",
+        copies: Copies = no_copies,
     ) -> None:
         self._owner = owner or new_version()
-        self._shared = Shared.of(store, policy, bury)
+        self._shared = Shared.of(store, policy, bury, copies)
         self._drafts: dict[bytes, Draft | None] = {}
         self._all: set[Draft] = set()
         self._renewing: set[Draft] = set()

@@ -21,7 +21,9 @@ from stripefs.layout.hidden import POOL
 from stripefs.layout.record import Record
 from stripefs.layout.striped import MANIFEST_BLOCK_SIZE, Manifest
 from stripefs.store.base import Attributes, Status
+from stripefs.store.wrappers.striped_seen import is_seen
 from stripefs.write.contents import Contents
+from stripefs.write.copies import NO_COPY
 from stripefs.write.documents import manifest_of, record_of
 from stripefs.write.names import Names, split
 from stripefs.write.policy import Layout
@@ -52,6 +54,7 @@ class Publisher:
         self.manifest: Manifest | None = None
         self.published: Status | None = None
         self.attributes = Attributes()
+        self._id = ""
         self._generation = 0
         self._joins = shared.store.capabilities.concat
         self._next_manifest = Prepared(shared.sender, names.beside, MANIFEST_BLOCK_SIZE)
@@ -213,10 +216,18 @@ class Publisher:
                 await self._publish_joined()
         status = await self.standing.look()
         self.published = self.standing.continued = status
+        contents.copy.publish(self._names.path, status if self._is_ours(status) else None)
         self._shared.figures.published += 1
         await self.forget_record()
         self._bury()
         return status
+
+    def _is_ours(self, status: Status) -> bool:
+        """Whether this is for sure the status of what was published just now: others that mind no lock may have put
+        theirs in its place since. Not where the store gives files no ids."""
+        if self._contents.layout is Layout.STRIPED and self.manifest is not None:
+            return is_seen(status, self.manifest)
+        return bool(self._id) and (status.file_id, status.length) == (self._id, self._contents.length)
 
     async def forget_record(self) -> None:
         """Remove the record and what only it needs."""
@@ -245,6 +256,9 @@ class Publisher:
 
     async def _replace(self, source: bytes, length: int) -> None:
         await self.apply(source)
+        if self._contents.copy is not NO_COPY:
+            store = self._shared.store
+            self._id = (await self._effects.call("looking at a version", lambda: store.stat(source))).file_id
         await self.standing.replace(source, length)
 
     async def apply(self, path: bytes) -> None:
@@ -264,6 +278,7 @@ class Publisher:
                 if contents.base is None:
                     await self._replace(whole.path, whole.length)
                 else:
+                    self._id = self.published.file_id if self.published is not None else ""
                     await self.standing.join_behind(contents.base, whole.path, whole.length)
                     await self.apply(path)
             except Unsupported as error:

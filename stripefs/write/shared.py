@@ -15,6 +15,7 @@ from stripefs.store.base import Store
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.units import shown
 from stripefs.write.budget import Budget
+from stripefs.write.copies import Copies, no_copies
 from stripefs.write.effects import Effects
 from stripefs.write.figures import Figures
 from stripefs.write.policy import Layout, Means, WritePolicy, best_layout
@@ -30,7 +31,7 @@ class Shared:
     """view: how files are read, striped ones as one. store: the one below, which is written to.
 
     bury(versions, pool) is told which striped versions a publication has replaced. renewals: calls that may not wait
-    for any other one. nursery: while the mount runs.
+    for any other one. copies: who wants the bytes of each file too. nursery: while the mount runs.
     """
 
     view: Store
@@ -41,16 +42,23 @@ class Shared:
     renewals: Effects
     sender: Sender
     budget: Budget
+    copies: Copies
     nursery: trio.Nursery | None = None
     said: set[str] = field(default_factory=set)
 
     @classmethod
-    def of(cls, view: Store, policy: WritePolicy, bury: Callable[[Iterable[str], bytes], None] | None) -> Shared:
+    def of(
+        cls,
+        view: Store,
+        policy: WritePolicy,
+        bury: Callable[[Iterable[str], bytes], None] | None,
+        copies: Copies = no_copies,
+    ) -> Shared:
         store = view.inner if isinstance(view, StripedStore) else view
         effects = Effects(store, policy.io_timeout)
         renewals = Effects(store, policy.io_timeout, effects.figures)
         sender = Sender(store, effects, policy.io_timeout)
-        return cls(view, store, policy, bury, effects, renewals, sender, Budget(policy.memory))
+        return cls(view, store, policy, bury, effects, renewals, sender, Budget(policy.memory), copies)
 
     @property
     def figures(self) -> Figures:

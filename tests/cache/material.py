@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import pytest
 
-from stripefs.cache import pace
+from stripefs.cache import filler, pace
 from stripefs.cache.cache import Cache
 from stripefs.cache.store import CachedStore
 from stripefs.settings import CacheSettings, StoreSettings
@@ -26,9 +26,9 @@ AGE = 1_700_000_000
 """When files of tests were changed, in seconds since 1970: what was changed just now is not cached."""
 
 
-def write(path: Path, size: int, seed: int = 0, *, changed: float = AGE) -> bytes:
-    """A file of so many bytes, replaced as users do it."""
-    data = content(size, seed)
+def write(path: Path, size: int, seed: int = 0, *, changed: float = AGE, times: int = 1) -> bytes:
+    """A file of so many bytes, so many times over, replaced as users do it."""
+    data = content(size, seed) * times
     fresh = path.with_name(".fresh")
     fresh.write_bytes(data)
     os.utime(fresh, (changed, changed))
@@ -88,6 +88,7 @@ def cached(
     """`settings` as of CacheSettings."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pace, "SLOWER", 0.0)  # these sources are in memory: no disk is as fast
+        patch.setattr(filler, "LONGEST_WAIT", float("inf"))  # nor is one too slow
         yield from _cached(source, folder, prefix, query, settings)
 
 

@@ -188,12 +188,12 @@ def test_a_disk_that_refuses_direct_access_late_does_so_too(
         assert not any(segment.direct for segment in one.store.cache.segments._open.values())
 
 
-def at_odd_places(read: Callable[[Segment, range, memoryview], None]) -> Callable[[Segment, range, memoryview], None]:
+def at_odd_places(read: Callable[..., None]) -> Callable[..., None]:
     """Reads into memory that O_DIRECT does not take, which is then copied to where it belongs."""
 
-    def reading(segment: Segment, blocks: range, into: memoryview) -> None:
+    def reading(segment: Segment, blocks: range, into: memoryview, skip: int = 0) -> None:
         odd = memoryview(bytearray(len(into) + 1))[1:]
-        read(segment, blocks, odd)
+        read(segment, blocks, odd, skip)
         into[:] = odd
 
     return reading

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.cache import opened
+from stripefs.cache import edges, opened
 from stripefs.cache.handle import CACHE, CachedHandle
 from stripefs.errors import ConfigError, StaleVersion
 from stripefs.store import local
@@ -100,6 +100,29 @@ def test_blocks_that_begin_off_the_grid_are_cut_at_it(source: Path, folder: Path
         assert [offset for offset, _, _ in found] == [0, 2500000, 3 * MIB, 4 * MIB, 5000000]
         assert [names[0] == CACHE for _, _, names in found] == [True, True, True, False, False]
         handle.close()
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_blocks_that_come_in_parts_are_kept_too(source: Path, folder: Path, order: int) -> None:
+    """No read crosses a block of the store, and some of ours lie in two or three of them."""
+    data = write(source / "a", 5 * MIB)
+    with cached(source, folder, "counting+throttled", "?rate=1GB/s&block-size=700000&hosts=2") as one:
+        for turn in range(2):
+            handle = one.store.open(b"/a")
+            for offset, length, _ in hosts(handle, 5 * MIB)[::order]:
+                assert bytes(handle.read(offset, length)) == data[offset : offset + length]
+            handle.close()
+            assert one.store.cache.filler.drain(60)
+            assert one.counts.bytes == len(data), turn
+        assert one.store.cache.edges._parts == {}
+
+
+def test_parts_of_blocks_that_nobody_completes_are_not_held_for_long(source: Path, folder: Path) -> None:
+    write(source / "a", 40 * MIB)
+    with cached(source, folder) as one:
+        for offset in range(0, 40 * MIB, MIB):
+            one.read(b"/a", offset + 5, 1000)
+        assert len(one.store.cache.edges._parts) == edges.MOST
 
 
 def test_another_version_finds_nothing_of_the_one_before(source: Path, folder: Path) -> None:

@@ -142,8 +142,8 @@ def test_limits_by_the_size_of_the_disk() -> None:
 
 
 def test_a_count_that_a_killed_process_left_too_high_is_put_right(folder: Path) -> None:
+    assert Room(Place(str(folder)), 100 * MIB).take(90 * MIB, A)  # and then it died
     room = Room(Place(str(folder)), 100 * MIB)
-    assert room.take(90 * MIB, A)  # and then it died
     assert room.take(90 * MIB, B)
     assert room.used() == 90 * MIB
 
@@ -152,6 +152,7 @@ def test_a_count_that_a_killed_process_left_too_high_is_put_right(folder: Path) 
 def test_a_damaged_count_is_counted_anew(folder: Path, damage: bytes) -> None:
     room = Room(Place(str(folder)), 100 * MIB)
     assert room.take(MIB, A)
+    room.wrote(MIB)
     (folder / "stripefs-1" / "usage").write_bytes(damage)
     assert room.take(MIB, A)
     assert room.used() == MIB
@@ -164,6 +165,15 @@ def test_what_was_not_written_is_given_back(folder: Path) -> None:
     assert room.used() == 0
     room.settle()
     assert Room(Place(str(folder)), 0).used() == 0
+
+
+def test_what_is_being_written_counts_when_all_is_counted_anew(folder: Path) -> None:
+    """The disk does not show it yet."""
+    room = Room(Place(str(folder)), 100 * MIB)
+    assert room.take(60 * MIB, A)
+    assert not room.take(60 * MIB, B)
+    room.give(60 * MIB)
+    assert room.take(60 * MIB, B)
 
 
 def test_room_is_leased_so_that_not_every_block_asks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ import pytest
 
 from stripefs import oslocks
 from stripefs.cache import version
-from stripefs.cache.segment import _LOCKS_AT
+from stripefs.cache.place import Place
+from stripefs.cache.segment import _LOCKS_AT, Segment
 from tests.cache.material import MIB, Cached, cached, write
 from tests.cache.reader_process import STORE
 from tests.waiting import PATIENCE, eventually
@@ -145,6 +146,69 @@ def test_a_holder_that_stands_still_is_not_waited_for_forever(
         os.close(descriptor)
         assert other.read(b"/a") == data
         handle.close()
+
+
+FORKING = """
+import os, signal, sys, time
+from stripefs.cache.place import Place
+from stripefs.cache.segment import Segment
+place = Place(sys.argv[1])
+segment = Segment(place.segment(bytes(16), 0), bytes(16), 0, 64 << 20, make=True)
+assert segment.lock(range(64), segment)
+mark = place.begin(bytes(16))
+if not os.fork():
+    segment.close()  # whatever a child does with what is its parent's
+    print(os.getpid(), flush=True)
+    time.sleep(1000)
+time.sleep(1000)
+"""
+
+
+def test_a_forked_child_keeps_no_lock_of_its_parent(folder: Path) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", FORKING, str(folder)], cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    child = int(parent.stdout.readline())
+    try:
+        place = Place(str(folder))
+        segment = Segment(place.segment(bytes(16), 0), bytes(16), 0, 64 * MIB)
+        with closing(segment):
+            assert not segment.lock(range(1), segment)
+            assert list(place.left_behind()) == []
+            parent.kill()
+            parent.wait()
+            assert segment.lock(range(64), segment)
+            assert list(place.left_behind()) == [bytes(16)]
+        os.kill(child, 0)
+    finally:
+        parent.kill()
+        parent.wait()
+        parent.stdout.close()
+        os.kill(child, signal.SIGKILL)
+
+
+def test_two_services_of_one_process_share_one_fetch(source: Path, folder: Path) -> None:
+    data = write(source / "a", 8 * MIB)
+    with cached(source, folder, "counting+delayed", "?delay=3s&on=read") as one:
+        handles = [one.store.open(b"/a") for _ in range(2)]
+        with ThreadPoolExecutor(2) as pool:
+            fetching = pool.submit(handles[0].read, 0, len(data))
+            eventually(lambda: is_fetched(one), "a lock on what is being fetched")
+            assert bytes(handles[1].read(0, len(data))) == bytes(fetching.result()) == data
+        for handle in handles:
+            handle.close()
+        assert one.counts.bytes == len(data)
+
+
+def test_a_second_try_of_one_reader_does_not_wait_for_the_first(source: Path, folder: Path) -> None:
+    """As when a host is slow, and another replica is asked."""
+    data = write(source / "a", 8 * MIB)
+    with cached(source, folder, "counting+delayed", "?delay=3s&on=read") as one:
+        handle = one.store.open(b"/a")
+        with ThreadPoolExecutor(2) as pool:
+            both = [pool.submit(handle.read, 0, len(data)) for _ in range(2)]
+            assert [bytes(each.result()) for each in both] == [data, data]
+        handle.close()
+        assert one.store.cache.figures["waits"] == 0
 
 
 def test_whoever_waited_finds_what_was_fetched(source: Path, folder: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,37 @@ from tests.store.material import content
 pytestmark = [pytest.mark.cluster, pytest.mark.mount, pytest.mark.root]
 
 MIB = 1 << 20
+
+
+@pytest.mark.parametrize("layout", ["concat", "striped", "plain"])
+def test_what_was_saved_is_loaded_without_a_datanode(
+    hdfs: HdfsInstance, place: Place, tmp_path: Path, layout: str
+) -> None:
+    """By this mount and by the next one, what was appended too."""
+    populate = HdfsPopulate(WebHdfs(hdfs.web), f"/saved-{layout}", block_size=MIB)
+    populate.mkdir(b"/")
+    source, data = f"{hdfs.url}/saved-{layout}", content(70 * MIB + 123)
+    options = ("--cache", tmp_path / "cache", "--cache-size", "64GiB", "--memory", "1GiB")
+    try:
+        first = place.mount(source, "--rw", "--layout", layout, "--cache-writes", *options)
+        with (first.path / "model").open("wb") as file:
+            for at in range(0, 40 * MIB, MIB):
+                file.write(data[at : at + MIB])
+            file.flush()
+            os.fsync(file.fileno())
+            file.write(data[40 * MIB : 50 * MIB])
+        with (first.path / "model").open("ab") as file:
+            file.write(data[50 * MIB :])
+        assert settled(first) == 0
+        first.umount()
+        second = place.mount(source, *options)
+        assert sha256(second.path / "model") == hashlib.sha256(data).hexdigest()
+        assert settled(second) == 0
+        hosts = {host["name"]: host["bytes"] for host in second.status()["reader"]["hosts"]}
+        assert set(hosts) == {"local cache"}
+        second.umount()
+    finally:
+        populate.delete(b"")
 
 
 def settled(live: Live) -> int:

@@ -6,7 +6,6 @@ Readers are processes that check every byte (`tests.soak`), so a read that hangs
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.cgroup import MemoryCgroup
 from tests.cluster.clock import Clock
 from tests.hdfs_instance import HdfsInstance
 from tests.soak.command import REPLACED, Live, Place, eventually
@@ -147,41 +147,8 @@ def test_five_random_kills(cluster: HdfsInstance, place: Place) -> None:
     assert summary["reads"] > 0
 
 
-class Cgroup:
-    """A memory cgroup of its own, version 1 or 2, with a limit in bytes; gone when closed."""
-
-    def __init__(self, name: str, limit: int) -> None:
-        one, two = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
-        self._first = (one / "memory.limit_in_bytes").exists()
-        if not self._first and "memory" not in (two / "cgroup.subtree_control").read_text().split():
-            (two / "cgroup.subtree_control").write_text("+memory")
-        self.folder = (one if self._first else two) / name
-        self.folder.mkdir()
-        self._write("memory.limit_in_bytes" if self._first else "memory.max", limit)
-
-    def _write(self, file: str, value: int) -> None:
-        (self.folder / file).write_text(str(value))
-
-    @property
-    def wrapper(self) -> list[str]:
-        """A command that runs the one behind it inside."""
-        return ["sh", "-c", f'echo $$ > {self.folder}/cgroup.procs && exec "$@"', "sh"]
-
-    def members(self) -> list[int]:
-        return [int(pid) for pid in (self.folder / "cgroup.procs").read_text().split()]
-
-    def killed(self) -> int:
-        """Processes that the kernel killed here for want of memory."""
-        text = (self.folder / ("memory.oom_control" if self._first else "memory.events")).read_text()
-        return next(int(line.split()[1]) for line in text.splitlines() if line.startswith("oom_kill "))
-
-    def close(self) -> None:
-        eventually(lambda: not self.members(), "the end of the processes in the cgroup")
-        self.folder.rmdir()
-
-
 def test_a_limit_of_budget_and_150_mib_holds_under_64_readers(cluster: HdfsInstance, place: Place) -> None:
-    cgroup = Cgroup(f"bootseer-test-{os.getpid()}", (128 + 150) * MIB)
+    cgroup = MemoryCgroup((128 + 150) * MIB)
     try:
         live = place.mount(f"{cluster.url}{CONTENTS.root}", "--memory", "128MiB", wrapper=cgroup.wrapper)
         assert {live.supervisor, live.worker()} <= set(cgroup.members())

@@ -6,6 +6,8 @@ import hashlib
 import mmap
 import os
 import shutil
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,9 +15,12 @@ from typing import Any
 
 import pytest
 
+from stripefs.cache.inventory import held
+from stripefs.cache.place import Place
 from stripefs.errors import ConfigError
-from stripefs.settings import CacheSettings
+from stripefs.settings import CacheSettings, WriteSettings
 from tests.cache.material import AGE, write
+from tests.cgroup import MemoryCgroup
 from tests.mount.mounted import MIB, REPLACED, Mounted, Mounts, drop_cache, sha256
 from tests.waiting import eventually
 
@@ -25,8 +30,12 @@ HOSTS = ("throttled+", "?rate=50MB/s&hosts=4&block-size=8MiB&placement=even")
 """Slower than any disk: else the cache is rightly left alone."""
 
 
-def caching(mounts: Mounts, folder: Path, *, memory: int = 128 * MIB, **settings: Any) -> Mounted:
-    prepared = mounts.prepare(mounts.url(*HOSTS), memory=memory)
+def caching(
+    mounts: Mounts, folder: Path, *, memory: int = 128 * MIB, write: WriteSettings | None = None, **settings: Any
+) -> Mounted:
+    """`settings` as of CacheSettings. With `write` the mount can be written to."""
+    prepared = mounts.prepare(mounts.url(*HOSTS), memory=memory, rw=write is not None)
+    prepared = prepared._replace(write=write or WriteSettings())
     cache = CacheSettings(directory=str(folder), **{"size": 1 << 40, **settings})
     return mounts.start(prepared._replace(cache=cache)).wait_ready()
 
@@ -85,6 +94,28 @@ def test_a_file_that_is_replaced_is_another_one(mounts: Mounts, folder: Path) ->
     eventually(lambda: sha256(mounted.path / "model") == sha256_of(data), "the new version")
 
 
+def test_four_readers_of_other_tensors_cause_one_fetch(mounts: Mounts, folder: Path) -> None:
+    """Each rank reads every fourth tensor, around the page cache, all at once; every byte is fetched once."""
+    data = write(mounts.source / "model", 160 * MIB, times=2)
+    mounted = caching(mounts, folder, memory=1024 * MIB)
+    tensors = [(at, 5 * MIB) for at in range(0, len(data), 5 * MIB)]
+
+    def rank(number: int) -> bool:
+        descriptor = os.open(mounted.path / "model", os.O_RDONLY | os.O_DIRECT)
+        try:
+            with mmap.mmap(-1, 5 * MIB) as buffer:
+                for begin, size in tensors[number::4]:
+                    assert os.preadv(descriptor, [buffer], begin) == size
+                    assert buffer[:] == data[begin : begin + size]
+        finally:
+            os.close(descriptor)
+        return True
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(rank, range(4)))
+    assert settled(mounted) <= 1.05 * len(data)
+
+
 def test_readers_that_go_around_the_page_cache_share_one_fetch(mounts: Mounts, folder: Path) -> None:
     """Each in another order, in less memory than the file has bytes."""
     data = write(mounts.source / "model", 160 * MIB)
@@ -105,6 +136,35 @@ def test_readers_that_go_around_the_page_cache_share_one_fetch(mounts: Mounts, f
     with ThreadPoolExecutor(4) as pool:
         assert all(pool.map(read, range(4)))
     assert settled(mounted) <= 1.05 * len(data) + counted(mounted, "unfilled_bytes")
+
+
+def test_memory_stays_within_a_limit_far_below_the_file(mounts: Mounts, folder: Path, tmp_path: Path) -> None:
+    """Filling the cache and reading from it. What it writes and reads stays in memory nowhere."""
+    data = write(mounts.source / "model", 100 * MIB + 4096, times=7)
+    limit = MemoryCgroup((64 + 256) * MIB)
+    try:
+        prepared = mounts.prepare(mounts.url(*HOSTS), memory=64 * MIB)
+        cache = CacheSettings(directory=str(folder), size=1 << 40)
+        mounted = mounts.start(prepared._replace(cache=cache), wrapper=limit.wrapper).wait_ready()
+        for _ in range(2):
+            drop_cache(mounted.path / "model")
+            assert sha256(mounted.path / "model") == sha256_of(data)
+            settled(mounted)
+        assert counted(mounted, "hit_bytes") > 500 * MIB
+        assert resident(folder) < 10 * MIB
+        assert limit.killed() == 0
+        mounted.stop()
+    finally:
+        mounts.close()
+        limit.close()
+
+
+def resident(folder: Path) -> int:
+    """Bytes of the segments in a cache folder that the page cache holds."""
+    segments = [path for path in folder.glob("stripefs-1/versions/*/*/*") if len(path.name) == 6]
+    assert segments
+    told = subprocess.run(["fincore", "-bn", "-o", "RES", *segments], check=True, capture_output=True, text=True)
+    return sum(map(int, told.stdout.split()))
 
 
 def test_two_mounts_share_a_folder(mounts: Mounts, folder: Path) -> None:
@@ -137,6 +197,30 @@ def test_a_folder_that_vanishes_while_it_is_read(mounts: Mounts, folder: Path) -
     finally:
         stop.set()
         remover.join()
+
+
+def test_what_was_saved_is_loaded_from_local_disk(mounts: Mounts, folder: Path) -> None:
+    """By this mount, and by the next one of this host; a writer that was killed has published nothing and keeps
+    nothing here."""
+    mounts.forgive("its writer was killed")
+    striped = WriteSettings(layout="striped", grace=0.0)
+    first = caching(mounts, folder, memory=1024 * MIB, write=striped, writes=True)
+    data = os.urandom(100 * MIB + 4567)
+    (first.path / "model").write_bytes(data)
+    assert (first.path / "model").read_bytes() == data
+    assert settled(first) == 0
+    killed = "import os, sys; file = open(sys.argv[1], 'wb'); file.write(bytes(20 << 20)); os.kill(os.getpid(), 9)"
+    subprocess.run([sys.executable, "-c", killed, str(first.path / "other")], check=False)
+    eventually(lambda: kept(folder) == {"model"}, "what was not published to go")
+    first.stop()
+    second = caching(mounts, folder)
+    assert sha256(second.path / "model") == sha256_of(data)
+    assert settled(second) == 0
+
+
+def kept(folder: Path) -> set[str]:
+    """Names of the versions of which something is kept."""
+    return {Path(version.name).name for version in held(Place(str(folder))) if version.numbers}
 
 
 def test_a_cache_on_the_mount_is_refused(mounts: Mounts, tmp_path: Path) -> None:

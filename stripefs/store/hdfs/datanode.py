@@ -15,7 +15,7 @@ import struct
 from collections.abc import Iterator, Mapping
 
 from stripefs.errors import Abandoned, HostFailed, StoreError
-from stripefs.store.allocator import uninitialised
+from stripefs.store.allocator import aligned
 from stripefs.store.base import Watch
 from stripefs.store.hdfs.probe import connect, reason
 from stripefs.store.hdfs.wire import remote_error
@@ -45,7 +45,7 @@ class Answer:
         self._sock: socket.socket | None = None
         self._begun = b""
 
-    def take(self, length: int, watch: Watch | None) -> bytearray:
+    def take(self, length: int, watch: Watch | None) -> memoryview:
         """The next `length` > 0 bytes, of those that are left.
 
         Raises HostFailed for everything that speaks against the host, Abandoned, and what the DataNode itself reports.
@@ -96,21 +96,18 @@ class Answer:
             raise HostFailed(f"DataNode {name} offered {offered} bytes where {self._length} were asked for", host=name)
         self._begun = body[: self._length]
 
-    def _receive(self, sock: socket.socket, length: int, watch: Watch | None) -> bytearray:
-        buffer = uninitialised(length)
+    def _receive(self, sock: socket.socket, length: int, watch: Watch | None) -> memoryview:
+        buffer = aligned(length)  # so that a cache on disk takes it as it is
         received = min(len(self._begun), length)
         buffer[:received] = self._begun[:received]
         self._begun = self._begun[received:]
-        with memoryview(buffer) as view:
-            while received < length:
-                count = sock.recv_into(view[received : received + _STEP], 0, socket.MSG_WAITALL)
-                if not count:
-                    raise HostFailed(
-                        f"DataNode {self._name} stopped after {received} of {length} bytes", host=self._name
-                    )
-                received += count
-                if watch is not None:
-                    watch.progress(received)
+        while received < length:
+            count = sock.recv_into(buffer[received : received + _STEP], 0, socket.MSG_WAITALL)
+            if not count:
+                raise HostFailed(f"DataNode {self._name} stopped after {received} of {length} bytes", host=self._name)
+            received += count
+            if watch is not None:
+                watch.progress(received)
         return buffer
 
 

@@ -94,7 +94,7 @@ class Streams:
         self._swept = threading.Condition(self._lock)
         self._closed = False
 
-    def read(self, key: Key, ask: Ask, offset: int, length: int, end: int, watch: Watch | None) -> bytearray:
+    def read(self, key: Key, ask: Ask, offset: int, length: int, end: int, watch: Watch | None) -> memoryview:
         """`length` > 0 bytes from `offset` of the file at the host that `key` stands for.
 
         end: up to where its reader will go on at this host, offset + length or less when that is not known. Raises what
@@ -191,7 +191,7 @@ class Streams:
         stream.taking = not stream.gone
         return stream.taking
 
-    def _take(self, stream: Stream, offset: int, length: int, watch: Watch | None) -> bytearray:
+    def _take(self, stream: Stream, offset: int, length: int, watch: Watch | None) -> memoryview:
         failure: StoreError | None = None
         done = False
         try:

@@ -25,13 +25,21 @@ from typing import TypeVar
 
 from stripefs.errors import ConfigError, NotADirectory, NotFound, StaleVersion, StoreError, StripefsError, Transient
 from stripefs.layout.hidden import POOL, is_hidden_path
-from stripefs.layout.striped import MAGIC, MANIFEST_MAX, Heading, Manifest, ManifestError, may_be_manifest
+from stripefs.layout.striped import (
+    MAGIC,
+    MANIFEST_MAX,
+    STRIPED_ID,
+    Heading,
+    Manifest,
+    ManifestError,
+    may_be_manifest,
+)
 from stripefs.store.base import Buffer, Handle, Identity, Status, Store, Watch
 from stripefs.store.url import parse_url
 from stripefs.store.wrappers.base import WrappedHandle, WrappedStore
 from stripefs.store.wrappers.striped_handle import PartFiles, StripedHandle
 from stripefs.store.wrappers.striped_listing import StripedListing
-from stripefs.store.wrappers.striped_seen import STRIPED_ID, Seen, SeenManifests, as_seen, candidate, seen_in, seen_of
+from stripefs.store.wrappers.striped_seen import Seen, SeenManifests, as_seen, candidate, seen_in, seen_of
 from stripefs.units import shown
 
 __all__ = ["StripedStore", "pool_of"]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import re
 import threading
 import time
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from stripefs.layout.striped import Heading, Manifest, ManifestError, may_be_manifest
+from stripefs.layout.striped import STRIPED_ID, Heading, Manifest, ManifestError, may_be_manifest
 from stripefs.store.base import Kind, Status
 
 __all__ = [
-    "STRIPED_ID",
     "Seen",
     "SeenManifests",
     "as_seen",
@@ -36,9 +34,6 @@ UNKNOWN = "?"
 
 _common = attrgetter("name", "atime_ns", "mode", "owner", "group", "replication", "links")
 """What a listing shows of a manifest as it is, and what makes no other version of it."""
-
-STRIPED_ID = re.compile(r":[0-9a-f]{16}\.[0-9]+\Z")
-"""What `as_seen` puts behind the id of a manifest."""
 
 
 @dataclass(frozen=True, slots=True)

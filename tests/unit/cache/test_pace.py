@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from stripefs.cache.pace import BYPASS, FORGETS, Busy, Pace
+from stripefs.cache.pace import BYPASS, FORGETS, LONG_BUSY, Busy, Pace
 
 MIB = 1 << 20
 
@@ -38,9 +38,10 @@ def test_little_says_nothing_and_old_is_forgotten() -> None:
     busy = Busy()
     busy.began(0.0)
     assert busy.rate is None
-    busy.ended(9.0, MIB)
-    assert busy.rate is None  # a disk that had to spin up
-    read(busy, 100 * MIB, 5 * FORGETS, start=9.0)
+    busy.ended(0.2, MIB)
+    assert busy.rate is None  # that was mostly seeking
+    read(busy, 1 * MIB, 3.0, start=9.0)
+    read(busy, 100 * MIB, 5 * FORGETS, start=19.0)
     assert busy.rate is not None
     assert busy.rate > 80 * MIB
 
@@ -64,6 +65,14 @@ def test_what_nobody_measured_in_this_process_is_remembered_with_the_file() -> N
     assert not pace.bypass(end)
     assert not pace.bypass(end, remembered=100 * MIB)
     assert pace.bypass(end, remembered=200 * MIB)
+
+
+def test_a_disk_that_hangs_is_slow_although_no_read_of_it_ends() -> None:
+    pace = Pace()
+    end = read(pace.store, 100 * MIB, 1.0)
+    pace.disk.began(end)
+    assert not pace.bypass(end + 0.5)
+    assert pace.bypass(end + LONG_BUSY)
 
 
 def test_a_disk_nearly_as_fast_spares_the_store() -> None:

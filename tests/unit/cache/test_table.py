@@ -5,7 +5,21 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stripefs.cache.table import DATA_AT, EMPTY, FILE_LENGTH, HEADER, SLOT, TABLE, check_value, described, header, here
+from stripefs.cache.table import (
+    DATA_AT,
+    EMPTY,
+    FILE_LENGTH,
+    HEADER,
+    OPEN_END,
+    SLOT,
+    TABLE,
+    check_value,
+    described,
+    digest,
+    header,
+    here,
+    moved,
+)
 
 KEY, OTHER = bytes(range(16)), bytes(range(1, 17))
 
@@ -40,6 +54,27 @@ def test_bytes_fit_in_their_own_place_alone(data: bytes, block: int, other: int)
     assert block == other or check_value(KEY, block, data) != check_value(KEY, other, data)
     flipped = bytes([data[0] ^ 1]) + data[1:]
     assert check_value(KEY, block, data) != check_value(KEY, block, flipped)
+
+
+@given(st.binary(max_size=64), st.integers(0, 64))
+def test_a_digest_is_of_the_bytes_however_they_are_cut(data: bytes, at: int) -> None:
+    assert digest(5, [data[:at], memoryview(data)[at:]]) == digest(5, [data])
+
+
+def test_a_table_becomes_that_of_another_version_without_a_look_at_the_bytes() -> None:
+    first = 3 * 64
+    slots = {first: b"one", first + 7: b"two", first + 60: b"three"}
+    table = bytearray(header(KEY, 3, OPEN_END).ljust(TABLE, b"\0"))
+    for block, data in slots.items():
+        at = HEADER + SLOT * (block - first)
+        table[at : at + SLOT] = check_value(KEY, block, data)
+    found = moved(bytes(table), KEY, OTHER, 3, 5 << 30, first + 60)
+    assert len(found) == TABLE
+    assert described(found) == (OTHER, 3, 5 << 30)
+    assert here(found[HEADER:]) == bytes(block in (first, first + 7) for block in range(first, first + 64))
+    assert found[HEADER : HEADER + SLOT] == check_value(OTHER, first, b"one")
+    assert found[HEADER + 7 * SLOT :][:SLOT] == check_value(OTHER, first + 7, b"two")
+    assert moved(b"", KEY, OTHER, 3, 5 << 30, OPEN_END) == header(OTHER, 3, 5 << 30).ljust(TABLE, b"\0")
 
 
 def test_empty_slots_are_absent_blocks() -> None:
