@@ -4,20 +4,29 @@
     stripefs://model.bin, with root="hdfs://namenode:8020/checkpoints"
 
 `storage_options` are those of `stripefs.open`: the options of the command, with underscores. Paths are taken letter by
-letter. In a transaction files are published together when it ends, each in one step of its own, or none of them.
+letter. In a transaction files are published together when it ends, each in one step of its own, or none of them. When
+an exception leaves the `with` block of a file, nothing of it is published, be it bytes, text or compressed.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import io
 from collections.abc import Callable
 from datetime import UTC, datetime
-from typing import Any, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from fsspec.compression import compr
+from fsspec.core import get_compression
 from fsspec.spec import AbstractFileSystem
 from fsspec.utils import stringify_path
 
 from stripefs.api import Entry, FileSystem, ReadFile, WriteFile
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
 
 __all__ = [
     "GcsFileSystem",
@@ -76,6 +85,21 @@ class StripefsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ha
         return f"{self.protocol}:{getattr(self, '_source', '')}"
 
     # -- files ---------------------------------------------------------------------------------------------------
+
+    def open(self, path: str, mode: str = "rb", **kwargs: Any) -> Any:
+        """As fsspec has it, with `compression`, and `encoding` and so on for text."""
+        if "r" in mode or ("b" in mode and kwargs.get("compression") is None):
+            return super().open(path, mode, **kwargs)
+        compression = get_compression(path, kwargs.pop("compression", None))
+        text = {name: kwargs.pop(name) for name in ("encoding", "errors", "newline") if name in kwargs}
+        file = super().open(path, mode.strip("bt") + "b", **kwargs)
+        try:
+            if compression is not None:
+                file = _Compressed(file, compr[compression](_Sink(file), mode=mode[0]))
+            return file if "b" in mode else _Text(file, **text)
+        except BaseException:
+            file.discard()
+            raise
 
     def _open(
         self,
@@ -291,6 +315,92 @@ class HttpsFileSystem(_ByUrl):
     """`stripefs+https://HOST/PATH`, to read files by name."""
 
     protocol = "stripefs+https"
+
+
+class _Sink(io.BufferedIOBase):
+    """What a compressor writes to, which it may close without closing the file."""
+
+    def __init__(self, file: WriteFile) -> None:
+        self._file = file
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._file.tell()
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        return self._file.write(data)
+
+
+class _Compressed(io.BufferedIOBase):
+    """A file that is written through a compressor, which has its last word before the file is published."""
+
+    def __init__(self, file: WriteFile, compressor: Any) -> None:
+        self._file = file
+        self._compressor = compressor
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: ReadableBuffer, /) -> int:
+        if self.closed:
+            raise ValueError("I/O operation on closed file")
+        self._compressor.write(data)
+        return memoryview(data).nbytes
+
+    def close(self) -> None:
+        if not self.closed:
+            try:
+                self._compressor.close()
+            except BaseException:
+                self.discard()
+                raise
+            super().close()
+            self._file.close()
+
+    def discard(self) -> None:
+        """Publish nothing."""
+        with contextlib.suppress(OSError):
+            self._compressor.close()
+        super().close()
+        self._file.discard()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _end(self, kind)
+
+    def __del__(self) -> None:
+        """Unlike Python's own this closes nothing: what was never closed is not published."""
+
+
+class _Text(io.TextIOWrapper):
+    """Text that is written to a file; Python's own would publish it whatever happens."""
+
+    def __init__(self, file: WriteFile | _Compressed, **how: str | None) -> None:
+        super().__init__(file, **how)  # type: ignore[arg-type]
+        self._file = file
+
+    def discard(self) -> None:
+        """Publish nothing."""
+        self._file.discard()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        _end(self, kind)
+
+    def __del__(self) -> None:
+        """Unlike Python's own this closes nothing: what was never closed is not published."""
+
+
+def _end(file: _Compressed | _Text, kind: type[BaseException] | None) -> None:
+    """The end of a `with` block, which an exception of this kind has left."""
+    if kind is None:
+        file.close()
+    else:
+        file.discard()
 
 
 def _info(path: str, entry: Entry) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from stripefs.layout.hidden import POOL
 from stripefs.session import WriteSession
 from stripefs.store.base import Attributes, Kind
 from stripefs.write.losses import Losses
-from stripefs.write.names import ensure_usable, split
+from stripefs.write.names import ensure_usable
 from stripefs.write.others import wait_for_writers
 from stripefs.write.refusals import Invalid
 
@@ -31,7 +31,7 @@ class Names:
 
     async def mkdir(self, path: bytes, mode: int) -> None:
         """Raises Exists, NotFound where the directory above is missing."""
-        ensure_usable(split(path)[1])
+        ensure_usable(path)
         await self._calls.change(f"make directory {path!r}", Exists, self.source.store.mkdir, path, mode)
 
     async def rmdir(self, path: bytes) -> None:
@@ -75,7 +75,7 @@ class Names:
         """Raises NotFound, Exists where something is in the way and not to be replaced; Busy where somebody, this
         process too, writes a file of either name, or below a directory."""
         source = self.source
-        ensure_usable(split(target)[1])
+        ensure_usable(target)
         if target.startswith(path + b"/"):
             raise Invalid(f"{path!r} cannot go below itself")
         status = await source.stat(path)

@@ -18,12 +18,13 @@ def join(folder: bytes, name: bytes) -> bytes:
     return (b"" if folder == b"/" else folder) + b"/" + name
 
 
-def ensure_usable(name: bytes) -> None:
-    """Raises NotPermitted, NameTooLong for what no file or directory of a user may be called."""
-    if is_hidden(name):
-        raise NotPermitted(f"{name!r}: names of that form are kept for stripefs itself")
-    if len(name) > NAME_MAX:
-        raise NameTooLong(f"{name[:20]!r}… is longer than {NAME_MAX} bytes")
+def ensure_usable(path: bytes) -> None:
+    """Raises NotPermitted, NameTooLong for a name, or a path, that no file or directory of a user may have."""
+    for name in path.split(b"/"):
+        if is_hidden(name):
+            raise NotPermitted(f"{name!r}: names of that form are kept for stripefs itself")
+        if len(name) > NAME_MAX:
+            raise NameTooLong(f"{name[:20]!r}… is longer than {NAME_MAX} bytes")
 
 
 class Names:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import gc
 import json
 import pickle
 from datetime import UTC, datetime
@@ -198,6 +200,52 @@ def test_an_exception_publishes_nothing(place: Path, fs: LocalFileSystem) -> Non
     with pytest.raises(KeyError):
         fail()
     assert names(place) == set()
+
+
+@pytest.mark.parametrize("mode", ["w", "wt", "wb"])
+@pytest.mark.parametrize("compression", [None, "gzip", "bz2", "xz", "zip", "infer"])
+def test_text_and_what_is_compressed_is_published_whole_or_not_at_all(
+    place: Path, fs: LocalFileSystem, mode: str, compression: str | None
+) -> None:
+    path = f"{place}/words.gz"
+    words: str | bytes = b"all of it\n" * 1000 if mode == "wb" else "all of it\n" * 1000
+    with fs.open(path, mode, compression=compression) as file:
+        file.write(words)
+    assert file.closed
+    stored = (place / "words.gz").read_bytes()
+    file = fs.open(path, mode, compression=compression)
+    with contextlib.suppress(RuntimeError), file:
+        file.write(words[:100])
+        raise RuntimeError
+    assert file.closed
+    assert (place / "words.gz").read_bytes() == stored
+    assert names(place) == {"words.gz"}
+    with fs.open(path, mode.replace("w", "r"), compression=compression) as file:
+        assert file.read() == words
+    file = fs.open(path, mode, compression=compression)
+    file.write(words[:100])
+    del file
+    gc.collect()
+    assert (place / "words.gz").read_bytes() == stored
+
+
+def test_text_that_cannot_be_encoded_replaces_nothing(place: Path, fs: LocalFileSystem) -> None:
+    (place / "words").write_text("good")
+    with pytest.raises(UnicodeEncodeError):
+        fs.write_text(f"{place}/words", "b\xf6se", encoding="ascii")
+    with pytest.raises(LookupError):
+        fs.open(f"{place}/words", "w", encoding="nonsense")
+    assert (place / "words").read_text() == "good"
+    assert names(place) == {"words"}
+
+
+def test_text_in_a_transaction(place: Path, fs: LocalFileSystem) -> None:
+    with fs.transaction:
+        with fs.open(f"{place}/words.gz", "w", compression="gzip") as file:
+            file.write("words")
+        assert not fs.exists(f"{place}/words.gz")
+    with fs.open(f"{place}/words.gz", "r", compression="gzip") as file:
+        assert file.read() == "words"
 
 
 def test_a_transaction_publishes_all_or_nothing(place: Path, url: str, fs: LocalFileSystem) -> None:

@@ -74,6 +74,9 @@ def test_paths_do_not_leave_the_source(place: Path, fs: stripefs.FileSystem) -> 
         (FileNotFoundError, lambda fs: fs.rmtree("no")),
         (PermissionError, lambda fs: fs.mkdir(".stripefs")),
         (PermissionError, lambda fs: fs.rename("file", ".file.stripefs-lock")),
+        (PermissionError, lambda fs: fs.rename("file", ".stripefs/file")),
+        (PermissionError, lambda fs: fs.mkdir(".stripefs/new", parents=True)),
+        (PermissionError, lambda fs: fs.write_bytes(".stripefs/0123456789abcdef/0", b"")),
     ],
 )
 def test_errors(place: Path, fs: stripefs.FileSystem, kind: type[OSError], call: Callable[..., object]) -> None:
