@@ -222,11 +222,18 @@ def test_text_and_what_is_compressed_is_published_whole_or_not_at_all(
     assert names(place) == {"words.gz"}
     with fs.open(path, mode.replace("w", "r"), compression=compression) as file:
         assert file.read() == words
-    file = fs.open(path, mode, compression=compression)
-    file.write(words[:100])
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_text_that_is_dropped_is_not_published(
+    place: Path, fs: LocalFileSystem, compression: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = fs.open(f"{place}/words", "w", compression=compression)
+    file.write("half of")
     del file
     gc.collect()
-    assert (place / "words.gz").read_bytes() == stored
+    assert "never closed" in caplog.text
+    assert not (place / "words").exists()
 
 
 def test_text_that_cannot_be_encoded_replaces_nothing(place: Path, fs: LocalFileSystem) -> None:
