@@ -116,7 +116,11 @@ def _dcp_load(place: Place, state: State) -> Tensors:
 
 
 def _dcp_save(tensors: Tensors, place: Place, _: State) -> None:
-    writer = FsspecWriter(place.url, **place.storage_options) if place.root else FileSystemWriter(place.path)
+    writer = (
+        FsspecWriter(place.url, sync_files=False, **place.storage_options)  # closing makes them durable
+        if place.root
+        else FileSystemWriter(place.path)
+    )
     dcp.save(tensors, storage_writer=writer, no_dist=True)
 
 

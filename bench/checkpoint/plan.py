@@ -87,12 +87,13 @@ def _saves() -> list[Run]:
 
 def _first() -> list[Run]:
     direct = ("safetensors:api", "safetensors:fsspec", "torch:api", "torch:fsspec", "dcp:fsspec")
-    systems = [f"{name}:mount" for name in _LIBRARIES] + [f"{name}:rclone" for name in ("safetensors", "torch", "dcp")]
+    systems = [f"{name}:mount" for name in _LIBRARIES]
     return [
         Run("first", "sequential:mount", "sequential"),
         Run("first", "sequential:api", "sequential", way="api"),
-        # As steady as its cap, and a minute long.
+        # Both are one stream: as steady as its cap, and a minute long.
         Run("first", "sequential:stream", "stream", way="stream", rounds=1),
+        Run("first", "safetensors:rclone", "load", "safetensors", "rclone", "empty", rounds=1),
         Run("first", "safetensors:mount:no_cache", "load", "safetensors"),
         *(_run("first", "load", system, "empty") for system in (*systems, *direct)),
     ]

@@ -25,7 +25,7 @@ TORCH = Path(sys.prefix, "torch")
 """Where `need_torch` of scripts/lib/setup.sh puts torch and the loaders."""
 
 _STARTS_WITHIN = 120.0
-_LIMIT = 1200.0  # seconds for one step of a job
+_LIMIT = 600.0  # seconds for one step of a job
 
 _ENVIRONMENT = {
     "PYTHONPATH": str(TORCH),
