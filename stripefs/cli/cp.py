@@ -58,7 +58,7 @@ def command(
 
     SOURCE and DESTINATION are paths inside stripefs mounts, URLs or local paths. As with cp, a directory takes copies
     under their own names, and so does a DESTINATION that ends with a slash, which is made. A file appears as a whole,
-    after what is stored was compared with what was read. The same command goes on where it was broken off.
+    and what is stored is compared with what was read. The same command goes on where it was broken off.
     """
     if len(paths) < 2:
         raise ConfigError("cp takes what is to be copied, and where to", hint="see stripefs cp --help")
@@ -68,8 +68,7 @@ def command(
     from stripefs.copy.copier import Copier, Wishes
     from stripefs.copy.order import Order, carry_out
 
-    with plainly(target):
-        there = _named(ctx, target, config, root)
+    there = _named(ctx, target, config, root)
     order = Order([_named(ctx, source, config) for source in sources], there, recursive, exact)
     if there.place.local and (ours := {"layout", "layout-for", "unit"} & given(ctx).keys()):
         raise ConfigError(
@@ -91,7 +90,8 @@ def command(
 def _named(ctx: click.Context, text: str, config: str, root: str = "") -> Named:
     from stripefs.copy.order import Named
 
-    return Named(named(ctx, text, config, root=root), written_name(text), ends_with_slash(text))
+    with plainly(text):
+        return Named(named(ctx, text, config, root=root), written_name(text), ends_with_slash(text))
 
 
 def _progress(found: Copied, seconds: float) -> str:
