@@ -17,9 +17,10 @@ from stripefs.settings import CacheSettings
 
 __all__ = ["Cache", "queue_for"]
 
-LEAST_QUEUE, QUEUE = 32 << 20, 128 << 20
-"""Bytes that may wait for the disk. Of 1 GiB that came at 310 MB/s on two cores (two loads each) 104 and 120 MiB found
-no room in 64 MiB, 48 and 16 MiB in 128. A disk that takes 0.9 GB/s alone took some 270 MB/s then."""
+LEAST_QUEUE, QUEUE = 32 << 20, 256 << 20
+"""Bytes that may wait for the disk, which takes 1 GB/s and more but falters for most of a second now and then, first of
+all when it begins. Of 1 GiB that came at some 200 to 280 MB/s on two busy cores, 32 to 80 MiB found no room in 128 MiB
+(three of four loads), and nothing did not in 256 (eight loads). More threads changed nothing."""
 
 DRAIN = 2.0
 """Seconds at the end for what waits to be written."""
@@ -27,7 +28,7 @@ DRAIN = 2.0
 
 def queue_for(memory: int) -> int:
     """Bytes that may wait for the disk beside `memory` bytes of what was read."""
-    return max(LEAST_QUEUE, min(QUEUE, memory // 8))
+    return max(LEAST_QUEUE, min(QUEUE, memory // 4))
 
 
 class Cache:

@@ -112,7 +112,7 @@ class Filler:
 
     def _bound(self) -> int:
         """Bytes that may wait now."""
-        rate = self._pace.rate
+        rate = self._pace.rate if self._pace.seconds >= LONGEST_WAIT else None  # a disk may falter for a moment
         return self._limit if rate is None else int(min(self._limit, rate * LONGEST_WAIT))
 
     def _stir(self) -> None:

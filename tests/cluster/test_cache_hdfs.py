@@ -19,6 +19,28 @@ pytestmark = [pytest.mark.cluster, pytest.mark.mount, pytest.mark.root]
 MIB = 1 << 20
 
 
+def test_a_file_that_is_replaced_by_one_of_the_same_length_and_time(
+    hdfs: HdfsInstance, place: Place, tmp_path: Path
+) -> None:
+    place.forgive("reads slower than the store")
+    populate = HdfsPopulate(WebHdfs(hdfs.web), "/cache-replaced", block_size=MIB)
+    populate.mkdir(b"/")
+    when = 1_700_000_000_000_000_000
+    try:
+        for seed in range(3):
+            data = content(10 * MIB, seed)
+            populate.write(b"/model", data)
+            populate.set_times(b"/model", when // 1_000_000)
+            mounted = place.mount(f"{hdfs.url}/cache-replaced", "--cache", tmp_path / "cache", "--cache-size", "64GiB")
+            for _ in range(2):
+                assert sha256(mounted.path / "model") == hashlib.sha256(data).hexdigest()
+            assert (mounted.path / "model").stat().st_mtime_ns == when
+            settled(mounted)
+            mounted.umount()
+    finally:
+        populate.delete(b"")
+
+
 @pytest.mark.parametrize("layout", ["concat", "striped", "plain"])
 def test_what_was_saved_is_loaded_without_a_datanode(
     hdfs: HdfsInstance, place: Place, tmp_path: Path, layout: str
