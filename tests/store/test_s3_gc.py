@@ -60,7 +60,7 @@ def test_rubbish_goes_from_a_bucket(server: Server, store: Store, monkeypatch: p
     assert Collection(store, view, force=True).run().removed == 0
     assert keys(server) == before
     for module in ("survey", "collect"):
-        monkeypatch.setattr(f"stripefs.write.{module}.FORCED_AGE", 0.0)
+        monkeypatch.setattr(f"stripefs.upkeep.{module}.FORCED_AGE", 0.0)
     found = Collection(store, view, force=True).run()
     assert found.trouble == []
     assert {item.path.decode() for item in found.items} == {hidden, f"/.stripefs/{LOST}"}
