@@ -15,8 +15,8 @@ for a moment."""
 LEAST_BYTES = 8 << 20
 """And bytes: a few small reads say how long a seek takes, not how fast the disk is."""
 
-LONG_BUSY = 1.0
-"""Seconds after which it means something however few bytes came: as long as a data host may be silent."""
+LONG_BUSY = 2.0
+"""Seconds after which it means something however few bytes came: longer than good disks falter."""
 
 FORGETS = 4.0
 """Seconds of being busy after which what was before counts half."""

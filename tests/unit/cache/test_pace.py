@@ -71,7 +71,7 @@ def test_a_disk_that_hangs_is_slow_although_no_read_of_it_ends() -> None:
     pace = Pace()
     end = read(pace.store, 100 * MIB, 1.0)
     pace.disk.began(end)
-    assert not pace.bypass(end + 0.5)
+    assert not pace.bypass(end + LONG_BUSY / 2)
     assert pace.bypass(end + LONG_BUSY)
 
 
