@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +23,11 @@ from bench.checkpoint.plan import RANKS, Run, copies, name_of
 from bench.checkpoint.runner import Runner
 from bench.cluster import BenchError, Cluster, drop_caches
 from bench.data import CHUNK, DataFile
-from bench.lab import Lab, rates, run_module
+from bench.lab import Lab, rates
 from bench.mounts import Mount
 from bench.processes import cpu_seconds
 from bench.programs import output
+from bench.programs import run as run_program
 from bench.write.lab import WriteLab
 from stripefs.mount.control import query
 from stripefs.settings import default_budget
@@ -49,7 +50,6 @@ class CheckpointLab:
     scratch: Path
     runner: Runner
     rclone: Path | None = None
-    _ready: set[str] = field(default_factory=set)
 
     @property
     def file(self) -> DataFile:
@@ -171,7 +171,7 @@ class CheckpointLab:
         if run.cache == "filled":
             folder = self.scratch / ("rclone" if run.way == "rclone" else "filled")
             if run.way == "rclone":
-                self._fill_rclone(folder)
+                self._fill_rclone(folder, name_of(run))
             yield folder
             return
         folder = Path(tempfile.mkdtemp(prefix="cache-", dir=self.scratch))
@@ -180,14 +180,11 @@ class CheckpointLab:
         finally:
             shutil.rmtree(folder)
 
-    def _fill_rclone(self, folder: Path) -> None:
+    def _fill_rclone(self, folder: Path, name: str) -> None:
         """Read the file once through a mount of its own."""
-        if "rclone" in self._ready:
-            return
         assert self.rclone is not None
         with mounts.rclone(self.cluster, self.rclone, _STREAMS, cache=folder) as mount:
-            run_module("bench.patterns", ["sequential", str(mount.folder / self.file.name)], "", 600.0, {}, mount.pid)
-        self._ready.add("rclone")
+            run_program("cp", mount.folder / _FOLDER / name, "/dev/null")
 
     def _source(self, run: Run, cache: Path | None = None) -> dict[str, Any]:
         """How a program without a mount reaches the checkpoints; {} where it is given a path."""

@@ -20,9 +20,9 @@ RANKS = 4
 
 SYSTEMS = {
     ("first", "sequential:stream"): "one hdfs-native stream",
-    ("first", "safetensors:rclone"): "rclone with its cache, first load",
+    ("first", "torch:rclone"): "rclone with its cache, first torch.load",
     ("first", "safetensors:mount"): "stripefs, first load",
-    ("cached", "safetensors:rclone"): "rclone, from its cache",
+    ("cached", "torch:rclone"): "rclone, torch.load from its cache",
     ("cached", "safetensors:mount"): "stripefs, from its cache after a restart",
     ("warmed", "safetensors:mount"): "stripefs, after `stripefs warm`",
     ("cached", "safetensors:local"): "a local file",
@@ -93,7 +93,7 @@ def _first() -> list[Run]:
         Run("first", "sequential:api", "sequential", way="api"),
         # Both are one stream: as steady as its cap, and a minute long.
         Run("first", "sequential:stream", "stream", way="stream", rounds=1),
-        Run("first", "safetensors:rclone", "load", "safetensors", "rclone", "empty", rounds=1),
+        Run("first", "torch:rclone", "load", "torch", "rclone", "empty", rounds=1),
         Run("first", "safetensors:mount:no_cache", "load", "safetensors"),
         *(_run("first", "load", system, "empty") for system in (*systems, *direct)),
     ]
@@ -101,8 +101,9 @@ def _first() -> list[Run]:
 
 def _cached() -> list[Run]:
     direct = ("safetensors:api", "torch:fsspec", "dcp:fsspec")
-    systems = [f"{name}:mount" for name in _LIBRARIES] + ["safetensors:rclone", *direct]
+    systems = [f"{name}:mount" for name in _LIBRARIES] + [*direct]
     return [
+        Run("cached", "torch:rclone", "load", "torch", "rclone", "filled", rounds=1),
         *(_run("cached", "load", system, "filled") for system in systems),
         *(_run("cached", "load", f"{name}:local") for name in _LIBRARIES),
     ]
@@ -182,8 +183,8 @@ def ratios() -> list[RatioPlan]:
         RatioPlan("restart_same_node_vs_today", cached, _time("first", "sequential:stream"), 0.15),
         RatioPlan("first_load_vs_bench_read_seq_no_cache", Key("first", "safetensors:mount:no_cache"), seq),
         RatioPlan("first_load_vs_today", _time("first", "safetensors:mount"), _time("first", "sequential:stream")),
-        RatioPlan("first_load_vs_rclone", _time("first", "safetensors:mount"), _time("first", "safetensors:rclone")),
-        RatioPlan("cached_load_vs_rclone", cached, _time("cached", "safetensors:rclone")),
+        RatioPlan("first_load_vs_rclone_torch", _time("first", "torch:mount"), _time("first", "torch:rclone")),
+        RatioPlan("cached_load_vs_rclone_torch", _time("cached", "torch:mount"), _time("cached", "torch:rclone")),
     ]
     made += [
         RatioPlan(f"{fetched}_{name}", Key("four", f"{name}:mount", "fetched_share"), None)
