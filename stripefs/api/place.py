@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from stripefs.api.filesystem import Entry, FileSystem
 from stripefs.api.urls import in_service
 from stripefs.settings import redact
+from stripefs.units import shown
 from stripefs.write.names import join
 
 __all__ = ["Place"]
@@ -24,7 +25,7 @@ class Place:
     def __str__(self) -> str:
         """For messages: a path, or a URL without parameters and secrets."""
         url = self.files.url_of(self.path)
-        return os.fsencode(url).decode("utf-8", "backslashreplace") if self.local else redact(url).partition("?")[0]
+        return shown(os.fsencode(url)) if url.startswith("/") else redact(url).partition("?")[0]
 
     @property
     def key(self) -> tuple[str, bytes]:

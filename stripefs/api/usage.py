@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import trio
@@ -41,7 +41,6 @@ async def usage(
     could not be looked at. `name` makes a URL of a path. Raises StoreError where it is `path` itself."""
     view = await sources.view(where)
     limiter = trio.CapacityLimiter(_AT_ONCE)
-    found: list[Usage] = []
     trouble: list[OSError] = []
 
     async def of_file(file: bytes, status: Status) -> Usage:
@@ -51,41 +50,49 @@ async def usage(
                 stored = await _stored(sources, where, file) or stored
         return Usage(os.fsdecode(file), 1, status.length, stored * max(1, status.replication))
 
-    async def of_folder(folder: bytes) -> Usage:
-        inside: list[Usage] = []
+    async def of_folder(folder: bytes, above: list[int]) -> None:
+        """Those below are ahead, and add to it when they are done."""
+        entries = await view.listing(folder)
+        sums = [0, 0, 0]
+        seen.append((folder, sums, above))
 
         async def add(file: bytes, status: Status) -> None:
             try:
-                inside.append(await of_file(file, status))
+                _add(sums, (await of_file(file, status))[1:])
             except NotFound:
                 pass  # it went since it was listed
             except StripefsError as error:
                 trouble.append(as_os_error(error, name(file)))
 
-        entries = await view.listing(folder)
         async with trio.open_nursery() as nursery:
             for status in entries:
                 if status.kind is Kind.FILE:
                     nursery.start_soon(add, join(folder, status.name), status)
-        for status in entries:
-            if status.kind is Kind.DIRECTORY:
-                below = join(folder, status.name)
-                try:
-                    inside.append(await of_folder(below))
-                except NotFound:
-                    pass
-                except StripefsError as error:
-                    trouble.append(as_os_error(error, name(below)))
-        sums = [sum(column) for column in zip(*(each[1:] for each in inside), strict=True)] or [0, 0, 0]
-        found.append(Usage(os.fsdecode(folder), *sums))
-        return found[-1]
+        ahead.extend((join(folder, status.name), sums) for status in entries if status.kind is Kind.DIRECTORY)
 
     status = await view.stat(path)
-    if status.kind is Kind.DIRECTORY:
-        await of_folder(path)
-    else:
-        found.append(await of_file(path, status))
+    if status.kind is not Kind.DIRECTORY:
+        return [await of_file(path, status)], trouble
+    seen: list[tuple[bytes, list[int], list[int]]] = []  # each before what is in it, the last of a directory first
+    ahead: list[tuple[bytes, list[int]]] = []
+    await of_folder(path, [0, 0, 0])
+    while ahead:
+        folder, above = ahead.pop()
+        try:
+            await of_folder(folder, above)
+        except NotFound:
+            pass
+        except StripefsError as error:
+            trouble.append(as_os_error(error, name(folder)))
+    found = []
+    for folder, sums, above in reversed(seen):
+        _add(above, sums)
+        found.append(Usage(os.fsdecode(folder), *sums))
     return found, trouble
+
+
+def _add(sums: list[int], more: Sequence[int]) -> None:
+    sums[:] = [one + other for one, other in zip(sums, more, strict=True)]
 
 
 async def _stored(sources: Sources, where: Where, path: bytes) -> int:

@@ -15,7 +15,7 @@ from stripefs.cli.flags import given
 from stripefs.cli.mounting import absolute
 from stripefs.cli.places import place, unfollowed
 from stripefs.errors import ConfigError, StoreError, StripefsError
-from stripefs.settings import CacheSettings
+from stripefs.settings import CacheSettings, redact
 
 if TYPE_CHECKING:
     from stripefs.api import FileSystem
@@ -103,7 +103,7 @@ def plainly(name: object) -> Iterator[None]:
     except OSError as error:
         if isinstance(error.__cause__, StripefsError):
             raise error.__cause__ from None
-        raise StoreError(f"{name}: {reason(error, str(name))[0]}") from error
+        raise StoreError(f"{redact(str(name))}: {reason(error, str(name))[0]}") from error
 
 
 class Troubles:
@@ -124,7 +124,7 @@ class Troubles:
 
     def add(self, name: str, error: Exception) -> None:
         what, hint = reason(error, name)
-        tell(f"{name}: {what}", hint)
+        tell(f"{redact(name)}: {what}", hint)
         self.code = StoreError.exit_code
 
 

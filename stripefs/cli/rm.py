@@ -10,6 +10,7 @@ import click
 from stripefs.cli.flags import SettingsCommand, settings_flags
 from stripefs.cli.named import Troubles, begin, ensure_writable, named, written_name
 from stripefs.errors import ConfigError
+from stripefs.settings import redact
 
 __all__ = ["command"]
 
@@ -34,7 +35,7 @@ def command(ctx: click.Context, paths: tuple[str, ...], recursive: bool, force: 
         with troubles.noted(path):
             place = named(ctx, path, config, follow=False)
             if not written_name(path) or place.path == b"/":
-                raise ConfigError(f"{path} is no name that could be removed", hint="name what is below it")
+                raise ConfigError(f"{redact(path)} is no name that could be removed", hint="name what is below it")
             entry = place.stat()
             if entry is None:
                 if not force:

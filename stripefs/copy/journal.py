@@ -82,7 +82,8 @@ class Journal:
             os.close(self._file)
             self._file = -1
             if all_done:
-                os.unlink(self.path)
+                with contextlib.suppress(FileNotFoundError):  # the same command, begun twice, was done first elsewhere
+                    os.unlink(self.path)
 
     def _append(self, document: Mapping[str, object]) -> None:
         with self._lock:

@@ -40,35 +40,46 @@ def expand(source: Place, entry: Entry, target: Place, trouble: Trouble) -> Iter
 
     `trouble` is told what cannot be listed, or is nothing to copy.
     """
-    yield from _expand(source, entry, target, trouble, (os.fsencode(source.files.url_of(source.path)),))
+    ahead: list[tuple[File, tuple[bytes, ...]]] = [(File(source, entry, target), (_path(source),))]
+    while ahead:
+        (source, entry, target), above = ahead.pop()
+        if entry.type == "file":
+            yield File(source, entry, target)
+            continue
+        if entry.type != "directory":
+            trouble(source, OSError(errno.EINVAL, "it is no regular file"))
+            continue
+        try:
+            entries = source.files.scandir(source.path)
+        except OSError as error:
+            trouble(source, error)
+            continue
+        yield Folder(source, entry, target)
+        inside = [_inside(source, each, target, trouble, above) for each in entries]
+        ahead += [each for each in reversed(inside) if each is not None]
 
 
-def _expand(
-    source: Place, entry: Entry, target: Place, trouble: Trouble, above: tuple[bytes, ...]
-) -> Iterator[Folder | File]:
-    if entry.type == "file":
-        yield File(source, entry, target)
-        return
-    if entry.type != "directory":
-        trouble(source, OSError(errno.EINVAL, "it is no regular file"))
-        return
-    try:
-        entries = source.files.scandir(source.path)
-    except OSError as error:
-        trouble(source, error)
-        return
-    yield Folder(source, entry, target)
-    for each in entries:
-        name = os.fsencode(each.name)
-        below, found = source.below(name), each
-        if each.type == "symlink":
-            try:
-                below, found = _followed(below, above)
-            except OSError as error:
-                trouble(below, error)
-                continue
-        path = os.fsencode(below.files.url_of(below.path)) if found.type == "directory" else b""
-        yield from _expand(below, found, target.below(name), trouble, (*above, path))
+def _inside(
+    folder: Place, entry: Entry, target: Place, trouble: Trouble, above: tuple[bytes, ...]
+) -> tuple[File, tuple[bytes, ...]] | None:
+    """What a directory has under a name, links followed, and the directories on the way there; None for trouble."""
+    name = os.fsencode(entry.name)
+    if name in (b"", b".", b"..") or b"/" in name:  # which a store may say, and which would lead out of the target
+        trouble(folder, OSError(errno.EINVAL, f"it lists {entry.name!r}, which is no name"))
+        return None
+    place, found = folder.below(name), entry
+    if entry.type == "symlink":
+        try:
+            place, found = _followed(place, above)
+        except OSError as error:
+            trouble(place, error)
+            return None
+    path = _path(place) if found.type == "directory" else b""
+    return File(place, found, target.below(name)), (*above, path)
+
+
+def _path(place: Place) -> bytes:
+    return os.fsencode(place.files.url_of(place.path))
 
 
 def _followed(link: Place, above: tuple[bytes, ...]) -> tuple[Place, Entry]:

@@ -50,6 +50,25 @@ def source(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "hdfs://me:pa55word@127.0.0.1:1/file",
+        "hdfs://me:pa55word@no name/file",
+        "throttled+file:///none/file?password=pa55word",
+        "s3://bucket/file?secret-key=pa55word",
+    ],
+)
+@pytest.mark.parametrize("words", [["ls"], ["cat"], ["rm"], ["du"], ["cp", "-r", "URL", "/none/copy"]])
+def test_passwords_are_not_told(run: Run, words: list[str], url: str) -> None:
+    given = [url if word == "URL" else word for word in words]
+    code, out, err = run(*(given if url in given else [*given, url]))
+    assert code in (2, 3)
+    assert "***" in err or "parameter" in err
+    assert "pa55word" not in out + err
+    assert err.count("\n") == 1
+
+
 # -- ls
 
 
@@ -90,6 +109,13 @@ def test_ls_goes_on(run: Run, source: Path) -> None:
     ]
     (source / "link").symlink_to("step-1")
     assert run("ls", source / "link")[1] == "deep\nmodel\n"
+
+
+def test_names_are_taken_letter_by_letter(run: Run, tmp_path: Path) -> None:
+    for name in ("a?b", "c%41"):
+        (tmp_path / "odd?" / name).mkdir(parents=True)
+    found = json.loads(run("du", "--json", f"file://{tmp_path}/odd%3F")[1])["paths"]
+    assert [each["path"] for each in found] == [f"{tmp_path}/odd?/a?b", f"{tmp_path}/odd?/c%41", f"{tmp_path}/odd?"]
 
 
 def test_odd_names_are_shown(run: Run, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from urllib.parse import SplitResult, unquote_to_bytes, urlsplit
 from xml.etree import ElementTree
 
 from stripefs.errors import ConfigError
-from stripefs.settings import StoreSettings
+from stripefs.settings import StoreSettings, redact
 
 __all__ = ["RPC_PORT", "WEB_PORT", "NameNode", "Target", "read_properties", "resolve"]
 
@@ -179,11 +179,16 @@ def _host_port(text: str, default: int) -> tuple[str, int]:
     try:
         host, port = parts.hostname, parts.port
     except ValueError as error:
-        raise ConfigError(f"{text!r} is not HOST[:PORT]") from error
+        raise ConfigError(f"{_shown(text)!r} is not HOST[:PORT]") from error
     if not host or parts.username is not None:
         hint = "--hdfs-user NAME says who reads" if parts.username else ""
-        raise ConfigError(f"{text!r} is not HOST[:PORT]", hint=hint)
+        raise ConfigError(f"{_shown(text)!r} is not HOST[:PORT]", hint=hint)
     return host, port or default
+
+
+def _shown(authority: str) -> str:
+    """For messages: without a password."""
+    return redact(f"hdfs://{authority}").removeprefix("hdfs://")
 
 
 def _join(host: str, port: int) -> str:

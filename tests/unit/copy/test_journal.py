@@ -55,7 +55,10 @@ def test_it_is_found_by_the_same_command(
     last = Journal(sources, place(target), environ, exact=False)
     assert last.before.keys() == {"/t/b\udcff", "/t/c"}
     last.begin()
+    beside = Journal(sources, place(target), environ, exact=False)
+    beside.begin()
     last.end(all_done=True)
+    beside.end(all_done=True)
     assert not Journal(sources, place(target), environ, exact=False).begun
     assert os.listdir(target) == []
 
