@@ -58,8 +58,8 @@ class Filler:
 
     @property
     def waiting(self) -> int:
-        """Bytes that wait to be written, or are being."""
-        return self._waiting
+        """Bytes that wait to be written, or are being; not 0 either while what was written gets its name."""
+        return self._waiting or int(bool(self._queue or self._under_way))
 
     def offer(self, work: Work) -> bool:
         """Take this over, or answer False when too much waits."""

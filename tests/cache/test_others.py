@@ -114,6 +114,7 @@ async def main():
             draft = await drafts.begin(b"/model-%s-%d" % (sys.argv[3].encode(), number), replacing=None)
             await put(draft, content(18 * MIB + number, seed=number))
             await draft.publish(final=True)
+            print("published", flush=True)
 
 trio.run(main)
 """
@@ -139,6 +140,8 @@ async def test_writers_that_are_killed_at_any_moment(
         for writer in writers:
             assert writer.stdout is not None
             assert writer.stdout.readline() == "ready\n"
+            if not turn:  # however slow this machine is
+                assert writer.stdout.readline() == "published\n"
         for writer in writers:
             time.sleep(draw.uniform(0.1, 1.0))
             writer.send_signal(signal.SIGKILL)

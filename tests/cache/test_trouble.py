@@ -99,9 +99,7 @@ def test_a_disk_that_failed_is_left_alone_for_a_while(
         handle.close()
 
 
-def test_a_disk_slower_than_the_store_is_left_alone(
-    source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_disk_slower_than_the_store_is_left_alone(source: Path, folder: Path) -> None:
     data = write(source / "a", 40 * MIB)
     whole = Segment.read
 
@@ -109,11 +107,11 @@ def test_a_disk_slower_than_the_store_is_left_alone(
         time.sleep(0.1)
         whole(segment, blocks, into, skip)
 
-    with cached(source, folder) as one:
+    with cached(source, folder) as one, pytest.MonkeyPatch.context() as patch:  # undone before what `cached` does is
         one.read(b"/a")
-        monkeypatch.setattr(pace, "SLOWER", 0.9)
-        monkeypatch.setattr(pace, "LEAST_BUSY", 0.01)
-        monkeypatch.setattr(Segment, "read", slowly)
+        patch.setattr(pace, "SLOWER", 0.9)
+        patch.setattr(pace, "LEAST_BUSY", 0.01)
+        patch.setattr(Segment, "read", slowly)
         measured = one.store.cache.disk._pace.store
         measured.bytes, measured.seconds = 1 << 30, 1.0  # however slow this machine is
         before = one.store.cache.figures["hit_bytes"]

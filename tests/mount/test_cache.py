@@ -208,6 +208,7 @@ def test_what_was_saved_is_loaded_from_local_disk(mounts: Mounts, folder: Path) 
     first = caching(mounts, folder, memory=1024 * MIB, write=striped, writes=True)
     data = os.urandom(100 * MIB + 4567)
     (first.path / "model").write_bytes(data)
+    settled(first)
     assert (first.path / "model").read_bytes() == data
     assert settled(first) == 0
     killed = "import os, sys; file = open(sys.argv[1], 'wb'); file.write(bytes(20 << 20)); os.kill(os.getpid(), 9)"

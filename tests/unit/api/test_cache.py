@@ -45,6 +45,7 @@ def test_what_was_saved_is_loaded_from_local_disk(place: Path, tmp_path: Path) -
     source = stripefs.connect(str(place), layout="striped", cache_writes=True, **options)
     with source.open("model", "wb") as file:
         file.write(data)
+    eventually(lambda: not source.status()["cache"]["waiting_bytes"], "all of it on disk")
     assert source.read_bytes("model") == data
     assert source.status()["cache"]["missed_bytes"] == 0
     engine.stop()
