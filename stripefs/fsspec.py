@@ -225,7 +225,8 @@ class StripefsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ha
     def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **kwargs: Any) -> None:
         """Move a file or directory in one step, in the place of a file that is there, or into a directory that is.
 
-        What cannot be moved so (lists, patterns, other services) is copied and removed.
+        What cannot be moved so (lists, patterns, other services) is copied and removed; not in a transaction, which
+        would remove at once what it may never publish.
         """
         if not isinstance(path1, list) and not isinstance(path2, list) and maxdepth is None:
             given, target = stringify_path(path2), self._strip_protocol(path2)
@@ -233,6 +234,8 @@ class StripefsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ha
                 target = f"{target.rstrip('/')}/{self._strip_protocol(path1).rpartition('/')[2]}"
             if self._moved(path1, target):
                 return
+        if self._intrans:
+            raise OSError(errno.EXDEV, "cannot be moved in one step, so not in a transaction", path1)
         super().mv(path1, path2, recursive=recursive, maxdepth=maxdepth, **kwargs)
 
     def _moved(self, path: str, target: str) -> bool:

@@ -262,7 +262,7 @@ class Copier:
     def _is_done(self, file: File, there: Entry) -> bool:
         """Whether this version of the source was copied to what is there now."""
         line = self._journal.before.get(os.fsdecode(file.target.path)) if self._journal else None
-        if line is None or (self._wishes.compare and not line.compared):
+        if line is None or (self._wishes.compare > line.compared) or (self._wishes.preserve > line.preserved):
             return False
         return (line.source, line.copy) == (file.entry.version, there.version)
 
@@ -271,7 +271,7 @@ class Copier:
             return
         try:
             if (there := file.target.stat()) is not None:
-                line = Line(seen.version, there.version, self._wishes.compare)
+                line = Line(seen.version, there.version, self._wishes.compare, self._wishes.preserve)
                 self._journal.note(os.fsdecode(file.target.path), line)
         except OSError as error:
             self.found.unnoted = error

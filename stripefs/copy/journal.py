@@ -1,12 +1,12 @@
 """What a command has copied so far, so that the same command goes on from there after it was broken off.
 
-A line for each file that was copied, and compared where that was asked for: its path, the version of the source that
-was read, and the version that was there when the copy was done. Where both are there still the file is not copied
-again: equal versions are equal bytes (`stripefs.store.base.Identity`). So nothing depends on when a line reaches the
-disk, and one that is torn says nothing.
+A line for each file that was copied, and whether it was compared and got the looks of its source: its path, the version
+of the source that was read, and the version that was there when the copy was done. Where both are there still, and no
+more is asked for than was done, the file is not copied again: equal versions are equal bytes
+(`stripefs.store.base.Identity`). So nothing depends on when a line reaches the disk, and one that is torn says nothing.
 
-    {"format": 1, "whole": true}
-    {"path": "/nvme/step/model", "source": "8589934592:17…:16387", "copy": "8589934592:17…:2049:13", "compared": true}
+    {"format": 2, "whole": true}
+    {"path": "/nvme/model", "source": "85…:17…:16387", "copy": "85…:17…:2049:13", "compared": true, "preserved": false}
 
 It lies in the directory that is copied into where that is a local one, else in this user's cache folder, and goes when
 all is copied.
@@ -28,7 +28,7 @@ from stripefs.layout.sums import digest_of
 
 __all__ = ["Journal", "Line"]
 
-FORMAT = 1
+FORMAT = 2
 
 _KEPT = 30 * 86400
 """Seconds after which nobody is expected to go on with what was broken off."""
@@ -40,6 +40,7 @@ class Line(NamedTuple):
     source: str
     copy: str
     compared: bool
+    preserved: bool
 
 
 class Journal:
@@ -98,8 +99,8 @@ class Journal:
         self.begun, self.whole = True, first.get("whole") is True
         for each in rest:
             with contextlib.suppress(KeyError):
-                line = Line(str(each["source"]), str(each["copy"]), each["compared"] is True)
-                self.before[str(each["path"])] = line
+                done = each["compared"] is True, each["preserved"] is True
+                self.before[str(each["path"])] = Line(str(each["source"]), str(each["copy"]), *done)
 
 
 def _document(line: bytes) -> dict[str, object]:

@@ -267,6 +267,14 @@ def test_what_was_not_compared_is_copied_again_to_be(run: Run, source: Path, sto
         assert json.loads(run("-r", "--json", *words, source, store / "copy")[1])["skipped"] == skipped
 
 
+def test_what_did_not_get_its_looks_is_copied_again_to_get_them(run: Run, source: Path, store: Path) -> None:
+    (source / "lost").symlink_to("nowhere")
+    os.utime(source / "model", (1, 2))
+    for words, skipped in (([], 0), (["-p"], 0), ([], 3), (["-p"], 3)):
+        assert json.loads(run("-r", "--json", *words, source, store / "copy")[1])["skipped"] == skipped
+    assert (store / "copy" / "model").stat().st_mtime == 2
+
+
 @pytest.mark.parametrize("remote", [False, True])
 def test_a_source_that_changes_is_not_copied(
     run: Run, source: Path, store: Path, monkeypatch: pytest.MonkeyPatch, remote: bool

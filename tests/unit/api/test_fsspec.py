@@ -278,6 +278,14 @@ def test_a_transaction_publishes_all_or_nothing(place: Path, url: str, fs: Local
     assert fs.exists(f"{url}/late")
 
 
+def test_a_transaction_does_not_move_what_has_to_be_copied(place: Path, url: str, fs: LocalFileSystem) -> None:
+    fs.pipe_file(f"{url}/file", b"x")
+    with pytest.raises(OSError, match="not in a transaction") as caught, fs.transaction:
+        fs.mv([f"{url}/file"], [f"{url}/moved"])
+    assert caught.value.errno == errno.EXDEV
+    assert names(place) == {"file"}
+
+
 def test_file_systems_travel(place: Path) -> None:
     fs = StripefsFileSystem(root=str(place), layout="plain")
     fs.pipe_file("file", b"x")

@@ -12,7 +12,7 @@ from stripefs.api import FileSystem
 from stripefs.api.place import Place
 from stripefs.copy.journal import Journal, Line
 
-LINE = Line("5:17:9", "5:18:1:2", compared=True)
+LINE = Line("5:17:9", "5:18:1:2", compared=True, preserved=False)
 
 
 def local(path: Path) -> Place:
@@ -79,7 +79,7 @@ def test_torn_lines_say_nothing(tmp_path: Path, target: Path, environ: Mapping[s
     assert Journal([local(tmp_path)], local(target), environ, exact=False).before.keys() == {"/t/a", "/t/c"}
 
 
-@pytest.mark.parametrize("text", [b"", b"\n\n", b"[]\n", b"\xff\xfe\x00", b'{"format": 2}\n{"path": "/t/a"}\n'])
+@pytest.mark.parametrize("text", [b"", b"\n\n", b"[]\n", b"\xff\xfe\x00", b'{"format": 1}\n{"path": "/t/a"}\n'])
 def test_what_is_none_is_begun_anew(tmp_path: Path, target: Path, environ: Mapping[str, str], text: bytes) -> None:
     journal = Journal([local(tmp_path)], local(target), environ, exact=False)
     Path(os.fsdecode(journal.path)).write_bytes(text)
