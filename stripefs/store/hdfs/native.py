@@ -79,7 +79,7 @@ class NativeClient:
         self._answered = float("-inf")
         self._warming = _WARM_UPS
         self.look()
-        # The library takes the user from the environment, once, when a client is made.
+        # The library takes the user from the environment, whenever it connects, and from nowhere else.
         with _ENVIRONMENT:
             os.environ["HADOOP_USER_NAME"] = target.user
             try:
