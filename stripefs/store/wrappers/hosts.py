@@ -9,6 +9,7 @@ nothing), `dead` (refuses at once) or a rate such as `1MB/s`. Hosts that the fil
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 import time
@@ -36,7 +37,7 @@ class Bucket:
     def __init__(self, rate: float, burst: int) -> None:
         self.rate = rate
         self.burst = burst
-        self._free_at = 0.0
+        self._free_at = -math.inf  # full, however lately the clock began
 
     def promise(self, now: float, size: int) -> float:
         """When `size` bytes asked for at `now` (seconds) will have been sent, after all that was promised before."""

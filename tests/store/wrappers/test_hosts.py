@@ -51,6 +51,10 @@ def test_a_busy_bucket_keeps_its_rate(rate: float, sizes: list[int]) -> None:
     assert last - first == pytest.approx(sum(sizes) / rate, rel=1e-3, abs=1e-6)
 
 
+def test_a_new_bucket_is_full_on_a_host_that_has_just_booted() -> None:
+    assert Bucket(1000.0, MIB).promise(1.0, MIB) == pytest.approx(1.0)
+
+
 def test_threads_of_one_process_share_a_hosts_bucket(filled: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     promised: list[int] = []
     promise = Bucket.promise
