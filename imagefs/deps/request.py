@@ -1,0 +1,182 @@
+"""What a user asks to be installed, and the key that follows from it. Pure.
+
+Three things make a key: the request as the user wrote it, the facts of the host and of the target's Python
+(`imagefs.deps.facts` asks for them), and the inputs, which is what the request's files and settings say
+(`imagefs.deps.inputs` reads them). `imagefs.deps.asking.ask` does all of it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from imagefs.deps.key import Key, Value
+from stripefs.errors import ConfigError
+
+__all__ = ["Facts", "Inputs", "OpenEnd", "Python", "Refusal", "Request", "Target", "checked", "key_of"]
+
+_SECRET = re.compile(r"(?i)secret|token|passw|credential|private|api_?key|access_?key|auth(?!or)")
+
+
+class Target(NamedTuple):
+    """A directory that the installation fills: its final, absolute path, and who owns what is in it."""
+
+    path: str
+    uid: int
+    gid: int
+
+
+class Request(NamedTuple):
+    """One installation.
+
+    targets: in their order. command: the installer's argv. folder: where it runs, and what relative paths are of.
+    python: the interpreter that installs and imports, "" for the one that the command names, else `python3`.
+    requirements, inputs: files and directories that the user declares beside those that the command names.
+    env: names of variables whose values decide what is installed. base_image: digest of the image's manifest, "" on a
+    host. cuda, driver: as the user declares them. cpu_level: x86-64-v1 to v4 in place of what this processor has.
+    epoch: stands for whatever the open ends are now; "" for none.
+    """
+
+    targets: Sequence[Target]
+    command: Sequence[str]
+    folder: str
+    python: str = ""
+    requirements: Sequence[str] = ()
+    inputs: Sequence[str] = ()
+    env: Sequence[str] = ()
+    namespace: str = ""
+    salt: str = ""
+    epoch: str = ""
+    allow_unpinned: bool = False
+    base_image: str = ""
+    cuda: str = ""
+    driver: str = ""
+    cpu_level: str = ""
+
+
+class Python(NamedTuple):
+    """An interpreter as it tells of itself. markers: the variables of environment markers (PEP 508).
+
+    executable: by which console scripts will call it. prefix: where its own pip.conf would lie.
+    """
+
+    executable: str
+    prefix: str
+    implementation: str
+    version: str
+    soabi: str
+    markers: Mapping[str, str]
+
+
+class Facts(NamedTuple):
+    """Where it is installed. cpu_level: x86-64-v1 to v4, "" on other architectures. libc: name and version.
+
+    python: None where there is none. installers: name and version of each that the command uses.
+    """
+
+    os: str
+    architecture: str
+    cpu_level: str
+    libc: tuple[str, str]
+    python: Python | None
+    installers: Mapping[str, str]
+
+
+class OpenEnd(NamedTuple):
+    """An input that may be another thing tomorrow although every byte here is the same.
+
+    where: `FILE:LINE`, or `command`. what: as it is written there. why: the reason, with what to do.
+    """
+
+    where: str
+    what: str
+    why: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.what}: {self.why}"
+
+
+class Inputs(NamedTuple):
+    """What the request's files, variables and settings say.
+
+    command: the argv with files by name instead of path and without secrets. files: SHA-256 by name. environment: the
+    declared variables, None for one that is not set. indexes: URLs without secrets, by option. settings: other options
+    of installers that are set outside of the command. open_ends: in the order in which they were found.
+    """
+
+    command: Sequence[str]
+    files: Mapping[str, str]
+    environment: Mapping[str, str | None]
+    indexes: Mapping[str, Sequence[str]]
+    settings: Mapping[str, Sequence[str]]
+    open_ends: Sequence[OpenEnd]
+
+
+class Refusal(NamedTuple):
+    """Why what is asked for can be installed and not be kept."""
+
+    open_ends: Sequence[OpenEnd]
+
+    @property
+    def reason(self) -> str:
+        """One line; of several open ends it tells the first."""
+        more = len(self.open_ends) - 1
+        others = f" (and {more} more)" if more else ""
+        return f"{self.open_ends[0]}{others}; --epoch X or --allow-unpinned keeps it all the same"
+
+
+def checked(request: Request) -> Request:
+    """The request itself. Raises ConfigError for one that no key can be made of."""
+    if not request.targets:
+        raise ConfigError("there is no target", hint="name the directory that is installed into with --target DIR")
+    if not request.command:
+        raise ConfigError("there is no command that installs", hint="put it behind --")
+    for target in request.targets:
+        if not target.path.startswith("/") or ".." in target.path.split("/") or target.path == "/":
+            raise ConfigError(f"{target.path!r} is no absolute path of a target")
+    paths = [target.path for target in request.targets]
+    if len(set(paths)) < len(paths):
+        raise ConfigError(f"{max(paths, key=paths.count)} is a target twice")
+    for name in request.env:
+        if "=" in name or not name:
+            raise ConfigError(
+                f"--env {name} is no name of a variable", hint="give the name alone, and set its value outside"
+            )
+        if _SECRET.search(name):
+            raise ConfigError(f"--env {name} looks like a secret, and none may be part of a key")
+    return request
+
+
+def key_of(request: Request, facts: Facts, inputs: Inputs) -> Key | Refusal:
+    """The key, or why there is none: inputs that are open while the request neither names an epoch nor allows them."""
+    if inputs.open_ends and not (request.epoch or request.allow_unpinned):
+        return Refusal(inputs.open_ends)
+    return Key(_components(request, facts, inputs))
+
+
+def _components(request: Request, facts: Facts, inputs: Inputs) -> Mapping[str, Value]:
+    python = facts.python
+    return {
+        "namespace": request.namespace,
+        "base_image": request.base_image,
+        "system": {
+            "os": facts.os,
+            "architecture": facts.architecture,
+            "cpu_level": facts.cpu_level,
+        },
+        "libc": {"name": facts.libc[0], "version": facts.libc[1]},
+        "python": None
+        if python is None
+        else {name: getattr(python, name) for name in ("executable", "implementation", "version", "soabi")},
+        "accelerator": {"cuda": request.cuda, "driver": request.driver},
+        "installers": dict(facts.installers),
+        "command": list(inputs.command),
+        "files": dict(inputs.files),
+        "environment": dict(inputs.environment),
+        "indexes": {option: list(urls) for option, urls in inputs.indexes.items()},
+        "settings": {option: list(values) for option, values in inputs.settings.items()},
+        "targets": [[target.path, target.uid, target.gid] for target in request.targets],
+        "salt": request.salt,
+        "epoch": request.epoch,
+    }

@@ -1,0 +1,139 @@
+"""The document of a key: one text for equal components, everything else refused; what people are told of it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagefs.deps.key import NAMES, Key, canonical, changes, diff, explain
+from imagefs.errors import FormatError
+from tests.golden.deps import DOCUMENTS, FOLDER, KEY
+
+_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=12,
+)
+_components = st.fixed_dictionaries(dict.fromkeys(NAMES, _values))
+
+
+@given(_components)
+def test_a_key_comes_back_from_its_document(components: dict[str, Any]) -> None:
+    key = Key(components)
+    again = Key.from_json(key.to_json())
+    assert again.components == components
+    assert again.to_json() == key.to_json()
+    assert again.digest == key.digest
+
+
+@given(_components, st.randoms())
+def test_the_order_of_gathering_is_no_part_of_a_key(components: dict[str, Any], random: Any) -> None:
+    names = list(components)
+    random.shuffle(names)
+    assert Key({name: components[name] for name in names}).to_json() == Key(components).to_json()
+
+
+@given(_values, _values)
+def test_values_have_the_same_text_if_and_only_if_they_are_equal(first: Any, second: Any) -> None:
+    def typed(value: Any) -> Any:
+        """With True apart from 1, which Python takes for equal."""
+        if isinstance(value, dict):
+            return {name: typed(inner) for name, inner in value.items()}
+        return [typed(inner) for inner in value] if isinstance(value, list) else (type(value), value)
+
+    assert (canonical(first) == canonical(second)) == (typed(first) == typed(second))
+
+
+def test_the_golden_key_is_what_is_written_today() -> None:
+    (name,) = DOCUMENTS
+    assert (FOLDER / name).read_bytes() == KEY.to_json()
+    assert Key.from_json((FOLDER / name).read_bytes()) == KEY
+    assert KEY.digest == "13437b50db080af0a22ac061080c91e9726238805ace132d4464c0cd34b44f19"
+
+
+def test_names_that_are_no_text_elsewhere_have_one_here() -> None:
+    name = b"caf\xe9".decode("utf-8", "surrogateescape")
+    key = Key({**KEY.components, "files": {name: "ab" * 32}})
+    assert key.to_json().isascii()
+    assert Key.from_json(key.to_json()).components["files"] == {name: "ab" * 32}
+
+
+@pytest.mark.parametrize("value", [0.5, float("nan"), b"x", {1: "x"}, {"a": [{"b": 1.0}]}, object()])
+def test_what_has_no_one_text_is_refused(value: Any) -> None:
+    with pytest.raises(FormatError):
+        canonical(value)
+
+
+def _without(name: str) -> dict[str, Any]:
+    return {one: value for one, value in KEY.components.items() if one != name}
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        [],
+        {},
+        {"bootseer": "image", "version": 1, "components": KEY.components},
+        {"bootseer": "deps-key", "version": 2, "components": KEY.components},
+        {"bootseer": "deps-key", "version": True, "components": KEY.components},
+        {"bootseer": "deps-key", "version": 1},
+        {"bootseer": "deps-key", "version": 1, "components": list(NAMES)},
+        {"bootseer": "deps-key", "version": 1, "components": KEY.components, "hostname": "node-7"},
+        {"bootseer": "deps-key", "version": 1, "components": _without("salt")},
+        {"bootseer": "deps-key", "version": 1, "components": {**KEY.components, "hostname": "node-7"}},
+        {"bootseer": "deps-key", "version": 1, "components": {**KEY.components, "salt": 0.5}},
+    ],
+)
+def test_other_documents_are_refused(document: Any) -> None:
+    with pytest.raises(FormatError):
+        Key.from_json(json.dumps(document).encode())
+
+
+@pytest.mark.parametrize("data", [b"", b"{", b"\xff", b'"' + b"[" * 100_000, b"[" * 100_000, b'{"a":' * 100_000])
+def test_what_is_no_json_is_refused(data: bytes) -> None:
+    with pytest.raises(FormatError):
+        Key.from_json(data)
+
+
+def test_explain_has_every_component_with_short_digests() -> None:
+    lines = explain(KEY)
+    assert list(dict.fromkeys(name for name, _ in lines)) == list(NAMES)
+    assert ("files", "requirements.txt " + "5f" * 6) in lines
+    assert ("command", "python3 -m pip install --target /opt/deps -r requirements.txt") in lines
+    assert ("targets", "1 /opt/deps 0 0") in lines
+    assert ("environment", "CUDAARCHS none") in lines
+    assert ("salt", "none") in lines
+
+
+def test_diff_names_what_differs() -> None:
+    other = Key({
+        **KEY.components,
+        "files": {"requirements.txt": "00" * 32, "more.txt": "11" * 32},
+        "environment": {},
+        "targets": [["/opt/deps", 0, 7]],
+    })  # fmt: skip
+    found = diff(KEY, other)
+    assert found.added == {"files.more.txt": "11" * 32}
+    assert found.removed == {"environment.CUDAARCHS": None}
+    assert found.changed == {
+        "files.requirements.txt": ("5f" * 32, "00" * 32),
+        "targets.1": (["/opt/deps", 0, 0], ["/opt/deps", 0, 7]),
+    }
+
+
+_trees = st.dictionaries(st.sampled_from("abcdef"), st.integers(0, 2))
+
+
+@given(_trees, _trees)
+def test_changes_make_one_of_the_other(first: dict[str, int], second: dict[str, int]) -> None:
+    found = changes(first, second)
+    made = {name: value for name, value in first.items() if name not in found.removed}
+    made |= {**found.added, **{name: new for name, (_, new) in found.changed.items()}}
+    assert made == second
+    assert bool(found) == (first != second)
+    for names in found:
+        assert list(names) == sorted(names)

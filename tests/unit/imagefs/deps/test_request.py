@@ -1,0 +1,126 @@
+"""From what a user asks, what the host is and what the files say to a key, or to a refusal with its reasons."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from imagefs.deps.key import NAMES, Key, diff
+from imagefs.deps.request import Facts, Inputs, OpenEnd, Python, Refusal, Request, Target, checked, key_of
+from stripefs.errors import ConfigError
+
+REQUEST = Request([Target("/opt/deps", 0, 0)], ["pip", "install", "-r", "requirements.txt"], "/job")
+PYTHON = Python(
+    "/usr/bin/python3", "/usr", "cpython", "3.11.2", "cpython-311-x86_64-linux-gnu", {"sys_platform": "linux"}
+)
+FACTS = Facts("Linux", "x86_64", "x86-64-v3", ("glibc", "2.36"), PYTHON, {"pip": "24.0"})
+INPUTS = Inputs(["pip", "install", "-r", "requirements.txt"], {"requirements.txt": "ab" * 32}, {}, {}, {}, [])
+
+
+def key(request: Request = REQUEST, facts: Facts = FACTS, inputs: Inputs = INPUTS) -> Key:
+    found = key_of(request, facts, inputs)
+    assert isinstance(found, Key)
+    return found
+
+
+def test_a_key_has_every_component() -> None:
+    assert set(key().components) == set(NAMES)
+    assert Key.from_json(key().to_json()).digest == key().digest
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"namespace": "team"}, "namespace"),
+        ({"base_image": "cd" * 32}, "base_image"),
+        ({"cuda": "12.4"}, "accelerator.cuda"),
+        ({"driver": "550"}, "accelerator.driver"),
+        ({"salt": "1"}, "salt"),
+        ({"epoch": "2026-11"}, "epoch"),
+        ({"targets": [Target("/opt/deps", 0, 7)]}, "targets.1"),
+    ],
+)
+def test_what_is_asked_for_is_in_the_key(change: dict[str, Any], where: str) -> None:
+    assert list(diff(key(), key(REQUEST._replace(**change))).changed) == [where]
+
+
+@pytest.mark.parametrize(
+    ("change", "where"),
+    [
+        ({"os": "FreeBSD"}, "system.os"),
+        ({"architecture": "aarch64"}, "system.architecture"),
+        ({"cpu_level": "x86-64-v2"}, "system.cpu_level"),
+        ({"libc": ("musl", "2.36")}, "libc.name"),
+        ({"python": PYTHON._replace(executable="/opt/python")}, "python.executable"),
+        ({"python": PYTHON._replace(implementation="pypy")}, "python.implementation"),
+        ({"python": PYTHON._replace(version="3.11.3")}, "python.version"),
+        ({"python": PYTHON._replace(soabi="cpython-311d-x86_64-linux-gnu")}, "python.soabi"),
+        ({"installers": {"pip": "24.1"}}, "installers.pip"),
+    ],
+)
+def test_what_the_host_is_is_in_the_key(change: dict[str, Any], where: str) -> None:
+    assert list(diff(key(), key(facts=FACTS._replace(**change))).changed) == [where]
+
+
+def test_what_a_marker_may_say_is_not_in_the_key() -> None:
+    other = PYTHON._replace(markers={"platform_release": "6.1"}, prefix="/elsewhere")
+    assert key(facts=FACTS._replace(python=other)) == key()
+
+
+def test_there_may_be_no_python() -> None:
+    assert key(facts=FACTS._replace(python=None)).components["python"] is None
+
+
+def test_the_order_of_targets_counts() -> None:
+    one, other = Target("/a", 0, 0), Target("/b", 0, 0)
+    assert key(REQUEST._replace(targets=[one, other])) != key(REQUEST._replace(targets=[other, one]))
+
+
+OPEN = Inputs(
+    INPUTS.command,
+    INPUTS.files,
+    {},
+    {},
+    {},
+    [OpenEnd("requirements.txt:3", "numpy>=1", "no one version"), OpenEnd("requirements.txt:9", "x", "y")],
+)
+
+
+def test_open_ends_are_refused_with_the_line_they_are_on() -> None:
+    found = key_of(REQUEST, FACTS, OPEN)
+    assert isinstance(found, Refusal)
+    assert found.reason.startswith("requirements.txt:3: numpy>=1: no one version (and 1 more); ")
+    assert found.open_ends == OPEN.open_ends
+
+
+def test_an_epoch_or_the_users_word_makes_a_key_of_open_ends() -> None:
+    first, second = (key(REQUEST._replace(epoch=epoch), inputs=OPEN) for epoch in ("1", "2"))
+    allowed = key(REQUEST._replace(allow_unpinned=True), inputs=OPEN)
+    assert len({first.digest, second.digest, allowed.digest}) == 3
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"targets": []},
+        {"command": []},
+        {"targets": [Target("opt", 0, 0)]},
+        {"targets": [Target("/", 0, 0)]},
+        {"targets": [Target("/opt/../etc", 0, 0)]},
+        {"targets": [Target("/opt", 0, 0), Target("/opt", 1, 1)]},
+        {"env": ["A=1"]},
+        {"env": [""]},
+        {"env": ["HF_TOKEN"]},
+        {"env": ["AWS_SECRET_ACCESS_KEY"]},
+        {"env": ["DB_PASSWORD"]},
+    ],
+)
+def test_what_no_key_can_be_made_of_is_refused(change: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError):
+        checked(REQUEST._replace(**change))
+
+
+def test_ordinary_variables_are_no_secrets() -> None:
+    request = REQUEST._replace(env=["TORCH_CUDA_ARCH_LIST", "MAX_JOBS", "CC", "AUTHOR"])
+    assert checked(request) is request
