@@ -17,6 +17,7 @@ __all__ = [
     "HostileLayer",
     "NoSuchImage",
     "RunError",
+    "SnapshotError",
 ]
 
 
@@ -77,3 +78,9 @@ class CommandNotFound(RunError):
     """The command is not in the container."""
 
     exit_code = 127
+
+
+class SnapshotError(StripefsError):
+    """What was installed cannot be made into a dependency snapshot. The job goes on without one."""
+
+    exit_code = 4

@@ -1,0 +1,91 @@
+"""A tree to be packed: a directory of a host, or what a container wrote.
+
+A container writes into the upper directory of an overlay. That becomes a lower directory of later containers, above the
+same image, so what hides parts of the image stays: whiteouts, which are devices 0:0, and the attribute of opaque
+directories. What an overlay notes for itself alone goes. Nothing is captured but the targets, and the directories
+above them; everything keeps its times, owners, modes, attributes and names.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Sequence
+
+from imagefs.build.content import Content
+from imagefs.build.directory import scan
+from imagefs.deps.check.outside import TRANSIENT, matches
+from imagefs.deps.check.sites import inside
+from imagefs.deps.inventory import OPAQUE
+from imagefs.errors import SnapshotError
+from imagefs.format.inode import Inode, shown, walk
+
+__all__ = ["Tree", "capture_directory", "capture_upper"]
+
+Tree = tuple[Inode, dict[Inode, Content]]
+"""The root, and what the files below it hold."""
+
+_PREFIX = b"trusted.overlay."
+_FOR_ITSELF = {_PREFIX + name for name in (b"origin", b"impure", b"nlink", b"upper", b"uuid", b"protattr")}
+"""Of fs/overlayfs/overlayfs.h: how an upper file came to be, which says nothing once it is in a lower directory."""
+
+
+def capture_directory(path: str) -> Tree:
+    """All that is in a directory, and the directory itself as the root. Raises BuildError for what cannot be read."""
+    return scan(path)
+
+
+def capture_upper(upper: str, targets: Sequence[str], ignored: Sequence[str] = TRANSIENT) -> Tree:
+    """What an upper directory has at and below `targets`, absolute paths in the container.
+
+    ignored: patterns of what is left out, but where a target lies inside of it. Raises BuildError for what cannot be
+    read, and SnapshotError for what no lower directory can say.
+    """
+    root, contents = scan(upper)
+    _prune(root, [target.strip("/") for target in targets], ignored)
+    kept: dict[Inode, Content] = {}
+    for path, inode in walk(root):
+        inode.xattrs = tuple(_kept_attributes(path, inode))
+        if inode in contents:
+            kept[inode] = contents[inode]
+    return root, kept
+
+
+def _prune(root: Inode, targets: Sequence[str], ignored: Sequence[str]) -> None:
+    """Take out what is neither at, below nor above a target, and what is ignored."""
+    spared = [target for target in targets if matches(f"/{target}", ignored)]
+    stack = [("", root)]
+    while stack:
+        above, directory = stack.pop()
+        kept = {}
+        for name, child in (directory.children or {}).items():
+            path = posixpath.join(above, os.fsdecode(name))
+            if not _inside_any(path, spared):
+                if _inside_any(path, targets) and not matches(f"/{path}", ignored):
+                    pass
+                elif not child.is_directory or not any(inside(target, path) for target in targets):
+                    continue
+                elif (os.fsencode(OPAQUE), b"y") in child.xattrs:
+                    raise SnapshotError(f"/{path} was replaced, and not only the target in it")
+                stack.append((path, child))
+            kept[name] = child
+        directory.children = kept if directory.is_directory else None
+
+
+def _inside_any(path: str, folders: Sequence[str]) -> bool:
+    return any(inside(path, folder) for folder in folders)
+
+
+def _kept_attributes(path: bytes, inode: Inode) -> list[tuple[bytes, bytes]]:
+    kept = []
+    for name, value in inode.xattrs:
+        if name.startswith(b"user.overlay.") or (
+            name.startswith(_PREFIX) and name not in _FOR_ITSELF and (name, value) != (os.fsencode(OPAQUE), b"y")
+        ):
+            raise SnapshotError(
+                f"{shown(path) or '/'}: {shown(name)} says what a snapshot cannot hold",
+                hint="mount the overlay with redirect_dir=off,metacopy=off,index=off and without userxattr",
+            )
+        if name not in _FOR_ITSELF:
+            kept.append((name, value))
+    return kept

@@ -1,0 +1,1 @@
+"""Whether what was installed may be published: each file here looks for one kind of doubt, `verdict` weighs them."""

@@ -1,0 +1,165 @@
+"""Whether every file of every distribution is what its RECORD says.
+
+A RECORD lists path, digest and size of each file, as installers have written them. Bytecode is made after that and is
+not looked at, present or absent; a RECORD stays as the installer left it, so that `pip uninstall` and `uv` find what
+they know: both remove the bytecode of a source with the source.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import csv
+import hashlib
+import io
+import os
+import posixpath
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
+
+from imagefs.deps.check.finding import Finding
+from imagefs.deps.check.sites import Distribution
+from imagefs.deps.inventory import Inventory
+
+__all__ = ["Owned", "Row", "check_records", "parse_record"]
+
+_ALGORITHMS = ("sha256", "sha384", "sha512")  # the others that RECORD allows are weaker
+_WITHOUT_DIGEST = ("RECORD", "RECORD.jws", "RECORD.p7s")
+_SIZE_LIMIT = 64 << 20
+"""Bytes of a RECORD, of which the largest known has 2 MB."""
+_BATCH = 64  # files that one thread hashes in turn
+
+
+class Row(NamedTuple):
+    """A line of a RECORD. algorithm and digest are "" and b"" where it has none, size -1."""
+
+    path: str
+    algorithm: str
+    digest: bytes
+    size: int
+
+
+class Owned(NamedTuple):
+    """names: all paths that a RECORD names. verified: those whose bytes are as it says."""
+
+    names: frozenset[str]
+    verified: frozenset[str]
+
+
+def parse_record(text: str) -> list[Row]:
+    """Raises ValueError for what is no RECORD."""
+    rows = []
+    for fields in csv.reader(io.StringIO(text, newline="")):
+        if not fields:
+            continue
+        path, spec, size = (*fields, "", "")[:3]
+        algorithm, _, encoded = spec.partition("=")
+        try:
+            digest = base64.urlsafe_b64decode(encoded + "=" * (-len(encoded) % 4))
+            rows.append(Row(path, algorithm, digest, int(size) if size else -1))
+        except (ValueError, binascii.Error) as error:
+            raise ValueError(f"{path or 'a line without a path'}: {error}") from error
+    return rows
+
+
+def check_records(inventory: Inventory, distributions: Sequence[Distribution], at: str) -> tuple[Owned, list[Finding]]:
+    """What the distributions own, and where they are not what they say.
+
+    at: the absolute path that the directory of the inventory had for the installer.
+    """
+    expected: dict[str, list[Row]] = {}
+    findings = []
+    for distribution in distributions:
+        try:
+            for row in _rows(inventory, distribution):
+                if path := _place(row.path, distribution.site, inventory, at):
+                    expected.setdefault(path, []).append(row)
+                elif not row.path.endswith(".pyc"):
+                    findings.append(Finding("record", f"{distribution.name}: {row.path}", "is missing"))
+        except ValueError as error:
+            findings.append(Finding("record", distribution.name, str(error)))
+    verified = set()
+    for path, what in _verify(inventory, expected):
+        if what:
+            findings.append(Finding("record", path, what))
+        else:
+            verified.add(path)
+    return Owned(frozenset(expected), frozenset(verified)), findings
+
+
+def _rows(inventory: Inventory, distribution: Distribution) -> list[Row]:
+    """Raises ValueError."""
+    if distribution.legacy:
+        raise ValueError("was installed without a RECORD, by a setuptools of old")
+    try:
+        with open(inventory.path(f"{distribution.folder}/RECORD"), encoding="utf-8") as file:
+            text = file.read(_SIZE_LIMIT)
+    except FileNotFoundError:
+        raise ValueError("has no RECORD: its installation has not ended") from None
+    except (OSError, ValueError) as error:
+        raise ValueError(f"its RECORD cannot be read: {error}") from error
+    if len(text) == _SIZE_LIMIT:
+        raise ValueError(f"its RECORD is longer than {_SIZE_LIMIT} bytes")
+    return parse_record(text)
+
+
+def _place(row: str, site: str, inventory: Inventory, at: str) -> str:
+    """The entry that a row of a RECORD in `site` names; "" for none."""
+    if row.startswith("/"):
+        return _found(posixpath.relpath(row, at), inventory)
+    # With --target pip installs elsewhere, as if below lib/python, and then moves everything into one directory.
+    moved = posixpath.join(site, row[len("../../") :]) if row.startswith("../../") else ""
+    return _found(posixpath.join(site, row), inventory) or (moved and _found(moved, inventory))
+
+
+def _found(path: str, inventory: Inventory) -> str:
+    path = posixpath.normpath(path)
+    if path in inventory.entries:
+        return path
+    if path.startswith("../") or not os.path.lexists(inventory.path(path)):
+        return ""
+    # Through a link, such as lib64 of a virtual environment.
+    folder, name = os.path.split(inventory.path(path))
+    path = os.path.relpath(os.path.join(os.path.realpath(folder), name), os.path.realpath(inventory.top))
+    return path if path in inventory.entries else ""
+
+
+def _verify(inventory: Inventory, expected: dict[str, list[Row]]) -> Iterator[tuple[str, str]]:
+    """Each path with what is wrong with it, "" for nothing, in order."""
+    paths = sorted(expected)
+    batches = [paths[start : start + _BATCH] for start in range(0, len(paths), _BATCH)]
+
+    def verify(batch: list[str]) -> list[str]:
+        return [_difference(inventory, path, expected[path]) for path in batch]
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        for batch, answers in zip(batches, pool.map(verify, batches), strict=True):
+            yield from zip(batch, answers, strict=True)
+
+
+def _difference(inventory: Inventory, path: str, rows: Sequence[Row]) -> str:
+    """How the file differs from all its rows: packages that overwrite one another's files leave one of them right."""
+    facts = inventory.entries[path]
+    if path.endswith(".pyc"):
+        return ""
+    if not facts.is_file:
+        return "is a link, and not the file itself" if facts.is_link else "is not a regular file"
+    answers = {_row_difference(inventory, path, facts.size, row) for row in rows}
+    return "" if "" in answers else min(answers)
+
+
+def _row_difference(inventory: Inventory, path: str, size: int, row: Row) -> str:
+    if not row.algorithm:
+        folder, name = posixpath.split(path)
+        return "" if folder.endswith(".dist-info") and name in _WITHOUT_DIGEST else "has no digest"
+    if row.algorithm not in _ALGORITHMS:
+        return f"has a digest of the kind {row.algorithm}, which proves nothing"
+    if row.size not in (-1, size):
+        return f"has {size} bytes, not {row.size}"
+    try:
+        with open(inventory.path(path), "rb") as file:
+            digest = hashlib.file_digest(file, row.algorithm).digest()
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
+    return "" if digest == row.digest else "has another digest"

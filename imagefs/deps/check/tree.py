@@ -1,0 +1,60 @@
+"""All checks of a tree, in one go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from imagefs.deps.check.consistent import Described, check_consistent, describe_folder
+from imagefs.deps.check.editable import check_editable
+from imagefs.deps.check.finding import Finding
+from imagefs.deps.check.orphans import check_orphans
+from imagefs.deps.check.record import check_records
+from imagefs.deps.check.secrets import check_secrets
+from imagefs.deps.check.sites import distributions_in, find_sites
+from imagefs.deps.inventory import Inventory
+
+__all__ = ["Findings", "Installation", "check_tree"]
+
+
+class Installation(NamedTuple):
+    """What there is to know about a tree besides its files.
+
+    at: the absolute path that its top had for the installer, "/" for that of a container. sites: directories below it
+    that modules are imported from, where that does not show, as for --target. environment: values of the interpreter
+    for the markers of requirements. beside: directories of this host from which that interpreter imports too.
+    allowed: patterns of paths of the tree that need not belong to a package. checked: whether bytecode is compared with
+    its source at each import.
+    """
+
+    at: str
+    environment: Mapping[str, str]
+    sites: Sequence[str] = ()
+    beside: Sequence[str] = ()
+    allowed: Sequence[str] = ()
+    checked: bool = False
+
+
+class Findings(NamedTuple):
+    """items: what was found, for `verdict.judge`. distributions: names with versions."""
+
+    items: tuple[Finding, ...]
+    distributions: tuple[str, ...]
+
+
+def check_tree(inventory: Inventory, installation: Installation) -> Findings:
+    """Check what was installed into the directory of `inventory`.
+
+    Paths in findings are those of the inventory. Raises OSError for a directory beside it that cannot be read.
+    """
+    entries = inventory.entries
+    sites = find_sites(entries, installation.sites)
+    distributions = [one for site in sites for one in distributions_in(entries, site)]
+    owned, findings = check_records(inventory, distributions, installation.at)
+    findings += check_orphans(entries, sites, distributions, owned.names, installation.allowed)
+    findings += check_secrets(inventory, owned.verified)
+    findings += check_editable(inventory, distributions, checked=installation.checked)
+    described = [one for site in sites for one in describe_folder(inventory.path(site))]
+    beside: list[Described] = [one for folder in installation.beside for one in describe_folder(folder)]
+    findings += check_consistent(described, beside, installation.environment)
+    return Findings(tuple(findings), tuple(one.name for one in distributions))

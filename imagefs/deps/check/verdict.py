@@ -1,0 +1,61 @@
+"""From what was found to whether it is published, and what people read about it. Pure.
+
+Doubt never publishes, and never fails the job: what was installed stays in use where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from imagefs.deps.check.finding import KINDS, Finding, Kind
+
+__all__ = ["Verdict", "judge", "outcome_findings"]
+
+_SHOWN = 3
+"""Findings of one kind that are told one by one."""
+
+_WORDS: dict[Kind, tuple[str, str]] = {
+    "status": ("the installer failed", ""),
+    "survivor": ("processes still ran when the installer had ended", "start them from the job's own command"),
+    "outside": ("it wrote outside the targets", "add them as --target, or --ignore-outside PATTERN"),
+    "record": ("files are not what their packages say", ""),
+    "orphan": ("files belong to no package", "an install that was interrupted leaves such; begin with an empty target"),
+    "conflict": ("packages do not fit one another", ""),
+    "secret": ("secrets would be published", "keep them out of the target"),
+    "editable": ("editable installs may change", "--bytecode checked publishes them"),
+    "changed": ("files changed while they were packed", ""),
+    "bytecode": ("sources that do not compile have no bytecode", ""),
+}
+
+
+class Verdict(NamedTuple):
+    """lines: one for each kind of finding, those that stand against publishing first."""
+
+    publish: bool
+    lines: tuple[str, ...]
+
+
+def judge(findings: Iterable[Finding]) -> Verdict:
+    """Whether nothing speaks against publishing."""
+    by_kind: dict[Kind, list[Finding]] = {kind: [] for kind in KINDS}
+    for finding in findings:
+        by_kind[finding.kind].append(finding)
+    present = [kind for kind, found in by_kind.items() if found]
+    against = [kind for kind in present if KINDS[kind]]
+    lines = [_line(kind, by_kind[kind]) for kind in (*against, *(kind for kind in present if not KINDS[kind]))]
+    return Verdict(not against, tuple(lines))
+
+
+def outcome_findings(status: int, survivors: Iterable[tuple[int, str]]) -> list[Finding]:
+    """Of an installer: its exit status, and pid and command line of what it left running."""
+    found = [Finding("status", f"exit status {status}")] if status else []
+    return [*found, *(Finding("survivor", f"{pid} ({command})" if command else str(pid)) for pid, command in survivors)]
+
+
+def _line(kind: Kind, findings: list[Finding]) -> str:
+    title, hint = _WORDS[kind]
+    told = [f"{one.subject}: {one.what}" if one.what else one.subject for one in findings[:_SHOWN]]
+    if len(findings) > _SHOWN:
+        told.append(f"and {len(findings) - _SHOWN} more")
+    return f"{title}: {', '.join(told)}" + (f" ({hint})" if hint else "")

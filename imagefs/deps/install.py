@@ -1,0 +1,132 @@
+"""An installer run as its user wrote it, and what it left running.
+
+It has the terminal, the standard streams, the group of processes and the signals that it would have without us. Between
+it and us stands a process that becomes the parent of whatever it leaves behind (`imagefs.deps.reaper`): as long as
+something of it runs, nobody knows whether the files are as they will stay.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+
+from imagefs.deps import reaper
+from imagefs.errors import SnapshotError
+
+__all__ = ["Outcome", "Survivor", "install", "installer_environment"]
+
+_OURS = {"PIP_COMPILE": ("PIP_COMPILE", "PIP_NO_COMPILE"), "UV_COMPILE_BYTECODE": ("UV_COMPILE_BYTECODE",)}
+"""Variables that we set to 0, and those that say that the user did. pip takes PIP_NO_COMPILE=1 for its contrary."""
+
+_TYPED = (signal.SIGINT, signal.SIGQUIT)
+
+
+@dataclass(frozen=True, slots=True)
+class Survivor:
+    """A process that still ran when its installer had ended."""
+
+    pid: int
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """status: as a shell says it, 128 and the signal's number where one ended it. survivors: what still ran then, and
+    was ended."""
+
+    status: int
+    survivors: tuple[Survivor, ...]
+    seconds: float
+
+
+def installer_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """`environ`, and that bytecode is left to us, unless it says otherwise. A command line that does goes first."""
+    ours = {name: "0" for name, given in _OURS.items() if not any(environ.get(one) for one in given)}
+    return {**environ, **ours}
+
+
+def install(command: Sequence[str], env: Mapping[str, str]) -> Outcome:
+    """Run `command`, found on PATH, until it and all that it started have ended; on the main thread.
+
+    Signals that this process gets meanwhile are passed on. When it is killed the command is killed. One that does not
+    exist has status 127. Raises SnapshotError when the command was not begun for a reason that is ours.
+    """
+    began = time.monotonic()
+    reader, writer = os.pipe()
+    with open(reader, encoding="utf-8") as report, _Signals() as signals:
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-I", "-S", reaper.__file__, str(writer), str(os.getpid()), *command],
+                env=env,
+                pass_fds=(writer,),
+            )
+        except OSError as error:
+            raise SnapshotError(f"the installer cannot be started: {error.strerror}") from error
+        finally:
+            os.close(writer)
+        with signals.passed_to(process):
+            told = report.readlines()
+            process.wait()
+    if not told:
+        raise SnapshotError("the installer could not be started under supervision")
+    if len(told) == 1:  # whoever waited for it was killed, and it with that
+        return Outcome(128 + signal.SIGKILL, (), time.monotonic() - began)
+    end = json.loads(told[1])
+    survivors = tuple(Survivor(pid, line) for pid, line in end["survivors"])
+    return Outcome(int(end["status"]), survivors, time.monotonic() - began)
+
+
+class _Signals:
+    """Passes signals on to a process, and to none before there is one. What is ignored stays ignored, by all."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._early: list[int] = []
+        self._before = {number: signal.getsignal(number) for number in reaper.FORWARDED}
+
+    def __enter__(self) -> _Signals:
+        for number, handler in self._before.items():
+            if handler is not signal.SIG_IGN:
+                signal.signal(number, self._pass)
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    @contextmanager
+    def passed_to(self, process: subprocess.Popen[bytes]) -> Iterator[None]:
+        self._process = process
+        for number in self._early:
+            process.send_signal(number)
+        yield
+
+    def _pass(self, number: int, _frame: FrameType | None) -> None:
+        if number in _TYPED and _in_foreground():
+            return  # the terminal has sent it to the command too
+        if self._process is None:
+            self._early.append(number)
+        else:
+            self._process.send_signal(number)
+
+
+def _in_foreground() -> bool:
+    """Whether a terminal sends what is typed to the group of processes that this one is in."""
+    try:
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)

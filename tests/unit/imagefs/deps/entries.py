@@ -1,0 +1,25 @@
+"""Trees in name only."""
+
+from __future__ import annotations
+
+import posixpath
+import stat
+from collections.abc import Iterable
+
+from imagefs.deps.inventory import Facts
+
+__all__ = ["entries_of"]
+
+
+def entries_of(paths: Iterable[str]) -> dict[str, Facts]:
+    """Empty files with these paths, and the directories above them."""
+    found = {"": _facts(stat.S_IFDIR | 0o755)}
+    for path in paths:
+        found[path] = _facts(stat.S_IFREG | 0o644)
+        while path := posixpath.dirname(path):
+            found[path] = _facts(stat.S_IFDIR | 0o755)
+    return found
+
+
+def _facts(mode: int) -> Facts:
+    return Facts(mode, 0, 0, 0, 1, 1, 0, 0, 0)

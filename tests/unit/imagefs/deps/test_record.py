@@ -1,0 +1,168 @@
+"""Files against the RECORD of their distribution."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+from pathlib import Path
+
+import pytest
+
+from imagefs.deps.check.finding import Finding
+from imagefs.deps.check.record import Owned, Row, check_records, parse_record
+from imagefs.deps.check.sites import distributions_in, find_sites
+from imagefs.deps.inventory import take
+
+SITE = "lib/python3.11/site-packages"
+
+
+def row(path: str, data: bytes, algorithm: str = "sha256") -> str:
+    digest = base64.urlsafe_b64encode(hashlib.new(algorithm, data).digest()).rstrip(b"=").decode()
+    return f"{path},{algorithm}={digest},{len(data)}"
+
+
+def put(top: Path, path: str, data: bytes = b"") -> None:
+    (top / path).parent.mkdir(parents=True, exist_ok=True)
+    (top / path).write_bytes(data)
+
+
+def record(top: Path, *rows: str, name: str = "alpha", site: str = SITE) -> None:
+    info = f"{name}-1.0.dist-info"
+    put(top, f"{site}/{info}/RECORD", "\n".join([*rows, f"{info}/RECORD,,"]).encode())
+
+
+def check(top: Path, at: str = "/opt/env") -> tuple[Owned, list[Finding]]:
+    inventory = take(str(top))
+    sites = find_sites(inventory.entries)
+    found = [one for site in sites for one in distributions_in(inventory.entries, site)]
+    return check_records(inventory, found, at)
+
+
+def problems(top: Path, at: str = "/opt/env") -> dict[str, str]:
+    return {one.subject: one.what for one in check(top, at)[1]}
+
+
+def test_rows() -> None:
+    text = 'a.py,sha256=47DEQpj8HBSa-_TImW-5JCeuQeRkm5NMpJWZG3hSuFU,0\r\n"b,c.py",,\n\nd.pyc,,12\n'
+    empty = hashlib.sha256().digest()
+    assert parse_record(text) == [
+        Row("a.py", "sha256", empty, 0),
+        Row("b,c.py", "", b"", -1),
+        Row("d.pyc", "", b"", 12),
+    ]
+
+
+@pytest.mark.parametrize("text", ["a.py,sha256=x,0", "a.py,sha256=47DE,many", 'a.py,"sha256'])
+def test_what_is_no_record(text: str) -> None:
+    try:
+        rows = parse_record(text)
+    except ValueError:
+        return
+    assert all(len(one.digest) != 32 for one in rows)
+
+
+def test_all_is_as_it_says(tmp_path: Path) -> None:
+    put(tmp_path, f"{SITE}/alpha/__init__.py", b"x = 1\n")
+    put(tmp_path, "bin/alpha", b"#!/usr/bin/python3\n")
+    put(tmp_path, "share/alpha/data", b"data")
+    record(
+        tmp_path,
+        row("alpha/__init__.py", b"x = 1\n"),
+        row("../../../bin/alpha", b"#!/usr/bin/python3\n", "sha512"),
+        row("/opt/env/share/alpha/data", b"data"),
+    )
+    owned, findings = check(tmp_path)
+    assert findings == []
+    info = f"{SITE}/alpha-1.0.dist-info/RECORD"
+    assert owned.names == owned.verified == {f"{SITE}/alpha/__init__.py", "bin/alpha", "share/alpha/data", info}
+
+
+def test_what_is_missing_or_another(tmp_path: Path) -> None:
+    put(tmp_path, f"{SITE}/same_size.py", b"x = 2\n")
+    put(tmp_path, f"{SITE}/longer.py", b"x = 1\n\n")
+    put(tmp_path, f"{SITE}/weak.py", b"")
+    put(tmp_path, f"{SITE}/undigested.py", b"")
+    (tmp_path / SITE / "folder.py").mkdir()
+    os.symlink("/etc/passwd", tmp_path / SITE / "link.py")
+    record(
+        tmp_path,
+        *(row(name, b"x = 1\n") for name in ("same_size.py", "longer.py", "missing.py", "folder.py", "link.py")),
+        row("weak.py", b"", "md5"),
+        "undigested.py,,",
+        row("../../../../outside", b""),
+    )
+    found = problems(tmp_path)
+    assert found == {
+        f"{SITE}/same_size.py": "has another digest",
+        f"{SITE}/longer.py": "has 7 bytes, not 6",
+        "alpha 1.0: missing.py": "is missing",
+        "alpha 1.0: ../../../../outside": "is missing",
+        f"{SITE}/folder.py": "is not a regular file",
+        f"{SITE}/link.py": "is a link, and not the file itself",
+        f"{SITE}/weak.py": "has a digest of the kind md5, which proves nothing",
+        f"{SITE}/undigested.py": "has no digest",
+    }
+    assert check(tmp_path)[0].verified == {f"{SITE}/alpha-1.0.dist-info/RECORD"}
+
+
+def test_bytecode_may_be_there_or_not(tmp_path: Path) -> None:
+    put(tmp_path, f"{SITE}/a.py")
+    put(tmp_path, f"{SITE}/__pycache__/a.cpython-311.pyc", b"ours")
+    rows = [row("__pycache__/a.cpython-311.pyc", b"theirs"), "__pycache__/b.cpython-311.pyc,,"]
+    record(tmp_path, row("a.py", b""), *rows)
+    owned, findings = check(tmp_path)
+    assert findings == []
+    assert f"{SITE}/__pycache__/a.cpython-311.pyc" in owned.names
+
+
+def test_what_was_moved_by_pip(tmp_path: Path) -> None:
+    """With --target it first installs to FOLDER/lib/python, where programs are at ../../bin."""
+    put(tmp_path, "alpha.py")
+    put(tmp_path, "bin/alpha", b"#!")
+    record(tmp_path, row("alpha.py", b""), row("../../bin/alpha", b"#!"), site=".")
+    owned, findings = check(tmp_path)
+    assert findings == []
+    assert "bin/alpha" in owned.names
+    put(tmp_path, "bin/alpha", b"#?")
+    assert problems(tmp_path) == {"bin/alpha": "has another digest"}
+
+
+def test_through_a_link_to_a_directory(tmp_path: Path) -> None:
+    put(tmp_path, f"{SITE}/a.py")
+    os.symlink("lib", tmp_path / "lib64")
+    record(tmp_path, row("../../../lib64/python3.11/site-packages/a.py", b""))
+    owned, findings = check(tmp_path)
+    assert findings == []
+    assert f"{SITE}/a.py" in owned.verified
+
+
+def test_a_link_does_not_lead_out_of_the_tree(tmp_path: Path) -> None:
+    top = tmp_path / "top"
+    put(tmp_path, "elsewhere/a.py")
+    put(top, f"{SITE}/b.py")
+    os.symlink(tmp_path / "elsewhere", top / SITE / "linked")
+    record(top, row("linked/a.py", b""), row("b.py", b""))
+    assert problems(top) == {"alpha 1.0: linked/a.py": "is missing"}
+
+
+def test_packages_that_overwrite_one_another(tmp_path: Path) -> None:
+    put(tmp_path, f"{SITE}/shared.py", b"of beta")
+    record(tmp_path, row("shared.py", b"of alpha"))
+    assert problems(tmp_path) == {f"{SITE}/shared.py": "has 7 bytes, not 8"}
+    record(tmp_path, row("shared.py", b"of beta"), name="beta")
+    assert problems(tmp_path) == {}
+
+
+def test_distributions_that_cannot_be_judged(tmp_path: Path) -> None:
+    put(tmp_path, f"{SITE}/half-1.0.dist-info/METADATA")
+    put(tmp_path, f"{SITE}/old-1.0.egg-info/PKG-INFO")
+    put(tmp_path, f"{SITE}/binary-1.0.dist-info/RECORD", b"\xff\xfe")
+    put(tmp_path, f"{SITE}/strange-1.0.dist-info/RECORD", b"a.py,sha256=0,x\n")
+    found = problems(tmp_path)
+    assert found.pop("binary 1.0").startswith("its RECORD cannot be read: ")
+    assert found.pop("strange 1.0").startswith("a.py: ")
+    assert found == {
+        "half 1.0": "has no RECORD: its installation has not ended",
+        "old 1.0": "was installed without a RECORD, by a setuptools of old",
+    }
