@@ -16,6 +16,7 @@ __all__ = [
     "FormatError",
     "HostileLayer",
     "NoSuchImage",
+    "NoSuchSnapshot",
     "RunError",
     "SnapshotError",
 ]
@@ -45,6 +46,12 @@ class DamagedObject(StripefsError):
 
 class NoSuchImage(StripefsError):
     """A store has no image of that name."""
+
+    exit_code = 3
+
+
+class NoSuchSnapshot(StripefsError):
+    """A store has no dependency snapshot of that name."""
 
     exit_code = 3
 

@@ -108,6 +108,10 @@ class Images:
         except NotFound as error:
             raise self._unknown(digest) from error
 
+    def create(self, path: bytes, data: bytes, *, replace: bool = False) -> None:
+        """Make an object of another kind. Raises Exists where one is, unless it is to be replaced."""
+        self._again(lambda: self.store.put(path, [data], replace=replace))
+
     def discard(self, path: bytes) -> None:
         """Remove an object. Raises NotFound."""
         self._again(lambda: self.store.remove(path))

@@ -26,7 +26,7 @@ from stripefs.errors import ConfigError, MountError, StripefsError
 from stripefs.mount import kernel
 from stripefs.settings import MountSettings, StoreSettings
 
-__all__ = ["mount", "place", "show_tree", "take_away", "umount"]
+__all__ = ["is_ours", "mount", "mount_attached", "place", "resolved", "show_tree", "take_away", "umount"]
 
 _UPPER = re.compile(r"/upper/[0-9a-f]{32}$")
 _METADATA = re.compile(r"/metadata/[0-9a-f]{64}\.erofs( \(deleted\))?$")
@@ -38,20 +38,29 @@ def mount(
     """Mount the image of this tag or digest at `target`; the plane that shows it. Nothing is left behind on failure."""
     with _reserved(target) as path:
         attached = client.attach(store, image, recording, owner=os.getpid(), mountpoint=path)
-        try:
-            with copied(attached, options) as copy:
-                plane = place(attached, path, options, client.settings, name=image, copy=copy)
-            try:
-                client.mounted(attached, plane)
-            except BaseException:
-                take_away(path, lazy=True)
-                _remove(attached.upper)
-                raise
-        except BaseException:
-            with contextlib.suppress(StripefsError):  # that error is the one to tell; the daemon notices by itself
-                client.detach(attached.id)
-            raise
+        plane = mount_attached(client, attached, path, options, name=image)
     return attached, plane
+
+
+def mount_attached(client: Client, attached: Attached, path: str, options: TreeOptions, *, name: str) -> str:
+    """Mount what was attached for `path`, an empty directory, and tell the daemon; the plane that shows it.
+
+    On failure it is detached, and nothing is left behind.
+    """
+    try:
+        with copied(attached, options) as copy:
+            plane = place(attached, path, options, client.settings, name=name, copy=copy)
+        try:
+            client.mounted(attached, plane)
+        except BaseException:
+            take_away(path, lazy=True)
+            _remove(attached.upper)
+            raise
+    except BaseException:
+        with contextlib.suppress(StripefsError):  # that error is the one to tell; the daemon notices by itself
+            client.detach(attached.id)
+        raise
+    return plane
 
 
 @contextlib.contextmanager
@@ -104,7 +113,7 @@ def _place_writable(
 
 def umount(client: Client, target: str, *, lazy: bool = False) -> None:
     """Take away what `mount` put at `target`. Raises MountError, EBUSY's for one that is in use unless `lazy`."""
-    target = _resolved(target)
+    target = resolved(target)
     try:
         images = client.status()["images"]
     except MountError:
@@ -113,7 +122,7 @@ def umount(client: Client, target: str, *, lazy: bool = False) -> None:
     here = kernel.find_mount(target)
     if target == devices_mount(client.settings):
         raise MountError(f"{target} is the daemon's own", hint="imagefs daemon --stop ends it")
-    if here is not None and _is_ours(here):
+    if here is not None and is_ours(here):
         take_away(target, lazy=lazy)
         if here.fstype == "overlay":
             _remove(here.source)
@@ -125,7 +134,8 @@ def umount(client: Client, target: str, *, lazy: bool = False) -> None:
         client.detach(found["id"])
 
 
-def _is_ours(here: kernel.MountPoint) -> bool:
+def is_ours(here: kernel.MountPoint) -> bool:
+    """Whether an image is what is mounted there, of this daemon or another."""
     if here.fstype == "overlay":
         return _UPPER.search(here.source) is not None
     if here.fstype == "erofs":
@@ -208,7 +218,7 @@ def take_away(target: str, *, lazy: bool = False) -> None:
 @contextlib.contextmanager
 def _reserved(target: str) -> Iterator[str]:
     """The mountpoint, as the kernel spells it, while nobody else of us mounts there. Raises MountError."""
-    path = _resolved(target)
+    path = resolved(target)
     if kernel.find_mount(path) is not None:
         raise _taken(path)
     try:
@@ -242,7 +252,7 @@ def _taken(path: str) -> MountError:
     return MountError(f"{path} is a mountpoint already", hint=f"imagefs umount {path}, or choose another")
 
 
-def _resolved(target: str) -> str:
+def resolved(target: str) -> str:
     """Links resolved, without asking a mount that may answer nobody."""
     if not target:
         raise ConfigError("the mountpoint is empty", hint="name a directory")

@@ -1,6 +1,7 @@
 """Asking the daemon: one JSON object there, one back (`stripefs.mount.service`), version 1.
 
 attach    id, store, image, …   the image's documents are here and its devices served; where they are
+use       as attach, snapshot   one more process uses a dependency snapshot, which may be mounted already
 mounted   id, plane             it is, and lasts from now on until it is unmounted
 ready     id or mountpoint      the start is over: record and replay are judged
 detach    id                    nobody uses this attachment any more
@@ -10,8 +11,8 @@ status, stop                    as every supervisor's worker answers
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, NamedTuple
 
 from imagefs.daemon import processes
 from imagefs.settings import DaemonSettings
@@ -19,7 +20,7 @@ from stripefs.errors import MountError
 from stripefs.mount.asking import ask
 from stripefs.settings import StoreSettings
 
-__all__ = ["Attached", "AttachedDevice", "Client", "NoDaemon", "Recording", "new_identifier"]
+__all__ = ["Attached", "AttachedDevice", "Client", "NoDaemon", "Recording", "Shared", "Snapshot", "new_identifier"]
 
 _PATIENCE = 30.0
 """Seconds for an answer that needs no store: a worker that is being replaced is up again in two."""
@@ -66,6 +67,24 @@ class Attached(NamedTuple):
     tree: tuple[str, str] | None = None
 
 
+class Snapshot(NamedTuple):
+    """A dependency snapshot that is to be used: its name, and by which processes, each with when it began.
+
+    kept: it stays mounted when these have ended.
+    """
+
+    name: str
+    users: tuple[tuple[int, int], ...] = ()
+    kept: bool = False
+
+
+class Shared(NamedTuple):
+    """A snapshot that is mounted already."""
+
+    id: str
+    image: str
+
+
 class NoDaemon(MountError):
     """Nobody listens."""
 
@@ -93,8 +112,39 @@ class Client:
         `detach`. mountpoint: where it will be mounted, absolute, links resolved; "" for where only the owner sees it.
         identifier: of the attachment, `new_identifier()` unless given. meanwhile: what to do while the daemon is busy.
         """
-        request = {
-            "id": identifier or new_identifier(),
+        request = self._request(store, image, recording, owner, mountpoint) | {"id": identifier or new_identifier()}
+        return _attached(self._ask_started("attach", request, meanwhile))
+
+    def use(
+        self,
+        store: StoreSettings,
+        snapshot: Snapshot,
+        recording: Recording,
+        *,
+        mountpoint: str,
+        mounted: bool,
+        timeout: float,
+    ) -> Attached | Shared | Literal["stale"] | None:
+        """Have a dependency snapshot served at `mountpoint` for its users; None where the store has none of that name.
+
+        mounted: whether one of ours is to be seen there. "stale" where that is not this daemon's: unmount it, and ask
+        again. An `Attached` one is to be mounted and then reported, as after `attach`. timeout: seconds for the store.
+        """
+        request = self._request(store, f"deps/{snapshot.name}", recording, os.getpid(), mountpoint)
+        request |= {"id": new_identifier(), "snapshot": snapshot._asdict(), "mounted": mounted, "timeout": timeout}
+        answer = self._ask_started("use", request)
+        if answer.get("missing"):
+            return None
+        if answer.get("stale"):
+            return "stale"
+        if answer.get("shared"):
+            return Shared(answer["id"], answer["image"])
+        return _attached(answer)
+
+    def _request(
+        self, store: StoreSettings, image: str, recording: Recording, owner: int, mountpoint: str
+    ) -> dict[str, Any]:
+        return {
             "store": store._asdict(),
             "image": image,
             "owner": owner,
@@ -104,27 +154,22 @@ class Client:
             "timeout": self.settings.io_timeout,
             "recording": recording._asdict(),
         }
+
+    def _ask_started(
+        self, operation: str, request: dict[str, Any], meanwhile: Callable[[], None] | None = None
+    ) -> dict[str, Any]:
+        """Ask the daemon, which is started where none runs."""
         for starts in range(_STARTS + 1):
             if starts:
                 from imagefs.daemon.starting import ensure  # not needed by most, who find a daemon
 
                 ensure(self.settings)
             try:
-                answer = self._ask("attach", self.settings.io_timeout + _PATIENCE, meanwhile, **request)
-                break
+                return self._ask(operation, float(request["timeout"]) + _PATIENCE, meanwhile, **request)
             except NoDaemon:
                 if starts == _STARTS:
                     raise
-        return Attached(
-            answer["id"],
-            answer["image"],
-            answer["metadata"],
-            tuple(AttachedDevice(**one) for one in answer["devices"]),
-            answer["config"],
-            answer["offline"],
-            answer["upper"],
-            (tree["path"], tree["device"]) if (tree := answer.get("tree")) else None,
-        )
+        raise AssertionError("the last try answers or raises")
 
     def mounted(self, attached: Attached, plane: str) -> None:
         """It is mounted where the attachment said, and lasts until it is unmounted."""
@@ -156,6 +201,19 @@ class Client:
             raise NoDaemon(
                 f"no imagefs daemon runs{user} ({self.settings.socket})", hint="imagefs mount starts one"
             ) from error
+
+
+def _attached(answer: Mapping[str, Any]) -> Attached:
+    return Attached(
+        answer["id"],
+        answer["image"],
+        answer["metadata"],
+        tuple(AttachedDevice(**one) for one in answer["devices"]),
+        answer["config"],
+        answer["offline"],
+        answer["upper"],
+        (tree["path"], tree["device"]) if (tree := answer.get("tree")) else None,
+    )
 
 
 def new_identifier() -> str:

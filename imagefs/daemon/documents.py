@@ -21,7 +21,8 @@ from imagefs.daemon.catalog import Catalog
 from imagefs.format.index import Index
 from imagefs.format.manifest import Manifest, Metadata
 from imagefs.format.plan import Plan
-from imagefs.images import is_digest
+from imagefs.images import Images, is_digest
+from imagefs.snapshots import Snapshots
 from imagefs.traces import load_plan
 from stripefs.errors import Abandoned, StoreError, StripefsError
 from stripefs.store.calls import Calls
@@ -50,15 +51,22 @@ class Documents:
         # Each store has threads of its own: those of one that hangs never come back.
         self._calls: WeakKeyDictionary[PackSource, Calls] = WeakKeyDictionary()
 
-    async def resolve(self, source: PackSource, name: str) -> tuple[str, bool]:
-        """The digest of an image, and whether the store could not be asked and this is what it said last time."""
+    async def resolve(
+        self, source: PackSource, name: str, look: Callable[[Images], str] | None = None
+    ) -> tuple[str, bool]:
+        """The digest of an image, and whether the store could not be asked and this is what it said last time.
+
+        look: how it is asked; for a tag or digest unless given. Raises what that raises.
+        """
         if is_digest(name):
             return name, False
         remembered = await trio.to_thread.run_sync(self._catalog.remembered, source.url, name)
         calls = Calls(min(_RESOLVE_WITHIN, self._timeout)) if remembered else self._calls_to(source)
         try:
             digest = await calls.thread(
-                f"asking {source.url} for {name}", _careful, lambda: source.images().resolve(name)
+                f"asking {source.url} for {name}",
+                _careful,
+                lambda: look(source.images()) if look is not None else source.images().resolve(name),
             )
         except StoreError as error:
             if not remembered:
@@ -94,6 +102,13 @@ class Documents:
     async def plan(self, image: str, workload: str, folder: Path, source: PackSource) -> Plan | None:
         """What earlier starts of the image taught; `folder` is where it is kept while stores cannot be written."""
         return await self._bring("a plan", source, lambda: load_plan(source.images(), image, workload, folder))
+
+    async def note_use(self, source: PackSource, name: str) -> None:
+        """Say in the store that a dependency snapshot is used, where that can be said."""
+        try:
+            await self._bring("the use of a snapshot", source, lambda: Snapshots(source.images()).mark_used(name))
+        except StripefsError as error:
+            _log.info("%s does not learn that %s is used: %s", source.url, name[:12], error)
 
     async def kept_index(self, digest: str) -> Index | None:
         """The block index if it is here; no store is asked."""

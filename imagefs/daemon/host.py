@@ -24,6 +24,7 @@ from imagefs.daemon import leftovers, processes
 from imagefs.daemon.catalog import Catalog
 from imagefs.daemon.documents import Documents
 from imagefs.daemon.opened import Opened
+from imagefs.daemon.shares import Shares, checked, finder, shared_by
 from imagefs.daemon.starts import Starts
 from imagefs.daemon.state import Attachment, DeviceUse, State
 from imagefs.daemon.sweeper import Sweeper
@@ -67,6 +68,7 @@ class Host:
         self._watch = Watch(settings, self)
         self._pinned: dict[str, list[Device]] = {}  # by attachment: those whose local files its mount uses
         self._sweeper = Sweeper(settings)
+        self._shares = Shares(self)
         self._trees = Trees(lambda: {one.image for one in self.state.attachments.values()})
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -78,7 +80,7 @@ class Host:
             await nursery.start(self._watch.run)
             for attachment in self.state.attachments.values():
                 if not attachment.ready and not attachment.unrecorded:
-                    self._record({"change": {"id": attachment.id, "unrecorded": "its worker was replaced"}})
+                    self.change(attachment, unrecorded="its worker was replaced")
                 self._pinned[attachment.id] = []
                 self._watch.begin(attachment)
                 if self._opened.has_all_of(attachment):
@@ -86,6 +88,7 @@ class Host:
                 else:
                     nursery.start_soon(self._resume_later, attachment)
             await self._sweeper.find(self.state.attachments)
+            await nursery.start(self._shares.run)
             task_status.started()
             nursery.start_soon(self._sweeper.run)
             nursery.start_soon(self._trees.run)
@@ -110,17 +113,12 @@ class Host:
     async def _attach(self, request: Mapping[str, Any]) -> dict[str, Any]:
         store, name = StoreSettings(**request["store"]), str(request["image"])
         timeout = float(request["timeout"]) or self._settings.io_timeout
-        owner, began = int(request["owner"]), int(request["owner_began"])
-        if owner and processes.began(owner) != began:
-            raise MountError(
-                f"process {owner} is not to be seen by the daemon",
-                hint="both must be in one PID namespace: start the daemon in this one, with a --runtime of its own",
-            )
+        processes.must_be_seen(int(request["owner"]), int(request["owner_began"]))
         with self._opened.wanting(store):
             with trio.move_on_after(timeout):
                 source = self._opened.source(store)
-                digest, offline = await self._documents.resolve(source, name)
-                manifest = await self._documents.manifest(digest, source)
+                digest, offline = await self._documents.resolve(source, name, finder(request))
+                manifest = checked(request, await self._documents.manifest(digest, source))
                 with self._opened.wanting(*(one.index for one in manifest.devices)):
                     attachment, answer = await self._bring(request, digest, manifest, source)
                     if not offline and not is_digest(name):
@@ -150,6 +148,7 @@ class Host:
             namespace=int(request["namespace"]),
             ready_file=str(recording["ready_file"]),
             record_seconds=float(recording["seconds"]) or self._settings.record_seconds,
+            **shared_by(request),
         )
         for other in list(self.state.attachments.values()):
             # Its client saw nothing mounted there, so what was is gone, and nobody noticed yet.
@@ -165,6 +164,7 @@ class Host:
         attachment = self.state.attachments[attachment.id]
         self._pinned[attachment.id] = [device for device in devices if device.pin()]
         self._watch.begin(attachment)
+        self._shares.watch(attachment)
         self._starts.begin(attachment, devices, self._opened.source_of(attachment))
         _log.info("%s is attached (%s)", attachment.name, digest[:12])
         return attachment
@@ -176,6 +176,16 @@ class Host:
         self._record({"known": facts})
         for device in self._opened.devices_of(attachment):
             self.blocks.open(device.digest, device.index, source).close()
+
+    async def use(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """One more process uses a dependency snapshot (`imagefs.daemon.shares`)."""
+        return await self._shares.use(request, lambda: self.attach(request))
+
+    async def note_use(self, request: Mapping[str, Any]) -> None:
+        """So that `imagefs deps gc` spares what is used. A store that cannot be written to is no reason to fail."""
+        store = StoreSettings(**request["store"])
+        with self._opened.wanting(store):
+            await self._documents.note_use(self._opened.source(store), str(request["snapshot"]["name"]))
 
     async def mounted(self, request: Mapping[str, Any]) -> dict[str, Any]:
         attachment = self.state.attachments.get(str(request["id"]))
@@ -246,12 +256,16 @@ class Host:
     def finish(self, attachment: Attachment, how: str) -> None:
         """Its start is over, if it was not before."""
         if not attachment.ready and attachment.id in self.state.attachments:
-            self._record({"change": {"id": attachment.id, "ready": True}})
+            self.change(attachment, ready=True)
             self._starts.finish(attachment, how)
 
     def settle(self, attachment: Attachment, plane: str) -> None:
         """It is mounted, and does not depend on the process that did it any more."""
-        self._record({"change": {"id": attachment.id, "plane": plane, "owner": 0}})
+        self.change(attachment, plane=plane, owner=0)
+
+    def change(self, attachment: Attachment, **values: Any) -> None:
+        """Let these attributes have other values, for later workers too."""
+        self._record({"change": {"id": attachment.id, **values}})
 
     def let_go(self, attachment: Attachment) -> None:
         """Nobody uses it any more."""

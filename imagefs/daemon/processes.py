@@ -10,10 +10,12 @@ import os
 from collections.abc import Collection
 from typing import TYPE_CHECKING
 
+from stripefs.errors import MountError
+
 if TYPE_CHECKING:
     from stripefs.mount import kernel
 
-__all__ = ["began", "namespace", "tables"]
+__all__ = ["began", "must_be_seen", "namespace", "tables"]
 
 _STATE, _STARTED = 0, 19
 """Places of `state` and `starttime` behind the name, in the stat of proc(5)."""
@@ -27,6 +29,15 @@ def began(process: int) -> int:
     except OSError:
         return 0
     return int(fields[_STARTED]) if fields[_STATE] not in (b"Z", b"X") else 0
+
+
+def must_be_seen(process: int, since: int) -> None:
+    """Raise MountError unless the process that began `since` is there; 0 is nobody, and always is."""
+    if process and began(process) != since:
+        raise MountError(
+            f"process {process} is not to be seen by the daemon",
+            hint="both must be in one PID namespace: start the daemon in this one, with a --runtime of its own",
+        )
 
 
 def namespace() -> int:

@@ -55,6 +55,10 @@ class Attachment:
     where it is or will be mounted, "" for a container's; namespace: the mount namespace in which that is. plane: ""
     until it is mounted. workload: under which name its start is recorded. unrecorded: why it is not ("" while it is,
     or was to the end). ready: when the job said so, or was taken to be.
+
+    snapshot: the name of the dependency snapshot that it is, "" for an image that is mounted for itself. Such a mount
+    goes when its last user has ended: users are processes and when they were started, as of owner; kept: it stays
+    until it is unmounted.
     """
 
     id: str
@@ -76,6 +80,9 @@ class Attachment:
     record_seconds: float = 0.0
     unrecorded: str = ""
     ready: bool = False
+    snapshot: str = ""
+    users: list[list[int]] = field(default_factory=list)
+    kept: bool = False
 
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

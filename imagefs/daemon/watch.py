@@ -22,7 +22,7 @@ from imagefs.daemon.state import Attachment
 from imagefs.settings import DaemonSettings
 from stripefs.mount.kernel import MountPoint
 
-__all__ = ["FSTYPES", "Uses", "Watch"]
+__all__ = ["FSTYPES", "Uses", "Watch", "ended"]
 
 _log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Watch:
 
     async def _until_owner_ends(self, attachment: Attachment) -> None:
         owner = attachment.owner
-        await _ended(owner, attachment.owner_began)
+        await ended(owner, attachment.owner_began)
         if not attachment.owner:
             return  # it is mounted, and its client went its way
         found = await self._look([attachment])
@@ -143,7 +143,7 @@ class Watch:
         return found
 
 
-async def _ended(process: int, since: int) -> None:
+async def ended(process: int, since: int) -> None:
     """Wait until the process that began `since` has ended."""
     try:
         descriptor = os.pidfd_open(process)

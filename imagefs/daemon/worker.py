@@ -36,7 +36,13 @@ class DaemonBackend:
     @property
     def requests(self) -> Mapping[str, Request]:
         host = self._host
-        return {"attach": host.attach, "mounted": host.mounted, "ready": host.ready, "detach": host.detach}
+        return {
+            "attach": host.attach,
+            "use": host.use,
+            "mounted": host.mounted,
+            "ready": host.ready,
+            "detach": host.detach,
+        }
 
     async def open(self) -> None:
         # Two descriptors for each device that was ever fetched, one for each pack that is read: 1024 are few.

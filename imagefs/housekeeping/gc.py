@@ -21,7 +21,9 @@ from imagefs.errors import DamagedObject, FormatError, NoSuchImage
 from imagefs.housekeeping.listing import must_list
 from imagefs.images import GRACE, KINDS, Images, is_digest, object_path
 from imagefs.progress import Progress
+from imagefs.snapshots import Snapshots
 from stripefs.errors import NotFound, Unsupported
+from stripefs.layout.hidden import is_hidden
 from stripefs.units import shown
 
 __all__ = ["Collected", "collect"]
@@ -48,7 +50,8 @@ def collect(
     dry_run: bool = False,
     progress: Progress | None = None,
 ) -> Collected:
-    """Remove what is not needed and older than so many seconds. With `untagged` images without a tag are not needed.
+    """Remove what is not needed and older than so many seconds. With `untagged` images that neither a tag nor a
+    dependency snapshot names are not needed.
 
     Less than a day is safe only while nothing is built. Raises Unsupported where a store cannot be listed or written
     to, DamagedObject where a document is damaged, as nobody knows then what it needs, and StoreErrors.
@@ -88,7 +91,7 @@ class _Collection:
             for path, size, mtime in self._below(f"/{kind}"):
                 if path.split(b"/")[2].decode("utf-8", "replace") not in self._kept or _is_left_over(path):
                     self._remove(path, size, mtime)
-        for kind in ("images", "tags"):
+        for kind in ("images", "tags", "deps", "used"):
             for path, size, mtime in self._below(f"/{kind}"):
                 if _is_left_over(path):
                     self._remove(path, size, mtime)
@@ -98,15 +101,15 @@ class _Collection:
         return ((path, status.length, status.mtime_ns) for path, status in self._images.files(folder.encode()))
 
     def _unnamed(self) -> None:
-        """Remove the images that no tag names and that are the base of none that stays."""
+        """Remove the images that no tag and no snapshot names and that are the base of none that stays."""
         stored = self._images.images()
-        named, listed = set(self._images.tags().values()), time.monotonic()
+        named, listed = self._named(), time.monotonic()
         kept = {digest for digest in stored if digest in named or not self._is_old(stored[digest].mtime_ns)}
         kept |= {self._bases[digest] for digest in kept if digest in self._bases}
         gone = set()
         for digest in sorted(stored.keys() - kept):
             if time.monotonic() - listed > _LISTED:
-                named, listed = set(self._images.tags().values()), time.monotonic()
+                named, listed = self._named(), time.monotonic()
             if digest in named:
                 continue
             if not self._dry_run:
@@ -114,6 +117,16 @@ class _Collection:
             self._note(f"images/{digest}", stored[digest].length)
             gone.add(digest)
         self._refresh(removed=gone)
+
+    def _named(self) -> set[str]:
+        try:
+            snapshots = Snapshots(self._images).images_named()
+        except (DamagedObject, FormatError) as error:
+            raise DamagedObject(
+                f"nothing can be removed, as nobody knows what a dependency snapshot needs: {error.message}",
+                hint="`imagefs deps rm` takes a damaged one away",
+            ) from error
+        return {*self._images.tags().values(), *snapshots.values()}
 
     def _refresh(self, removed: set[str] | None = None) -> None:
         """List the manifests, and read those that are new. `removed`: those that count as gone, as in a dry run."""
@@ -170,6 +183,6 @@ class _Collection:
 
 
 def _is_left_over(path: bytes) -> bool:
-    """Whether a writer that died has left it: clients of stores write under such a name first."""
+    """Whether a writer that died has left it: clients of stores write under such a name first, and locks are hidden."""
     name = path.rpartition(b"/")[2]
-    return name.startswith(b".") and name.endswith(b".tmp")
+    return (name.startswith(b".") and name.endswith(b".tmp")) or is_hidden(name)

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage
 from imagefs.format.manifest import Manifest
 from imagefs.images import Images
-from stripefs.errors import Unsupported
+from imagefs.snapshots import Snapshots
+from stripefs.errors import ConfigError, Unsupported
 
 __all__ = ["Row", "list_images", "must_list", "remove_image"]
 
@@ -68,7 +69,8 @@ def remove_image(images: Images, name: str) -> tuple[list[str], list[str]]:
     """Take a tag away, or with a digest all tags of an image; and the image, when no tag is left that names it.
 
     So goes the image it was optimised from, when it has no tag either. Answers the tags and the digests that went.
-    What they were made of stays in the store until `gc`. Raises NoSuchImage, StoreErrors.
+    What they were made of stays in the store until `gc`. Raises NoSuchImage, ConfigError for the image of a dependency
+    snapshot, StoreErrors.
     """
     try:
         digest = images.resolve(name)
@@ -78,9 +80,15 @@ def remove_image(images: Images, name: str) -> tuple[list[str], list[str]]:
     tags = images.tags()
     is_tag = name in tags
     gone = [tag for tag, named in tags.items() if (tag == name if is_tag else named == digest)]
+    snapshots = {image: snapshot for snapshot, image in Snapshots(images).images_named().items()}
+    if not is_tag and digest in snapshots:
+        raise ConfigError(
+            f"the image {digest[:12]} is that of a dependency snapshot",
+            hint=f"imagefs deps rm {images.store.url} {snapshots[digest][:12]}",
+        )
     for tag in gone:
         images.untag(tag)
-    kept = {named for tag, named in tags.items() if tag not in gone}
+    kept = {named for tag, named in tags.items() if tag not in gone} | snapshots.keys()
     if digest in kept or (is_tag and not images.has(digest)):
         return gone, []
     bases = {row.digest: row.base for row in list_images(images) if row.base}

@@ -1,8 +1,8 @@
 """Reading every byte of a store, or of one image, and saying what is not as its name promises.
 
-Documents first, as they say what the packs must hold: manifests, block indexes, metadata, extents tables, traces and
-plans. Then each pack once: its digest, and in it every block that an index names. Memory is bounded by the indexes (52
-bytes a block, and 4 more for each use of one) and a few packs.
+Documents first, as they say what the packs must hold: manifests, block indexes, metadata, extents tables, traces,
+plans and dependency snapshots. Then each pack once: its digest, and in it every block that an index names. Memory is
+bounded by the indexes (52 bytes a block, and 4 more for each use of one) and a few packs.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from functools import partial
 
 import lz4.block
 
-from imagefs.errors import DamagedObject, FormatError, NoSuchImage
+from imagefs.errors import DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
 from imagefs.format.index import NOWHERE, Index, Place
 from imagefs.format.manifest import DeviceEntry, Manifest
 from imagefs.housekeeping.listing import must_list
 from imagefs.housekeeping.tree import check_tree
 from imagefs.images import KINDS, Images, is_digest, object_path
 from imagefs.progress import Progress
+from imagefs.snapshots import Snapshots
 from imagefs.traces import Traces
 from stripefs.errors import NotFound
 
@@ -83,6 +84,7 @@ class _Verify:
         self._users: dict[str, set[str]] = {}  # images by path of what they need
         self._indexes: dict[str, Index] = {}
         self._packs: dict[bytes, _Needed] = {}
+        self._sources: dict[str, str] = {}  # what each image was made of
 
     def run(self, digest: str) -> Result:
         if digest:
@@ -94,6 +96,7 @@ class _Verify:
             self._tags()
             self._others()
             self._traces()
+            self._snapshots()
         self._progress.stage("packs", sum(max(need.lengths) for need in self._packs.values()))
         with ThreadPoolExecutor(_AT_ONCE) as pool:
             for count, size in pool.map(self._pack, self._packs.items()):
@@ -121,6 +124,7 @@ class _Verify:
         for image, manifest in manifests.items():
             self._result.images += 1
             self._users[f"images/{image}"] = {image}
+            self._sources[image] = manifest.source
             for device in manifest.devices:
                 self._look(image, "indexes", device.index, self._index)
                 self._devices(image, device)
@@ -222,6 +226,24 @@ class _Verify:
                 continue  # removed since it was listed
             except (DamagedObject, FormatError) as error:
                 self._raised(path, error)
+
+    def _snapshots(self) -> None:
+        snapshots = Snapshots(self._images)
+        for name in snapshots.stored():
+            path = f"deps/{name}"
+            self._result.objects += 1
+            try:
+                image = snapshots.load(name).image
+            except NoSuchSnapshot:
+                continue  # removed since it was listed
+            except (DamagedObject, FormatError) as error:
+                self._raised(path, error)
+                continue
+            self._users[path] = {image}
+            if not self._images.has(image):
+                self._wrong(path, f"names the image {image}, which is not there")
+            elif image in self._sources and self._sources[image] != name:
+                self._wrong(path, f"names the image {image}, which was not made for it")
 
     # -- packs ---------------------------------------------------------------------------------------------------
 

@@ -39,8 +39,8 @@ _log = logging.getLogger(__name__)
 RENEW = LEASE / 3
 """Seconds between renewals: two may fail."""
 
-_SURE = LEASE * 2 / 3
-"""Seconds after its last renewal that a writer need not look whether it still holds the lock."""
+_SURE = 2 / 3
+"""Of the lease, after its last renewal, for which a writer need not look whether it still holds the lock."""
 
 _TRIES = 3
 _LOOKS, _MOMENT = 5, 0.1  # seconds
@@ -57,8 +57,11 @@ def lock_path(path: bytes) -> bytes:
 class Lease:
     """A lock that is held. `status` is its file's, as it was when it was taken."""
 
-    def __init__(self, store: Store, document: LockDocument, status: Status, renewed_at: float) -> None:
+    def __init__(
+        self, store: Store, document: LockDocument, status: Status, renewed_at: float, seconds: float = LEASE
+    ) -> None:
         self._store = store
+        self._seconds = seconds
         self.document = document
         self.status = status
         self._path = lock_path(document.path)
@@ -99,7 +102,7 @@ class Lease:
         self._store.set_attributes(self._path, Attributes(mtime_ns=clock.now_ns()))
         now = self._store.stat(self._path)
         # One that became too old while this was held up may be another writer's by now: then `check` reads it.
-        if now.file_id and now.file_id == self._seen.file_id and time.monotonic() - self._renewed_at < LEASE:
+        if now.file_id and now.file_id == self._seen.file_id and time.monotonic() - self._renewed_at < self._seconds:
             self._seen = now.identity
 
     def check(self) -> None:
@@ -111,7 +114,7 @@ class Lease:
             now = "nobody" if held is None else held.where
             raise DraftLost(
                 f"the lock of {self.path!r} was lost: {now} holds it now",
-                hint=f"a writer that the store does not hear of for {LEASE:g} s loses its lock",
+                hint=f"a writer that the store does not hear of for {self._seconds:g} s loses its lock",
             )
 
     def _as_seen(self) -> bool:
@@ -123,7 +126,7 @@ class Lease:
 
     def ensure(self) -> None:
         """`check`, when too much time has passed since the last renewal."""
-        if time.monotonic() - self._renewed_at > _SURE:
+        if time.monotonic() - self._renewed_at > _SURE * self._seconds:
             self.check()
 
     def release(self) -> None:
@@ -145,12 +148,13 @@ class Lease:
             self._released = True
 
 
-def take(store: Store, path: bytes, versions: Sequence[str] = (), owner: str = "") -> Lease:
+def take(store: Store, path: bytes, versions: Sequence[str] = (), owner: str = "", *, seconds: float = LEASE) -> Lease:
     """Take the lock of the file at `path`. Raises Busy, NotFound (no directory), StoreError.
 
     versions: those that the hidden things of the writer will bear. owner: who asks, unique; to be given by those who
     ask again when an answer may have been lost, and then find the lock to be their own. What stands before a `/` in it
-    names the mount: a lock of the same mount and another owner is one that a dead worker of it left.
+    names the mount: a lock of the same mount and another owner is one that a dead worker of it left. seconds: of the
+    lease, the same for all who want this lock.
     """
     if not store.capabilities.put_if_absent:
         raise Unsupported(f"{store.url} cannot lock files: it has no way to put a file only where there is none")
@@ -170,12 +174,12 @@ def take(store: Store, path: bytes, versions: Sequence[str] = (), owner: str = "
             contended = True
             held = _read(store, lock)
             if held is None or held.owner != document.owner:
-                _clear_dead(store, path, lock, dead=held is not None and _same_mount(held, document))
+                _clear_dead(store, path, lock, seconds, dead=held is not None and _same_mount(held, document))
                 continue
         held = _settled(store, lock) if contended else document
         if held is not None and held.owner == document.owner:
             with contextlib.suppress(NotFound):  # moved away by somebody who will put it back
-                return Lease(store, document, store.stat(lock), now)
+                return Lease(store, document, store.stat(lock), now, seconds)
     raise Busy(f"{path!r} is being written by somebody else")
 
 
@@ -257,7 +261,7 @@ def _same_mount(one: LockDocument, other: LockDocument) -> bool:
     return bool(slash) and mount == other.owner.partition("/")[0]
 
 
-def _clear_dead(store: Store, path: bytes, lock: bytes, *, dead: bool) -> None:
+def _clear_dead(store: Store, path: bytes, lock: bytes, seconds: float, *, dead: bool) -> None:
     """Make room for a lock where a dead writer's stands; raises Busy where a living one's does.
 
     dead: the caller knows; else the lock's age tells.
@@ -266,8 +270,8 @@ def _clear_dead(store: Store, path: bytes, lock: bytes, *, dead: bool) -> None:
     try:
         now_ns = 0 if dead else StoreClock(store, folder).now_ns()
         seen = store.stat(lock)  # as late as can be: between this and the rename others may be quicker
-        if not dead and now_ns - seen.mtime_ns <= LEASE * 1e9:
-            raise _busy(store, path, lock)
+        if not dead and now_ns - seen.mtime_ns <= seconds * 1e9:
+            raise _busy(store, path, lock, seconds)
         aside = join(folder, part_name(name, new_version(), 0))
         store.rename(lock, aside)
     except NotFound:
@@ -280,12 +284,12 @@ def _clear_dead(store: Store, path: bytes, lock: bytes, *, dead: bool) -> None:
         except StoreError:  # a third one has put its own, which the second one will notice when it renews
             with contextlib.suppress(StoreError):
                 store.remove(aside)
-        raise _busy(store, path, lock)
+        raise _busy(store, path, lock, seconds)
     with contextlib.suppress(StoreError):
         store.remove(aside)
 
 
-def _busy(store: Store, path: bytes, lock: bytes) -> Busy:
+def _busy(store: Store, path: bytes, lock: bytes, seconds: float) -> Busy:
     held = _read(store, lock)
     who = f" by {held.where} since {held.since}" if held is not None and held.where else ""
-    return Busy(f"{path!r} is being written{who}", hint=f"a dead writer's lock runs out after {LEASE:g} s")
+    return Busy(f"{path!r} is being written{who}", hint=f"a dead writer's lock runs out after {seconds:g} s")

@@ -1,0 +1,209 @@
+"""Dependency snapshots that are mounted on this host: each once, for all processes that use it there.
+
+The first that wants one attaches it and mounts it, as for any image; those that come while it stands are added to its
+users, and when the last of them has ended, however, it is unmounted. That is done by a program of its own
+(`imagefs.daemon.takeoff`), because an unmount may wait for the daemon. A mount that is still busy then, because a user
+left processes behind, is tried again now and then, and who comes meanwhile finds it mounted.
+
+Clients take turns at a target (`imagefs.deps.target`), so none mounts there while this module is asked by another.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+import trio
+
+from imagefs.daemon import processes
+from imagefs.daemon.state import Attachment
+from imagefs.daemon.watch import ended
+from imagefs.errors import DamagedObject, FormatError, NoSuchSnapshot
+from imagefs.format.manifest import Manifest
+from imagefs.images import Images
+from imagefs.snapshots import Snapshots
+from stripefs.errors import MountError
+
+__all__ = ["Shares", "checked", "finder", "shared_by"]
+
+_log = logging.getLogger(__name__)
+
+_LOOK_EVERY = 0.25
+"""Seconds between looks for mounts without users."""
+
+_BUSY_AGAIN = 5.0
+"""Seconds until a mount that was busy is tried again: each try is a process."""
+
+
+class Shared(Protocol):
+    """Whose attachments these are; `imagefs.daemon.host` is it."""
+
+    def attachments(self) -> Mapping[str, Attachment]: ...
+    def change(self, attachment: Attachment, **values: Any) -> None:
+        """Let these attributes have other values, and keep them for the next worker."""
+
+    def let_go(self, attachment: Attachment) -> None:
+        """It is not mounted any more."""
+
+    async def note_use(self, request: Mapping[str, Any]) -> None:
+        """Let the store know that what is asked for is used."""
+
+
+class Shares:
+    """The snapshots among the attachments of `host`."""
+
+    def __init__(self, host: Shared) -> None:
+        self._host = host
+        self._nursery: trio.Nursery
+        self._leaving: dict[str, trio.Event] = {}  # by attachment: it is being unmounted, until then
+        self._busy_until: dict[str, float] = {}
+
+    async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Until cancelled."""
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            for attachment in self._host.attachments().values():
+                self.watch(attachment)
+            task_status.started()
+            while True:
+                await trio.sleep(_LOOK_EVERY)
+                for attachment in list(self._host.attachments().values()):
+                    if self._is_over(attachment):
+                        self._leaving[attachment.id] = trio.Event()
+                        nursery.start_soon(self._take_off, attachment)
+
+    async def use(self, request: Mapping[str, Any], attach: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+        """One more process uses a snapshot at its target.
+
+        Answers `shared` where it is mounted there already, `missing` where the store has none, `stale` where what the
+        client saw mounted is none of this daemon's; else what `attach` answers, and the client is to mount it.
+        """
+        name, target = str(request["snapshot"]["name"]), str(request["mountpoint"])
+        if int(request["namespace"]) != processes.namespace():
+            raise MountError(
+                f"{target} cannot be shared: the daemon runs in another mount namespace",
+                hint="start one in this one, with a --runtime of its own",
+            )
+        while (known := self._at(target)) is not None and known.id in self._leaving:
+            await self._leaving[known.id].wait()
+        if known is not None and not known.snapshot:
+            raise MountError(f"an image is mounted at {target}", hint=f"imagefs umount {target}")
+        if request["mounted"]:
+            if known is None or known.owner:
+                return {"stale": True}
+            if known.snapshot != name:
+                raise MountError(
+                    f"another snapshot, {known.snapshot[:12]}, is mounted at {target}{_for(known)}",
+                    hint="one target holds one snapshot at a time: wait, or name another --target",
+                )
+            self._join(known, request)
+            answer = {"shared": True, "id": known.id, "image": known.image}
+        else:
+            try:
+                answer = await attach()
+            except NoSuchSnapshot:
+                return {"missing": True}
+        self._nursery.start_soon(self._host.note_use, request)
+        return answer
+
+    def _join(self, attachment: Attachment, request: Mapping[str, Any]) -> None:
+        """Its users are the attachment's from now on. Raises MountError for one that has ended already."""
+        new = [one for one in _users_of(request) if one not in attachment.users]
+        kept = attachment.kept or bool(request["snapshot"]["kept"])
+        self._host.change(attachment, users=[*attachment.users, *new], kept=kept)
+        for one in new:
+            self._nursery.start_soon(self._until_it_ends, attachment.id, one)
+
+    def watch(self, attachment: Attachment) -> None:
+        """Notice when its users end."""
+        for user in attachment.users:
+            self._nursery.start_soon(self._until_it_ends, attachment.id, user)
+
+    async def _until_it_ends(self, identifier: str, user: list[int]) -> None:
+        await ended(*user)
+        attachment = self._host.attachments().get(identifier)
+        if attachment is not None and user in attachment.users:
+            self._host.change(attachment, users=[one for one in attachment.users if one != user])
+
+    def _at(self, target: str) -> Attachment | None:
+        own = processes.namespace()
+        found = (one for one in self._host.attachments().values() if one.namespace == own)
+        return next((one for one in found if one.mountpoint == target), None)
+
+    def _is_over(self, one: Attachment) -> bool:
+        if not one.snapshot or one.users or one.kept or one.owner or one.id in self._leaving:
+            return False
+        return trio.current_time() >= self._busy_until.get(one.id, 0.0)
+
+    async def _take_off(self, attachment: Attachment) -> None:
+        try:
+            done = await trio.run_process(
+                [sys.executable, "-P", "-m", "imagefs.daemon.takeoff"],
+                stdin=json.dumps({"target": attachment.mountpoint}).encode(),
+                capture_stderr=True,
+                check=False,
+            )
+            why = done.stderr.decode("utf-8", "replace").strip() if done.returncode else ""
+        except OSError as error:
+            why = str(error)
+        finally:
+            self._leaving.pop(attachment.id).set()
+        if not why:
+            self._busy_until.pop(attachment.id, None)
+            if attachment.id in self._host.attachments():
+                self._host.let_go(attachment)
+            return
+        if attachment.id not in self._busy_until:
+            _log.warning("%s stays, though nobody uses it any more: %s", attachment.mountpoint, why)
+        self._busy_until[attachment.id] = trio.current_time() + _BUSY_AGAIN
+
+
+def _image_of(images: Images, name: str, target: str) -> str:
+    """The image of a snapshot for that target. Raises NoSuchSnapshot, and FormatError for one that was made for another
+    path: what is installed knows where it lies."""
+    snapshot = Snapshots(images).load(name)
+    if snapshot.kind != "host" or snapshot.targets != (target,):
+        raise FormatError(
+            f"the snapshot {name[:12]} was made for {', '.join(snapshot.targets)} ({snapshot.kind}), not for {target}",
+            hint="it is never moved: what is installed knows its path",
+        )
+    return snapshot.image
+
+
+def finder(request: Mapping[str, Any]) -> Callable[[Images], str] | None:
+    """How a store is asked for the image that is to be attached; None as for any."""
+    if "snapshot" not in request:
+        return None
+    return lambda images: _image_of(images, str(request["snapshot"]["name"]), str(request["mountpoint"]))
+
+
+def checked(request: Mapping[str, Any], manifest: Manifest) -> Manifest:
+    """The manifest, which says itself of which snapshot it is. Raises DamagedObject."""
+    if "snapshot" in request and manifest.source != request["snapshot"]["name"]:
+        raise DamagedObject(f"the snapshot {request['snapshot']['name'][:12]} names an image that was not made for it")
+    return manifest
+
+
+def shared_by(request: Mapping[str, Any]) -> dict[str, Any]:
+    """What an attachment says of the snapshot that it is, and of its users. Raises MountError."""
+    if "snapshot" not in request:
+        return {}
+    snapshot = request["snapshot"]
+    return {"snapshot": str(snapshot["name"]), "users": _users_of(request), "kept": bool(snapshot["kept"])}
+
+
+def _users_of(request: Mapping[str, Any]) -> list[list[int]]:
+    """Who uses what is asked for: processes, and when they began. Raises MountError for one that cannot be seen."""
+    users = [[int(process), int(began)] for process, began in request["snapshot"]["users"]]
+    for process, began in users:
+        processes.must_be_seen(process, began)
+    return users
+
+
+def _for(attachment: Attachment) -> str:
+    if not attachment.users:
+        return ""
+    return f", for process {', '.join(str(process) for process, _ in attachment.users)}"

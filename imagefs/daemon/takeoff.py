@@ -1,0 +1,39 @@
+"""`python -m imagefs.daemon.takeoff`: unmounts what the daemon mounted for processes that have ended.
+
+On standard input it takes a JSON object with `target`. What is busy stays, and standard error says because of whom.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from imagefs.plane.unmount import unmount
+from stripefs.errors import MountError
+from stripefs.mount import kernel
+
+__all__ = ["main"]
+
+
+def main() -> int:
+    """The program; its exit code."""
+    target = json.loads(sys.stdin.read())["target"]
+    here = kernel.find_mount(target)
+    if here is None:
+        return 0
+    try:
+        if here.fstype.startswith("fuse.") and os.geteuid() != 0:
+            from stripefs.mount import unprivileged
+
+            unprivileged.unmount(target)
+        else:
+            unmount(target)
+    except MountError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,112 @@
+"""What dependency snapshots a store has, and taking away those that nobody uses any more."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from imagefs.errors import DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
+from imagefs.format.snapshot import Snapshot
+from imagefs.housekeeping.listing import must_list
+from imagefs.images import GRACE, Images
+from imagefs.snapshots import Snapshots
+from stripefs.errors import Unsupported
+
+__all__ = ["Row", "collect_snapshots", "list_snapshots", "remove_snapshot"]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A snapshot: when it was stored and when used last, in seconds since 1970; the latter is known by a day.
+
+    snapshot: None for a document that cannot be read, for the reason in `error`. size: bytes of its devices and
+    metadata, 0 where the image is not there.
+    """
+
+    name: str
+    stored_at: float
+    used_at: float
+    snapshot: Snapshot | None = None
+    size: int = 0
+    error: str = ""
+
+
+def list_snapshots(images: Images) -> list[Row]:
+    """All of them, the one used last first. Raises Unsupported where a store cannot be listed, and StoreErrors."""
+    must_list(images)
+    snapshots = Snapshots(images)
+    used, rows = snapshots.used(), []
+    for name, status in snapshots.stored().items():
+        stored = status.mtime_ns / 1e9
+        times = stored, max(stored, used.get(name, 0.0))
+        try:
+            snapshot = snapshots.load(name)
+            manifest = images.manifest(snapshot.image)
+        except NoSuchSnapshot:
+            continue  # removed since it was listed
+        except (DamagedObject, FormatError, NoSuchImage) as error:
+            rows.append(Row(name, *times, error=error.message))
+        else:
+            size = manifest.metadata.size + sum(device.size for device in manifest.devices)
+            rows.append(Row(name, *times, snapshot, size))
+    return sorted(rows, key=lambda row: (-row.used_at, row.name))
+
+
+def remove_snapshot(images: Images, name: str) -> list[str]:
+    """Take a snapshot away, and its image unless that has a tag; the digests of images that went.
+
+    Hosts that have it mounted go on as long as its blocks are in the store, which is until `gc`. Raises NoSuchSnapshot.
+    """
+    snapshots = Snapshots(images)
+    try:
+        image = snapshots.load(name).image
+    except (DamagedObject, FormatError):
+        image = ""
+    snapshots.remove(name)
+    return _drop(images, [image] if image else [])
+
+
+def collect_snapshots(images: Images, *, older_than: float, dry_run: bool = False) -> tuple[list[str], list[str]]:
+    """Take away the snapshots that were not used for so many seconds, and images that were made for one and never got
+    its document; the names of the snapshots and the digests of the images that went, or would go.
+
+    Raises Unsupported where a store cannot be listed or written to, and StoreErrors.
+    """
+    must_list(images)
+    if not images.store.capabilities.put:
+        raise Unsupported(f"{images.store.url} cannot be written to")
+    now, snapshots = time.time(), Snapshots(images)
+    old = [row for row in list_snapshots(images) if now - row.used_at >= older_than]
+    of_old = {row.snapshot.image for row in old if row.snapshot is not None}
+    if not dry_run:
+        for row in old:
+            snapshots.remove(row.name)
+    found = [*of_old, *(image for image in _without_document(images, now) if image not in of_old)]
+    return [row.name for row in old], sorted(found) if dry_run else _drop(images, found)
+
+
+def _without_document(images: Images, now: float) -> list[str]:
+    """Images that a publisher that died has stored: a snapshot's manifest says of which, and has no config."""
+    known, found = Snapshots(images).stored(), []
+    for digest, status in images.images().items():
+        if now - status.mtime_ns / 1e9 < GRACE:
+            continue  # its document may be on its way
+        try:
+            manifest = images.manifest(digest)
+        except (NoSuchImage, DamagedObject, FormatError):
+            continue
+        if manifest.source and not manifest.config and manifest.source not in known:
+            found.append(digest)
+    return found
+
+
+def _drop(images: Images, digests: Sequence[str]) -> list[str]:
+    """Remove these images but for those that something names: a publisher may have come meanwhile."""
+    if not digests:
+        return []
+    named = {*images.tags().values(), *Snapshots(images).images_named().values()}
+    gone = [digest for digest in sorted(set(digests)) if digest not in named and images.has(digest)]
+    for digest in gone:
+        images.remove(digest)
+    return gone

@@ -1,0 +1,134 @@
+"""Dependency snapshots in a store, beside its images.
+
+    deps/NAME      the document of a snapshot; NAME is the digest of its key
+    used/NAME      an empty object, whose time says when the snapshot was used last, by a day
+
+A document is written after its image and never changes, so of several that are made for one key the first stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+from imagefs.errors import DamagedObject, NoSuchSnapshot
+from imagefs.format.snapshot import Snapshot
+from imagefs.images import Images, is_digest
+from stripefs.errors import Exists, NotFound
+from stripefs.store.base import Status
+
+__all__ = ["FOLDER", "Snapshots"]
+
+FOLDER = b"/deps"
+_USED = b"/used"
+
+_AT_ONCE = 16
+
+_DAY = 24 * 3600.0
+"""Seconds for which a mark of use holds, so that a thousand starts write one."""
+
+
+class Snapshots:
+    """Those in the store of `images`. Calls raise StoreErrors."""
+
+    def __init__(self, images: Images) -> None:
+        self.images = images
+
+    def load(self, name: str) -> Snapshot:
+        """Raises NoSuchSnapshot, DamagedObject and FormatError."""
+        try:
+            return Snapshot.from_json(self.images.read(_path(name)), name)
+        except NotFound as error:
+            raise self._unknown(name) from error
+
+    def has(self, name: str) -> bool:
+        """Whether there is one, unread."""
+        try:
+            self.images.stat(_path(name))
+        except NotFound:
+            return False
+        return True
+
+    def put(self, snapshot: Snapshot) -> bool:
+        """Store the document; False where there is one for this key already. Its image must be stored.
+
+        Raises DamagedObject where the image was removed meanwhile; then nothing is stored.
+        """
+        path, data = _path(snapshot.name), snapshot.to_json()
+        if self.has(snapshot.name):
+            return False
+        try:
+            self.images.create(path, data)
+        except Exists:
+            return False
+        if not self.images.has(snapshot.image):  # `deps gc` looks for documents after it took one away
+            self.remove(snapshot.name)
+            raise DamagedObject(f"the image {snapshot.image[:12]} was removed while its snapshot was published")
+        return True
+
+    def remove(self, name: str) -> None:
+        """Take the document away; its image stays. Raises NoSuchSnapshot."""
+        try:
+            self.images.discard(_path(name))
+        except NotFound as error:
+            raise self._unknown(name) from error
+        with contextlib.suppress(NotFound):
+            self.images.discard(_mark(name))
+
+    def stored(self) -> dict[str, Status]:
+        """All documents by name. Raises Unsupported where nothing can be listed."""
+        found = self._below(FOLDER)
+        return {name: found[name] for name in sorted(found)}
+
+    def images_named(self) -> dict[str, str]:
+        """The image of each by name. Raises DamagedObject and FormatError for a document that cannot be read."""
+
+        def look(name: str) -> tuple[str, str]:
+            try:
+                return name, self.load(name).image
+            except NoSuchSnapshot:
+                return name, ""  # removed since it was listed
+
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            return {name: image for name, image in pool.map(look, self.stored()) if image}
+
+    def used(self) -> dict[str, float]:
+        """When each was used last, in seconds since 1970, as far as that is known. Raises Unsupported."""
+        return {name: status.mtime_ns / 1e9 for name, status in self._below(_USED).items()}
+
+    def mark_used(self, name: str) -> None:
+        """Say that it is used now, unless that was said within a day."""
+        try:
+            if time.time() - self.images.stat(_mark(name)).mtime_ns / 1e9 < _DAY:
+                return
+        except NotFound:
+            pass
+        self.images.create(_mark(name), b"", replace=True)
+
+    def resolve(self, beginning: str) -> str:
+        """The name that begins so. Raises NoSuchSnapshot, also where several do."""
+        if is_digest(beginning):
+            return beginning
+        found = [name for name in self.stored() if name.startswith(beginning)] if beginning else []
+        if len(found) != 1:
+            raise self._unknown(beginning, f"{len(found)} begin so" if found else "")
+        return found[0]
+
+    def _below(self, folder: bytes) -> dict[str, Status]:
+        found = {path.rpartition(b"/")[2].decode("utf-8", "replace"): one for path, one in self.images.files(folder)}
+        return {name: status for name, status in found.items() if is_digest(name)}
+
+    def _unknown(self, name: str, why: str = "") -> NoSuchSnapshot:
+        more = f": {why}" if why else ""
+        return NoSuchSnapshot(
+            f"{self.images.store.url} has no dependency snapshot {name[:12]!r}{more}", hint="see `imagefs deps ls`"
+        )
+
+
+def _path(name: str) -> bytes:
+    return FOLDER + b"/" + name.encode()
+
+
+def _mark(name: str) -> bytes:
+    return _USED + b"/" + name.encode()

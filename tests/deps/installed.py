@@ -1,0 +1,68 @@
+"""Something installed, without an installer: a package in a directory, and its snapshot in a store."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from imagefs.build.directory import scan
+from imagefs.build.image import build
+from imagefs.daemon import processes
+from imagefs.daemon.client import Client, Recording
+from imagefs.daemon.client import Snapshot as Wanted
+from imagefs.deps.use import Used, use
+from imagefs.format.snapshot import Snapshot, key_digest
+from imagefs.images import Images
+from imagefs.plane.options import TreeOptions
+from imagefs.snapshots import Snapshots
+from stripefs.settings import StoreSettings
+from stripefs.store.local import LocalStore
+from tests.imagefs.service import Service
+
+__all__ = ["imported", "install", "key_of", "published", "snapshots_in", "use_here"]
+
+
+def install(target: Path, value: int = 7, seed: int = 1) -> Path:
+    """A package `heavy` with VALUE and a large file, in a new directory."""
+    package = target / "heavy"
+    package.mkdir(parents=True)
+    (package / "__init__.py").write_text(f"VALUE = {value}\n")
+    (package / "data.bin").write_bytes(random.Random(seed).randbytes(1 << 20))
+    return target
+
+
+def key_of(target: Path, more: str = "") -> dict[str, object]:
+    return {"schema": 1, "targets": [str(target)], "salt": more}
+
+
+def snapshots_in(store: Path) -> Snapshots:
+    store.mkdir(exist_ok=True)
+    return Snapshots(Images(LocalStore(os.fsencode(store), str(store))))
+
+
+def published(target: Path, store: Path, more: str = "") -> str:
+    """The directory as a snapshot in the store; its name."""
+    snapshots, key = snapshots_in(store), key_of(target, more)
+    root, contents = scan(str(target))
+    report = build(root, contents, snapshots.images, source=key_digest(key))
+    assert snapshots.put(Snapshot(key, report.digest, "host", (str(target),), time.time(), 0.1))
+    return key_digest(key)
+
+
+def use_here(service: Service, store: Path, name: str, target: Path, *users: int, kept: bool = False) -> Used | None:
+    """Use it for these processes."""
+    wanted = Wanted(name, tuple((pid, processes.began(pid)) for pid in users), kept)
+    recording = Recording("deps", off=True)
+    client = Client(service.settings)
+    return use(client, StoreSettings(url=str(store)), wanted, str(target), recording, TreeOptions())
+
+
+def imported(target: Path) -> subprocess.CompletedProcess[str]:
+    """What a job that imports the package prints."""
+    script = "import heavy; print(heavy.VALUE, len(open(heavy.__path__[0] + '/data.bin', 'rb').read()))"
+    environment = {**os.environ, "PYTHONPATH": str(target)}
+    return subprocess.run([sys.executable, "-P", "-c", script], env=environment, capture_output=True, text=True)
