@@ -164,6 +164,15 @@ def test_changes(place: Path, url: str, fs: LocalFileSystem) -> None:
         fs.mv(f"{url}/no", f"{url}/new")
 
 
+@pytest.mark.parametrize("slash", ["", "/"])
+def test_what_is_moved_onto_itself_stays(place: Path, url: str, fs: LocalFileSystem, slash: str) -> None:
+    fs.pipe(f"{url}/a/file", b"1")
+    fs.mv(f"{url}/a", f"{url}/a{slash}")
+    fs.mv(f"{url}/a/file", f"{url}/a/file")
+    assert names(place) == {"a", "a/file"}
+    assert fs.cat_file(f"{url}/a/file") == b"1"
+
+
 def test_directories_are_not_made_where_that_is_not_wanted(place: Path) -> None:
     fs = StripefsFileSystem(root=str(place), auto_mkdir=False)
     with pytest.raises(FileNotFoundError):

@@ -1,42 +1,20 @@
-"""stripefs for fsspec, and so for pandas, pyarrow, dask and torch.distributed.checkpoint.
-
-    stripefs+hdfs://namenode:8020/checkpoints/model.bin     also stripefs+file, +s3, +gs, +http, +https
-    stripefs://model.bin, with root="hdfs://namenode:8020/checkpoints"
-
-`storage_options` are those of `stripefs.open`: the options of the command, with underscores. Paths are taken letter by
-letter. In a transaction files are published together when it ends, each in one step of its own, or none of them. When
-an exception leaves the `with` block of a file, nothing of it is published, be it bytes, text or compressed.
-"""
+"""The file system of one source."""
 
 from __future__ import annotations
 
-import contextlib
 import errno
-import io
 from collections.abc import Callable
 from datetime import UTC, datetime
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
-from fsspec.compression import compr
 from fsspec.core import get_compression
 from fsspec.spec import AbstractFileSystem
 from fsspec.utils import stringify_path
 
 from stripefs.api import Entry, FileSystem, ReadFile, WriteFile
+from stripefs.fsspec.files import wrapped
 
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
-
-__all__ = [
-    "GcsFileSystem",
-    "HdfsFileSystem",
-    "HttpFileSystem",
-    "HttpsFileSystem",
-    "LocalFileSystem",
-    "S3FileSystem",
-    "StripefsFileSystem",
-]
+__all__ = ["StripefsFileSystem"]
 
 _T = TypeVar("_T")
 
@@ -91,15 +69,10 @@ class StripefsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ha
         if "r" in mode or ("b" in mode and kwargs.get("compression") is None):
             return super().open(path, mode, **kwargs)
         compression = get_compression(path, kwargs.pop("compression", None))
-        text = {name: kwargs.pop(name) for name in ("encoding", "errors", "newline") if name in kwargs}
-        file = super().open(path, mode.strip("bt") + "b", **kwargs)
-        try:
-            if compression is not None:
-                file = _Compressed(file, compr[compression](_Sink(file), mode=mode[0]))
-            return file if "b" in mode else _Text(file, **text)
-        except BaseException:
-            file.discard()
-            raise
+        text: dict[str, str | None] = {
+            name: kwargs.pop(name) for name in ("encoding", "errors", "newline") if name in kwargs
+        }
+        return wrapped(super().open(path, mode.strip("bt") + "b", **kwargs), mode, compression, text)
 
     def _open(
         self,
@@ -223,15 +196,16 @@ class StripefsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ha
             source.rmtree(place)
 
     def mv(self, path1: Any, path2: Any, recursive: bool = False, maxdepth: int | None = None, **kwargs: Any) -> None:
-        """Move a file or directory in one step, in the place of a file that is there, or into a directory that is.
+        """Move a file or directory in one step, in the place of a file that is there, or into a directory that is; onto
+        itself it stays.
 
         What cannot be moved so (lists, patterns, other services) is copied and removed; not in a transaction, which
         would remove at once what it may never publish.
         """
         if not isinstance(path1, list) and not isinstance(path2, list) and maxdepth is None:
-            given, target = stringify_path(path2), self._strip_protocol(path2)
-            if given.endswith("/") or self.isdir(target):
-                target = f"{target.rstrip('/')}/{self._strip_protocol(path1).rpartition('/')[2]}"
+            given, source, target = stringify_path(path2), self._strip_protocol(path1), self._strip_protocol(path2)
+            if target != source and (given.endswith("/") or self.isdir(target)):
+                target = f"{target.rstrip('/')}/{source.rpartition('/')[2]}"
             if self._moved(path1, target):
                 return
         if self._intrans:
@@ -260,150 +234,6 @@ class StripefsFileSystem(AbstractFileSystem):  # type: ignore[misc]  # fsspec ha
                 raise
         self.makedirs(self._parent(path), exist_ok=True)
         return work()
-
-
-class _ByUrl(StripefsFileSystem):
-    """Paths begin with what stands between `://` and the next slash; sources are found by the pools above a file."""
-
-    def _connect(self, root: str) -> None:
-        if root:
-            raise ValueError("root= goes with stripefs://; here paths have all of the URL")
-        self._services: dict[str, FileSystem] = {}
-
-    def _at(self, path: str) -> tuple[FileSystem, str]:
-        authority, _, place = self._strip_protocol(path).partition("/")
-        service = self._services.get(authority)
-        if service is None:
-            url = f"{self.protocol.partition('+')[2]}://{authority}/"
-            service = self._services.setdefault(authority, FileSystem.of_service(url, **self._options)[0])
-        return service, place
-
-    @classmethod
-    def _strip_protocol(cls, path: Any) -> Any:
-        return AbstractFileSystem._strip_protocol.__func__(cls, path)
-
-
-class HdfsFileSystem(_ByUrl):
-    """`stripefs+hdfs://NAMENODE:PORT/PATH`, or a nameservice, or none."""
-
-    protocol = "stripefs+hdfs"
-
-
-class LocalFileSystem(_ByUrl):
-    """`stripefs+file:///PATH`."""
-
-    protocol = "stripefs+file"
-    root_marker = "/"
-
-
-class S3FileSystem(_ByUrl):
-    """`stripefs+s3://BUCKET/KEY`; with an endpoint of its own: `stripefs://` and root="s3://BUCKET?…"."""
-
-    protocol = "stripefs+s3"
-
-
-class GcsFileSystem(_ByUrl):
-    """`stripefs+gs://BUCKET/KEY`."""
-
-    protocol = "stripefs+gs"
-
-
-class HttpFileSystem(_ByUrl):
-    """`stripefs+http://HOST/PATH`, to read files by name."""
-
-    protocol = "stripefs+http"
-
-
-class HttpsFileSystem(_ByUrl):
-    """`stripefs+https://HOST/PATH`, to read files by name."""
-
-    protocol = "stripefs+https"
-
-
-class _Sink(io.BufferedIOBase):
-    """What a compressor writes to, which it may close without closing the file."""
-
-    def __init__(self, file: WriteFile) -> None:
-        self._file = file
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def write(self, data: ReadableBuffer, /) -> int:
-        return self._file.write(data)
-
-
-class _Compressed(io.BufferedIOBase):
-    """A file that is written through a compressor, which has its last word before the file is published."""
-
-    def __init__(self, file: WriteFile, compressor: Any) -> None:
-        self._file = file
-        self._compressor = compressor
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: ReadableBuffer, /) -> int:
-        if self.closed:
-            raise ValueError("I/O operation on closed file")
-        self._compressor.write(data)
-        return memoryview(data).nbytes
-
-    def close(self) -> None:
-        if not self.closed:
-            try:
-                self._compressor.close()
-            except BaseException:
-                self.discard()
-                raise
-            super().close()
-            self._file.close()
-
-    def discard(self) -> None:
-        """Publish nothing."""
-        with contextlib.suppress(OSError):
-            self._compressor.close()
-        super().close()
-        self._file.discard()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _end(self, kind)
-
-    def __del__(self) -> None:
-        """Unlike Python's own this closes nothing: what was never closed is not published."""
-
-
-class _Text(io.TextIOWrapper):
-    """Text that is written to a file; Python's own would publish it whatever happens."""
-
-    def __init__(self, file: WriteFile | _Compressed, **how: str | None) -> None:
-        super().__init__(file, **how)  # type: ignore[arg-type]
-        self._file = file
-
-    def discard(self) -> None:
-        """Publish nothing."""
-        self._file.discard()
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        _end(self, kind)
-
-    def __del__(self) -> None:
-        """Unlike Python's own this closes nothing: what was never closed is not published."""
-
-
-def _end(file: _Compressed | _Text, kind: type[BaseException] | None) -> None:
-    """The end of a `with` block, which an exception of this kind has left."""
-    if kind is None:
-        file.close()
-    else:
-        file.discard()
 
 
 def _info(path: str, entry: Entry) -> dict[str, Any]:
