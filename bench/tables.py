@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bench.results import Ratio
+from bench.results import Document, Ratio, Row
 
-__all__ = ["hdfs", "insert", "machine", "markdown", "ratio_cells", "text"]
+__all__ = ["hdfs", "insert", "machine", "markdown", "ratio_cells", "row_cells", "text"]
 
 _Cells = Sequence[Sequence[str]]
 
@@ -58,6 +58,38 @@ def ratio_cells(found: Sequence[Ratio], targets: Mapping[str, tuple[float, bool]
             verdict = [f"{'≥' if at_least else '≤'} {bound:g}", "met" if met else "missed"]
         cells.append([ratio.name, f"{ratio.value:.3g}", f"{ratio.low:.3g}", f"{ratio.high:.3g}", *verdict])
     return cells
+
+
+def row_cells(
+    document: Document,
+    columns: Mapping[str, tuple[str, int]],
+    cases: Sequence[str],
+    systems: Sequence[str] = (),
+    *,
+    spread: str = "",
+) -> list[list[str]]:
+    """A head and a line for each case and system, in these orders. columns: by metric, its head and its digits.
+
+    spread: the metric whose extremes are shown, where a line has it; "" for the first metric of each line.
+    """
+    used = [metric for metric in columns if any(row.metric == metric for row in document.rows)]
+    of = f" {columns[spread][0]}" if spread else ""
+    cells = [["case", "system", *(columns[metric][0] for metric in used), f"lowest{of}", f"highest{of}", "rounds"]]
+    pairs = dict.fromkeys((row.case, row.system) for row in document.rows)
+    for case, system in sorted(pairs, key=lambda pair: (_place(pair[0], cases), _place(pair[1], systems), pair)):
+        found: dict[str, Row] = {metric: row for metric in used if (row := document.row(case, system, metric))}
+        if not found:
+            continue
+        values = [f"{found[m].median:.{columns[m][1]}f}" if m in found else "" for m in used]
+        extremes = ["", ""]
+        if main := found.get(spread or next(iter(found))):
+            extremes = [f"{value:.{columns[main.metric][1]}f}" for value in (main.min, main.max)]
+        cells.append([case, system, *values, *extremes, str(max(row.n for row in found.values()))])
+    return cells
+
+
+def _place(name: str, order: Sequence[str]) -> int:
+    return order.index(name) if name in order else len(order)
 
 
 def _columns(cells: _Cells) -> str:

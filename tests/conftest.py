@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from stripefs.api import engine
 from tests.hdfs_instance import HdfsInstance, hdfs_instance, remove_orphans
 from tests.leaks import MARK, leaks
 from tests.others import open_folder
@@ -36,6 +37,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("root") or item.get_closest_marker("cluster"):
             pytest.exit(f"{item.nodeid} needs root: sudo ./scripts/test", returncode=pytest.ExitCode.USAGE_ERROR)
+
+
+@pytest.fixture(autouse=True)
+def _engine_ends() -> Iterator[None]:
+    """That of `stripefs.api` does with the test that started it."""
+    yield
+    engine.stop()
 
 
 _LEFT = pytest.StashKey[bool]()

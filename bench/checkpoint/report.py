@@ -7,7 +7,7 @@ from pathlib import Path
 from bench import tables
 from bench.bars import Bar, draw
 from bench.checkpoint.plan import CASES, SYSTEMS, ratios
-from bench.results import Document, Row
+from bench.results import Document
 
 __all__ = ["chart", "markdown", "marks", "text"]
 
@@ -66,17 +66,7 @@ def chart(document: Document, file: Path) -> None:
 
 
 def _tables(document: Document) -> list[list[list[str]]]:
-    return [tables.ratio_cells(document.ratios, _TARGETS), _row_cells(document)]
-
-
-def _row_cells(document: Document) -> list[list[str]]:
-    used = [metric for metric in _COLUMNS if any(row.metric == metric for row in document.rows)]
-    cells = [["case", "system", *(_COLUMNS[metric][0] for metric in used), "lowest s", "highest s", "rounds"]]
-    order = {case: number for number, case in enumerate(CASES)}
-    pairs = dict.fromkeys((row.case, row.system) for row in document.rows)
-    for case, system in sorted(pairs, key=lambda pair: (order[pair[0]], pair[1])):
-        found: dict[str, Row] = {metric: row for metric in used if (row := document.row(case, system, metric))}
-        values = [f"{found[m].median:.{_COLUMNS[m][1]}f}" if m in found else "" for m in used]
-        time = found["time"]
-        cells.append([case, system, *values, f"{time.min:.2f}", f"{time.max:.2f}", str(time.n)])
-    return cells
+    return [
+        tables.ratio_cells(document.ratios, _TARGETS),
+        tables.row_cells(document, _COLUMNS, CASES, spread="time"),
+    ]

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from bench import tables
 from bench.bars import Bar, draw
 from bench.image.plan import CASES, SYSTEMS, case, ratios
-from bench.results import Document, Row
+from bench.results import Document
 
 __all__ = ["chart", "markdown", "marks", "text"]
 
@@ -75,22 +74,7 @@ def chart(document: Document, file: Path) -> None:
 
 
 def _tables(document: Document) -> list[list[list[str]]]:
-    return [tables.ratio_cells(document.ratios, _TARGETS), _row_cells(document)]
-
-
-def _row_cells(document: Document) -> list[list[str]]:
-    used = [metric for metric in _COLUMNS if any(row.metric == metric for row in document.rows)]
-    cells = [["case", "system", *(_COLUMNS[metric][0] for metric in used), "lowest s", "highest s", "rounds"]]
-    cases, systems = list(CASES), list(SYSTEMS)
-    pairs = dict.fromkeys((row.case, row.system) for row in document.rows)
-    for name, system in sorted(pairs, key=lambda pair: (_place(pair[0], cases), _place(pair[1], systems), pair)):
-        found: dict[str, Row] = {metric: row for metric in used if (row := document.row(name, system, metric))}
-        values = [f"{found[m].median:.{_COLUMNS[m][1]}f}" if m in found else "" for m in used]
-        time = found.get("time")
-        extremes = [f"{time.min:.2f}", f"{time.max:.2f}"] if time else ["", ""]
-        cells.append([name, system, *values, *extremes, str(max(row.n for row in found.values()))])
-    return cells
-
-
-def _place(name: str, order: Sequence[str]) -> int:
-    return order.index(name) if name in order else len(order)
+    return [
+        tables.ratio_cells(document.ratios, _TARGETS),
+        tables.row_cells(document, _COLUMNS, CASES, list(SYSTEMS), spread="time"),
+    ]

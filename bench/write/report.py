@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bench import tables
 from bench.bars import Bar, draw
-from bench.results import Document, Row
+from bench.results import Document
 from bench.write.plan import CASES, SYSTEMS, ratios
 
 __all__ = ["chart", "markdown", "marks", "text"]
@@ -67,20 +67,4 @@ def chart(document: Document, file: Path) -> None:
 
 
 def _tables(document: Document) -> list[list[list[str]]]:
-    return [tables.ratio_cells(document.ratios, _TARGETS), _row_cells(document)]
-
-
-def _row_cells(document: Document) -> list[list[str]]:
-    used = [metric for metric in _COLUMNS if any(row.metric == metric for row in document.rows)]
-    cells = [["case", "system", *(_COLUMNS[metric][0] for metric in used), "lowest", "highest", "rounds"]]
-    order = {case: number for number, case in enumerate(CASES)}
-    pairs = dict.fromkeys((row.case, row.system) for row in document.rows)
-    for case, system in sorted(pairs, key=lambda pair: (order.get(pair[0], len(order)), pair[1])):
-        found: dict[str, Row] = {metric: row for metric in used if (row := document.row(case, system, metric))}
-        if not found:
-            continue
-        values = [f"{found[m].median:.{_COLUMNS[m][1]}f}" if m in found else "" for m in used]
-        metric, main = next(iter(found.items()))
-        digits = _COLUMNS[metric][1]
-        cells.append([case, system, *values, f"{main.min:.{digits}f}", f"{main.max:.{digits}f}", str(main.n)])
-    return cells
+    return [tables.ratio_cells(document.ratios, _TARGETS), tables.row_cells(document, _COLUMNS, CASES)]

@@ -3,7 +3,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.mount.conftest import mounts
 from tests.soak.command import Place
+
+__all__ = ["mounts", "place"]
 
 
 @pytest.fixture

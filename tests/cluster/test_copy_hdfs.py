@@ -6,14 +6,12 @@ import json
 import os
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hdfs_native import Client
 
 import stripefs
-from stripefs.api import engine
 from tests.hdfs_instance import HdfsInstance
 from tests.mount.mounted import MIB, Mounts
 from tests.unit.api.material import LAYOUTS, content
@@ -25,23 +23,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.mount, pytest.mark.root]
 DATA = content(40 * MIB + 5)
 
 
-@pytest.fixture(autouse=True)
-def _engine_ends() -> Iterator[None]:
-    yield
-    engine.stop()
-
-
-@pytest.fixture
-def mounts(tmp_path: Path) -> Iterator[Mounts]:
-    (tmp_path / "mounts").mkdir()
-    made = Mounts(tmp_path / "mounts")
-    yield made
-    made.close()
-
-
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    path = tmp_path / "source"
+    path = tmp_path / "here" / "source"
     (path / "deep").mkdir(parents=True)
     (path / "model").write_bytes(DATA)
     for number in range(10):

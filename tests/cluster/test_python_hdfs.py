@@ -6,15 +6,12 @@ import errno
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 
 import pandas as pd
 import pytest
 from hdfs_native import Client
 
 import stripefs
-from stripefs.api import engine
 from stripefs.fsspec import HdfsFileSystem, StripefsFileSystem
 from tests.hdfs_instance import HdfsInstance
 from tests.mount.mounted import MIB, Mounts
@@ -24,19 +21,6 @@ from tests.unit.api.test_engine import FORKED
 pytestmark = [pytest.mark.cluster, pytest.mark.mount, pytest.mark.root]
 
 DATA = content(24 * MIB + 5)
-
-
-@pytest.fixture(autouse=True)
-def _engine_ends() -> Iterator[None]:
-    yield
-    engine.stop()
-
-
-@pytest.fixture
-def mounts(tmp_path: Path) -> Iterator[Mounts]:
-    made = Mounts(tmp_path)
-    yield made
-    made.close()
 
 
 def connect(instance: HdfsInstance, folder: str, **options: object) -> stripefs.FileSystem:

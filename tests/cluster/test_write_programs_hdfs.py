@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -26,12 +24,6 @@ pytestmark = [pytest.mark.cluster, pytest.mark.mount, pytest.mark.root]
 SAVING = (checkpoints.safetensors, checkpoints.torch_save, checkpoints.close_and_replace)
 OTHERS = (checkpoints.distributed_checkpoint, commands.rsync, calls.appending, calls.seeking_back)
 """All programs run on a local store; these do here what others do not."""
-
-
-@pytest.fixture
-def mounts(tmp_path: Path) -> Iterator[Mounts]:
-    with contextlib.closing(Mounts(tmp_path)) as made:
-        yield made
 
 
 @pytest.mark.parametrize(("layout", "programs"), [("concat", SAVING + OTHERS), ("striped", SAVING)])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,12 +12,6 @@ from tests.hdfs_instance import HdfsInstance
 from tests.mount.mounted import MIB, REPLACED, Mounts, sha256
 
 pytestmark = [pytest.mark.cluster, pytest.mark.mount]
-
-
-@pytest.fixture
-def mounts(tmp_path: Path) -> Iterator[Mounts]:
-    with contextlib.closing(Mounts(tmp_path)) as made:
-        yield made
 
 
 @pytest.mark.parametrize("layout", ["concat", "striped", "plain"])

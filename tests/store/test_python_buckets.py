@@ -19,12 +19,6 @@ from tests.store.web_server import WebServer
 DATA = content(10 << 20)
 
 
-@pytest.fixture(autouse=True)
-def _engine_ends() -> Iterator[None]:
-    yield
-    engine.stop()
-
-
 @pytest.fixture(scope="module")
 def server() -> Iterator[Server]:
     with s3_server() as running:

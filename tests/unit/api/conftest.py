@@ -1,19 +1,10 @@
-"""A local directory to read and write, and an engine that ends with the test."""
+"""A local directory to read and write."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from stripefs.api import engine
-
-
-@pytest.fixture(autouse=True)
-def _engine_ends() -> Iterator[None]:
-    yield
-    engine.stop()
 
 
 @pytest.fixture
