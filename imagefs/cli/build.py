@@ -9,11 +9,12 @@ from pathlib import Path
 
 import click
 
-from imagefs.cli.common import ended_by_sigterm, flags, json_flag, opened, print_json, quiet_flag, settings_for
+from imagefs.cli.common import flags, json_flag, opened, print_json, quiet_flag, settings_for
 from imagefs.cli.progress import shown
 from imagefs.reference import Reference, parse_store
 from stripefs.cli.flags import SettingsCommand
 from stripefs.cli.show import table
+from stripefs.cli.signals import ended_by_sigterm
 from stripefs.errors import ConfigError
 from stripefs.units import format_size
 

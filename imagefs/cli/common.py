@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -16,7 +15,7 @@ from imagefs.images import Images
 from stripefs.cli.flags import given, settings_flags
 from stripefs.store.url import open_store
 
-__all__ = ["ended_by_sigterm", "flags", "images_of", "json_flag", "opened", "print_json", "quiet_flag", "settings_for"]
+__all__ = ["flags", "images_of", "json_flag", "opened", "print_json", "quiet_flag", "settings_for"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -51,16 +50,6 @@ def opened(settings: Settings, *, make: bool = False) -> Iterator[Images]:
         yield Images(store, _PATIENCE)
     finally:
         store.close()
-
-
-@contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends what happens inside as Ctrl-C does, so that it takes away what it has put somewhere."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def images_of(ctx: click.Context, config: str, store: str) -> AbstractContextManager[Images]:

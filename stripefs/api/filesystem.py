@@ -15,6 +15,7 @@ from typing import Any, Literal, TypeVar, TypeVarTuple, overload
 from stripefs.api.engine import engine
 from stripefs.api.errors import Elsewhere, os_errors
 from stripefs.api.fetching import Path, Request, fetch
+from stripefs.api.links import real_path
 from stripefs.api.names import Names
 from stripefs.api.options import absolute, resolve
 from stripefs.api.reading import ReadFile
@@ -324,7 +325,7 @@ class FileSystem:
         and with `follow` the last one."""
         place = normal(os.fsencode(path))
         if self.url == "/" and self._where.root is None:
-            return os.path.realpath(place) if follow else join(os.path.realpath(split(place)[0]), split(place)[1])
+            return real_path(place) if follow else join(real_path(split(place)[0]), split(place)[1])
         return place
 
     def _name(self, place: bytes) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from stripefs.api.sources import Source
 from stripefs.errors import Exists, IsADirectory, NotEmpty, NotFound, Unsupported
 from stripefs.layout.hidden import POOL
+from stripefs.layout.striped import STRIPED_ID
 from stripefs.session import WriteSession
-from stripefs.store.base import Attributes, Kind
+from stripefs.store.base import Attributes, Kind, Status
 from stripefs.write.losses import Losses
 from stripefs.write.names import ensure_usable
 from stripefs.write.others import wait_for_writers
@@ -48,12 +49,14 @@ class Names:
         change = self.source.store.set_attributes
         await self._calls.change(f"set attributes of {path!r}", (), change, path, wanted)
 
-    async def remove(self, path: bytes) -> None:
-        """Take the name of a file away. Raises NotFound, IsADirectory, Busy where somebody writes it."""
-        if (await self.source.stat(path)).kind is Kind.DIRECTORY:
+    async def remove(self, path: bytes, seen: Status | None = None) -> None:
+        """Take the name of a file away. seen: what a listing has just said of it. Raises NotFound, IsADirectory, Busy
+        where somebody writes it."""
+        if (seen or await self.source.stat(path)).kind is Kind.DIRECTORY:
             raise IsADirectory(f"{path!r} is a directory")
         await wait_for_writers(self._calls, f"{path!r} is not removed", self._drafts.writer_of, path)
-        old = await self._losses.of(path)
+        plain = seen is not None and not STRIPED_ID.search(seen.file_id)
+        old = frozenset() if plain else await self._losses.of(path)
         await self._calls.change(f"remove {path!r}", NotFound, self.source.store.remove, path)
         await self._losses.bury(old, path, held=False)
 

@@ -58,18 +58,24 @@ class _Removal:
         entries: Sequence[Status] = ()
         with self._noted():
             entries = await names.source.listing(folder)
-        async with trio.open_nursery() as nursery:
-            for status in entries:
+        ahead = iter(entries)
+
+        async def work() -> None:
+            for status in ahead:
                 below = join(folder, status.name)
                 if status.kind is Kind.DIRECTORY:
-                    nursery.start_soon(self.clear, names, below, join(place, status.name))
+                    await self.clear(names, below, join(place, status.name))
                 else:
-                    nursery.start_soon(self._remove, names, below)
+                    await self._remove(names, below, status)
 
-    async def _remove(self, names: Names, file: bytes) -> None:
+        async with trio.open_nursery() as nursery:
+            for _ in range(min(_AT_ONCE, len(entries))):
+                nursery.start_soon(work)
+
+    async def _remove(self, names: Names, file: bytes, seen: Status) -> None:
         with self._noted():
             async with self._limiter:
-                await names.remove(file)
+                await names.remove(file, seen)
 
     @contextlib.contextmanager
     def _noted(self) -> Iterator[None]:

@@ -14,6 +14,7 @@ from stripefs.cli.flags import SettingsCommand, given, settings_flags
 from stripefs.cli.named import begin, ends_with_slash, ensure_writable, named, plainly, reason, written_name
 from stripefs.cli.show import rate
 from stripefs.cli.showing import status_line
+from stripefs.cli.signals import ended_by_sigterm
 from stripefs.errors import ConfigError, StoreError
 from stripefs.settings import redact
 from stripefs.units import format_size
@@ -78,7 +79,7 @@ def command(
     copier = Copier(Wishes(compare, preserve, jobs))
     began = time.monotonic()
     try:
-        with status_line() as show, plainly(there.place):
+        with ended_by_sigterm(), status_line() as show, plainly(there.place):
             carry_out(order, copier, os.environ, lambda found: show(_progress(found, time.monotonic() - began)))
     except KeyboardInterrupt:
         for kept in copier.found.kept:

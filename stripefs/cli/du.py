@@ -44,7 +44,8 @@ def command(ctx: click.Context, paths: tuple[str, ...], human: bool, summary: bo
             usages = place.files.usage(place.path, lambda error: troubles.add(str(error.filename), error))
             found += [(_name(place, usage), usage) for usage in (usages[-1:] if summary else usages)]
     if as_json:
-        click.echo(json.dumps({"paths": [_as_dict(name, usage) for name, usage in found]}, indent=2))
+        document = {"paths": [_as_dict(name, usage) for name, usage in found], "trouble": troubles.found}
+        click.echo(json.dumps(document, indent=2))
     elif found:
         rows = [(name, str(usage.files), *_sizes(usage, human)) for name, usage in found]
         click.echo(columns(("path", "files", "size", "stored"), rows))

@@ -64,7 +64,7 @@ def command(
                 for line in lines(listed.entries, "" if listed.directory else path, long=long, human=human):
                     click.echo(line)
     if as_json:
-        click.echo(json.dumps({"entries": told}, indent=2))
+        click.echo(json.dumps({"entries": told, "trouble": troubles.found}, indent=2))
     return troubles.code
 
 

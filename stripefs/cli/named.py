@@ -107,10 +107,14 @@ def plainly(name: object) -> Iterator[None]:
 
 
 class Troubles:
-    """What went wrong with some of what was named, told at once; the others go on."""
+    """What went wrong with some of what was named, told at once; the others go on.
+
+    code: what the command answers. found: the --json form of what was told.
+    """
 
     def __init__(self) -> None:
         self.code = 0
+        self.found: list[dict[str, str]] = []
 
     @contextmanager
     def noted(self, name: object) -> Iterator[None]:
@@ -125,7 +129,9 @@ class Troubles:
     def add(self, name: str, error: Exception) -> None:
         what, hint = reason(error, name)
         tell(f"{redact(name)}: {what}", hint)
-        self.code = StoreError.exit_code
+        self.found.append({"path": redact(name), "error": what})
+        unusable = isinstance(error.__cause__, ConfigError)
+        self.code = max(self.code, ConfigError.exit_code if unusable else StoreError.exit_code)
 
 
 def _in_store(settings: Settings) -> tuple[FileSystem, bytes]:

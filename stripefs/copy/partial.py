@@ -39,6 +39,9 @@ HEAD = len(MARK) + DIGEST
 _LOCK_AT = (1 << 62) - 1
 """The byte that is locked: behind all that a file may have."""
 
+_OURS = 0o600
+"""What a file lets its owner do until it has its name: one that was killed before leaves it, to be opened again."""
+
 _TRIES = 10
 """Each takes another process that publishes between two system calls of ours."""
 
@@ -102,6 +105,9 @@ class Partial:
         if not small:
             self._seal(mode, mtime_ns)
         os.rename(self._hidden, self._name, src_dir_fd=self._folder, dst_dir_fd=self._folder)
+        if mode != mode | _OURS:
+            os.fchmod(self._file, mode)
+            os.fsync(self._file)
         sync_directory(self._folder)
         self._close()
         return None
@@ -186,9 +192,9 @@ class Partial:
         return None
 
     def _seal(self, mode: int, mtime_ns: int | None) -> None:
-        """Nothing but the file is in the file, and it looks as it will; all of that is on disk."""
+        """Nothing but the file is in the file, and it looks as it will, `_OURS` apart; all of that is on disk."""
         os.ftruncate(self._file, self._length)
-        os.fchmod(self._file, mode)
+        os.fchmod(self._file, mode | _OURS)
         if mtime_ns is not None:
             os.utime(self._file, ns=(mtime_ns, mtime_ns))
         os.fsync(self._file)

@@ -111,6 +111,14 @@ def test_ls_goes_on(run: Run, source: Path) -> None:
     assert run("ls", source / "link")[1] == "deep\nmodel\n"
 
 
+@pytest.mark.parametrize("command", ["ls", "cat", "rm", "du"])
+def test_a_url_that_means_nothing_is_misuse(run: Run, source: Path, command: str) -> None:
+    wrong = [f"throttled+file://{source}/empty?rate=fast", "hdfs://:port/file", "s3:///key"]
+    code, _, err = run(command, *wrong)
+    assert (code, err.count("\n")) == (2, len(wrong))
+    assert run(command, wrong[0], source / "none")[0] == 3
+
+
 def test_names_are_taken_letter_by_letter(run: Run, tmp_path: Path) -> None:
     for name in ("a?b", "c%41"):
         (tmp_path / "odd?" / name).mkdir(parents=True)
@@ -259,8 +267,9 @@ def test_du_goes_on(run: Run, source: Path) -> None:
 
 def test_json_has_the_keys_that_the_document_names(run: Run, source: Path) -> None:
     text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
-    for command, words in {"ls": ["ls", "--json", source], "du": ["du", "--json", source]}.items():
-        found = json.loads(run(*words)[1])
+    for command in ("ls", "du"):
+        found = json.loads(run(command, "--json", source, source / "none")[1])
         row = next(line for line in text.splitlines() if line.startswith(f"| `{command}` |") and "array" in line)
-        for key in [*found, *next(iter(found.values()))[0]]:
+        for key in [*found, *next(iter(found.values()))[0], *found["trouble"][0]]:
             assert f"`{key}`" in row
+        assert found["trouble"] == [{"path": f"{source}/none", "error": "No such file or directory"}]

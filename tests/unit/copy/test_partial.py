@@ -149,6 +149,24 @@ os.kill(os.getpid(), signal.SIGKILL)
     partial.drop()
 
 
+@pytest.mark.parametrize("steps", [1, 4])
+def test_one_that_was_killed_before_it_had_its_name_can_be_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    data = DATA[: steps * STEP]
+    partial = begun(tmp_path / "file", steps, data=data)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", lambda *_args, **_kwargs: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            partial.publish(0o444, None, ignore)
+    assert (tmp_path / ".file.stripefs-copy").stat().st_mode & 0o600 == 0o600
+    partial.keep()
+    partial = begun(tmp_path / "file", steps, data=data)
+    assert partial.publish(0o444, None, ignore) is None
+    assert (tmp_path / "file").stat().st_mode & 0o7777 == 0o444
+    assert os.listdir(tmp_path) == ["file"]
+
+
 def test_what_cannot_be_replaced_is_not_begun(tmp_path: Path) -> None:
     (tmp_path / "folder").mkdir()
     with pytest.raises(IsADirectory):
