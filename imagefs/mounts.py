@@ -20,10 +20,10 @@ from imagefs.daemon.client import Attached, Client, Recording
 from imagefs.daemon.starting import devices_mount
 from imagefs.plane import erofs, overlay, shared
 from imagefs.plane.options import TreeOptions
-from imagefs.plane.unmount import unmount
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ConfigError, MountError, StripefsError
 from stripefs.mount import kernel
+from stripefs.mount.unmounting import unmount
 from stripefs.settings import MountSettings, StoreSettings
 
 __all__ = ["is_ours", "mount", "mount_attached", "place", "resolved", "show_tree", "take_away", "umount"]
@@ -204,14 +204,7 @@ def show_tree(attached: Attached, target: str, settings: DaemonSettings, name: s
 
 def take_away(target: str, *, lazy: bool = False) -> None:
     """Unmount whatever is topmost at `target`, if anything is. Raises MountError."""
-    here = kernel.find_mount(target)
-    if here is None:
-        return
-    if here.fstype.startswith("fuse.") and os.geteuid() != 0:
-        from stripefs.mount import unprivileged
-
-        unprivileged.unmount(target, lazy=lazy)
-    else:
+    if kernel.find_mount(target) is not None:
         unmount(target, lazy=lazy)
 
 

@@ -9,9 +9,9 @@ import json
 import os
 import sys
 
-from imagefs.plane.unmount import unmount
 from stripefs.errors import MountError
 from stripefs.mount import kernel
+from stripefs.mount.unmounting import unmount
 
 __all__ = ["main"]
 

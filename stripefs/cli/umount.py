@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import select
 import shlex
@@ -12,9 +11,9 @@ import click
 from stripefs.cli.flags import SettingsCommand, mountpoints, settings_flags
 from stripefs.cli.mounting import SUDO, mounted_at
 from stripefs.errors import MountError
-from stripefs.mount import kernel, unprivileged
 from stripefs.mount.control import find_mounts
 from stripefs.mount.mounting import FSTYPE
+from stripefs.mount.unmounting import unmount
 
 __all__ = ["command"]
 
@@ -57,22 +56,7 @@ def _open(pid: int) -> int | None:
 def _unmount(path: str, lazy: bool) -> None:
     """Raises MountError."""
     try:
-        if os.geteuid() == 0:
-            kernel.unmount(path, kernel.MNT_DETACH if lazy else 0)
-        else:
-            unprivileged.unmount(path, lazy=lazy)
-    except OSError as error:
-        if error.errno != errno.EBUSY:
-            raise MountError(f"{path} cannot be unmounted: {error.strerror}", hint="see umount2(2)") from error
-        raise _busy(path) from error
+        unmount(path, lazy=lazy)
     except MountError as error:
-        if "busy" in error.message:
-            raise _busy(path) from error
         hint = error.hint or f"the user who mounted it can do that, or root: {SUDO} umount {shlex.quote(path)}"
         raise MountError(error.message, hint=hint) from error
-
-
-def _busy(path: str) -> MountError:
-    return MountError(
-        f"{path} is busy", hint=f"fuser -vm {shlex.quote(path)} names the processes that use it; or give --lazy"
-    )

@@ -101,7 +101,7 @@ def detach(path: str) -> bool:
     if not is_privileged():
         try:
             unprivileged.unmount(path)
-        except MountError:
+        except (MountError, OSError):
             unprivileged.unmount(path, lazy=True)
             return True
         return False

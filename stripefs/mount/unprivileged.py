@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import array
+import errno
 import os
 import shutil
 import socket
@@ -56,10 +57,16 @@ def mount(source: str, target: str, subtype: str, options: Sequence[str]) -> int
 
 
 def unmount(target: str, *, lazy: bool = False) -> None:
-    """Unmount what `mount` mounted. Raises MountError."""
+    """Unmount what `mount` mounted. Raises OSError where it is busy, and MountError with what fusermount3 said."""
     done = subprocess.run(
-        [_program(), "-u", *(["-z"] if lazy else []), "--", target], capture_output=True, text=True, check=False
+        [_program(), "-u", *(["-z"] if lazy else []), "--", target],
+        env={**os.environ, "LC_ALL": "C"},
+        capture_output=True,
+        text=True,
+        check=False,
     )
+    if done.returncode and os.strerror(errno.EBUSY) in done.stderr:
+        raise OSError(errno.EBUSY, os.strerror(errno.EBUSY), target)
     if done.returncode:
         raise MountError(f"{target} cannot be unmounted: {done.stderr.strip()}")
 

@@ -16,8 +16,8 @@ from imagefs.build.image import build
 from imagefs.format.index import BLOCK
 from imagefs.images import Images
 from imagefs.plane import erofs
-from imagefs.plane.unmount import unmount
 from stripefs.mount import kernel
+from stripefs.mount.unmounting import unmount
 from stripefs.settings import StoreSettings
 from stripefs.store.local import LocalStore
 from tests.unit.imagefs.devices import FakeSource, eventually, make, noise, running, settled

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from imagefs.plane import overlay
-from imagefs.plane.unmount import unmount
 from imagefs.run.options import Bind, Limits
+from stripefs.mount.unmounting import unmount
 from tests.imagefs import small_image
 from tests.imagefs.containers import Containers, Running
 from tests.imagefs.run.material import TRAPS, both

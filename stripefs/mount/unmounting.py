@@ -1,10 +1,12 @@
-"""Taking a mount of an image away, and saying who keeps it."""
+"""Taking a mount away, and saying who keeps it."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
 import os
+import shlex
+import time
 
 from stripefs.errors import MountError
 from stripefs.mount import kernel
@@ -14,21 +16,29 @@ __all__ = ["unmount", "users"]
 _NAMED = 5
 """So many users the message names."""
 
+_PATIENCE, _PAUSE = 1.0, 0.02
+"""Seconds that a mount may be busy, and between looks: who only looks at a process's files in /proc keeps a mount for a
+moment."""
+
 
 def unmount(target: str, *, lazy: bool = False) -> None:
     """Unmount what is on top at `target`. Loop devices and memory that the mount held go with it.
 
     lazy: hide it now, and let it end when its last user does. Raises MountError, which names users where it is busy.
     """
-    try:
-        kernel.unmount(target, kernel.MNT_DETACH if lazy else 0)
-    except OSError as error:
-        if error.errno == errno.EBUSY:
-            raise MountError(f"{target} is busy{_because(target)}", hint="end them first, or give --lazy") from error
-        hint = {errno.EINVAL: "nothing is mounted there", errno.EPERM: "unmounting needs root"}
-        raise MountError(
-            f"{target} cannot be unmounted: {os.strerror(error.errno or 0)}", hint=hint.get(error.errno or 0, "")
-        ) from error
+    give_up = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return _unmount(target, lazy)
+        except OSError as error:
+            if error.errno != errno.EBUSY:
+                hint = {errno.EINVAL: "nothing is mounted there", errno.EPERM: "unmounting needs root"}
+                raise MountError(
+                    f"{target} cannot be unmounted: {error.strerror}", hint=hint.get(error.errno or 0, "")
+                ) from error
+            if time.monotonic() > give_up:
+                raise _busy(target) from error
+        time.sleep(_PAUSE)
 
 
 def users(target: str) -> list[str]:
@@ -42,12 +52,26 @@ def users(target: str) -> list[str]:
     return found + [f"process {name} ({_command(name)})" for name in processes]
 
 
-def _because(target: str) -> str:
+def _unmount(target: str, lazy: bool) -> None:
+    """Raises OSError, and MountError with what fusermount3 said."""
+    if os.geteuid() != 0 and (here := kernel.find_mount(target)) is not None and here.fstype.startswith("fuse."):
+        from stripefs.mount import unprivileged  # which root never needs
+
+        unprivileged.unmount(target, lazy=lazy)
+    else:
+        kernel.unmount(target, kernel.MNT_DETACH if lazy else 0)
+
+
+def _busy(target: str) -> MountError:
     found = users(os.path.realpath(target))
     if not found:
-        return ""
+        return MountError(
+            f"{target} is busy", hint=f"fuser -vm {shlex.quote(target)} names the processes that use it; or give --lazy"
+        )
     more = f" and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
-    return f": {', '.join(found[:_NAMED])}{more}"
+    return MountError(
+        f"{target} is busy: {', '.join(found[:_NAMED])}{more}", hint="end what uses it first, or give --lazy"
+    )
 
 
 def _uses(process: str, target: str, below: str) -> bool:
