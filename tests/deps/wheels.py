@@ -9,11 +9,12 @@ import os
 import subprocess
 import sys
 import tarfile
+import textwrap
 import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["UV", "install", "pip", "sdist_in_c", "uv", "wheel"]
+__all__ = ["UV", "editable", "install", "pip", "sdist_in_c", "uv", "venv", "wheel"]
 
 UV = str(Path(sys.executable).with_name("uv"))
 
@@ -74,9 +75,35 @@ def sdist_in_c(folder: Path, name: str, value: int) -> Path:
     return target
 
 
+def editable(folder: Path, name: str) -> Path:
+    """Sources of a package that is installed by a path to them, and brings along what makes it so."""
+    wheel_name = f"{name}-1.0-py3-none-any.whl"
+    backend = f"""
+        import pathlib, shutil
+        def build_editable(folder, config_settings=None, metadata_directory=None):
+            shutil.copy("{wheel_name}", folder)
+            return "{wheel_name}"
+        build_wheel = build_editable
+    """
+    settings = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    (folder / name).mkdir(parents=True)
+    (folder / name / "__init__.py").touch()
+    (folder / "pyproject.toml").write_text(f"{settings}[project]\nname = '{name}'\nversion = '1.0'\n")
+    (folder / "backend.py").write_text(textwrap.dedent(backend))
+    wheel(folder, name, {f"{name}.pth": f"{folder}\n"})
+    return folder
+
+
+def venv(folder: Path) -> str:
+    """A virtual environment without pip; its interpreter."""
+    install([sys.executable, "-m", "venv", "--without-pip", str(folder)])
+    return f"{folder}/bin/python"
+
+
 def pip(*arguments: str | Path, python: str = sys.executable) -> list[str]:
-    """The command line of `pip install` that asks no index."""
-    return [python, "-m", "pip", "--disable-pip-version-check", "install", "--no-index", *map(str, arguments)]
+    """The command line of `pip install` that asks no index and installs for `python`, which need not have a pip."""
+    ours = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python]
+    return [*ours, "install", "--no-index", *map(str, arguments)]
 
 
 def uv(*arguments: str | Path) -> list[str]:
@@ -86,7 +113,8 @@ def uv(*arguments: str | Path) -> list[str]:
 
 def install(command: Sequence[str], **env: str) -> None:
     """Run an installer, which succeeds and leaves bytecode to us unless `env` says otherwise."""
-    environment = {**os.environ, "PIP_COMPILE": "0", "PIP_ROOT_USER_ACTION": "ignore", **env}
+    quiet = {"PIP_CONFIG_FILE": os.devnull, "PIP_ROOT_USER_ACTION": "ignore", "UV_NO_CONFIG": "1"}
+    environment = {**os.environ, **quiet, "PIP_COMPILE": "0", **env}
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
 
