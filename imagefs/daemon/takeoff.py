@@ -6,7 +6,6 @@ On standard input it takes a JSON object with `target`. What is busy stays, and 
 from __future__ import annotations
 
 import json
-import os
 import sys
 
 from stripefs.errors import MountError
@@ -19,16 +18,10 @@ __all__ = ["main"]
 def main() -> int:
     """The program; its exit code."""
     target = json.loads(sys.stdin.read())["target"]
-    here = kernel.find_mount(target)
-    if here is None:
+    if kernel.find_mount(target) is None:
         return 0
     try:
-        if here.fstype.startswith("fuse.") and os.geteuid() != 0:
-            from stripefs.mount import unprivileged
-
-            unprivileged.unmount(target)
-        else:
-            unmount(target)
+        unmount(target)
     except MountError as error:
         sys.stderr.write(f"{error}\n")
         return 1
