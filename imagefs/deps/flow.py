@@ -1,0 +1,202 @@
+"""A start on a host: what was asked for is there in the end, mounted where that is possible, installed where not.
+
+    the directory was filled by an earlier start of this host    hit: it is used as it is
+    the store has a snapshot                                     hit: it is mounted
+    another host is installing                                   wait for what it publishes, then a hit
+    nothing                                                      miss: install, go on, publish in the background
+
+Whatever goes wrong on our side (a store that is away, a document that is damaged, a mount that is refused, a disk that
+is full) ends in the plain installation, and one line says why. The exit status is the installer's. Only a directory in
+which nobody may install is refused: one with files that are not ours, or that others use for something else.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, NoReturn
+
+from imagefs.daemon.client import Client, Recording, Shared, Snapshot
+from imagefs.deps import outcome
+from imagefs.deps.target import Refused, State, Target, User
+from imagefs.deps.use import Used, let_go, use
+from imagefs.format.snapshot import key_digest
+from imagefs.plane.options import TreeOptions
+from stripefs.errors import NotFound, StripefsError
+from stripefs.mount import kernel
+from stripefs.settings import StoreSettings, redact
+
+__all__ = ["SHORT", "Wish", "run"]
+
+SHORT = 12
+"""Digits of a key that people are shown."""
+
+
+class Wish(NamedTuple):
+    """What is wanted on this host.
+
+    key: the document of the key. target: where, absolute, with links resolved. command: installs it. python: the
+    interpreter that compiles it; environment: its values for the markers of requirements; beside: where else it imports
+    from. users: who uses it; kept: it stays mounted without them. wait: until it is published. patience: seconds to
+    wait for another host that installs. probe: a program in Python that must run with what is mounted, "" for none.
+    checked, allowed: as in `imagefs.deps.check.tree.Installation`.
+    """
+
+    store: StoreSettings
+    key: Any
+    target: str
+    command: Sequence[str]
+    python: str
+    environment: Mapping[str, str]
+    users: Sequence[User]
+    beside: Sequence[str] = ()
+    kept: bool = False
+    wait: bool = False
+    patience: float = 600.0
+    probe: str = ""
+    checked: bool = False
+    allowed: Sequence[str] = ()
+    recording: Recording = Recording("deps")
+    tree: TreeOptions = TreeOptions()
+
+
+def run(client: Client, wish: Wish, tell: Callable[[str], None]) -> int:
+    """Have it there; the exit status of the installer, 0 where none had to run. `tell` gets the lines for people.
+
+    Raises Refused.
+    """
+    return _Flow(client, wish, tell).run()
+
+
+class _Flow:
+    def __init__(self, client: Client, wish: Wish, tell: Callable[[str], None]) -> None:
+        self._client = client
+        self._wish = wish
+        self._tell = tell
+        self._name = key_digest(wish.key)
+        self._short = self._name[:SHORT]
+        self._target = Target(wish.target, client.settings.cache)
+
+    def run(self) -> int:
+        try:
+            with self._target.turn(self._wait_for_turn):
+                return self._run()
+        except Refused:
+            raise
+        except (StripefsError, OSError) as error:
+            self._without(str(error))
+
+    def _run(self) -> int:
+        state = self._target.state(self._name)
+        if state is State.FINISHED:
+            self._target.join(self._wish.users)
+            self._tell(f"hit {self._short}: {self._wish.target} was installed by an earlier start")
+            return 0
+        if state is State.CHANGED:
+            self._without(f"{self._target.changes()[0]} in {self._wish.target} was changed since it was installed")
+        if state is State.OURS:
+            self._target.clear()
+        elif state is not State.EMPTY:
+            raise self._refusal(state)
+        why = self._hit()
+        return 0 if why is None else self._miss(why)
+
+    def _refusal(self, state: State) -> Refused:
+        path = self._wish.target
+        if state is State.IN_USE:
+            users = ", ".join(map(str, self._target.users()))
+            return Refused(
+                f"{path} holds another installation, which process {users} uses", hint="name another --target"
+            )
+        return Refused(
+            f"{path} is not empty, and what is in it was not installed by imagefs", hint="name a new or empty --target"
+        )
+
+    # Hit
+
+    def _hit(self) -> _Missed | None:
+        """None when it is mounted."""
+        wish = self._wish
+        wanted = Snapshot(self._name, tuple(wish.users), wish.kept)
+        try:
+            os.makedirs(wish.target, exist_ok=True)
+            used = use(self._client, wish.store, wanted, wish.target, wish.recording, wish.tree)
+        except (StripefsError, OSError) as error:
+            here = kernel.find_mount(wish.target)
+            if here is not None and here.fstype in ("erofs", "fuse.imagefs"):
+                raise Refused(str(error)) from error
+            # The store itself may have to be made; of a snapshot that lacks something else it has the document.
+            return _Missed(str(error), absent=isinstance(error, NotFound))
+        if used is None:
+            return _Missed(f"{redact(wish.store.url)} has no such snapshot{self._last_time()}", absent=True)
+        if wish.probe and not isinstance(used.attachment, Shared) and (failed := self._probe()):
+            let_go(self._client, used, wish.target)
+            return _Missed(f"the probe failed: {failed}", absent=False)
+        self._tell(f"hit {self._short}: {_told(used)} at {wish.target} ({used.answered * 1000:.0f} ms)")
+        return None
+
+    def _probe(self) -> str:
+        """Why the probe failed, "" when it did not."""
+        target = self._wish.target
+        own = Path(target, "bin/python")
+        python = str(own) if own.exists() else self._wish.python
+        paths = [target, *filter(None, [os.environ.get("PYTHONPATH")])]
+        done = subprocess.run(
+            [python, "-c", self._wish.probe],
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1] if done.returncode else ""
+
+    # Miss
+
+    def _miss(self, why: _Missed) -> int:
+        from imagefs.deps.lease import Leading  # not needed by most, who find what they want
+        from imagefs.deps.miss import install_here
+
+        if not why.absent:
+            return install_here(self._wish, self._target, self._name, why.reason, None, self._tell)
+        with Leading(self._wish.store, self._name, self._wish.patience, self._wait_for_leader) as leading:
+            if leading.published:
+                again = self._hit()
+                if again is None:
+                    return 0
+                return install_here(self._wish, self._target, self._name, again.reason, None, self._tell)
+            reason = f"{why.reason}{leading.remark}"
+            return install_here(self._wish, self._target, self._name, reason, leading, self._tell)
+
+    def _without(self, reason: str) -> NoReturn:
+        self._tell(f"{reason}; installing without a snapshot")
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execvp(self._wish.command[0], list(self._wish.command))  # noqa: S606
+
+    # What people are told
+
+    def _wait_for_turn(self) -> None:
+        self._tell(f"waiting for another process of this host, which installs into {self._wish.target} or mounts there")
+
+    def _wait_for_leader(self, who: str) -> None:
+        self._tell(f"miss {self._short}: waiting for what another host installs ({who})")
+
+    def _last_time(self) -> str:
+        last = outcome.last(self._client.settings.cache, self._name)
+        if last is None or last.published or not last.lines:
+            return ""
+        return f" (not published the last time: {last.lines[0]})"
+
+
+class _Missed(NamedTuple):
+    """Why there is no hit. absent: because the store has no such snapshot, so one may be published."""
+
+    reason: str
+    absent: bool
+
+
+def _told(used: Used) -> str:
+    return "in use already" if isinstance(used.attachment, Shared) else "mounted"

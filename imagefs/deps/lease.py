@@ -1,0 +1,161 @@
+"""Who installs when many hosts miss at once: one leads, the others wait for what it publishes.
+
+The lead is a leased lock of `stripefs.write.lease`, beside the document that is to be published. It is renewed by a
+thread while its holder installs, and handed over to the process that publishes in the background. A leader that the
+store does not hear of for LEASE seconds has lost it to whoever comes next. Nobody waits for ever: after a bound a host
+installs for itself. All times are those of the store's clock, or of the monotonic one of a host.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from imagefs.images import Images
+from imagefs.snapshots import FOLDER, Snapshots
+from stripefs.errors import Busy, Exists, StoreError, Unsupported
+from stripefs.settings import StoreSettings
+from stripefs.store.base import Store
+from stripefs.store.url import open_store
+from stripefs.write.lease import Lease, take
+
+__all__ = ["LEASE", "Lead", "Leading", "TooLong", "lead", "lead_or_wait"]
+
+_log = logging.getLogger(__name__)
+
+LEASE = 20.0
+"""Seconds: what a crash of the leader costs all others. It says one word to the store in a third of that."""
+
+_LOOK_EVERY = 1.0
+"""Seconds between looks for the document; a look is one question to the store."""
+
+_TRY_EVERY = LEASE / 2
+"""Seconds between tries to take the lead from one that may have died; each writes to the store."""
+
+
+class TooLong(Exception):
+    """The leader did not publish in time."""
+
+
+class Lead:
+    """The lead for one snapshot, renewed until it is released or handed over."""
+
+    def __init__(self, lease: Lease) -> None:
+        self._lease = lease
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)
+        self._thread.start()
+
+    @property
+    def owner(self) -> str:
+        """By which another process takes it over."""
+        return self._lease.document.owner
+
+    def check(self) -> None:
+        """Raises DraftLost when somebody else leads now, StoreError when that cannot be told."""
+        self._lease.check()
+
+    def hand_over(self) -> str:
+        """Stop renewing; who calls `lead` with the answer soon has it."""
+        self._stop()
+        return self.owner
+
+    def release(self) -> None:
+        """Let the next one lead. What cannot be released now runs out."""
+        self._stop()
+        with contextlib.suppress(StoreError):
+            self._lease.release()
+
+    def _stop(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _renew(self) -> None:
+        while not self._over.wait(LEASE / 3):
+            try:
+                self._lease.renew()
+            except StoreError as error:  # the one who publishes asks before it does
+                _log.info("the lead is not renewed: %s", error)
+
+
+class Leading:
+    """The place of a host among those that want one snapshot, as long as this lasts.
+
+    published: another host did it. may_publish: this one may, because it leads, or because the store has no locks and
+    the first who is done publishes. remark: what people should know of it, "" for nothing.
+    """
+
+    def __init__(self, settings: StoreSettings, name: str, patience: float, waiting: Callable[[str], None]) -> None:
+        self.published = False
+        self.may_publish = False
+        self.remark = ""
+        self._store: Store | None = None
+        self._lead: Lead | None = None
+        try:
+            self._store = open_store(settings, make=True)
+            self._lead = lead_or_wait(Snapshots(Images(self._store, _LOOK_EVERY)), name, patience, waiting)
+            self.published, self.may_publish = self._lead is None, self._lead is not None
+        except TooLong:
+            self.remark = f", and who installs it did not publish it within {patience:g} s"
+        except Unsupported as error:
+            self.may_publish = self._store is not None and self._store.capabilities.put
+            self.remark = "" if self.may_publish else f", and takes none: {error.message}"
+        except StoreError as error:
+            self.remark = f", and takes none: {error.message}"
+
+    def __enter__(self) -> Leading:
+        return self
+
+    def __exit__(self, *_exc: object) -> None:
+        if self._lead is not None:
+            self._lead.release()
+        if self._store is not None:
+            self._store.close()
+
+    def hand_over(self) -> str:
+        """To a process that publishes: who leads, "" where nobody does."""
+        if self._lead is None:
+            return ""
+        owner, self._lead = self._lead.hand_over(), None
+        return owner
+
+
+def lead(snapshots: Snapshots, name: str, owner: str = "") -> Lead:
+    """Lead the installation of this snapshot. Raises Busy while somebody else does, and Unsupported where the store has
+    no locks."""
+    store = snapshots.images.store
+    if store.capabilities.writes:
+        with contextlib.suppress(Exists):
+            store.mkdir(FOLDER)
+    return Lead(take(store, FOLDER + b"/" + name.encode(), owner=owner, seconds=LEASE))
+
+
+def lead_or_wait(snapshots: Snapshots, name: str, patience: float, waiting: Callable[[str], None]) -> Lead | None:
+    """The lead, or None once the snapshot was published by the one who had it.
+
+    waiting: called once, with who leads, before this begins to wait. Raises TooLong after `patience` seconds, and
+    what `lead` raises but for Busy.
+    """
+    give_up, told = time.monotonic() + patience, False
+    while True:
+        try:
+            found = lead(snapshots, name)
+        except Busy as error:
+            if not told:
+                waiting(error.message)
+                told = True
+        else:
+            if not snapshots.has(name):
+                return found
+            found.release()  # the one before was done in the meantime
+            return None
+        again = time.monotonic() + _TRY_EVERY
+        while time.monotonic() < again:
+            if snapshots.has(name):
+                return None
+            if time.monotonic() > give_up:
+                raise TooLong
+            time.sleep(_LOOK_EVERY)

@@ -1,0 +1,98 @@
+"""A miss on a host: install into the target, leave it as a hit would look, and publish it beside the job."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from imagefs.daemon import processes
+from imagefs.deps import inventory, outcome
+from imagefs.deps.bytecode import compile_tree
+from imagefs.deps.check.finding import Finding
+from imagefs.deps.check.verdict import outcome_findings
+from imagefs.deps.install import Outcome, install, installer_environment
+from imagefs.deps.lease import Leading
+from imagefs.deps.publish import Job
+from imagefs.deps.target import Target
+from imagefs.errors import SnapshotError
+from stripefs.errors import StripefsError
+
+if TYPE_CHECKING:
+    from imagefs.deps.flow import Wish
+
+__all__ = ["install_here"]
+
+
+def install_here(
+    wish: Wish, target: Target, name: str, reason: str, leading: Leading | None, tell: Callable[[str], None]
+) -> int:
+    """Install what the store does not give, for that reason; the exit status of the installer.
+
+    leading: None where nothing is to be published. Raises StripefsError and OSError as long as nothing was run.
+    """
+    tell(f"miss {name[:12]}: {reason}; installing into {wish.target}")
+    target.begin(name)
+    done = install(wish.command, installer_environment(os.environ))
+    if done.status:
+        tell(f"the installer ended with status {done.status}, so nothing is kept")
+        return done.status
+    try:
+        _keep(wish, target, name, done, leading, tell)
+    except (StripefsError, OSError) as error:
+        tell(f"snapshot {name[:12]} is not published: {error}")
+    return 0
+
+
+def _keep(
+    wish: Wish, target: Target, name: str, done: Outcome, leading: Leading | None, tell: Callable[[str], None]
+) -> None:
+    try:
+        failed = compile_tree(wish.python, [wish.target], "checked" if wish.checked else "unchecked").failed
+    except SnapshotError as error:
+        tell(f"snapshot {name[:12]} is not published: {error.message}")
+        failed, leading = (), None
+    target.finish(wish.users, inventory.take(wish.target))
+    if leading is None or not leading.may_publish:
+        return
+    findings = outcome_findings(0, [(one.pid, one.command) for one in done.survivors])
+    findings += [Finding("bytecode", os.path.relpath(path, wish.target), why) for path, why in failed]
+    job = Job(
+        wish.store._asdict(),
+        target.cache,
+        wish.key,
+        wish.target,
+        done.seconds,
+        findings,
+        wish.environment,
+        wish.beside,
+        wish.allowed,
+        wish.checked,
+        leading.hand_over(),
+    )
+    publisher = _publisher(job, wait=wish.wait)
+    target.join([(publisher.pid, processes.began(publisher.pid))])
+    if wish.wait:
+        publisher.wait()
+    else:
+        tell(f"snapshot {name[:12]} is published in the background (process {publisher.pid})")
+
+
+def _publisher(job: Job, *, wait: bool) -> subprocess.Popen[bytes]:
+    """The process that publishes, which outlives this one and its group."""
+    with open(outcome.log_of(job.cache, job.name), "wb") as log:
+        process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "imagefs.deps.publisher"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=None if wait else log,
+            start_new_session=True,
+            cwd="/",
+        )
+    assert process.stdin is not None
+    with process.stdin:
+        process.stdin.write(json.dumps(job._asdict()).encode())
+    return process

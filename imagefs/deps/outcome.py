@@ -1,0 +1,58 @@
+"""How the last try to publish a snapshot ended on this host, for whoever asks next: CACHE/deps/outcomes/NAME.json, and
+what the program that tried had to say, NAME.log."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+__all__ = ["Outcome", "keep", "last", "log_of"]
+
+_KEPT = 30 * 24 * 3600.0
+"""Seconds; whoever asks later learns it by trying again."""
+
+
+class Outcome(NamedTuple):
+    """published: whether there is a snapshot now, by whomever. lines: why not, or what was noticed. at: seconds since
+    1970. stored: bytes that came into the store."""
+
+    published: bool
+    lines: tuple[str, ...]
+    at: float
+    image: str = ""
+    stored: int = 0
+
+
+def keep(cache: str, name: str, outcome: Outcome) -> None:
+    """Raises OSError."""
+    path = _path(cache, name)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = path.with_suffix(f".{os.getpid()}")
+    draft.write_text(json.dumps(outcome._asdict()))
+    draft.replace(path)
+    for old in path.parent.iterdir():
+        if time.time() - old.stat().st_mtime > _KEPT:
+            old.unlink(missing_ok=True)
+
+
+def last(cache: str, name: str) -> Outcome | None:
+    """None where nobody tried, or nobody knows."""
+    try:
+        told = json.loads(_path(cache, name).read_text())
+        return Outcome(**{**told, "lines": tuple(map(str, told["lines"]))})
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def log_of(cache: str, name: str) -> Path:
+    """Where what publishes writes what it has to say. Raises OSError."""
+    path = _path(cache, name).with_suffix(".log")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def _path(cache: str, name: str) -> Path:
+    return Path(cache, "deps/outcomes", f"{name}.json")

@@ -1,0 +1,104 @@
+"""From what was installed to a snapshot in a store: checked, packed, and named in the end, so what is found is whole.
+
+The directory is in use meanwhile. So it is compared with what it was when the installer had ended, before it is checked
+and once more when it was packed; whatever was changed is not published. Nothing here harms the job: the worst that
+comes of it is no snapshot, and a line that says why.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from imagefs.build.image import Report, build
+from imagefs.deps import inventory
+from imagefs.deps.capture import capture_directory
+from imagefs.deps.check.finding import Finding
+from imagefs.deps.check.tree import Installation, check_tree
+from imagefs.deps.check.verdict import Verdict, judge
+from imagefs.deps.outcome import Outcome
+from imagefs.deps.target import Target
+from imagefs.errors import NoSuchImage
+from imagefs.format.snapshot import Snapshot, key_digest
+from imagefs.images import Images
+from imagefs.snapshots import Snapshots
+
+__all__ = ["Job", "publish"]
+
+
+class Job(NamedTuple):
+    """What is to be published, in values that can be JSON.
+
+    store: fields of `StoreSettings`. cache: of the daemon. key: the document of the key. seconds: that the installation
+    took. findings: of the installer's course, as `Finding` has them. environment, beside, allowed, checked: as in
+    `Installation`. owner: of the lead that is handed over, "" for none.
+    """
+
+    store: Mapping[str, Any]
+    cache: str
+    key: Any
+    target: str
+    seconds: float
+    findings: Sequence[Sequence[str]] = ()
+    environment: Mapping[str, str] = {}
+    beside: Sequence[str] = ()
+    allowed: Sequence[str] = ()
+    checked: bool = False
+    owner: str = ""
+
+    @property
+    def name(self) -> str:
+        return key_digest(self.key)
+
+
+def publish(job: Job, images: Images, still_leads: Callable[[], None]) -> Outcome:
+    """Check what was installed, and publish it unless something speaks against that.
+
+    still_leads: raises when somebody else does by now. Raises what goes wrong in the store and on the way there; what
+    was stored by then is nobody's, and `imagefs deps gc` takes it.
+    """
+    target, snapshots = Target(job.target, job.cache), Snapshots(images)
+    verdict = _verdict(job, target)
+    if not verdict.publish:
+        return Outcome(False, verdict.lines, time.time())
+    if snapshots.has(job.name):
+        return Outcome(True, verdict.lines, time.time())
+    report = build(*capture_directory(job.target), images, source=job.name)
+    try:
+        if changed := _changed(target):
+            return Outcome(False, judge([changed]).lines, time.time())
+        still_leads()
+        made = Snapshot(job.key, report.digest, "host", (job.target,), time.time(), job.seconds, verdict.lines)
+        published = snapshots.put(made)
+    except BaseException:
+        _take_back(snapshots, report, job.name)
+        raise
+    if not published:
+        _take_back(snapshots, report, job.name)
+    return Outcome(True, verdict.lines, time.time(), report.digest, report.new_bytes)
+
+
+def _verdict(job: Job, target: Target) -> Verdict:
+    if changed := _changed(target):
+        return judge([changed])
+    installation = Installation(
+        job.target, job.environment, ("",), tuple(job.beside), tuple(job.allowed), checked=job.checked
+    )
+    course = [Finding(kind, subject, what) for kind, subject, what in job.findings]  # type: ignore[arg-type]
+    return judge([*course, *check_tree(inventory.take(job.target), installation).items])
+
+
+def _changed(target: Target) -> Finding | None:
+    changes = target.changes()
+    return (
+        Finding("changed", changes[0], f"and {len(changes) - 1} more" if len(changes) > 1 else "") if changes else None
+    )
+
+
+def _take_back(snapshots: Snapshots, report: Report, name: str) -> None:
+    """The image that no document names, unless the one that is there by now does."""
+    with contextlib.suppress(NoSuchImage):
+        if not snapshots.has(name) or snapshots.load(name).image != report.digest:
+            snapshots.images.remove(report.digest)

@@ -1,0 +1,76 @@
+"""`python -m imagefs.deps.publisher`: publishes what was installed, beside the job that uses it already.
+
+On standard input it takes the JSON of a `Job`. How it ended is kept for the next start (`imagefs.deps.outcome`) and
+said on standard error in one line. Exit status 0: there is a snapshot now.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+from imagefs.deps import outcome
+from imagefs.deps.lease import Lead, lead
+from imagefs.deps.outcome import Outcome
+from imagefs.deps.publish import Job, publish
+from imagefs.images import Images
+from imagefs.snapshots import Snapshots
+from stripefs.errors import Busy, StripefsError, Unsupported
+from stripefs.settings import StoreSettings
+from stripefs.store.url import open_store
+
+__all__ = ["main"]
+
+_PATIENCE = 60.0
+"""Seconds in which a store may come back."""
+
+_NICE = 10
+"""The job's start goes first."""
+
+
+def main() -> int:
+    """The program; its exit code."""
+    job = Job(**json.loads(sys.stdin.read()))
+    os.nice(_NICE)
+    try:
+        done = _publish(job)
+    except Busy:
+        done = Outcome(False, ("another host leads, and publishes its own",), time.time())
+    except (StripefsError, OSError) as error:
+        done = Outcome(False, (str(error),), time.time())
+    told = "published" if done.published else "not published"
+    sys.stderr.write(f"imagefs: snapshot {job.name[:12]} {told}: {'; '.join(done.lines) or job.target}\n")
+    try:
+        outcome.keep(job.cache, job.name, done)
+    except OSError as error:
+        sys.stderr.write(f"imagefs: how it ended is not kept: {error}\n")
+    return 0 if done.published else 1
+
+
+def _publish(job: Job) -> Outcome:
+    """Raises Busy where another host leads, StripefsError and OSError."""
+    store = open_store(StoreSettings(**job.store), make=True)
+    try:
+        images = Images(store, _PATIENCE)
+        leads = _lead(Snapshots(images), job)
+        try:
+            return publish(job, images, leads.check if leads is not None else lambda: None)
+        finally:
+            if leads is not None:
+                leads.release()
+    finally:
+        store.close()
+
+
+def _lead(snapshots: Snapshots, job: Job) -> Lead | None:
+    """None where the store has no locks: then the first who publishes does."""
+    try:
+        return lead(snapshots, job.name, job.owner)
+    except Unsupported:
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,78 @@
+"""Starts of jobs on hosts of a test's own: `Host.start` is what `imagefs deps` does once it knows the key.
+
+As a program, `python -m tests.deps.starting`, it does so for the JSON on its standard input.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from imagefs.daemon import processes
+from imagefs.daemon.client import Client
+from imagefs.deps.flow import Wish, run
+from imagefs.settings import DaemonSettings
+from stripefs.errors import StripefsError
+from stripefs.settings import StoreSettings
+from tests.imagefs.service import Service
+
+__all__ = ["start"]
+
+
+def start(
+    service: Service,
+    store: Path | str,
+    target: Path,
+    command: Sequence[str],
+    *,
+    user: int = 0,
+    under: Sequence[str] = (),
+    **more: Any,
+) -> subprocess.Popen[str]:
+    """A start, under way. user: the process that uses it, this one unless given. under: what runs it."""
+    job = {
+        "settings": service.settings._asdict(),
+        "store": str(store),
+        "target": str(target),
+        "command": list(command),
+        "user": user or os.getpid(),
+        **more,
+    }
+    process = subprocess.Popen(
+        [*under, sys.executable, "-m", "tests.deps.starting"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+        env={**service.environment, "PIP_ROOT_USER_ACTION": "ignore"},
+    )
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(job))
+    process.stdin.flush()
+    process.stdin.close()
+    process.stdin = None
+    return process
+
+
+def _main(job: dict[str, Any]) -> int:
+    user = job.pop("user")
+    client = Client(DaemonSettings(**job.pop("settings")))
+    store, target, command = StoreSettings(url=job.pop("store")), job.pop("target"), job.pop("command")
+    key = {"targets": [target], "salt": job.pop("salt", "")}
+    users = [(user, processes.began(user))]
+    wish = Wish(store, key, target, command, sys.executable, {}, users, **job)
+    try:
+        return run(client, wish, lambda line: print(line, file=sys.stderr, flush=True))
+    except StripefsError as error:
+        print(error, file=sys.stderr, flush=True)
+        return error.exit_code
+
+
+if __name__ == "__main__":
+    sys.exit(_main(json.loads(sys.stdin.read())))

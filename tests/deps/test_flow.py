@@ -1,0 +1,230 @@
+"""Starts on one host: hit, miss, and what happens when anything of ours fails."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagefs.deps import outcome
+from stripefs.mount import kernel
+from tests.deps.conftest import Job
+from tests.deps.installed import imported, snapshots_in
+from tests.deps.starting import start
+from tests.deps.wheels import pip, uv, wheel
+from tests.imagefs.faults import flip, objects
+from tests.imagefs.service import PATIENCE, Service, eventually
+
+pytestmark = [pytest.mark.mount, pytest.mark.root]
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    """A folder with the package `heavy`."""
+    files = {"heavy/__init__.py": "VALUE = 7\n", "heavy/data.bin": b"0123456789abcdef" * 20_000}
+    wheel(tmp_path / "wheels", "heavy", files, programs={"weigh": "heavy:main"})
+    return tmp_path / "wheels"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "deps"
+
+
+def done(service: Service, store: Path | str, target: Path, command: Sequence[str], **more: Any) -> tuple[int, str]:
+    """The exit status and the lines of a start."""
+    process = start(service, store, target, command, **more)
+    _, told = process.communicate(timeout=PATIENCE * 4)
+    return process.returncode, told
+
+
+def by_pip(wheels: Path, target: Path) -> list[str]:
+    return pip("--quiet", "--target", target, "--find-links", wheels, "heavy")
+
+
+def away(target: Path) -> None:
+    """As on a host that has nothing yet."""
+    shutil.rmtree(target)
+
+
+def is_mounted(target: Path) -> bool:
+    return kernel.find_mount(str(target)) is not None
+
+
+def test_a_miss_then_hits(service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job]) -> None:
+    status, told = done(service, store, target, by_pip(wheels, target), user=jobs[0].pid, wait=True)
+    assert status == 0
+    assert "miss" in told
+    assert "published" in told
+    assert imported(target).stdout == "7 320000\n"
+    status, told = done(service, store, target, ["false"], user=jobs[1].pid)
+    assert (status, "installed by an earlier start" in told) == (0, True)
+    away(target)
+    status, told = done(service, store, target, ["false"], user=jobs[2].pid)
+    assert (status, "mounted at" in told) == (0, True)
+    assert imported(target).stdout == "7 320000\n"
+    assert subprocess.run([target / "bin/weigh"], capture_output=True).returncode == 1  # it has no main
+    status, told = done(service, store, target, ["false"], user=jobs[1].pid)
+    assert (status, "in use already" in told) == (0, True)
+    for job in jobs:
+        job.end()
+    eventually(lambda: not is_mounted(target), "the end of the mount")
+
+
+def test_the_job_goes_on_while_it_is_published(service: Service, store: Path, wheels: Path, target: Path) -> None:
+    command = uv("--target", target, "--find-links", wheels, "heavy")
+    status, told = done(service, store, target, command)
+    assert (status, "in the background" in told) == (0, True)
+    eventually(lambda: len(snapshots_in(store).stored()) == 1, "the snapshot")
+    (image,) = snapshots_in(store).images_named().values()
+    assert image in snapshots_in(store).images.images()
+
+
+def test_an_import_compiles_nothing(service: Service, store: Path, wheels: Path, target: Path) -> None:
+    done(service, store, target, by_pip(wheels, target), wait=True)
+    away(target)
+    done(service, store, target, ["false"])
+    assert is_mounted(target)
+    environment = {**os.environ, "PYTHONPATH": str(target)}
+    told = subprocess.run(
+        [sys.executable, "-P", "-v", "-c", "import heavy"], env=environment, capture_output=True, text=True
+    )
+    lines = [line for line in told.stderr.splitlines() if "heavy" in line]
+    assert any("matches" in line or "code object from" in line for line in lines)
+    assert not any("wrote" in line or "could not" in line for line in lines)
+
+
+def test_an_installer_that_fails(service: Service, store: Path, wheels: Path, target: Path) -> None:
+    """It is seen as it would be without us, and the next start begins with an empty directory."""
+    half = ["sh", "-c", f"mkdir -p {target}/heavy && touch {target}/heavy/half && exit 7"]
+    status, told = done(service, store, target, half)
+    assert (status, "status 7" in told) == (7, True)
+    status, told = done(service, store, target, by_pip(wheels, target), wait=True)
+    assert (status, "snapshot" in told) == (0, True)
+    assert not (target / "heavy/half").exists()
+    assert len(snapshots_in(store).stored()) == 1
+
+
+def test_a_start_that_is_killed_in_the_middle(service: Service, store: Path, wheels: Path, target: Path) -> None:
+    process = start(service, store, target, ["sh", "-c", f"touch {target}/half; sleep 1000"])
+    eventually((target / "half").exists, "a file")
+    process.kill()
+    process.communicate()
+    status, _ = done(service, store, target, by_pip(wheels, target), wait=True)
+    assert status == 0
+    assert not (target / "half").exists()
+
+
+def test_no_such_installer(service: Service, store: Path, target: Path) -> None:
+    status, told = done(service, store, target, ["/nowhere/pip"])
+    assert (status, "/nowhere/pip" in told) == (127, True)
+
+
+def test_a_store_that_cannot_be_reached(service: Service, wheels: Path, target: Path) -> None:
+    status, told = done(service, "http://127.0.0.1:1/store", target, by_pip(wheels, target))
+    assert (status, "miss" in told) == (0, True)
+    assert imported(target).returncode == 0
+    status, told = done(service, "http://127.0.0.1:1/store", target, ["false"])
+    assert (status, "installed by an earlier start" in told) == (0, True)
+
+
+@pytest.mark.parametrize("kind", ["deps", "images", "metadata", "indexes"])
+def test_what_is_damaged_is_never_mounted(service: Service, store: Path, wheels: Path, target: Path, kind: str) -> None:
+    done(service, store, target, by_pip(wheels, target), wait=True)
+    away(target)
+    shutil.rmtree(service.settings.cache + "/deps")
+    for path in objects(store, kind):
+        flip(path)
+    status, told = done(service, store, target, by_pip(wheels, target))
+    assert (status, "miss" in told) == (0, True)
+    assert not is_mounted(target)
+    assert imported(target).stdout == "7 320000\n"
+
+
+def test_a_probe_that_fails(service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job]) -> None:
+    done(service, store, target, by_pip(wheels, target), wait=True)
+    away(target)
+    command = by_pip(wheels, target)
+    status, told = done(service, store, target, command, probe="import heavy; assert heavy.VALUE == 8")
+    assert (status, "the probe failed: AssertionError" in told) == (0, True)
+    assert not is_mounted(target)
+    assert imported(target).returncode == 0
+    away(target)
+    status, told = done(service, store, target, ["false"], user=jobs[0].pid, probe="import heavy")
+    assert (status, "mounted" in told) == (0, True)
+
+
+def test_a_secret_is_not_published_and_the_next_start_is_told(
+    service: Service, store: Path, wheels: Path, target: Path
+) -> None:
+    line = " ".join(by_pip(wheels, target))
+    command = ["sh", "-c", f"{line} && echo 'machine a login b password c' > {target}/.netrc"]
+    status, told = done(service, store, target, command, wait=True)
+    assert (status, ".netrc" in told) == (0, True)
+    assert snapshots_in(store).stored() == {}
+    assert imported(target).returncode == 0
+    away(target)
+    status, told = done(service, store, target, command)
+    assert (status, "not published the last time" in told) == (0, True)
+
+
+def test_a_directory_with_files_is_refused(service: Service, store: Path, target: Path) -> None:
+    target.mkdir()
+    (target / "mine").write_text("mine")
+    status, told = done(service, store, target, ["touch", f"{target}/more"])
+    assert (status, "not empty" in told) == (2, True)
+    assert os.listdir(target) == ["mine"]
+
+
+def test_other_requirements_take_the_place_of_what_was_installed(
+    service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job]
+) -> None:
+    """Not while a job uses it, and not where somebody put files beside it."""
+    done(service, store, target, by_pip(wheels, target), user=jobs[0].pid, wait=True)
+    status, told = done(service, store, target, by_pip(wheels, target), salt="other", user=jobs[1].pid)
+    assert (status, str(jobs[0].pid) in told) == (2, True)
+    jobs[0].end()
+    (target / "mine").write_text("mine")
+    status, told = done(service, store, target, by_pip(wheels, target), salt="other", user=jobs[1].pid)
+    assert (status, "such as mine" in told) == (2, True)
+    (target / "mine").unlink()
+    (target / "heavy/__pycache__/kept.nbi").write_text("the cache of a job")
+    status, told = done(service, store, target, by_pip(wheels, target), salt="other", user=jobs[1].pid, wait=True)
+    assert (status, "published" in told) == (0, True)
+    assert not (target / "heavy/__pycache__/kept.nbi").exists()
+    assert len(snapshots_in(store).stored()) == 2
+
+
+def test_files_that_were_changed_since(service: Service, store: Path, wheels: Path, target: Path) -> None:
+    done(service, store, target, by_pip(wheels, target), wait=True)
+    (target / "heavy/__init__.py").write_text("VALUE = 9\n")
+    status, told = done(service, store, target, ["true"])
+    assert (status, "was changed since" in told) == (0, True)
+    assert imported(target).stdout.startswith("7 ")  # an import believes the bytecode
+
+
+def test_a_cache_that_cannot_be_written(service: Service, store: Path, wheels: Path, target: Path) -> None:
+    service.folder.joinpath("cache").write_text("no directory")
+    status, told = done(service, store, target, by_pip(wheels, target))
+    assert (status, "without a snapshot" in told) == (0, True)
+    assert imported(target).returncode == 0
+
+
+def test_what_was_published_is_remembered(service: Service, store: Path, wheels: Path, target: Path) -> None:
+    done(service, store, target, by_pip(wheels, target), wait=True)
+    (name,) = snapshots_in(store).stored()
+    found = outcome.last(service.settings.cache, name)
+    assert found is not None
+    assert found.published
+    assert found.stored > 0

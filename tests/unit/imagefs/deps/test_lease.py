@@ -1,0 +1,149 @@
+"""Who leads when several miss one snapshot: one at a time, never for ever."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imagefs.build.directory import scan
+from imagefs.build.image import build
+from imagefs.deps import lease
+from imagefs.deps.lease import LEASE, Lead, Leading, TooLong, lead, lead_or_wait
+from imagefs.format.snapshot import Snapshot, key_digest
+from imagefs.snapshots import Snapshots
+from stripefs.errors import Busy, StoreError
+from stripefs.settings import StoreSettings
+from stripefs.store.base import Capabilities
+from stripefs.store.local import LocalStore
+from tests.unit.imagefs.stored import images_in
+
+KEY = {"salt": "x"}
+NAME = key_digest(KEY)
+
+
+@pytest.fixture
+def snapshots(tmp_path: Path) -> Snapshots:
+    return Snapshots(images_in(tmp_path / "store"))
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lease, "_LOOK_EVERY", 0.01)
+    monkeypatch.setattr(lease, "_TRY_EVERY", 0.05)
+
+
+@pytest.fixture
+def first(snapshots: Snapshots) -> Iterator[Lead]:
+    found = lead(snapshots, NAME)
+    yield found
+    found.release()
+
+
+def publish(snapshots: Snapshots, folder: Path) -> None:
+    folder.mkdir()
+    report = build(*scan(str(folder)), snapshots.images, source=NAME)
+    snapshots.put(Snapshot(KEY, report.digest, "host", ("/opt/deps",), 1.0, 1.0))
+
+
+def make_old(store: Path) -> None:
+    """The lock, as if nothing had been heard of its holder for longer than a lease."""
+    (lock,) = (store / "deps").glob(".*lock")
+    os.utime(lock, (time.time() - LEASE - 1, time.time() - LEASE - 1))
+
+
+def test_one_leads_at_a_time(snapshots: Snapshots, first: Lead) -> None:
+    with pytest.raises(Busy):
+        lead(snapshots, NAME)
+    first.check()
+    first.release()
+    lead(snapshots, NAME).release()
+
+
+def test_the_lead_is_handed_over(snapshots: Snapshots, first: Lead) -> None:
+    second = lead(snapshots, NAME, first.hand_over())
+    second.check()
+    with pytest.raises(Busy):
+        lead(snapshots, NAME)
+    second.release()
+
+
+def test_a_leader_that_died_is_superseded(snapshots: Snapshots, first: Lead, tmp_path: Path) -> None:
+    first.hand_over()  # and nobody takes it
+    make_old(tmp_path / "store")
+    second = lead(snapshots, NAME)
+    with pytest.raises(StoreError, match="was lost"):
+        first.check()
+    second.check()
+    second.release()
+
+
+def test_others_wait_for_what_is_published(snapshots: Snapshots, first: Lead, tmp_path: Path) -> None:
+    told: list[str] = []
+    timer = threading.Timer(0.2, publish, (snapshots, tmp_path / "source"))
+    timer.start()
+    assert lead_or_wait(snapshots, NAME, 10.0, told.append) is None
+    timer.join()
+    assert len(told) == 1
+
+
+def test_who_waits_takes_the_lead_of_one_that_died(snapshots: Snapshots, first: Lead, tmp_path: Path) -> None:
+    first.hand_over()
+    timer = threading.Timer(0.2, make_old, (tmp_path / "store",))
+    timer.start()
+    second = lead_or_wait(snapshots, NAME, 10.0, lambda who: None)
+    timer.join()
+    assert second is not None
+    second.release()
+
+
+def test_nobody_waits_for_ever(snapshots: Snapshots, first: Lead) -> None:
+    with pytest.raises(TooLong):
+        lead_or_wait(snapshots, NAME, 0.1, lambda who: None)
+
+
+def test_who_comes_when_it_was_just_published(snapshots: Snapshots, tmp_path: Path) -> None:
+    publish(snapshots, tmp_path / "source")
+    assert lead_or_wait(snapshots, NAME, 10.0, lambda who: None) is None
+    lead(snapshots, NAME).release()  # and it was let go again
+
+
+def leading(tmp_path: Path, patience: float = 10.0) -> Leading:
+    return Leading(StoreSettings(url=str(tmp_path / "store")), NAME, patience, lambda who: None)
+
+
+def test_the_place_of_a_host(snapshots: Snapshots, tmp_path: Path) -> None:
+    with leading(tmp_path) as leads:
+        assert (leads.may_publish, leads.published, leads.remark) == (True, False, "")
+        with leading(tmp_path, 0.1) as waits:
+            assert (waits.may_publish, waits.published) == (False, False)
+            assert "did not publish it within 0.1 s" in waits.remark
+    with leading(tmp_path) as leads:
+        assert leads.may_publish  # the one before let it go
+        owner = leads.hand_over()
+    with pytest.raises(Busy):
+        lead(snapshots, NAME)
+    lead(snapshots, NAME, owner).release()
+    publish(snapshots, tmp_path / "source")
+    with leading(tmp_path) as leads:
+        assert (leads.may_publish, leads.published) == (False, True)
+
+
+def test_stores_without_locks_and_stores_that_take_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LocalStore, "capabilities", Capabilities(put=True))
+    with leading(tmp_path) as place:
+        assert (place.may_publish, place.hand_over()) == (True, "")
+    monkeypatch.setattr(LocalStore, "capabilities", Capabilities())
+    with leading(tmp_path) as place:
+        assert not place.may_publish
+        assert "takes none" in place.remark
+
+
+def test_a_store_that_is_away(tmp_path: Path) -> None:
+    with Leading(StoreSettings(url="http://127.0.0.1:1/store"), NAME, 1.0, lambda who: None) as place:
+        assert not place.may_publish
+        assert place.remark
