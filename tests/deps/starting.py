@@ -34,7 +34,9 @@ def start(
     under: Sequence[str] = (),
     **more: Any,
 ) -> subprocess.Popen[str]:
-    """A start, under way. user: the process that uses it, this one unless given. under: what runs it."""
+    """A start, under way. user: the process that uses it, this one unless given; -1 for that of the start itself, which
+    then runs a program in Python that is given as `then`. under: what runs all that.
+    """
     job = {
         "settings": service.settings._asdict(),
         "store": str(store),
@@ -61,17 +63,21 @@ def start(
 
 
 def _main(job: dict[str, Any]) -> int:
-    user = job.pop("user")
+    user, then = job.pop("user"), job.pop("then", "")
+    user = os.getpid() if user < 0 else user
     client = Client(DaemonSettings(**job.pop("settings")))
     store, target, command = StoreSettings(url=job.pop("store")), job.pop("target"), job.pop("command")
     key = {"targets": [target], "salt": job.pop("salt", "")}
     users = [(user, processes.began(user))]
     wish = Wish(store, key, target, command, sys.executable, {}, users, **job)
     try:
-        return run(client, wish, lambda line: print(line, file=sys.stderr, flush=True))
+        status = run(client, wish, lambda line: print(line, file=sys.stderr, flush=True))
     except StripefsError as error:
         print(error, file=sys.stderr, flush=True)
         return error.exit_code
+    if status or not then:
+        return status
+    return subprocess.run([sys.executable, "-P", "-c", then], env={**os.environ, "PYTHONPATH": target}).returncode
 
 
 if __name__ == "__main__":
