@@ -11,7 +11,6 @@ Pure.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import shlex
@@ -19,6 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from imagefs.errors import FormatError
+from imagefs.format import snapshot
 
 __all__ = ["NAMES", "VERSION", "Changes", "Key", "Value", "canonical", "changes", "diff", "explain", "told"]
 
@@ -60,8 +60,8 @@ class Key(NamedTuple):
 
     @property
     def digest(self) -> str:
-        """The SHA-256 of `to_json`, in hexadecimal."""
-        return hashlib.sha256(self.to_json()).hexdigest()
+        """The SHA-256 of `to_json`, in hexadecimal: the name of the snapshot in a store."""
+        return snapshot.key_digest(self.to_document())
 
     @property
     def short(self) -> str:
@@ -104,7 +104,7 @@ class Key(NamedTuple):
 def canonical(value: Value) -> bytes:
     """The one text of these values. Raises FormatError for what has none: a fraction, or a name that is no text."""
     _check(value)
-    return json.dumps(value, sort_keys=True, separators=(",", ":")).encode("ascii")
+    return snapshot.canonical(value)
 
 
 def _check(value: Any) -> None:

@@ -16,7 +16,7 @@ from tests.golden.deps import DOCUMENTS, FOLDER, KEY
 _values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=12,
+    max_leaves=5,
 )
 _components = st.fixed_dictionaries(dict.fromkeys(NAMES, _values))
 

@@ -1,0 +1,137 @@
+"""Digests of what is installed from: files, and directories with all that is below them."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Collection, Iterator, Mapping
+
+from imagefs.deps.key import Value, canonical
+from imagefs.deps.urls import without_secrets
+from stripefs.errors import ConfigError
+
+__all__ = ["Files", "digest_of_file", "digest_of_project", "digest_of_tree"]
+
+_LEFT_OUT = re.compile(
+    r"(.*/)?(__pycache__|\.git|\.hg|\.svn|[^/]+\.egg-info)|.*\.py[co]|build/(lib|bdist\.|temp\.|__editable__\.)[^/]*"
+)
+"""Below a directory: bytecode, what version control keeps, and what builds of setuptools leave beside the sources."""
+
+_METADATA = ("pyproject.toml", "setup.py", "setup.cfg", "MANIFEST.in")
+
+
+class Files:
+    """Files and directories by names that are the same wherever they lie, each with its digest.
+
+    without: absolute paths that are no part of any directory.
+    """
+
+    def __init__(self, without: Collection[str]) -> None:
+        self._without = without
+        self._digests: dict[str, str] = {}
+        self._names: dict[str, str] = {}
+
+    @property
+    def digests(self) -> Mapping[str, str]:
+        """By name."""
+        return dict(sorted(self._digests.items()))
+
+    def name_of(self, path: str) -> str:
+        """The name of what is at this absolute path, "" for what is not among them."""
+        return self._names.get(path, "")
+
+    def text(self, path: str, name: str) -> tuple[str, bytes]:
+        """A file in which URLs may have passwords, which do not count: its name and its bytes. Raises ConfigError."""
+        try:
+            with open(path, "rb") as file:
+                data = file.read()
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+        counted = without_secrets(data.decode("latin-1")).encode("latin-1")
+        return self._put(path, name, hashlib.sha256(counted).hexdigest()), data
+
+    def add(self, path: str, name: str, *, project: bool = False) -> str:
+        """A file as it is, or a directory with all that is below it; its name. Raises ConfigError.
+
+        project: of the directory counts only what decides how one installs links to it.
+        """
+        if known := self._names.get(path):
+            return known
+        if not os.path.isdir(path):
+            return self._put(path, name, digest_of_file(path))
+        return self._put(path, f"{name}/", digest_of_project(path) if project else digest_of_tree(path, self._without))
+
+    def _put(self, path: str, name: str, digest: str) -> str:
+        """The name under which it is kept: the one wanted, with a number where another path has that."""
+        if known := self._names.get(path):
+            return known
+        found, number = name, 1
+        while found in self._digests:
+            number += 1
+            found = f"{name}#{number}"
+        self._digests[found] = digest
+        self._names[path] = found
+        return found
+
+
+def digest_of_file(path: str) -> str:
+    """SHA-256 in hexadecimal. Raises ConfigError."""
+    try:
+        with open(path, "rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def digest_of_tree(top: str, without: Collection[str] = ()) -> str:
+    """SHA-256 over names, contents, links and who may execute what, in the order of the names; times do not count.
+
+    Links are not followed: they count as the path they lead to. without: absolute paths that are left out with all that
+    is below them. Raises ConfigError for what cannot be read.
+    """
+    try:
+        entries = list(_entries(top, "", without))
+    except OSError as error:
+        raise ConfigError(f"{error.filename or top} cannot be read: {error.strerror}") from error
+    return hashlib.sha256(canonical(entries)).hexdigest()
+
+
+def digest_of_project(top: str) -> str:
+    """SHA-256 over what an editable installation of this project takes from it: its metadata, and which packages and
+    modules it has, not what is in them. Raises ConfigError for what cannot be read."""
+    entries: list[Value] = [
+        [name, digest_of_file(path)] for name in _METADATA if os.path.isfile(path := os.path.join(top, name))
+    ]
+    try:
+        for folder in (top, os.path.join(top, "src")):
+            names = os.listdir(folder) if os.path.isdir(folder) else []
+            modules = [name for name in names if name.endswith(".py") or _has_modules(os.path.join(folder, name))]
+            entries.append([*sorted(modules, key=os.fsencode)])
+    except OSError as error:
+        raise ConfigError(f"{error.filename or top} cannot be read: {error.strerror}") from error
+    return hashlib.sha256(canonical(entries)).hexdigest()
+
+
+def _has_modules(folder: str) -> bool:
+    return os.path.isdir(folder) and any(name.endswith(".py") for name in os.listdir(folder))
+
+
+def _entries(top: str, below: str, without: Collection[str]) -> Iterator[Value]:
+    folder = os.path.join(top, below) if below else top
+    for name in sorted(os.listdir(folder), key=os.fsencode):
+        inner = f"{below}{name}"
+        path = os.path.join(folder, name)
+        if _LEFT_OUT.fullmatch(inner) or path in without:
+            continue
+        found = os.lstat(path)
+        if stat.S_ISDIR(found.st_mode):
+            yield [inner, "directory"]
+            yield from _entries(top, f"{inner}/", without)
+        elif stat.S_ISREG(found.st_mode):
+            yield [inner, "executable" if found.st_mode & 0o111 else "file", digest_of_file(path)]
+        elif stat.S_ISLNK(found.st_mode):
+            yield [inner, "link", os.readlink(path)]
+        else:
+            yield [inner, "other", stat.S_IFMT(found.st_mode)]

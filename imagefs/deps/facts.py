@@ -1,0 +1,259 @@
+"""Asks the host, the target's Python and the installers for what a key says of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from pathlib import Path
+
+from imagefs.deps import probe
+from imagefs.deps.command import is_pip, is_python
+from imagefs.deps.request import Facts, Python
+from stripefs.errors import ConfigError
+
+__all__ = ["LEVELS", "ask", "chosen_level", "level_of", "probe_command", "python_of", "read_probe", "version_command"]
+
+_PATIENCE = 60.0  # seconds for an interpreter, which may lie on a network and have to be fetched
+
+_PIP_VERSION = "import pip; print('pip', pip.__version__)"
+
+LEVELS = ("x86-64-v1", "x86-64-v2", "x86-64-v3", "x86-64-v4")
+"""The levels of the x86-64 psABI, each with all that is below."""
+
+_FLAGS = (
+    (),
+    ("cx16", "lahf_lm", "popcnt", "pni", "ssse3", "sse4_1", "sse4_2"),
+    ("avx", "avx2", "bmi1", "bmi2", "f16c", "fma", "abm", "movbe", "xsave"),
+    ("avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl"),
+)
+"""What each level adds, by the kernel's names: pni is SSE3, abm has LZCNT."""
+
+
+def ask(
+    python: str,
+    installers: Mapping[str, Sequence[str]],
+    others: Mapping[str, Sequence[str]],
+    cpu_level: str,
+    environ: Mapping[str, str],
+    folder: str,
+) -> Facts:
+    """The facts of this host. All are asked at once, in `folder`.
+
+    python: the interpreter, "" for none. installers: by name, what makes each tell its version, as `version_command`
+    has it; others: those that need not be there.
+    cpu_level: the one that the user wants in place of the processor's, "" for that. Raises ConfigError for a program
+    that does not answer, and for a level that the processor does not have.
+    """
+    commands = {**installers, **others}
+    if python:
+        commands["python"] = probe_command(python)
+    answers = _answers(commands, others, environ, folder)
+    told = answers.pop("python", None)
+    versions = {}
+    for name, text in answers.items():
+        with _told_unless(name in others):
+            versions[name] = _version(commands[name], text)
+    here = os.uname()
+    level = chosen_level(cpu_level, level_of(here.machine, _cpu_flags()))
+    if told is None:
+        return Facts(here.sysname, here.machine, level, probe.libc(), None, versions)
+    return read_probe(told)._replace(cpu_level=level, installers=versions)
+
+
+def probe_command(python: str) -> list[str]:
+    """What makes the interpreter at this path tell of itself, for `read_probe`; in a container too."""
+    with open(probe.__file__, encoding="utf-8") as file:
+        return [python, "-I", "-c", file.read()]
+
+
+def version_command(program: Sequence[str], environ: Mapping[str, str], folder: str) -> list[str]:
+    """What makes an installer that is run by these words print its name and version.
+
+    A pip is looked at where it would be imported from: `pip --version` says the same, and takes half a second for it.
+    """
+    if list(program[-2:]) == ["-m", "pip"]:
+        return [*program[:-2], "-c", _PIP_VERSION]
+    python = _of_script(_found(program[0], environ, folder)) if is_pip(program[0]) else ""
+    if not python:
+        return [*program, "--version"]
+    return [python, "-c", f"import sys; sys.path = [path for path in sys.path if path]; {_PIP_VERSION}"]
+
+
+def read_probe(text: str) -> Facts:
+    """What `probe_command` printed, without what it does not know: the processor and the installers.
+
+    Raises ConfigError for what it cannot have printed.
+    """
+    try:
+        told = json.loads(text)
+        libc_name, libc_version = told["libc"]
+        facts = Facts(told["os"], told["architecture"], "", (libc_name, libc_version), Python(**told["python"]), {})
+    except (ValueError, TypeError, KeyError) as error:
+        raise ConfigError(
+            "the Python interpreter does not tell what it is", hint="name another with --python"
+        ) from error
+    return facts
+
+
+def level_of(machine: str, flags: Collection[str]) -> str:
+    """The highest level whose features are all among the processor's flags; "" for other machines than x86-64."""
+    if machine != "x86_64":
+        return ""
+    found = ""
+    for level, needed in zip(LEVELS, _FLAGS, strict=True):
+        if not set(needed) <= set(flags):
+            break
+        found = level
+    return found
+
+
+def chosen_level(wanted: str, own: str) -> str:
+    """`wanted` where that is one that runs on a processor of the level `own`, `own` for "". Raises ConfigError."""
+    if not wanted:
+        return own
+    if wanted not in LEVELS:
+        raise ConfigError(f"{wanted!r} is no CPU level", hint=f"give one of {', '.join(LEVELS)}")
+    if own not in LEVELS or LEVELS.index(wanted) > LEVELS.index(own):
+        raise ConfigError(
+            f"what is built for {wanted} does not run here", hint=f"this processor has {own or 'no x86-64 level'}"
+        )
+    return wanted
+
+
+def python_of(command: Sequence[str], environ: Mapping[str, str], folder: str) -> str:
+    """The interpreter that a command installs for, as far as its words tell: the one that it runs, that of a `pip` or
+    of `uv … --python`, that of an active environment, else `python3`. "" where there is none.
+    """
+    for word in command:
+        if is_python(word):
+            return _found(word, environ, folder)
+        if is_pip(word):
+            return _of_script(_found(word, environ, folder)) or _found("python3", environ, folder)
+        if os.path.basename(word) == "uv":
+            return _of_uv(command, environ, folder)
+    return _found("python3", environ, folder)
+
+
+def _of_uv(command: Sequence[str], environ: Mapping[str, str], folder: str) -> str:
+    """What uv itself would choose, given what the command says about it."""
+    words = list(command)
+    wanted = [value for word, value in pairwise(words) if word in ("-p", "--python")]
+    wanted += [word.partition("=")[2] for word in words if word.startswith("--python=")]
+    uv = next(word for word in words if os.path.basename(word) == "uv")
+    system = ["--system"] if "--system" in words else []
+    try:
+        asked = subprocess.run(
+            [uv, "python", "find", *system, *wanted[:1]],
+            cwd=folder,
+            env=dict(environ),
+            capture_output=True,
+            text=True,
+            timeout=_PATIENCE,
+            check=False,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return _found("python3", environ, folder)
+    return asked.stdout.strip() if asked.returncode == 0 else ""
+
+
+def _of_script(path: str) -> str:
+    """The interpreter in the first lines of a console script, "" for a program of another kind."""
+    try:
+        with open(path, "rb") as file:
+            first, second = (file.readline(4096).decode("utf-8", "surrogateescape") for _ in range(2))
+    except OSError:
+        return ""
+    # of a path that is too long for the kernel, pip makes a shell script whose second line is that of Python
+    words = first[2:].split() if first.startswith("#!") else []
+    long = re.match(r"'''exec' \"?([^\"]+?)\"? \"\$0\"", second)
+    found = long[1] if long else words[0] if words else ""
+    return found if is_python(found) else ""
+
+
+def _found(program: str, environ: Mapping[str, str], folder: str) -> str:
+    """Where a shell in `folder` would find it; "" where it would not."""
+    if "/" in program:
+        path = os.path.join(folder, program)
+        return path if os.access(path, os.X_OK) else ""
+    return shutil.which(program, path=environ.get("PATH", os.defpath)) or ""
+
+
+def _answers(
+    commands: Mapping[str, Sequence[str]], optional: Collection[str], environ: Mapping[str, str], folder: str
+) -> dict[str, str]:
+    """What each prints; nothing of optional ones that fail. Raises ConfigError."""
+    running: dict[str, subprocess.Popen[str]] = {}
+    found: dict[str, str] = {}
+    try:
+        for name, command in commands.items():
+            with _told_unless(name in optional):
+                running[name] = _begin(command, environ, folder)
+        for name, process in running.items():
+            with _told_unless(name in optional):
+                found[name] = _answer(commands[name], process)
+    finally:
+        for process in running.values():
+            if process.poll() is None:
+                process.kill()
+                process.communicate()
+    return found
+
+
+@contextmanager
+def _told_unless(optional: bool) -> Iterator[None]:
+    try:
+        yield
+    except ConfigError:
+        if not optional:
+            raise
+
+
+def _begin(command: Sequence[str], environ: Mapping[str, str], folder: str) -> subprocess.Popen[str]:
+    pipe = subprocess.PIPE
+    try:
+        return subprocess.Popen(
+            command,
+            cwd=folder,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            stdout=pipe,
+            stderr=pipe,
+            text=True,
+            errors="replace",
+        )
+    except OSError as error:
+        raise ConfigError(f"{command[0]} cannot be run: {error.strerror}") from error
+
+
+def _answer(command: Sequence[str], process: subprocess.Popen[str]) -> str:
+    try:
+        out, errors = process.communicate(timeout=_PATIENCE)
+    except subprocess.TimeoutExpired as error:
+        raise ConfigError(f"{command[0]} does not answer within {_PATIENCE:.0f} s") from error
+    if process.returncode != 0:
+        why = (errors.strip().splitlines() or ["it says nothing"])[-1]
+        raise ConfigError(f"{command[0]} does not tell what it is: {why}")
+    return out
+
+
+def _version(command: Sequence[str], text: str) -> str:
+    """The second word, as in `pip 24.0 from …` and `uv 0.5.1 (…)`. Raises ConfigError."""
+    words = text.split()
+    if len(words) < 2:
+        raise ConfigError(f"{' '.join(command)} tells no version")
+    return words[1]
+
+
+def _cpu_flags() -> Collection[str]:
+    """Those of the first processor, which all of a machine share."""
+    for line in Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace").splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "flags":
+            return value.split()
+    return ()

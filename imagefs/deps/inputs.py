@@ -1,0 +1,246 @@
+"""Reads what a request is made of: requirements files, sources, scripts, variables, and settings of installers."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from imagefs.deps.command import Call, calls
+from imagefs.deps.contents import Files
+from imagefs.deps.request import Inputs, Python, Request
+from imagefs.deps.requirements import Pins, Reader
+from imagefs.deps.script import is_shell, lines_of
+from imagefs.deps.settings import pip_settings, uv_settings
+from imagefs.deps.urls import without_secrets
+from stripefs.errors import ConfigError
+
+__all__ = ["Gathered", "gather"]
+
+_INDEXES = ("index-url", "extra-index-url", "index", "default-index")
+
+_LISTS = {
+    "requirement": False,
+    "constraint": True,
+    "build-constraint": True,
+    "override": True,
+    "exclude": True,
+}
+"""Settings that name files of requirements, and whether these are constraints."""
+
+
+class Gathered(NamedTuple):
+    """pins: what is known of what will be installed, for `requirements.unpinned_installed`."""
+
+    inputs: Inputs
+    pins: Pins
+
+
+def gather(request: Request, environ: Mapping[str, str], python: Python | None) -> Gathered:
+    """Everything that a request's files, variables and settings say. Raises ConfigError for what cannot be read."""
+    return _Gathering(request, environ, python).run()
+
+
+class _Gathering:
+    def __init__(self, request: Request, environ: Mapping[str, str], python: Python | None) -> None:
+        self._request = request
+        self._environ = environ
+        self._prefix = python.prefix if python else ""
+        self._files = Files([target.path for target in request.targets])
+        self._indexes: dict[str, list[str]] = {}
+        self._settings: dict[str, list[str]] = {}
+        variables = {name: environ.get(name) for name in request.env}
+        markers = python.markers if python else None
+        self._reader = Reader(request.folder, self._files.text, os.path.exists, variables, markers)
+
+    def run(self) -> Gathered:
+        for path in self._request.requirements:
+            self._list("command", path)
+        called = list(calls(self._request.command))
+        for call in called:
+            self._call("command", call)
+        self._words(called)
+        tools = {call.tool for call in called}  # of a command that is none of these, nobody knows which it uses
+        if not tools or "pip" in tools:
+            self._outside("pip", pip_settings(self._environ, self._prefix))
+        if tools != {"pip"}:
+            self._outside("uv", uv_settings(self._environ, self._request.folder))
+        said = self._reader.finish()
+        for source in (*said.sources, *said.find_links):
+            self._source(source.path, source.editable)
+        for path in self._request.inputs:
+            self._files.add(self._absolute(path), posixpath.basename(path.rstrip("/")))
+        inputs = Inputs(
+            [self._shown(word) for word in self._request.command],
+            self._files.digests,
+            {name: self._value(name) for name in sorted(self._request.env)},
+            dict(sorted(self._indexes.items())),
+            dict(sorted(self._settings.items())),
+            said.open_ends,
+        )
+        return Gathered(inputs, said.pins)
+
+    def _call(self, where: str, call: Call) -> None:
+        """An installer with its arguments, on the command line or in a script."""
+        for text, editable in call.requirements:
+            self._reader.requirement(where, text, editable=editable)
+        for purpose, values in call.values.items():
+            for value in values:
+                self._argument(where, purpose, value)
+        if "--pre" in call.switches:
+            self._reader.option(where, "pre")
+        if "--require-hashes" in call.switches:
+            self._reader.option(where, "require_hashes")
+        if call.tool == "uv-project":
+            self._project(where, call)
+
+    def _argument(self, where: str, purpose: str, value: str) -> None:
+        if purpose in _INDEXES:
+            self._indexes.setdefault(f"{where}.{purpose}", []).append(without_secrets(value))
+        elif purpose in _LISTS:
+            self._list(where, value, constraint=_LISTS[purpose])
+        elif purpose == "find_links":
+            self._reader.option(where, "find_links", value)
+        elif purpose == "prerelease" and value == "allow":
+            self._reader.option(where, "pre")
+        elif purpose == "torch_backend" and value == "auto":
+            self._reader.open(where, "--torch-backend auto", "it follows the driver of this host; name the backend")
+        elif purpose == "script":
+            self._reader.open(where, value, "what a script wants is not read; list it in a requirements file")
+
+    def _list(self, where: str, path: str, *, constraint: bool = False) -> None:
+        if "://" in path and not path.startswith("file:"):
+            self._reader.open(where, path, "it is not on this host; keep a copy here")
+        elif path in ("-", "/dev/stdin"):
+            self._reader.open(where, path, "what comes from standard input is not read; put it into a file")
+        else:
+            self._reader.file(path, constraint=constraint)
+
+    def _project(self, where: str, call: Call) -> None:
+        """`uv sync`, which installs what a lock file says."""
+        folder = self._absolute((call.values.get("project") or [""])[-1])
+        lock = os.path.join(folder, "uv.lock")
+        if not os.path.isfile(lock):
+            self._reader.open(where, "uv sync", "there is no uv.lock; `uv lock` makes it")
+            return
+        self._files.text(os.path.join(folder, "pyproject.toml"), "pyproject.toml")
+        if not call.switches & {"--locked", "--frozen"}:
+            self._reader.open(where, "uv sync", "it may choose other versions than uv.lock; add --locked")
+        _, data = self._files.text(lock, "uv.lock")
+        for path, editable in _sources_in(lock, data):
+            self._source(os.path.normpath(os.path.join(folder, path)), editable)
+
+    def _source(self, path: str, editable: bool) -> None:
+        # what is linked to is looked for there for ever, so its place counts as well
+        name = path if editable else posixpath.basename(path)
+        self._files.add(path, name, project=editable)
+
+    def _words(self, called: Sequence[Call]) -> None:
+        """The files among the words of the command, and scripts among these."""
+        command = self._request.command
+        programs = {word for call in called for word in call.program}
+        before = ""
+        for place, word in enumerate(command):
+            if word in programs or (word.startswith("-") and "=" not in word):
+                continue
+            flag = command[place - 1] if place else ""
+            if is_shell("", before) and flag.startswith("-") and flag.endswith("c"):
+                self._scan("command", word)
+            elif place or "/" in word:
+                self._word(word.partition("=")[2] if word.startswith("-") else word, before)
+            before = word
+
+    def _word(self, word: str, before: str) -> None:
+        path = self._absolute(word)
+        if not os.path.isfile(path) or self._is_target(path):
+            return
+        with open(path, "rb") as file:
+            head = file.read(2)
+            if not before and head != b"#!":
+                return  # a program, which its version says better than its bytes
+            name = self._files.add(path, posixpath.basename(path))
+            first = (head + file.readline(4096)).decode("utf-8", "replace")
+            if is_shell(first, before):
+                file.seek(0)
+                self._scan(name, file.read().decode("utf-8", "replace"))
+
+    def _scan(self, name: str, text: str) -> None:
+        """A shell script."""
+        for line in lines_of(text):
+            where = name if name == "command" else f"{name}:{line.number}"
+            if line.call is None:
+                self._reader.open(where, line.text, line.why)
+            else:
+                self._call(where, self._known(where, line.call))
+
+    def _known(self, where: str, call: Call) -> Call:
+        """The call without what cannot be read from here, which is an open end unless the user declares it."""
+        declared = {posixpath.basename(path) for path in (*self._request.requirements, *self._request.inputs)}
+
+        def is_known(text: str, *, path: bool) -> bool:
+            if posixpath.basename(text) in declared:
+                return False
+            if "$" in text or (path and "://" not in text and not os.path.exists(self._absolute(text))):
+                self._reader.open(where, text, "it cannot be read from here; declare it with --requirements or --input")
+                return False
+            return True
+
+        files = (*_LISTS, "find_links")
+        return call._replace(
+            requirements=[one for one in call.requirements if is_known(one[0], path=_is_path(one[0]))],
+            values={
+                purpose: [value for value in values if is_known(value, path=purpose in files)]
+                for purpose, values in call.values.items()
+            },
+        )
+
+    def _outside(self, tool: str, settings: Mapping[str, Sequence[str]]) -> None:
+        """What is set for a tool beside its command line."""
+        where = f"settings of {tool}"
+        for name, values in settings.items():
+            purpose = "index" if name.endswith("index.url") else name.rpartition(".")[2]
+            for value in values:
+                on = value.lower() in ("1", "true", "yes", "on", "t", "y")
+                if purpose in ("pre", "require-hashes") and on:
+                    self._reader.option(where, purpose.replace("-", "_"))
+                elif purpose not in _INDEXES:
+                    self._argument(
+                        where, purpose.replace("find-links", "find_links").replace("torch-b", "torch_b"), value
+                    )
+            component = self._indexes if purpose in _INDEXES else self._settings
+            component[f"{tool}.{name}"] = [self._shown(value) for value in values]
+
+    def _shown(self, word: str) -> str:
+        """A word without secrets, in which a file goes by its name."""
+        option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
+        name = self._files.name_of(self._absolute(value))
+        return f"{option}{equals}{name or without_secrets(value)}"
+
+    def _value(self, name: str) -> str | None:
+        value = self._environ.get(name)
+        return None if value is None else without_secrets(value)
+
+    def _absolute(self, path: str) -> str:
+        return posixpath.normpath(posixpath.join(self._request.folder, path.removeprefix("file://")))
+
+    def _is_target(self, path: str) -> bool:
+        return any(path == target.path or path.startswith(f"{target.path}/") for target in self._request.targets)
+
+
+def _is_path(text: str) -> bool:
+    return text.startswith((".", "/")) and "://" not in text
+
+
+def _sources_in(path: str, lock: bytes) -> Iterator[tuple[str, bool]]:
+    """Paths of sources in a uv.lock, and whether they are linked to. Raises ConfigError."""
+    try:
+        packages = tomllib.loads(lock.decode())["package"]
+        sources = [package["source"] for package in packages]
+        for source in sources:
+            for kind in ("directory", "path", "editable"):
+                if kind in source:
+                    yield source[kind], kind == "editable"
+    except (ValueError, LookupError, TypeError) as error:
+        raise ConfigError(f"{path} is no lock file of uv") from error

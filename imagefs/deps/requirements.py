@@ -1,0 +1,313 @@
+"""What requirements say before anything is installed: which files they consist of, what they pin, what they leave open.
+
+The syntax is read by pip's own parser, as pip-requirements-parser packages it, and by `packaging`; what it means for a
+key is decided here. A requirement is closed when it cannot become another: one version of a name, a hash, a commit, or
+a file or directory of this host, whose contents are then inputs themselves. Where a version is pinned does not matter:
+in the requirement, in another file, in a constraint. Everything else is an open end, and what is not understood is too.
+
+Pure: files are read by a function of the caller's.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+import pip_requirements_parser as pip
+from packaging.specifiers import SpecifierSet
+from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
+
+from imagefs.deps.request import OpenEnd
+from imagefs.deps.urls import without_secrets
+from stripefs.errors import ConfigError
+
+__all__ = ["Pins", "Reader", "Requirements", "Source", "unpinned_installed"]
+
+_UNREADABLE = (pip.PipError, pip.OptionParsingError, ValueError, TypeError, AttributeError, AssertionError)
+"""What the parser raises for lines that pip would not accept either; of its own it has no one class for them."""
+
+_PARSER = "pip_requirements_parser: error: "  # with which it begins some of its messages
+
+_VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")  # what pip replaces in requirements files, and nothing else
+
+_OF_KERNEL = re.compile(r"\bplatform_(release|version)\b")
+
+_COMMIT = {
+    "git": re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}"),
+    "hg": re.compile(r"[0-9a-f]{40}"),
+    "svn": re.compile(r"[0-9]+"),
+}
+"""How a version control system names one state of a repository for good."""
+
+_UNPINNED = "no one version is asked for; write ==VERSION, or pin it in a constraints file, or give hashes"
+_NO_COMMIT = "a branch or tag may move; write the whole commit behind @"
+_NO_HASH = "what is there may change; put #sha256=… behind it"
+
+
+class Source(NamedTuple):
+    """A file or directory of this host that is installed from. editable: it is linked to from what is installed."""
+
+    path: str
+    where: str
+    editable: bool
+
+
+class Pins(NamedTuple):
+    """What is known beforehand of what will be installed.
+
+    exact: specifiers such as `==1.2` by canonical name. fixed: names whose contents are given otherwise. nameless: how
+    many sources there are whose name only they themselves know.
+    """
+
+    exact: Mapping[str, Collection[str]]
+    fixed: Collection[str]
+    nameless: int
+
+
+class Requirements(NamedTuple):
+    """All that was read. find_links: local files and directories in which distributions are looked for."""
+
+    sources: Sequence[Source]
+    find_links: Sequence[Source]
+    pins: Pins
+    open_ends: Sequence[OpenEnd]
+
+
+class _Finding(NamedTuple):
+    """An open end, unless `name` is pinned somewhere; a `loose` one also when everything has a hash."""
+
+    open_end: OpenEnd
+    name: str = ""
+    loose: bool = False
+
+
+class Reader:
+    """Takes requirements one after the other, from files and from command lines; `finish` says what they are together.
+
+    load: answers the name that a file of this absolute path goes by, wanted as the second argument, and its bytes.
+    is_there: whether something exists at an absolute path. variables: those that may stand in files, with their values.
+    markers: of the target's Python, None where there is none.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        load: Callable[[str, str], tuple[str, bytes]],
+        is_there: Callable[[str], bool],
+        variables: Mapping[str, str | None],
+        markers: Mapping[str, str] | None,
+    ) -> None:
+        self._folder = folder
+        self._load = load
+        self._is_there = is_there
+        self._variables = variables
+        self._markers = markers
+        self._parse_line = pip.get_line_parser()
+        self._seen: set[tuple[str, bool]] = set()
+        self._sources: list[Source] = []
+        self._find_links: list[Source] = []
+        self._exact: dict[str, set[str]] = {}
+        self._fixed: set[str] = set()
+        self._nameless = 0
+        self._unhashed = self._hashed = self._hashes_required = False
+        self._findings: list[_Finding] = []
+
+    def file(self, path: str, *, constraint: bool = False) -> None:
+        """A requirements or constraints file with all that it includes. Raises ConfigError for what cannot be read."""
+        self._file(path, self._folder, posixpath.basename(path), constraint)
+
+    def requirement(self, where: str, text: str, *, editable: bool = False) -> None:
+        """A requirement as it stands on a command line."""
+        self._requirement(where, without_secrets(text), editable, False, {})
+
+    def option(self, where: str, name: str, value: str = "") -> None:
+        """`pre`, `require_hashes` or `find_links`, wherever it was set."""
+        self._option(where, name, value, self._folder)
+
+    def open(self, where: str, what: str, why: str) -> None:
+        """An open end that the caller found."""
+        self._findings.append(_Finding(OpenEnd(where, without_secrets(what), why)))
+
+    def finish(self) -> Requirements:
+        """What all of it says together."""
+        pinned = self._exact.keys() | self._fixed
+        locked = self._hashes_required or (self._hashed and not self._unhashed)
+        open_ends = [
+            finding.open_end for finding in self._findings if not (finding.name in pinned or (finding.loose and locked))
+        ]
+        exact = {name: frozenset(specifiers) for name, specifiers in self._exact.items()}
+        return Requirements(
+            self._sources, self._find_links, Pins(exact, frozenset(self._fixed), self._nameless), open_ends
+        )
+
+    def _file(self, path: str, folder: str, name: str, constraint: bool) -> None:
+        absolute = posixpath.normpath(posixpath.join(folder, path))
+        if (absolute, constraint) in self._seen:
+            return
+        self._seen.add((absolute, constraint))
+        name, data = self._load(absolute, name)
+        if not _is_list(path):
+            self.open(name, posixpath.basename(path), "it names no exact versions; compile it into a requirements file")
+            return
+        try:
+            lines = list(pip.preprocess(pip.auto_decode(data)))
+        except ValueError as error:
+            raise ConfigError(f"{path} is no text") from error
+        for line in lines:
+            if not isinstance(line, pip.CommentLine):
+                self._line(f"{name}:{line[0]}", line[1], absolute, name, constraint)
+
+    def _line(self, where: str, line: str, path: str, name: str, constraint: bool) -> None:
+        text = without_secrets(line)
+        if unknown := [name for name in _VARIABLE.findall(text) if name not in self._variables]:
+            self.open(where, text, f"it depends on a variable; declare that with --env {unknown[0]}")
+            return
+        text = _VARIABLE.sub(lambda found: self._variables.get(found[1]) or found[0], text)
+        try:
+            string, options, arguments = self._parse_line(text)
+            parsed = pip.ParsedLine(pip.RequirementLine(text), string, options, constraint, arguments)
+            entries = list(pip.handle_line(parsed))
+        except _UNREADABLE as error:
+            self._not_understood(where, text, str(error))
+            return
+        for entry in entries:
+            if isinstance(entry, pip.OptionLine):
+                self._options(where, entry.options, path, name)
+            elif not isinstance(entry, pip.ParsedRequirement):
+                self._not_understood(where, text, entry.error_message)
+            elif entry.invalid_options:
+                self._not_understood(where, text, "it has options that need a line of their own")
+            else:
+                options = entry.options or {}
+                self._requirement(where, entry.requirement_string, entry.is_editable, constraint, options)
+
+    def _options(self, where: str, options: Mapping[str, Any], path: str, name: str) -> None:
+        folder = posixpath.dirname(path)
+        for option, constraint in (("requirements", False), ("constraints", True)):
+            for included in options.get(option, ()):
+                if _is_remote(included):
+                    self.open(where, included, "it is not on this host; keep a copy here")
+                else:
+                    near = posixpath.normpath(posixpath.join(posixpath.dirname(name), included))
+                    self._file(included, folder, near, constraint)
+        for option in ("pre", "require_hashes"):
+            if options.get(option):
+                self._option(where, option, "", folder)
+        for link in options.get("find_links", ()):
+            beside = self._is_there(posixpath.join(folder, link))
+            self._option(where, "find_links", link, folder if beside else self._folder)
+
+    def _option(self, where: str, name: str, value: str, folder: str) -> None:
+        if name == "require_hashes":
+            self._hashes_required = True
+        elif name == "pre":
+            why = "what is needed besides comes in whatever version is newest, unfinished ones included"
+            self._findings.append(_Finding(OpenEnd(where, "--pre", why), loose=True))
+        elif _is_remote(value):
+            why = "what is listed there may change; copy it to this host, or give hashes"
+            self._findings.append(_Finding(OpenEnd(where, without_secrets(value), why), loose=True))
+        else:
+            self._find_links.append(Source(posixpath.join(folder, _local_path(value)), where, editable=False))
+
+    def _requirement(self, where: str, text: str, editable: bool, constraint: bool, options: Mapping[str, Any]) -> None:
+        build = pip.build_editable_req if editable else pip.build_install_req
+        try:
+            found = build(text, pip.RequirementLine(text), options=options, is_constraint=constraint)
+            if found.marker is not None and not self._applies(where, text, found.marker):
+                return
+        except _UNREADABLE as error:
+            self._not_understood(where, text, str(error))
+            return
+        hashed = bool(found.hash_options) or (found.link is not None and found.link.has_hash)
+        if not constraint:
+            self._hashed |= hashed
+            self._unhashed |= not hashed
+        name = canonicalize_name(found.name) if found.name else ""
+        if found.link is not None:
+            self._link(where, text, found.link, name, hashed, editable)
+            return
+        exact = [str(one) for one in found.specifier or () if _is_exact(one)]
+        if exact:
+            self._exact.setdefault(name, set()).update(exact)
+        elif hashed:
+            self._fixed.add(name)
+        elif not constraint:
+            self._findings.append(_Finding(OpenEnd(where, text, _UNPINNED), name))
+
+    def _applies(self, where: str, text: str, marker: Any) -> bool:
+        """Whether a requirement counts here. Where nobody can say it does."""
+        if _OF_KERNEL.search(str(marker)):
+            self.open(where, text, "whether it counts depends on the kernel, which is no part of a key")
+        return self._markers is None or marker.evaluate({**self._markers, "extra": ""})
+
+    def _link(self, where: str, text: str, link: Any, name: str, hashed: bool, editable: bool) -> None:
+        if link.is_vcs:
+            system = link.scheme.partition("+")[0]
+            revision = urlsplit(link.url).path.rpartition("@")[2]
+            if system not in _COMMIT or not _COMMIT[system].fullmatch(revision):
+                self.open(where, text, _NO_COMMIT)
+        elif link.scheme in ("", "file"):
+            path = posixpath.normpath(posixpath.join(self._folder, _local_path(link.url)))
+            self._sources.append(Source(path, where, editable))
+            name = name or _name_of_sdist(path)
+        elif not hashed:
+            self.open(where, text, _NO_HASH)
+        if name:
+            self._fixed.add(name)
+        else:
+            self._nameless += 1
+
+    def _not_understood(self, where: str, text: str, message: str) -> None:
+        why = (message.strip().splitlines() or ["it is no requirement"])[0].removeprefix(_PARSER)
+        self.open(where, text, f"it is not understood: {without_secrets(why)}")
+
+
+def unpinned_installed(pins: Pins, installed: Mapping[str, str], sourced: Collection[str] = ()) -> list[str]:
+    """Which of the distributions that were installed nothing had pinned, as `NAME VERSION`, sorted.
+
+    These are mostly what others need besides: nobody can tell before an installation. installed: versions by name.
+    sourced: names of those that say they come from a file or directory of this host (`direct_url.json`); as many of
+    them as there are sources without a name are taken for these.
+    """
+    unknown = {}
+    for name, version in installed.items():
+        key = canonicalize_name(name)
+        if key in pins.fixed or any(_is_met(specifier, version) for specifier in pins.exact.get(key, ())):
+            continue
+        unknown[key] = f"{name} {version}"
+    nameless = [key for key in map(canonicalize_name, sourced) if key in unknown]
+    if len(nameless) <= pins.nameless:
+        for key in nameless:
+            del unknown[key]
+    return sorted(unknown.values())
+
+
+def _is_met(specifier: str, version: str) -> bool:
+    return SpecifierSet(specifier).contains(version, prereleases=True)
+
+
+def _is_exact(specifier: Any) -> bool:
+    return specifier.operator == "===" or (specifier.operator == "==" and not specifier.version.endswith(".*"))
+
+
+def _is_list(path: str) -> bool:
+    """Whether it holds requirements line by line, as far as its name tells. uv takes the files of projects too."""
+    return not (path.endswith(".toml") or posixpath.basename(path) in ("setup.py", "setup.cfg"))
+
+
+def _is_remote(text: str) -> bool:
+    return "://" in text and not text.startswith("file:")
+
+
+def _local_path(url: str) -> str:
+    return unquote(urlsplit(url).path) if url.startswith("file:") else url
+
+
+def _name_of_sdist(path: str) -> str:
+    try:
+        return parse_sdist_filename(posixpath.basename(path))[0]
+    except InvalidSdistFilename:
+        return ""

@@ -1,0 +1,96 @@
+"""What a shell script shows of what it installs, read line by line and not run. Pure.
+
+This finds what is written there plainly: installers with their arguments, addresses, and commands that bring what is
+newest. What a script puts together from variables, or has other programs do, nobody can read; docs/deps.md says so.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from imagefs.deps.command import Call, calls
+from imagefs.deps.urls import names_place
+
+__all__ = ["Line", "is_shell", "lines_of"]
+
+_NEWEST = {
+    **dict.fromkeys(("apt", "apt-get", "conda", "dnf", "mamba", "micromamba", "npm", "yum", "zypper"), ("install",)),
+    "apk": ("add",),
+    "cargo": ("install",),
+    "gem": ("install",),
+    "git": ("clone", "fetch", "pull", "submodule"),
+}
+"""Commands, and the words with which they bring what is newest somewhere."""
+
+_SHELLS = ("ash", "bash", "dash", "ksh", "sh", "zsh")
+_BREAKS = ("&", "&&", "(", ")", ";", ";;", "|", "||", "|&", "{", "}")
+
+
+class Line(NamedTuple):
+    """A line that installs something. call: the installer that it runs, None where it is open for another reason."""
+
+    number: int
+    text: str
+    call: Call | None
+    why: str
+
+
+def is_shell(first: str, program: str) -> bool:
+    """Whether a file whose first line is `first`, run by `program` or by itself (""), is a shell script."""
+    words = first.removeprefix("#!").split() if first.startswith("#!") else []
+    names = [word.rpartition("/")[2] for word in (program, *words[:2])]
+    return any(name in _SHELLS for name in names)
+
+
+def lines_of(text: str) -> Iterator[Line]:
+    """The lines that install something, in order; lines that go on behind a backslash are one."""
+    number, begun = 1, ""
+    for count, line in enumerate(text.splitlines(), 1):
+        if not begun:
+            number = count
+        if line.endswith("\\") and not line.lstrip().startswith("#"):
+            begun += line[:-1] + " "
+            continue
+        yield from _line(number, begun + line)
+        begun = ""
+    yield from _line(number, begun)
+
+
+def _line(number: int, text: str) -> Iterator[Line]:
+    if text.lstrip().startswith("#"):
+        return
+    for words in _commands(text):
+        shown = shlex.join(words)
+        call = next(calls(words), None)
+        if call is not None:
+            yield Line(number, shown, call, "")
+        elif any(names_place(word) for word in words):
+            yield Line(
+                number, shown, None, "what is there may change; bring it as a file, and declare that with --input"
+            )
+        elif _is_newest(words):
+            yield Line(number, shown, None, "it brings whatever is newest")
+
+
+def _commands(text: str) -> list[list[str]]:
+    """The commands of a line as words. A line that only makes sense with others is taken apart at blanks."""
+    try:
+        lexer = shlex.shlex(text, posix=True, punctuation_chars=True)
+        lexer.whitespace_split = True
+        words = list(lexer)
+    except ValueError:  # a quotation that ends on another line
+        words = text.split()
+    found: list[list[str]] = [[]]
+    for word in words:
+        if word in _BREAKS:
+            found.append([])
+        else:
+            found[-1].append(word)
+    return [command for command in found if command]
+
+
+def _is_newest(words: Sequence[str]) -> bool:
+    names = [word.rpartition("/")[2] for word in words]
+    return any(verb in names[place + 1 :] for place, name in enumerate(names) for verb in _NEWEST.get(name, ()))

@@ -1,0 +1,25 @@
+"""URLs without what gives access to them. Pure."""
+
+from __future__ import annotations
+
+import re
+
+__all__ = ["names_place", "without_secrets"]
+
+_USERINFO = re.compile(r"(?<=://)[^/?#\s\"'\\]*@")
+
+_PARAMETER = re.compile(
+    r"(?i)([?&][^=&#\s]*(?:auth|credential|key|passw|secret|signature|token)[^=&#\s]*=)[^&#\s\"'\\]*"
+)
+
+_PLACE = re.compile(r"(?i)\b[a-z][a-z0-9+.-]*://|\bgit@[\w.-]+:")
+
+
+def without_secrets(text: str) -> str:
+    """`text` in which no URL has a user, a password, or the value of a parameter that is called like a secret."""
+    return _PARAMETER.sub(r"\1", _USERINFO.sub("", text))
+
+
+def names_place(text: str) -> bool:
+    """Whether a URL is in it, or a repository as git writes it."""
+    return bool(_PLACE.search(text))

@@ -1,0 +1,287 @@
+"""Requests with real files, a real Python, pip and uv, and the keys of them."""
+
+from __future__ import annotations
+
+import functools
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagefs.deps.asking import ask
+from imagefs.deps.key import Key, diff
+from imagefs.deps.request import Facts, Refusal, Request, Target
+from stripefs.errors import ConfigError
+
+PIP = [sys.executable, "-m", "pip", "install"]
+UV = [str(Path(sys.executable).with_name("uv")), "pip", "install"]
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Path:
+    return make(tmp_path / "job-1")
+
+
+def make(folder: Path) -> Path:
+    (folder / "src").mkdir(parents=True)
+    (folder / "src/pyproject.toml").write_text("[project]\nname = 'own'\nversion = '1'\n")
+    (folder / "src/own.py").write_text("x = 1\n")
+    (folder / "requirements.txt").write_text("-r more.txt\nsix==1.16\n./src\n")
+    (folder / "more.txt").write_text("numpy==1.26.4\n")
+    (folder / "six-1.16-py2.py3-none-any.whl").write_bytes(b"wheel")
+    return folder
+
+
+def environ(job: Path, **more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
+    return {**kept, "HOME": str(job.parent / "home"), "XDG_CONFIG_DIRS": str(job / "xdg"), **more}
+
+
+def request(job: Path, *words: str, **more: Any) -> Request:
+    command = words or (*PIP, "--target", "/opt/deps", "-r", "requirements.txt")
+    return Request([Target("/opt/deps", 0, 0)], command, str(job))._replace(**more)
+
+
+@functools.cache
+def facts_of(tool: str) -> Facts:
+    """The facts of this host, which one test after the other need not ask for."""
+    return ask(request(Path("/"), *{"uv": UV, "pip": PIP}[tool], "six==1"), os.environ).facts
+
+
+def known(words: Sequence[str]) -> Facts:
+    return facts_of("uv" if UV[0] in words else "pip")
+
+
+def key(job: Path, *words: str, variables: dict[str, str] | None = None, **more: Any) -> Key:
+    found = ask(request(job, *words, **more), environ(job, **(variables or {})), known(words)).found
+    assert isinstance(found, Key), found
+    return found
+
+
+def open_ends(job: Path, *words: str, variables: dict[str, str] | None = None, **more: Any) -> list[str]:
+    found = ask(request(job, *words, **more), environ(job, **(variables or {})), known(words)).found
+    return [str(one) for one in found.open_ends] if isinstance(found, Refusal) else []
+
+
+def test_equal_inputs_have_equal_keys_whatever_else_differs_between_two_nodes(job: Path, tmp_path: Path) -> None:
+    other = make(tmp_path / "elsewhere/job-2")
+    node = {"HOSTNAME": "node-7", "RANK": "3", "WORLD_SIZE": "64", "SLURM_JOB_ID": "99", "CUDA_VISIBLE_DEVICES": "1"}
+    node |= {"PIP_INDEX_URL": "https://user:token-1@index/simple", "PIP_CACHE_DIR": "/a", "PIP_TIMEOUT": "9"}
+    first = key(job, variables=node)
+    node |= {"HOSTNAME": "node-8", "RANK": "4", "WORLD_SIZE": "128", "SLURM_JOB_ID": "100", "TMPDIR": "/tmp"}
+    node |= {"PIP_INDEX_URL": "https://user:token-2@index/simple", "PIP_CACHE_DIR": "/b"}
+    second = key(other, *PIP, "--target", "/opt/deps", "-r", str(other / "requirements.txt"), variables=node)
+    assert first.to_json() == second.to_json()
+    assert first.components["indexes"] == {"pip.index-url": ["https://index/simple"]}
+    for secret in (b"token", b"user", b"node-", b"job-"):
+        assert secret not in first.to_json()
+
+
+def test_files_are_in_the_key_by_name_and_content(job: Path) -> None:
+    files = key(job).components["files"]
+    assert isinstance(files, dict)
+    assert list(files) == ["more.txt", "requirements.txt", "src/"]
+
+
+@pytest.mark.parametrize("name", ["requirements.txt", "more.txt", "src/own.py"])
+def test_one_byte_changes_the_key(job: Path, name: str) -> None:
+    before = key(job)
+    path = job / name
+    path.write_bytes(path.read_bytes() + b"\n")
+    changed = diff(before, key(job)).changed
+    assert list(changed) == ["files." + ("src/" if name.startswith("src") else name)]
+
+
+def test_what_a_request_is_asked_for_is_that_of_its_own_python_and_installers(job: Path) -> None:
+    own = ask(request(job), environ(job))
+    assert own.facts == facts_of("pip")
+    assert own.facts.python is not None
+    assert own.facts.python.executable == sys.executable
+    uv = ask(request(job, *UV, "six==1"), environ(job)).facts
+    assert list(uv.installers) == ["uv"]
+    assert uv.python is not None
+    script = ask(request(job, "bash", "-c", ":", python=sys.executable), environ(job)).facts
+    assert set(script.installers) <= {"pip", "uv"}
+    assert "pip" in script.installers
+
+
+def test_another_python_changes_the_key(job: Path) -> None:
+    other = ask(request(job, python=os.path.realpath(sys.executable)), environ(job)).found
+    assert isinstance(other, Key)
+    assert list(diff(key(job), other).changed) == ["python.executable"]
+
+
+def test_another_cpu_level_changes_the_key(job: Path) -> None:
+    keys = []
+    for level in ("x86-64-v1", "x86-64-v2", "x86-64-v3"):
+        simulated = facts_of("pip")._replace(cpu_level=level)
+        keys.append(ask(request(job), environ(job), simulated).found)
+    assert len({one.digest for one in keys if isinstance(one, Key)}) == 3
+    asked = ask(request(job, cpu_level="x86-64-v1"), environ(job)).found
+    assert asked == keys[0]
+
+
+def test_unpinned_names_are_refused_with_file_and_line(job: Path) -> None:
+    (job / "more.txt").write_text("# pinned\nnumpy>=1\n")
+    assert open_ends(job) == [
+        "more.txt:2: numpy>=1: no one version is asked for; write ==VERSION, or pin it in a constraints file, "
+        "or give hashes"
+    ]
+    assert open_ends(job, epoch="1") == open_ends(job, allow_unpinned=True) == []
+    (job / "constraints.txt").write_text("numpy==1.26.4\n")
+    assert open_ends(job, *PIP, "-r", "requirements.txt", "-c", "constraints.txt") == []
+
+
+def test_settings_may_pin_and_may_leave_open(job: Path) -> None:
+    (job / "more.txt").write_text("numpy>=1\n")
+    (job / "constraints.txt").write_text("numpy==1.26.4\n")
+    pinned = key(job, variables={"PIP_CONSTRAINT": str(job / "constraints.txt")})
+    assert pinned.components["settings"] == {"pip.constraint": ["constraints.txt"]}
+    assert "constraints.txt" in pinned.components["files"]  # type: ignore[operator]
+    for name, value, what in (
+        ("PIP_PRE", "1", "--pre"),
+        ("PIP_FIND_LINKS", "https://x/wheels", "https://x/wheels"),
+        ("PIP_CONSTRAINT", "https://x/c.txt", "https://x/c.txt"),
+    ):
+        found = open_ends(job, *PIP, "numpy==1", variables={name: value})
+        assert [line.split(": ")[:2] for line in found] == [["settings of pip", what]]
+
+
+def test_settings_of_uv_count_for_uv_alone(job: Path) -> None:
+    variables = {"UV_TORCH_BACKEND": "auto"}
+    assert open_ends(job, *PIP, "six==1", variables=variables) == []
+    assert len(open_ends(job, *UV, "six==1", variables=variables)) == 1
+    assert len(open_ends(job, *UV, "--torch-backend", "auto", "six==1")) == 1
+    assert len(open_ends(job, "true", variables=variables)) == 1
+
+
+def test_what_is_set_otherwise_is_in_the_key(job: Path) -> None:
+    plain = key(job)
+    assert list(diff(plain, key(job, variables={"PIP_NO_BINARY": ":all:"})).added) == ["settings.pip.no-binary"]
+    (job.parent / "home/.config/pip").mkdir(parents=True)
+    (job.parent / "home/.config/pip/pip.conf").write_text("[global]\nextra-index-url = https://a:b@x/y\n")
+    assert diff(plain, key(job)).added == {"indexes.pip.extra-index-url": ["https://x/y"]}
+
+
+def test_words_of_the_command(job: Path) -> None:
+    wheel = str(job / "six-1.16-py2.py3-none-any.whl")
+    found = key(job, *PIP, "--index-url", "https://u:p@index", "--requirement=requirements.txt", wheel, "-e", "./src")
+    assert found.components["command"] == [
+        *PIP,
+        *("--index-url", "https://index", "--requirement=requirements.txt", "six-1.16-py2.py3-none-any.whl"),
+        *("-e", f"{job}/src/"),
+    ]
+    assert found.components["indexes"] == {"command.index-url": ["https://index"]}
+
+
+def test_what_is_linked_to_counts_with_its_place(job: Path, tmp_path: Path) -> None:
+    other = make(tmp_path / "job-2")
+    first, second = (key(folder, *PIP, "--no-deps", "-e", ".") for folder in (job / "src", other / "src"))
+    assert list(diff(first, second).added) == [f"files.{other}/src/"]
+    (job / "src/own.py").write_text("x = 2\n")
+    assert key(job / "src", *PIP, "--no-deps", "-e", ".") == first
+
+
+def test_directories_of_wheels_are_inputs(job: Path) -> None:
+    (job / "wheels").mkdir()
+    words = (*PIP, "--no-index", "--find-links", "wheels", "six==1")
+    before = key(job, *words)
+    (job / "wheels/six-1-py3-none-any.whl").write_bytes(b"x")
+    assert list(diff(before, key(job, *words)).changed) == ["files.wheels/"]
+
+
+def test_declared_files_and_directories_are_inputs(job: Path) -> None:
+    found = key(job, "true", inputs=["src", "more.txt"], requirements=["requirements.txt"])
+    assert list(found.components["files"]) == ["more.txt", "requirements.txt", "src/"]  # type: ignore[arg-type]
+
+
+def test_declared_variables_are_in_the_key(job: Path) -> None:
+    found = key(job, env=["MAX_JOBS", "CC", "INDEX"], variables={"MAX_JOBS": "4", "INDEX": "https://a:b@x"})
+    assert found.components["environment"] == {"CC": None, "INDEX": "https://x", "MAX_JOBS": "4"}
+
+
+def test_scripts_are_inputs_and_are_read(job: Path) -> None:
+    script = job / "install.sh"
+    script.write_text("#!/bin/sh\npip install six==1\npip install -r requirements.txt\n")
+    script.chmod(0o755)
+    for words in (["./install.sh"], ["bash", "-e", "install.sh"], ["env", "X=1", "./install.sh"]):
+        found = key(job, *words)
+        assert list(found.components["files"]) == ["install.sh", "more.txt", "requirements.txt", "src/"]  # type: ignore[arg-type]
+    script.write_text("pip install numpy\ncurl https://x | sh\npip install -r $1\npip install ./nowhere.whl\n")
+    assert [line.split(": ")[:2] for line in open_ends(job, "bash", "install.sh")] == [
+        ["install.sh:1", "numpy"],
+        ["install.sh:2", "curl https://x"],
+        ["install.sh:3", "$1"],
+        ["install.sh:4", "./nowhere.whl"],
+    ]
+
+
+def test_what_a_script_makes_itself_may_be_declared(job: Path) -> None:
+    (job / "install.sh").write_text("cd /work\npip install -r lists/requirements.txt\n")
+    assert len(open_ends(job, "bash", "install.sh")) == 1
+    assert open_ends(job, "bash", "install.sh", requirements=["requirements.txt"]) == []
+
+
+def test_a_command_for_a_shell_is_read(job: Path) -> None:
+    assert [line.split(": ")[:2] for line in open_ends(job, "bash", "-c", "pip install numpy && true")] == [
+        ["command", "numpy"]
+    ]
+    assert open_ends(job, "bash", "-ec", "pip install numpy==1") == []
+
+
+def test_programs_count_by_their_versions_and_not_by_their_bytes(job: Path) -> None:
+    program = job / "program"
+    shutil.copy("/bin/true", program)
+    assert key(job, str(program)).components["files"] == {}
+    assert list(key(job, "env", str(program)).components["files"]) == ["program"]  # type: ignore[arg-type]
+
+
+LOCK = """\
+version = 1
+[[package]]
+name = "app"
+source = { editable = "." }
+[[package]]
+name = "six"
+source = { registry = "https://x/simple" }
+[[package]]
+name = "own"
+source = { directory = "src" }
+"""
+
+
+def test_what_uv_syncs(job: Path) -> None:
+    uv = UV[0]
+    (job / "pyproject.toml").write_text("[project]\nname = 'app'\n")
+    assert len(open_ends(job, uv, "sync", "--locked")) == 1
+    (job / "uv.lock").write_text(LOCK)
+    assert len(open_ends(job, uv, "sync")) == 1
+    files = key(job, uv, "sync", "--locked").components["files"]
+    assert list(files) == [f"{job}/", "pyproject.toml", "src/", "uv.lock"]  # type: ignore[arg-type]
+    assert key(job / "src", uv, "--project", "..", "sync", "--locked").components["files"] == files
+    (job / "uv.lock").write_text("package = 7")
+    with pytest.raises(ConfigError):
+        ask(request(job, uv, "sync", "--locked"), environ(job))
+
+
+@pytest.mark.parametrize(
+    "words", [("-r", "missing.txt"), ("./missing-1-py3-none-any.whl",), ("-f", "missing", "six==1")]
+)
+def test_what_cannot_be_read_is_an_error(job: Path, words: tuple[str, ...]) -> None:
+    with pytest.raises(ConfigError):
+        key(job, *PIP, *words)
+
+
+def test_an_installer_may_come_into_being_with_its_target(job: Path) -> None:
+    words = (f"{job}/venv/bin/python", "-m", "pip", "install", "six==1")
+    assert ask(request(job, *words, python=sys.executable), environ(job)).facts.installers == {}
+
+
+def test_what_standard_input_brings_is_open(job: Path) -> None:
+    assert len(open_ends(job, *UV, "-r", "-")) == 1
+    assert len(open_ends(job, *PIP, "-r", "/dev/stdin")) == 1
+    assert len(open_ends(job, *PIP, "-r", "https://x/y.txt")) == 1

@@ -1,0 +1,159 @@
+"""Which installers words run, and what these are asked for; the same in scripts."""
+
+from __future__ import annotations
+
+import shlex
+
+import pytest
+
+from imagefs.deps.command import Call, calls
+from imagefs.deps.script import is_shell, lines_of
+
+
+def call_in(text: str) -> Call:
+    (found,) = calls(shlex.split(text))
+    return found
+
+
+@pytest.mark.parametrize(
+    ("text", "tool", "program"),
+    [
+        ("pip install six", "pip", "pip"),
+        ("pip3.11 --quiet install six", "pip", "pip3.11"),
+        ("/opt/venv/bin/pip --cache-dir /tmp/c install six", "pip", "/opt/venv/bin/pip"),
+        ("python3 -m pip install six", "pip", "python3 -m pip"),
+        ("python3 -I -X utf8 -W ignore -m pip install six", "pip", "python3 -I -X utf8 -W ignore -m pip"),
+        ("pypy3 -mpip install six", "pip", "pypy3 -mpip"),
+        ("env PIP_NO_DEPS=1 nice -n 5 pip install six", "pip", "pip"),
+        ("uv pip install six", "uv", "uv"),
+        ("uv --no-cache pip install six", "uv", "uv"),
+        ("python3 -m uv pip install six", "uv", "python3 -m uv"),
+    ],
+)
+def test_installers(text: str, tool: str, program: str) -> None:
+    found = call_in(text)
+    assert (found.tool, list(found.program)) == (tool, program.split())
+    assert found.requirements == [("six", False)]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pip freeze",
+        "pip download six",
+        "pip uninstall install",
+        "python3 install.py pip install",
+        "python3 -c 'import pip' pip install",
+        "python3 -m venv pip",
+        "uv pip compile install",
+        "uv run pip",
+        "conda install six",
+        "pip-compile install",
+        "",
+    ],
+)
+def test_other_commands(text: str) -> None:
+    assert list(calls(shlex.split(text))) == []
+
+
+def test_options_and_their_values() -> None:
+    found = call_in(
+        "pip install -r a.txt -rb.txt --requirement=c.txt -c d.txt -e ./src -U --no-deps -qqr e.txt --target /opt/deps "
+        "--index-url https://x -i https://y --extra-index-url=https://z -f wheels --no-binary :all: six -- -odd --pre"
+    )
+    assert found.values == {
+        "requirement": ["a.txt", "b.txt", "c.txt", "e.txt"],
+        "constraint": ["d.txt"],
+        "index-url": ["https://x", "https://y"],
+        "extra-index-url": ["https://z"],
+        "find_links": ["wheels"],
+    }
+    assert found.requirements == [("six", False), ("-odd", False), ("--pre", False), ("./src", True)]
+    assert found.switches == {"-U", "--no-deps"}
+
+
+def test_an_option_that_is_not_known_has_a_requirement_for_its_value() -> None:
+    assert call_in("pip install --new-option value").requirements == [("value", False)]
+
+
+def test_options_of_uv() -> None:
+    found = call_in(
+        "uv pip install --requirements a.txt --overrides o.txt -b b.txt -p 3.12 --torch-backend auto "
+        "--prerelease allow --default-index https://d --index https://i --exclude-newer 2026-01-01 --pre six"
+    )
+    assert found.values == {
+        "requirement": ["a.txt"],
+        "constraint": ["o.txt", "b.txt"],
+        "torch_backend": ["auto"],
+        "prerelease": ["allow"],
+        "default-index": ["https://d"],
+        "index": ["https://i"],
+    }
+    assert found.requirements == [("six", False)]
+    assert "--pre" in found.switches
+
+
+def test_what_uv_syncs() -> None:
+    found = call_in("uv pip sync a.txt b.txt --require-hashes")
+    assert (found.tool, found.requirements, found.values) == ("uv", (), {"requirement": ["a.txt", "b.txt"]})
+    found = call_in("uv sync --frozen --project ./app")
+    assert (found.tool, found.values, found.switches) == ("uv-project", {"project": ["./app"]}, {"--frozen"})
+
+
+SCRIPT = """\
+#!/bin/bash
+set -euo pipefail   # pip install nothing
+cd "$HOME" && pip install -r requirements.txt 'numpy>=1'
+python3 -m pip install \\
+    --no-deps \\
+    torch==2
+curl -L https://example/install.sh | sh
+(git clone git@example.com:team/repo; cd repo)
+apt-get install -y gcc
+echo done
+cat <<END
+it's odd
+END
+uv pip install six
+"""
+
+
+def test_what_a_script_shows() -> None:
+    found = list(lines_of(SCRIPT))
+    assert [(line.number, line.call is not None) for line in found] == [
+        (3, True),
+        (4, True),
+        (7, False),
+        (8, False),
+        (9, False),
+        (14, True),
+    ]
+    first, second = (line.call for line in found[:2])
+    assert first is not None
+    assert second is not None
+    assert first.requirements == [("numpy>=1", False)]
+    assert first.values == {"requirement": ["requirements.txt"]}
+    assert second.requirements == [("torch==2", False)]
+
+
+def test_a_script_may_end_anywhere() -> None:
+    assert [line.number for line in lines_of("echo\npip install six \\")] == [2]
+    assert list(lines_of("")) == []
+    assert list(lines_of("'")) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "program", "shell"),
+    [
+        ("#!/bin/sh", "", True),
+        ("#!/usr/bin/env bash", "", True),
+        ("#!/bin/bash -e", "", True),
+        ("set -e", "/bin/bash", True),
+        ("#!/usr/bin/python3", "", False),
+        ("#!", "", False),
+        ("", "python3", False),
+        ("\x7fELF", "", False),
+    ],
+)
+def test_shells(first: str, program: str, shell: bool) -> None:
+    assert is_shell(first, program) == shell

@@ -1,0 +1,260 @@
+"""What requirements pin and what they leave open, line by line; which files they consist of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagefs.deps.requirements import Pins, Reader, Requirements, Source, unpinned_installed
+from stripefs.errors import ConfigError
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+HASH = "sha256:" + "ab" * 32
+LINUX = {"sys_platform": "linux", "python_version": "3.11", "python_full_version": "3.11.2", "platform_release": "6.1"}
+
+
+class Files:
+    """Files by absolute path, which go by the names that are wanted for them."""
+
+    def __init__(self, **files: str) -> None:
+        self.found: Mapping[str, str] = {f"/job/{name.replace('__', '/')}.txt": text for name, text in files.items()}
+        self.read: list[str] = []
+
+    def load(self, path: str, name: str) -> tuple[str, bytes]:
+        if path not in self.found:
+            raise ConfigError(f"{path} cannot be read")
+        self.read.append(name)
+        return name, self.found[path].encode()
+
+    def reader(self, variables: Mapping[str, str | None] | None = None) -> Reader:
+        return Reader("/job", self.load, self.found.__contains__, variables or {}, LINUX)
+
+
+def read(text: str, variables: Mapping[str, str | None] | None = None, **others: str) -> Requirements:
+    reader = Files(main=text, **others).reader(variables)
+    reader.file("main.txt")
+    return reader.finish()
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "numpy==1.26.4",
+        "numpy == 1.26.4  # a comment",
+        "numpy===1.26.4",
+        "numpy==1.26.4,>=1",
+        "Num.Py[extra]==1 ; python_version >= '3'",
+        f"numpy>=1 --hash={HASH}",
+        f"numpy==1 \\\n  --hash={HASH} \\\n  --hash={HASH}",
+        f"https://example/numpy-1-py3-none-any.whl#{HASH.replace(':', '=')}",
+        f"numpy @ https://example/numpy-1.tar.gz --hash={HASH}",
+        f"numpy @ git+https://example/numpy.git@{COMMIT}",
+        f"git+ssh://git@example/numpy.git@{COMMIT}#egg=numpy",
+        f"-e git+https://example/numpy.git@{COMMIT}#egg=numpy",
+        f"hg+https://example/numpy@{COMMIT}#egg=numpy",
+        "svn+https://example/numpy@2019#egg=numpy",
+        "numpy ; sys_platform == 'win32'",
+        "./wheels/numpy-1-py3-none-any.whl",
+        "file:///wheels/numpy-1-py3-none-any.whl",
+        "numpy @ file:///wheels/numpy-1-py3-none-any.whl",
+        "./source",
+        "-e ./source[extra]",
+        "--index-url https://user:password@example/simple",
+        "--extra-index-url https://example/simple",
+        "--no-index",
+        "--only-binary :all:",
+        "--find-links ./wheels",
+        "",
+        "# only a comment",
+    ],
+)
+def test_closed(line: str) -> None:
+    assert read(line).open_ends == []
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("numpy", "no one version"),
+        ("numpy>=1.26", "no one version"),
+        ("numpy==1.*", "no one version"),
+        ("numpy~=1.26.0", "no one version"),
+        ("numpy!=1.26.0", "no one version"),
+        ("numpy ; python_version >= '3'", "no one version"),
+        ("numpy==1 ; platform_release >= '5'", "kernel"),
+        ("numpy==1 ; platform_version == 'x'", "kernel"),
+        ("https://example/numpy-1-py3-none-any.whl", "#sha256"),
+        ("numpy @ https://example/numpy-1.tar.gz", "#sha256"),
+        ("numpy @ git+https://example/numpy.git", "commit"),
+        ("numpy @ git+https://example/numpy.git@main", "commit"),
+        ("numpy @ git+https://example/numpy.git@v1.26.4", "commit"),
+        (f"numpy @ git+https://example/numpy.git@{COMMIT[:12]}", "commit"),
+        ("-e git+https://example/numpy.git@main#egg=numpy", "commit"),
+        (f"bzr+https://example/numpy@{COMMIT}#egg=numpy", "commit"),
+        ("--pre", "newest"),
+        ("--find-links https://example/wheels", "may change"),
+        ("-r https://example/requirements.txt", "not on this host"),
+        ("numpy==${VERSION}", "--env VERSION"),
+        ("numpy=1", "not understood"),
+        ("numpy 1", "not understood"),
+        ("--no-such-option", "not understood"),
+        ("numpy==1 --index-url https://example", "not understood"),
+        ("'numpy", "not understood"),
+        ("numpy==1 ; no_such_marker == '1'", "not understood"),
+        ("-e git+https://example/numpy.git", "commit"),
+        ("numpy==1 ; python_version", "not understood"),
+        ("https://[numpy", "not understood"),
+    ],
+)
+def test_open(line: str, why: str) -> None:
+    (open_end,) = read(f"six==1\n{line}").open_ends
+    assert open_end.where == "main.txt:2"
+    assert why in open_end.why
+    assert str(open_end).startswith("main.txt:2: ")
+
+
+def test_a_pin_counts_wherever_it_stands() -> None:
+    said = read("numpy>=1\n-c constraints.txt\n-r more.txt", constraints="numpy==1.26.4\nscipy<2", more="Scipy")
+    assert [open_end.where for open_end in said.open_ends] == ["more.txt:1"]
+    assert said.pins.exact == {"numpy": {"==1.26.4"}}
+
+
+def test_constraints_ask_for_nothing() -> None:
+    assert read("-c constraints.txt", constraints="numpy<2\nscipy").open_ends == []
+
+
+def test_files_are_read_with_all_that_they_include_once_each_and_relative_to_one_another() -> None:
+    files = Files(main="-r sub/a.txt\n-r sub/a.txt\n-c c.txt", sub__a="-r b.txt\n-r ../main.txt", sub__b="six==1", c="")
+    reader = files.reader()
+    reader.file("main.txt")
+    assert reader.finish().open_ends == []
+    assert files.read == ["main.txt", "sub/a.txt", "sub/b.txt", "c.txt"]
+
+
+def test_a_file_that_is_not_there_is_an_error() -> None:
+    with pytest.raises(ConfigError):
+        read("-r other.txt")
+
+
+def test_a_file_that_is_no_text_is_an_error() -> None:
+    reader = Reader("/job", lambda path, name: (name, b"\xef\xbb\xbf\xff"), lambda path: True, {}, LINUX)
+    with pytest.raises(ConfigError):
+        reader.file("main.txt")
+
+
+def test_variables_that_are_declared_are_replaced() -> None:
+    said = read("numpy==${VERSION}\n${NAME}==1", {"VERSION": "1.26.4", "NAME": "six"})
+    assert said.open_ends == []
+    assert said.pins.exact == {"numpy": {"==1.26.4"}, "six": {"==1"}}
+
+
+def test_variables_with_passwords_need_not_be_declared() -> None:
+    assert read("--index-url https://${USER}:${TOKEN}@example/simple\nsix==1").open_ends == []
+
+
+def test_no_secret_is_told() -> None:
+    said = read("six @ https://user:secret@example/six.tar.gz\nhttps://secret@example/x?token=secret\n--secret x")
+    assert len(said.open_ends) == 3
+    assert not any("user" in str(one) or "secret@" in str(one) or "=secret" in str(one) for one in said.open_ends)
+
+
+def test_sources_are_found_from_where_the_installer_runs() -> None:
+    reader = Files(sub__main="./a.whl-is-none\n./six-1-py2.py3-none-any.whl\n-e /src\n./six-1.tar.gz\n./plain").reader()
+    reader.file("sub/main.txt")
+    said = reader.finish()
+    assert said.sources == [
+        Source("/job/a.whl-is-none", "main.txt:1", False),
+        Source("/job/six-1-py2.py3-none-any.whl", "main.txt:2", False),
+        Source("/src", "main.txt:3", True),
+        Source("/job/six-1.tar.gz", "main.txt:4", False),
+        Source("/job/plain", "main.txt:5", False),
+    ]
+    assert said.pins == Pins({}, {"six"}, 3)
+
+
+def test_links_are_looked_for_beside_their_file_first() -> None:
+    reader = Files(sub__main="-f wheels.txt\n-f elsewhere", sub__wheels="").reader()
+    reader.file("sub/main.txt")
+    assert [one.path for one in reader.finish().find_links] == ["/job/sub/wheels.txt", "/job/elsewhere"]
+
+
+def test_what_everything_has_hashes_for_may_come_from_anywhere() -> None:
+    loose = "--pre\n--find-links https://example/wheels\n"
+    assert len(read(loose + "six==1").open_ends) == 2
+    assert len(read(loose + f"six==1 --hash={HASH}\nnumpy==1").open_ends) == 2
+    assert read(loose + f"six==1 --hash={HASH}").open_ends == []
+    assert read(loose + "--require-hashes\nsix==1").open_ends == []
+
+
+@pytest.mark.parametrize("name", ["pyproject.toml", "setup.py", "setup.cfg"])
+def test_files_of_projects_are_inputs_that_pin_nothing(name: str) -> None:
+    reader = Reader("/job", lambda path, name: (name, b'dependencies = ["six==1"]'), lambda path: True, {}, LINUX)
+    reader.file(name)
+    assert [one.where for one in reader.finish().open_ends] == [name]
+
+
+def test_requirements_of_a_command_line() -> None:
+    reader = Files().reader()
+    reader.requirement("command", "six==1")
+    reader.requirement("command", "numpy>=1")
+    reader.requirement("command", ".", editable=True)
+    reader.requirement("command", "$NAME")
+    said = reader.finish()
+    assert [one.what for one in said.open_ends] == ["numpy>=1", "$NAME"]
+    assert said.sources == [Source("/job", "command", True)]
+
+
+def test_without_a_python_every_requirement_counts() -> None:
+    reader = Reader("/job", Files().load, lambda path: True, {}, None)
+    reader.requirement("command", "six ; sys_platform == 'win32'")
+    assert len(reader.finish().open_ends) == 1
+
+
+_words = st.sampled_from([
+    *("numpy", "==", ">=1", "==1.*", ";", "@", "git+https://h/r", "https://h/x.whl", "./x", "-e", "-r", "-c", "-f"),
+    *("--hash=", "--pre", "[x]", "#egg=", "python_version", "'3'", '"', "\\", "${X}", "file:", "#", "-", "--", "="),
+    *("(", " "),
+])  # fmt: skip
+_lines = st.lists(_words | st.text(max_size=6), max_size=8).map("".join)
+
+
+@given(st.lists(_lines, max_size=4).map("\n".join))
+def test_any_text_is_read_or_refused(text: str) -> None:
+    reader = Reader("/job", lambda path, name: (name, text.encode("utf-8", "replace")), lambda path: False, {}, LINUX)
+    try:
+        reader.file("main.txt")
+    except ConfigError:
+        return
+    for open_end in reader.finish().open_ends:
+        assert "\n" not in str(open_end)
+
+
+INSTALLED = {"Num.Py": "1.26.4", "six": "1.16", "extra": "3"}
+
+
+@pytest.mark.parametrize(
+    ("pins", "sourced", "unpinned"),
+    [
+        (Pins({}, (), 0), (), ["Num.Py 1.26.4", "extra 3", "six 1.16"]),
+        (Pins({"num-py": {"==1.26.4"}, "six": {"==1.16.0"}}, ("extra",), 0), (), []),
+        (Pins({"num-py": {"==1.26.3"}}, ("six", "extra"), 0), (), ["Num.Py 1.26.4"]),
+        (Pins({"num-py": {"==1.26.3", "===1.26.4"}}, ("six", "extra"), 0), (), []),
+        (Pins({"num-py": {"==1.26.4"}, "six": {"==1.16"}}, (), 1), ("Extra",), []),
+        (Pins({"num-py": {"==1.26.4"}}, (), 1), ("extra", "six"), ["extra 3", "six 1.16"]),
+        (Pins({"num-py": {"==1.26.4"}, "six": {"==1.16"}}, (), 1), (), ["extra 3"]),
+    ],
+)
+def test_what_was_installed_beyond_the_pins(pins: Pins, sourced: tuple[str, ...], unpinned: list[str]) -> None:
+    assert unpinned_installed(pins, INSTALLED, sourced) == unpinned
+
+
+def test_a_local_version_is_the_version_that_was_asked_for() -> None:
+    assert unpinned_installed(Pins({"torch": {"==2.1"}}, (), 0), {"torch": "2.1+cu121"}) == []
+    assert unpinned_installed(Pins({"torch": {"==2.1rc1"}}, (), 0), {"torch": "2.1rc1"}) == []
+
+
+def test_comments_may_be_in_any_script() -> None:
+    assert read("six==1  # caf\u00e9 \u4e2d").open_ends == []
