@@ -13,15 +13,16 @@ from typing import NamedTuple
 from imagefs.build.limits import Limits
 from imagefs.settings import DaemonSettings, default_cache, default_runtime
 from stripefs.config import LOG, STORE
-from stripefs.options import Given, Option, Options, count, duration, kib, loopback, rate, size, some_folder
+from stripefs.options import Given, Option, Options, count, duration, kib, loopback, rate, size, some_folder, text
 from stripefs.settings import StoreSettings
 
-__all__ = ["IMAGEFS", "Settings", "config_files", "nearest", "resolve"]
+__all__ = ["IMAGEFS", "DepsSettings", "Settings", "config_files", "nearest", "resolve"]
 
 _MIB = 1 << 20
 _LOG_FILE = "standard error with -f, else imagefs.log in the runtime folder"
 
-IMAGEFS = Options("imagefs", {"store": "The store", "daemon": "The service", "build": "Building"}, (
+IMAGEFS = Options("imagefs", {"store": "The store", "daemon": "The service", "build": "Building",
+                              "deps": "Dependency snapshots"}, (
     *STORE,
     Option("daemon", "cache", some_folder, "", "Folder for what was fetched.", "DIR",
            shown="/var/cache/bootseer/imagefs for root, ~/.cache/bootseer/imagefs for others"),
@@ -58,7 +59,17 @@ IMAGEFS = Options("imagefs", {"store": "The store", "daemon": "The service", "bu
            "path_bytes"),
     Option("build", "max-headers", size(512, 1 << 40), "1MiB", "Most bytes of extended headers of one entry.", "SIZE",
            "header_bytes"),
+    Option("deps", "store", text, "", "Where dependency snapshots are kept.", "STORE", shown="none"),
+    Option("deps", "wait-lease", duration(0, 86400), "10m",
+           "How long to wait for another host that installs the same; 0 for not at all.", "TIME", "patience"),
 ))  # fmt: skip
+
+
+class DepsSettings(NamedTuple):
+    """store: of dependency snapshots, "" for none. patience: seconds to wait for another host that installs."""
+
+    store: str = ""
+    patience: float = 600.0
 
 
 class Settings(NamedTuple):
@@ -68,6 +79,7 @@ class Settings(NamedTuple):
     daemon: DaemonSettings
     limits: Limits
     tmp: str
+    deps: DepsSettings
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -93,4 +105,10 @@ def resolve(given: Given, *, url: str = "", config: str = "", environ: Mapping[s
         values["daemon"][name] = values["daemon"].get(name) or default()  # which depends on who asks
     daemon = DaemonSettings(**values["daemon"])
     tmp = values["build"].pop("tmp", "") or os.path.join(daemon.cache, "build")
-    return Settings(StoreSettings(url=url, **values["store"]), daemon, Limits(**values["build"]), tmp)
+    return Settings(
+        StoreSettings(url=url, **values["store"]),
+        daemon,
+        Limits(**values["build"]),
+        tmp,
+        DepsSettings(**values["deps"]),
+    )

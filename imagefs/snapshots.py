@@ -13,12 +13,13 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from imagefs.errors import DamagedObject, NoSuchSnapshot
+from imagefs.format.manifest import Manifest
 from imagefs.format.snapshot import Snapshot
 from imagefs.images import Images, is_digest
 from stripefs.errors import Exists, NotFound
 from stripefs.store.base import Status
 
-__all__ = ["FOLDER", "Snapshots"]
+__all__ = ["FOLDER", "Snapshots", "check_source"]
 
 FOLDER = b"/deps"
 _USED = b"/used"
@@ -41,6 +42,12 @@ class Snapshots:
             return Snapshot.from_json(self.images.read(_path(name)), name)
         except NotFound as error:
             raise self._unknown(name) from error
+
+    def checked_image(self, name: str) -> str:
+        """The image of a snapshot, which says itself that it was made for it. Raises what `load` does, NoSuchImage."""
+        image = self.load(name).image
+        check_source(name, self.images.manifest(image))
+        return image
 
     def has(self, name: str) -> bool:
         """Whether there is one, unread."""
@@ -124,6 +131,12 @@ class Snapshots:
         return NoSuchSnapshot(
             f"{self.images.store.url} has no dependency snapshot {name[:12]!r}{more}", hint="see `imagefs deps ls`"
         )
+
+
+def check_source(name: str, manifest: Manifest) -> None:
+    """Raise DamagedObject unless the image with that manifest was made for this snapshot."""
+    if manifest.source != name:
+        raise DamagedObject(f"the snapshot {name[:12]} names an image that was not made for it")
 
 
 def _path(name: str) -> bytes:

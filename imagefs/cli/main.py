@@ -21,6 +21,7 @@ COMMANDS = {
     "status": "What is mounted, fetched and kept on this host.",
     "ready": "Say that a job has started: its trace is complete.",
     "run": "Run a container from an image.",
+    "deps": "Install what a job needs once, and mount it everywhere.",
     "daemon": "The service behind the mounts, in the foreground.",
 }
 """Name and one line of each command; `imagefs.cli.NAME` holds its click command as `command`."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 import click
 
@@ -15,7 +17,10 @@ from stripefs.cli.border import tell
 from stripefs.cli.flags import SettingsCommand
 from stripefs.units import format_size
 
-__all__ = ["command"]
+if TYPE_CHECKING:
+    from imagefs.housekeeping.verify import Result
+
+__all__ = ["command", "report"]
 
 
 @click.command("verify", cls=SettingsCommand)
@@ -39,6 +44,14 @@ def command(ctx: click.Context, image: str, remove: bool, as_json: bool, quiet: 
         with shown(quiet=quiet) as progress:
             result = verify(images, digest, progress)
         removed = remove_damaged(images, result.damage) if remove else []
+    hint = "" if remove else "--remove takes damaged objects away; building their images again stores them anew"
+    return report(result, removed, str(reference), hint, as_json=as_json, quiet=quiet)
+
+
+def report(
+    result: Result, removed: Sequence[str], subject: str, hint: str, *, as_json: bool = False, quiet: bool = False
+) -> int:
+    """Print what was found wrong; the exit code. hint: what to do about it, "" where that was done."""
     if as_json:
         print_json({**asdict(result), "removed": removed})
     else:
@@ -55,7 +68,6 @@ def command(ctx: click.Context, image: str, remove: bool, as_json: bool, quiet: 
     if not result.damage:
         return 0
     sys.stdout.flush()
-    if not remove:
-        hint = "--remove takes damaged objects away; building their images again stores them anew"
-        tell(f"{reference} is damaged", hint, program="imagefs")
+    if hint:
+        tell(f"{subject} is damaged", hint, program="imagefs")
     return DamagedObject.exit_code

@@ -21,10 +21,10 @@ import trio
 from imagefs.daemon import processes
 from imagefs.daemon.state import Attachment
 from imagefs.daemon.watch import ended
-from imagefs.errors import DamagedObject, FormatError, NoSuchSnapshot
+from imagefs.errors import FormatError, NoSuchSnapshot
 from imagefs.format.manifest import Manifest
 from imagefs.images import Images
-from imagefs.snapshots import Snapshots
+from imagefs.snapshots import Snapshots, check_source
 from stripefs.errors import MountError
 
 __all__ = ["Shares", "checked", "finder", "shared_by"]
@@ -182,8 +182,8 @@ def finder(request: Mapping[str, Any]) -> Callable[[Images], str] | None:
 
 def checked(request: Mapping[str, Any], manifest: Manifest) -> Manifest:
     """The manifest, which says itself of which snapshot it is. Raises DamagedObject."""
-    if "snapshot" in request and manifest.source != request["snapshot"]["name"]:
-        raise DamagedObject(f"the snapshot {request['snapshot']['name'][:12]} names an image that was not made for it")
+    if "snapshot" in request:
+        check_source(str(request["snapshot"]["name"]), manifest)
     return manifest
 
 

@@ -9,14 +9,14 @@ import pytest
 
 from imagefs import config
 from imagefs.build.limits import Limits
-from imagefs.config import IMAGEFS, resolve
+from imagefs.config import IMAGEFS, DepsSettings, resolve
 from imagefs.settings import DaemonSettings, default_cache, default_runtime
 from stripefs.config import OPTIONS as STRIPEFS_OPTIONS
 from stripefs.errors import ConfigError
 from stripefs.options import Option
 from stripefs.settings import StoreSettings
 
-PARTS = {"store": StoreSettings, "daemon": DaemonSettings, "build": Limits}
+PARTS = {"store": StoreSettings, "daemon": DaemonSettings, "build": Limits, "deps": DepsSettings}
 
 
 @pytest.fixture(autouse=True)

@@ -1,0 +1,34 @@
+"""`imagefs deps …`: dependency snapshots. Each command is a module of its own, loaded when it is asked for."""
+
+from __future__ import annotations
+
+from imagefs.config import nearest
+from stripefs.cli.lazy import group
+from stripefs.cli.program import Program
+
+__all__ = ["COMMANDS", "command"]
+
+COMMANDS = {
+    "ls": "The dependency snapshots in a store.",
+    "inspect": "What a snapshot was made of, and which image it is.",
+    "verify": "Read a snapshot and check every byte.",
+    "rm": "Take snapshots out of a store.",
+    "gc": "Take away what nobody used for long.",
+}
+"""Name and one line of each command; `imagefs.cli.deps.NAME` holds its click command as `command`."""
+
+_PAGE = """\
+Usage: imagefs deps COMMAND [OPTIONS] [ARGUMENTS]
+
+  What a job installs at its start, installed once: captured, checked, kept in
+  a store, and mounted at the same path on later starts and other nodes.
+
+Commands:
+{commands}
+
+Options:
+  -h, --help  Print this page; `imagefs deps COMMAND --help` prints that command's.
+"""
+
+command = group(Program("deps", __name__, COMMANDS, _PAGE), lambda word: nearest(word, COMMANDS))
+command.help = "What a job installs at its start, installed once and mounted everywhere."
