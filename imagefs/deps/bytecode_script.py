@@ -8,9 +8,12 @@ to it as text (`python -c`). Its one argument is a JSON object:
     workers   how many processes
 
 Bytecode is written for optimisation level 0, where an import looks for it, with the hash of its source instead of a
-time; whatever stood there is replaced. Two compilations of equal sources at equal paths give equal bytes: constants are
-hashed with a seed that the caller sets to 0, and `marshal` writes down which objects had more than one reference, which
-holds for a name when something else in the process uses it as well, so here something else uses every name.
+time; whatever stood there is replaced. Two compilations of equal sources at equal paths give equal bytes, although what
+else a process knows shows in them:
+- constants are hashed with a seed that the caller sets to 0;
+- names are interned, and a set with one that something else has interned is made anew, so that two equal sets of a
+  program are no longer one. Sources with such sets are compiled once more, when all of their names are interned;
+- letters are interned for good by who first uses one as a name, so all are from the start.
 
 Standard input is a pipe that its caller keeps open: when it ends, so does this program. On standard output comes one
 JSON object: `compiled` (a count) and `failed` (a list of path and reason, in order). Exit status 0: every file was
@@ -28,12 +31,14 @@ import os
 import select
 import struct
 import sys
+import types
 from collections.abc import Iterator
 
 __all__ = ["main"]
 
 _TAG = sys.implementation.cache_tag
 _INDEX = struct.Struct("=I")
+_LETTERS = [sys.intern(chr(number)) for number in range(256)]  # see above; kept, since interning ends with the last use
 
 
 def main(argument: str) -> int:
@@ -117,14 +122,12 @@ def _compile(path: str, flags: int) -> None:
         source = file.read()
         mode = os.fstat(file.fileno()).st_mode
     code = compile(source, path, "exec", dont_inherit=True, optimize=0)
-    shared = marshal.loads(marshal.dumps(code))  # noqa: S302 our own. Has the same names, not copies of them: see above
-    data = (
-        importlib.util.MAGIC_NUMBER
-        + flags.to_bytes(4, "little")
-        + importlib.util.source_hash(source)
-        + marshal.dumps(code)
-    )
-    del shared
+    if _has_sets(code):
+        first = code  # as long as it is there, its names are interned
+        code = compile(source, path, "exec", dont_inherit=True, optimize=0)
+        del first
+    head = importlib.util.MAGIC_NUMBER + flags.to_bytes(4, "little") + importlib.util.source_hash(source)
+    data = head + marshal.dumps(code)
     folder, name = os.path.split(path)
     folder = os.path.join(folder, "__pycache__")
     target = os.path.join(folder, f"{name[:-3]}.{_TAG}.pyc")
@@ -139,6 +142,14 @@ def _compile(path: str, flags: int) -> None:
     except OSError:
         os.unlink(temporary)
         raise
+
+
+def _has_sets(code: types.CodeType) -> bool:
+    """Whether there is a set among the constants, as `x in {1, 2}` makes one."""
+    return any(
+        _has_sets(constant) if isinstance(constant, types.CodeType) else isinstance(constant, frozenset)
+        for constant in code.co_consts
+    )
 
 
 def _ensure(folder: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,10 @@ import os, sys
 WORDS = frozenset(['alpha', 'beta', 'gamma', 'delta', None, 1, 2.5, ('x', None)])
 def inside(x):
     return x in {'one', 'two', 'three', None, ('a', 'b'), b'bytes', 3, 300, 3.5, 1j, ...}
+def with_an_equal_set(x):
+    return x in {'225', '226', '426'} or 'µ'
+def and_another(x):
+    return x in {'225', '226', '426'}
 class Path:
     path = 'path'
     def join(self, *parts, sep='/'):
@@ -51,6 +56,9 @@ def tree(tmp_path: Path) -> Path:
         source = Path(importlib.util.find_spec(name).origin).parent  # type: ignore[union-attr,arg-type]
         shutil.copytree(source, top / f"my_{name}", ignore=shutil.ignore_patterns("__pycache__"))
     (top / "nasty.py").write_text(NASTY)
+    for name, text in (("first", "µ, é = 225, 'µ'\n" * 500 + "x = '225', '226'\n"), ("alone", NASTY)):
+        (top / name).mkdir()
+        (top / name / "__init__.py").write_text(text)
     return top
 
 
@@ -95,8 +103,8 @@ def _with_others(tree: Path) -> None:
     """Names of which something else in the compiling process has a reference."""
     command = compile_command(sys.executable, [str(tree)], "unchecked", 1)
     script = command.index("-c") + 1
-    names = sorted({name for path in tree.rglob("*.py") for name in path.read_text().split() if name.isidentifier()})
-    command[script] = f"kept = {names!r}\nexec({command[script]!r})"
+    names = sorted({name for path in tree.rglob("*.py") for name in re.findall(r"\w+", path.read_text())})
+    command[script] = f"import sys\nkept = [sys.intern(name) for name in {names!r}]\nexec({command[script]!r})"
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=compile_environment({})
     ) as process:
