@@ -125,7 +125,7 @@ class MountSettings(NamedTuple):
     uid: int = -1
     gid: int = -1
     umask: int = 0
-    read_ahead_kb: int = 4096
+    read_ahead_kb: int = 16384
     max_background: int = 64
     resend: bool = True  # False forces the fallback for kernels without FUSE_NOTIFY_RESEND
     options: tuple[str, ...] = ()  # further mount options: noexec, nosuid, nodev, context=…

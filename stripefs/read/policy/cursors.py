@@ -10,11 +10,12 @@ __all__ = ["ACTIVE", "MAX_CURSORS", "Cursor", "CursorSet"]
 MIB = 1 << 20
 
 FORWARD = 16 * MIB
-"""A read this far past a cursor still continues it: mountpoint-s3's forward seek tolerance, and four times the
-kernel's read-ahead of 4 MiB, whose requests arrive out of order."""
+"""A read this far past a cursor still continues it: mountpoint-s3's forward seek tolerance, and the kernel's
+read-ahead, whose requests may arrive out of order."""
 
 BACKWARD = 8 * MIB
-"""And this far before its position: twice the kernel's read-ahead, for the requests that were overtaken."""
+"""And this far before its position, for requests that were overtaken: half the kernel's read-ahead. They were
+seen to be overtaken by a few MiB at most."""
 
 STEPS_BACK = 3
 """Reads in a row that each begin before all others of a stream, after which it is taken to run backward. One may be a
