@@ -18,7 +18,7 @@ from stripefs.store.base import Kind, Store
 if TYPE_CHECKING:
     from stripefs.store.wrappers.striped import StripedStore
 
-__all__ = ["inside_mount", "opened_file", "opened_source", "place", "unfollowed", "view_of"]
+__all__ = ["inside_mount", "open_tree", "opened_file", "opened_source", "place", "unfollowed", "view_of"]
 
 _LEVELS = 32
 """Directories above a file in which its pool is looked for."""
@@ -91,6 +91,19 @@ def opened_file(settings: Settings, inside: bytes) -> Iterator[tuple[Store, byte
         yield store, path
 
 
+def open_tree(settings: Settings, inside: bytes) -> tuple[Store, bytes]:
+    """As `opened_file`, of a file or a directory that is there: also the one that holds the pool itself."""
+    from stripefs.cli.probing import open_at, parent_and_name
+    from stripefs.store.url import open_store
+
+    if inside:
+        return open_store(settings.store), inside
+    url = settings.store.url
+    store, path = open_at(settings.store)
+    store.close()
+    return _with_pool(settings, url if path == b"/" else parent_and_name(url)[0], path)
+
+
 def view_of(store: Store, settings: Settings) -> StripedStore:
     """The view of the striped files in an opened store, with the pools that the user trusts."""
     from stripefs.store.url import opener
@@ -101,14 +114,22 @@ def view_of(store: Store, settings: Settings) -> StripedStore:
 
 def _nearest(settings: Settings) -> tuple[Store, bytes]:
     from stripefs.cli.probing import parent_and_name
+
+    first, path = parent_and_name(settings.store.url)
+    if path == b"/":
+        raise ConfigError(f"{redact(first)} names no file", hint="give the URL of a file")
+    return _with_pool(settings, first, path)
+
+
+def _with_pool(settings: Settings, first: str, path: bytes) -> tuple[Store, bytes]:
+    """The store of the nearest directory with a pool, from that at the URL `first` up, else that; and `path` of that in
+    it."""
+    from stripefs.cli.probing import parent_and_name
     from stripefs.store.url import open_store
 
     def opened(url: str) -> Store:
         return open_store(settings.store._replace(url=url))
 
-    first, path = parent_and_name(settings.store.url)
-    if path == b"/":
-        raise ConfigError(f"{redact(first)} names no file", hint="give the URL of a file")
     url, inside = first, path
     for _ in range(_LEVELS):
         try:
@@ -120,7 +141,7 @@ def _nearest(settings: Settings) -> tuple[Store, bytes]:
         url, name = parent_and_name(url)
         if name == b"/":
             break
-        inside = name + inside
+        inside = name + inside.rstrip(b"/")
     return opened(first), path
 
 

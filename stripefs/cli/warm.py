@@ -15,7 +15,7 @@ import click
 
 from stripefs.cli.border import tell
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
-from stripefs.cli.places import place, view_of
+from stripefs.cli.places import open_tree, place, view_of
 from stripefs.cli.show import rate as rate_in_words
 from stripefs.cli.showing import status_line
 from stripefs.config import by_name
@@ -79,14 +79,12 @@ def _warm(settings: Settings, inside: bytes, limit: int) -> tuple[Warmed, str]:
 
     from stripefs.cache.cache import Cache
     from stripefs.cache.store import CachedStore
-    from stripefs.cli.probing import open_at
     from stripefs.cli.warming import files_below, warm
     from stripefs.settings import MIB, default_budget
     from stripefs.store.allocator import tune_allocator
-    from stripefs.store.url import open_store
 
     tune_allocator()
-    store, top = (open_store(settings.store), inside) if inside else open_at(settings.store)
+    store, top = open_tree(settings, inside)
     # Half of the memory for what is read ahead, and room for all of it among what waits for the disk: so nothing is
     # left out while we wait for the disk.
     half = max(64 * MIB, (settings.read.memory or default_budget()) // 2)

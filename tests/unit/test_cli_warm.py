@@ -9,11 +9,13 @@ from pathlib import Path
 
 import pytest
 
+import stripefs
 from stripefs import logs
 from stripefs.cache import pace
 from stripefs.cache.table import DATA_AT
 from stripefs.cli import app
 from tests.cache.material import MIB, write
+from tests.unit.api.material import content
 from tests.unit.command_conformance import forget_settings, said
 
 Run = Callable[..., tuple[int, str, str]]
@@ -65,6 +67,15 @@ def test_a_file_is_gone_on_with_where_it_was_left(run: Run, source: Path, folder
     found = warmed(run, path)
     assert (found["here_before"], found["fetched"]) == (9 * MIB + 5, 3 * MIB)
     assert segment.stat().st_size > DATA_AT
+
+
+@pytest.mark.parametrize("path", ["step-2/deep/model", "step-2", ""])
+def test_striped_files_are_found_with_the_pool_above_them(run: Run, source: Path, path: str) -> None:
+    fs = stripefs.connect(str(source), layout="striped", unit="1MiB")
+    fs.mkdir("step-2/deep", parents=True)
+    fs.write_bytes("step-2/deep/model", content(20 * MIB))
+    found = warmed(run, f"file://{source}/{path}".rstrip("/"))
+    assert (found["files"], found["whole"], found["trouble"]) == (1 if path else 5, True, [])
 
 
 def test_what_does_not_fit_is_named(run: Run, source: Path) -> None:
