@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
-import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from imagefs.deps.command import Call, calls
@@ -25,10 +24,13 @@ _LISTS = {
     "requirement": False,
     "constraint": True,
     "build-constraint": True,
-    "override": True,
     "exclude": True,
 }
-"""Settings that name files of requirements, and whether these are constraints."""
+"""Options that name files of requirements, and whether these are constraints."""
+
+_FILES = (*_LISTS, "override", "find-links")
+
+_ON = ("1", "true", "yes", "on", "t", "y")  # as pip and uv write it in variables and files
 
 
 class Gathered(NamedTuple):
@@ -51,13 +53,14 @@ class _Gathering:
         self._files = Files([target.path for target in request.targets])
         self._indexes: dict[str, list[str]] = {}
         self._settings: dict[str, list[str]] = {}
+        self._texts: set[str] = set()  # words that are scripts themselves
         variables = {name: environ.get(name) for name in request.env}
         markers = python.markers if python else None
         self._reader = Reader(request.folder, self._files.text, os.path.exists, variables, markers)
 
     def run(self) -> Gathered:
         for path in self._request.requirements:
-            self._list("command", path)
+            self._list("command", path, "requirement")
         called = list(calls(self._request.command))
         for call in called:
             self._call("command", call)
@@ -68,10 +71,13 @@ class _Gathering:
         if tools != {"pip"}:
             self._outside("uv", uv_settings(self._environ, self._request.folder))
         said = self._reader.finish()
-        for source in (*said.sources, *said.find_links):
+        for source in said.sources:
             self._source(source.path, source.editable)
+        for source in said.find_links:
+            if os.path.exists(source.path):  # pip and uv take what is not there for empty
+                self._source(source.path)
         for path in self._request.inputs:
-            self._files.add(self._absolute(path), posixpath.basename(path.rstrip("/")))
+            self._source(self._absolute(path))
         inputs = Inputs(
             [self._shown(word) for word in self._request.command],
             self._files.digests,
@@ -92,31 +98,43 @@ class _Gathering:
         if "--pre" in call.switches:
             self._reader.option(where, "pre")
         if "--require-hashes" in call.switches:
-            self._reader.option(where, "require_hashes")
+            self._reader.option(where, "require-hashes")
         if call.tool == "uv-project":
             self._project(where, call)
 
     def _argument(self, where: str, purpose: str, value: str) -> None:
         if purpose in _INDEXES:
             self._indexes.setdefault(f"{where}.{purpose}", []).append(without_secrets(value))
-        elif purpose in _LISTS:
-            self._list(where, value, constraint=_LISTS[purpose])
-        elif purpose == "find_links":
-            self._reader.option(where, "find_links", value)
+        elif purpose in (*_LISTS, "override"):
+            self._list(where, value, purpose)
+        elif purpose == "find-links":
+            self._reader.option(where, "find-links", value)
+        elif purpose == "group":
+            self._group(where, value)
         elif purpose == "prerelease" and value == "allow":
             self._reader.option(where, "pre")
-        elif purpose == "torch_backend" and value == "auto":
+        elif purpose == "torch-backend" and value == "auto":
             self._reader.open(where, "--torch-backend auto", "it follows the driver of this host; name the backend")
         elif purpose == "script":
             self._reader.open(where, value, "what a script wants is not read; list it in a requirements file")
 
-    def _list(self, where: str, path: str, *, constraint: bool = False) -> None:
+    def _group(self, where: str, value: str) -> None:
+        """A group of dependencies, as `[PATH:]NAME`."""
+        path = self._absolute(value.rpartition(":")[0] or "pyproject.toml")
+        self._files.text(path, posixpath.basename(path))
+        self._reader.open(where, f"--group {value}", "it names no exact versions; compile it into a requirements file")
+
+    def _list(self, where: str, path: str, purpose: str) -> None:
         if "://" in path and not path.startswith("file:"):
             self._reader.open(where, path, "it is not on this host; keep a copy here")
         elif path in ("-", "/dev/stdin"):
             self._reader.open(where, path, "what comes from standard input is not read; put it into a file")
+        elif purpose == "override":
+            own = self._reader.apart()
+            own.file(path)
+            self._reader.take(own)
         else:
-            self._reader.file(path, constraint=constraint)
+            self._reader.file(path, constraint=_LISTS[purpose])
 
     def _project(self, where: str, call: Call) -> None:
         """`uv sync`, which installs what a lock file says."""
@@ -128,14 +146,18 @@ class _Gathering:
         self._files.text(os.path.join(folder, "pyproject.toml"), "pyproject.toml")
         if not call.switches & {"--locked", "--frozen"}:
             self._reader.open(where, "uv sync", "it may choose other versions than uv.lock; add --locked")
-        _, data = self._files.text(lock, "uv.lock")
-        for path, editable in _sources_in(lock, data):
-            self._source(os.path.normpath(os.path.join(folder, path)), editable)
+        self._reader.lock(lock)
 
-    def _source(self, path: str, editable: bool) -> None:
+    def _source(self, path: str, editable: bool = False) -> None:
         # what is linked to is looked for there for ever, so its place counts as well
-        name = path if editable else posixpath.basename(path)
-        self._files.add(path, name, project=editable)
+        self._files.add(path, path if editable else self._name(path), project=editable)
+
+    def _name(self, path: str) -> str:
+        """By which an absolute path is the same on all nodes: from where the command runs, or by itself."""
+        folder = self._request.folder.rstrip("/")
+        return (
+            posixpath.relpath(path, folder or "/") if f"{path}/".startswith(f"{folder}/") else posixpath.basename(path)
+        )
 
     def _words(self, called: Sequence[Call]) -> None:
         """The files among the words of the command, and scripts among these."""
@@ -147,6 +169,7 @@ class _Gathering:
                 continue
             flag = command[place - 1] if place else ""
             if is_shell("", before) and flag.startswith("-") and flag.endswith("c"):
+                self._texts.add(word)
                 self._scan("command", word)
             elif place or "/" in word:
                 self._word(word.partition("=")[2] if word.startswith("-") else word, before)
@@ -156,15 +179,15 @@ class _Gathering:
         path = self._absolute(word)
         if not os.path.isfile(path) or self._is_target(path):
             return
-        with open(path, "rb") as file:
-            head = file.read(2)
-            if not before and head != b"#!":
-                return  # a program, which its version says better than its bytes
-            name = self._files.add(path, posixpath.basename(path))
-            first = (head + file.readline(4096)).decode("utf-8", "replace")
-            if is_shell(first, before):
-                file.seek(0)
-                self._scan(name, file.read().decode("utf-8", "replace"))
+        try:
+            with open(path, "rb") as file:
+                first = file.readline(4096).decode("utf-8", "replace")
+                if not before and not first.startswith("#!"):
+                    return  # a program, which its version says better than its bytes
+                script = first + file.read().decode("utf-8", "replace") if is_shell(first, before) else ""
+        except OSError as error:
+            raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+        self._scan(self._files.add(path, self._name(path)), script)
 
     def _scan(self, name: str, text: str) -> None:
         """A shell script."""
@@ -187,11 +210,10 @@ class _Gathering:
                 return False
             return True
 
-        files = (*_LISTS, "find_links")
         return call._replace(
             requirements=[one for one in call.requirements if is_known(one[0], path=_is_path(one[0]))],
             values={
-                purpose: [value for value in values if is_known(value, path=purpose in files)]
+                purpose: [value for value in values if is_known(value, path=purpose in _FILES)]
                 for purpose, values in call.values.items()
             },
         )
@@ -202,18 +224,24 @@ class _Gathering:
         for name, values in settings.items():
             purpose = "index" if name.endswith("index.url") else name.rpartition(".")[2]
             for value in values:
-                on = value.lower() in ("1", "true", "yes", "on", "t", "y")
-                if purpose in ("pre", "require-hashes") and on:
-                    self._reader.option(where, purpose.replace("-", "_"))
+                if purpose in ("pre", "require-hashes"):
+                    if value.lower() in _ON:
+                        self._reader.option(where, purpose)
+                elif purpose == "constraint-dependencies":
+                    self._reader.requirement(where, value, constraint=True)
+                elif purpose == "override-dependencies":
+                    own = self._reader.apart()
+                    own.requirement(where, value)
+                    self._reader.take(own)
                 elif purpose not in _INDEXES:
-                    self._argument(
-                        where, purpose.replace("find-links", "find_links").replace("torch-b", "torch_b"), value
-                    )
+                    self._argument(where, purpose, value)
             component = self._indexes if purpose in _INDEXES else self._settings
             component[f"{tool}.{name}"] = [self._shown(value) for value in values]
 
     def _shown(self, word: str) -> str:
         """A word without secrets, in which a file goes by its name."""
+        if word in self._texts:
+            return without_secrets(self._files.named_in(word))
         option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
         name = self._files.name_of(self._absolute(value))
         return f"{option}{equals}{name or without_secrets(value)}"
@@ -231,16 +259,3 @@ class _Gathering:
 
 def _is_path(text: str) -> bool:
     return text.startswith((".", "/")) and "://" not in text
-
-
-def _sources_in(path: str, lock: bytes) -> Iterator[tuple[str, bool]]:
-    """Paths of sources in a uv.lock, and whether they are linked to. Raises ConfigError."""
-    try:
-        packages = tomllib.loads(lock.decode())["package"]
-        sources = [package["source"] for package in packages]
-        for source in sources:
-            for kind in ("directory", "path", "editable"):
-                if kind in source:
-                    yield source[kind], kind == "editable"
-    except (ValueError, LookupError, TypeError) as error:
-        raise ConfigError(f"{path} is no lock file of uv") from error

@@ -20,6 +20,7 @@ import pip_requirements_parser as pip
 from packaging.specifiers import SpecifierSet
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 
+from imagefs.deps.lockfiles import is_pylock, read_lock
 from imagefs.deps.request import OpenEnd
 from imagefs.deps.urls import without_secrets
 from stripefs.errors import ConfigError
@@ -59,11 +60,11 @@ class Pins(NamedTuple):
     """What is known beforehand of what will be installed.
 
     exact: specifiers such as `==1.2` by canonical name. fixed: names whose contents are given otherwise. nameless: how
-    many sources there are whose name only they themselves know.
+    many sources there are whose name only they themselves know. Plain values, so that they can be handed on as JSON.
     """
 
-    exact: Mapping[str, Collection[str]]
-    fixed: Collection[str]
+    exact: Mapping[str, Sequence[str]]
+    fixed: Sequence[str]
     nameless: int
 
 
@@ -119,13 +120,41 @@ class Reader:
         """A requirements or constraints file with all that it includes. Raises ConfigError for what cannot be read."""
         self._file(path, self._folder, posixpath.basename(path), constraint)
 
-    def requirement(self, where: str, text: str, *, editable: bool = False) -> None:
+    def lock(self, path: str) -> None:
+        """A `pylock.toml` or `uv.lock` at an absolute path. Raises ConfigError."""
+        name, data = self._load(path, posixpath.basename(path))
+        for package in read_lock(path, data):
+            known = canonicalize_name(package.name)
+            if package.version:
+                self._exact.setdefault(known, set()).add(f"=={package.version}")
+            if package.path:
+                place = posixpath.normpath(posixpath.join(posixpath.dirname(path), package.path))
+                self._sources.append(Source(place, name, package.editable))
+            if package.path or not package.version:
+                self._fixed.add(known)
+        self._hashed = True
+
+    def requirement(self, where: str, text: str, *, editable: bool = False, constraint: bool = False) -> None:
         """A requirement as it stands on a command line."""
-        self._requirement(where, without_secrets(text), editable, False, {})
+        self._requirement(where, without_secrets(text), editable, constraint, {})
 
     def option(self, where: str, name: str, value: str = "") -> None:
-        """`pre`, `require_hashes` or `find_links`, wherever it was set."""
+        """`pre`, `require-hashes` or `find-links`, wherever it was set."""
         self._option(where, name, value, self._folder)
+
+    def apart(self) -> Reader:
+        """Another one, for requirements that take the place of all others of their names: nothing else closes them."""
+        return Reader(self._folder, self._load, self._is_there, self._variables, self._markers)
+
+    def take(self, other: Reader) -> None:
+        """What another one has read."""
+        said = other.finish()
+        self._findings += map(_Finding, said.open_ends)
+        self._sources += said.sources
+        self._fixed.update(said.pins.fixed)
+        self._nameless += said.pins.nameless
+        for name, specifiers in said.pins.exact.items():
+            self._exact.setdefault(name, set()).update(specifiers)
 
     def open(self, where: str, what: str, why: str) -> None:
         """An open end that the caller found."""
@@ -138,16 +167,18 @@ class Reader:
         open_ends = [
             finding.open_end for finding in self._findings if not (finding.name in pinned or (finding.loose and locked))
         ]
-        exact = {name: frozenset(specifiers) for name, specifiers in self._exact.items()}
-        return Requirements(
-            self._sources, self._find_links, Pins(exact, frozenset(self._fixed), self._nameless), open_ends
-        )
+        exact = {name: sorted(specifiers) for name, specifiers in self._exact.items()}
+        pins = Pins(exact, sorted(self._fixed), self._nameless)
+        return Requirements(self._sources, self._find_links, pins, open_ends)
 
     def _file(self, path: str, folder: str, name: str, constraint: bool) -> None:
         absolute = posixpath.normpath(posixpath.join(folder, path))
         if (absolute, constraint) in self._seen:
             return
         self._seen.add((absolute, constraint))
+        if is_pylock(path):
+            self.lock(absolute)
+            return
         name, data = self._load(absolute, name)
         if not _is_list(path):
             self.open(name, posixpath.basename(path), "it names no exact versions; compile it into a requirements file")
@@ -193,15 +224,16 @@ class Reader:
                 else:
                     near = posixpath.normpath(posixpath.join(posixpath.dirname(name), included))
                     self._file(included, folder, near, constraint)
-        for option in ("pre", "require_hashes"):
-            if options.get(option):
-                self._option(where, option, "", folder)
+        if options.get("pre"):
+            self._option(where, "pre", "", folder)
+        if options.get("require_hashes"):
+            self._option(where, "require-hashes", "", folder)
         for link in options.get("find_links", ()):
             beside = self._is_there(posixpath.join(folder, link))
-            self._option(where, "find_links", link, folder if beside else self._folder)
+            self._option(where, "find-links", link, folder if beside else self._folder)
 
     def _option(self, where: str, name: str, value: str, folder: str) -> None:
-        if name == "require_hashes":
+        if name == "require-hashes":
             self._hashes_required = True
         elif name == "pre":
             why = "what is needed besides comes in whatever version is newest, unfinished ones included"

@@ -9,6 +9,8 @@ from stripefs.cli.program import Program
 __all__ = ["COMMANDS", "command"]
 
 COMMANDS = {
+    "key": "Which key an installation has, and why.",
+    "diff": "What differs between two keys or two snapshots.",
     "ls": "The dependency snapshots in a store.",
     "inspect": "What a snapshot was made of, and which image it is.",
     "verify": "Read a snapshot and check every byte.",

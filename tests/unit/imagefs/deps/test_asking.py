@@ -231,6 +231,10 @@ def test_a_command_for_a_shell_is_read(job: Path) -> None:
         ["command", "numpy"]
     ]
     assert open_ends(job, "bash", "-ec", "pip install numpy==1") == []
+    found = key(job, "sh", "-c", f"pip install -r {job}/requirements.txt -c {job}/more.txt && ls {job}/more.txt.old")
+    assert found.components["command"] == [
+        *("sh", "-c", f"pip install -r requirements.txt -c more.txt && ls {job}/more.txt.old")
+    ]
 
 
 def test_programs_count_by_their_versions_and_not_by_their_bytes(job: Path) -> None:
@@ -247,6 +251,7 @@ name = "app"
 source = { editable = "." }
 [[package]]
 name = "six"
+version = "1.16"
 source = { registry = "https://x/simple" }
 [[package]]
 name = "own"
@@ -262,15 +267,41 @@ def test_what_uv_syncs(job: Path) -> None:
     assert len(open_ends(job, uv, "sync")) == 1
     files = key(job, uv, "sync", "--locked").components["files"]
     assert list(files) == [f"{job}/", "pyproject.toml", "src/", "uv.lock"]  # type: ignore[arg-type]
-    assert key(job / "src", uv, "--project", "..", "sync", "--locked").components["files"] == files
+    (job.parent / "beside").mkdir()
+    assert key(job.parent / "beside", uv, "--project", "../job-1", "sync", "--locked").components["files"] == files
+    pins = ask(request(job, uv, "sync", "--locked"), environ(job), known([uv])).pins
+    assert (pins.exact, pins.fixed) == ({"six": ["==1.16"]}, ["app", "own"])
     (job / "uv.lock").write_text("package = 7")
     with pytest.raises(ConfigError):
-        ask(request(job, uv, "sync", "--locked"), environ(job))
+        key(job, uv, "sync", "--locked")
 
 
-@pytest.mark.parametrize(
-    "words", [("-r", "missing.txt"), ("./missing-1-py3-none-any.whl",), ("-f", "missing", "six==1")]
-)
+def test_groups_and_overrides_are_open(job: Path) -> None:
+    (job / "pyproject.toml").write_text("[dependency-groups]\ntest = ['pytest']\n")
+    (job / "other.txt").write_text("six>=1\n")
+    assert [line.split(": ")[1] for line in open_ends(job, *PIP, "--group", "test")] == ["--group test"]
+    assert [line.split(": ")[:2] for line in open_ends(job, *UV, "--override", "other.txt", "six==1.16")] == [
+        ["other.txt:1", "six>=1"]
+    ]
+    (job / "uv.toml").write_text("override-dependencies = ['numpy']\nconstraint-dependencies = ['six==1']\n")
+    assert [line.split(": ")[:2] for line in open_ends(job, *UV, "six", "numpy==1")] == [["settings of uv", "numpy"]]
+
+
+def test_wheels_that_are_looked_for_where_there_is_nothing_are_none(job: Path) -> None:
+    assert key(job, *PIP, "-f", "missing", "six==1").components["files"] == {}
+
+
+def test_names_of_files_do_not_tell_where_the_job_lies(job: Path, tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared/list.txt").write_text("six==1\n")
+    (job / "wheels").mkdir()
+    (job / "wheels/six-1-py3-none-any.whl").touch()
+    words = (*PIP, ".", "./wheels/six-1-py3-none-any.whl", "-r", "../shared/list.txt")
+    files = key(job, *words, inputs=[str(tmp_path / "shared")]).components["files"]
+    assert list(files) == ["./", "list.txt", "shared/", "wheels/six-1-py3-none-any.whl"]  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("words", [("-r", "missing.txt"), ("./missing-1-py3-none-any.whl",)])
 def test_what_cannot_be_read_is_an_error(job: Path, words: tuple[str, ...]) -> None:
     with pytest.raises(ConfigError):
         key(job, *PIP, *words)

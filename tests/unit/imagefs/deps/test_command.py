@@ -66,7 +66,7 @@ def test_options_and_their_values() -> None:
         "constraint": ["d.txt"],
         "index-url": ["https://x", "https://y"],
         "extra-index-url": ["https://z"],
-        "find_links": ["wheels"],
+        "find-links": ["wheels"],
     }
     assert found.requirements == [("six", False), ("-odd", False), ("--pre", False), ("./src", True)]
     assert found.switches == {"-U", "--no-deps"}
@@ -83,8 +83,9 @@ def test_options_of_uv() -> None:
     )
     assert found.values == {
         "requirement": ["a.txt"],
-        "constraint": ["o.txt", "b.txt"],
-        "torch_backend": ["auto"],
+        "override": ["o.txt"],
+        "constraint": ["b.txt"],
+        "torch-backend": ["auto"],
         "prerelease": ["allow"],
         "default-index": ["https://d"],
         "index": ["https://i"],

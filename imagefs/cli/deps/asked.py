@@ -1,0 +1,36 @@
+"""The flags of commands that install, by which a user says what decides the result; read with click or without."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from imagefs.deps.request import Request, Target
+from stripefs.cli.plain import Flag
+
+__all__ = ["REQUEST", "request_of"]
+
+REQUEST = (
+    Flag("target", "targets", "The directory that is installed into.", "texts", "DIR"),
+    Flag("requirements", "requirements", "A requirements file that the command reads by itself.", "texts", "FILE"),
+    Flag("input", "inputs", "A file or directory that decides what is installed.", "texts", "PATH"),
+    Flag("env", "env", "A variable that decides what is installed.", "texts", "NAME"),
+    Flag("python", "python", "The interpreter that installs and imports.  [the command's, else python3]",
+         metavar="PATH"),
+    Flag("cuda", "cuda", "The version of CUDA that it is for.", metavar="VERSION"),
+    Flag("driver", "driver", "The version of the driver that it is for.", metavar="VERSION"),
+    Flag("cpu-level", "cpu_level", "The least processor of a mixed fleet, such as x86-64-v2.  [this one's]",
+         metavar="LEVEL"),
+    Flag("namespace", "namespace", "Keep apart from those of other namespaces.", metavar="NAME"),
+    Flag("salt", "salt", "Any text: with another one it is another snapshot.", metavar="TEXT"),
+    Flag("epoch", "epoch", "Take what may change for unchanged as long as this text is the same.", metavar="TEXT"),
+    Flag("allow-unpinned", "allow_unpinned", "Take what may change for unchanged for good.", "switch"),
+)  # fmt: skip
+
+
+def request_of(values: Mapping[str, Any], command: Sequence[str]) -> Request:
+    """What these values of `REQUEST`, by field, and this command ask for in the working directory, by this user."""
+    targets = [Target(os.path.realpath(path), os.geteuid(), os.getegid()) for path in values["targets"]]
+    others = {flag.field: values[flag.field] for flag in REQUEST if flag.field != "targets"}
+    return Request(targets, tuple(command), os.getcwd(), **others)

@@ -1,0 +1,218 @@
+"""`imagefs deps key` and `imagefs deps diff`: what they print, and how they end; docs/deps.md on the key."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from imagefs.build.directory import scan
+from imagefs.build.image import build
+from imagefs.cli.app import main
+from imagefs.cli.deps.asked import REQUEST
+from imagefs.deps.key import NAMES, Key
+from imagefs.format.snapshot import Snapshot
+from imagefs.images import Images
+from imagefs.snapshots import Snapshots
+from tests.golden.deps import KEY
+
+DOCS = Path(__file__).parents[4] / "docs/deps.md"
+PIP = [sys.executable, "-m", "pip", "install", "--target", "/opt/deps"]
+
+
+@pytest.fixture(autouse=True)
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "job"
+    folder.mkdir()
+    (folder / "requirements.txt").write_text("numpy==1.26.4\nsix>=1\n")
+    monkeypatch.chdir(folder)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for name in [name for name in os.environ if name.startswith(("PIP_", "UV_", "IMAGEFS_"))]:
+        monkeypatch.delenv(name)
+    return folder
+
+
+def said(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> tuple[str, str]:
+    assert main(["deps", *arguments]) == code
+    told = capsys.readouterr()
+    return told.out, told.err
+
+
+def test_key_is_one_line(capsys: pytest.CaptureFixture[str], job: Path) -> None:
+    flags = ["--target", "/opt/deps", "--allow-unpinned"]
+    out, err = said(capsys, "key", *flags, "--", *PIP, "-r", "requirements.txt")
+    assert re.fullmatch(r"[0-9a-f]{64}\n", out)
+    assert err == ""
+    assert said(capsys, "key", *flags, "--", *PIP, "-r", str(job / "requirements.txt"))[0] == out
+    assert said(capsys, "key", *flags, "--salt", "1", "--", *PIP, "-r", "requirements.txt")[0] != out
+
+
+def test_key_explains_every_component(capsys: pytest.CaptureFixture[str]) -> None:
+    out, _ = said(capsys, "key", "--target", "/opt/deps", "--epoch", "1", "--explain", "--", *PIP, "six==1")
+    *lines, empty, digest = out.splitlines()
+    assert empty == ""
+    assert re.fullmatch(r"[0-9a-f]{64}", digest)
+    named = [line.split()[0] for line in lines if not line.startswith(" ")]
+    assert named == list(NAMES)
+    assert lines[-1].split() == ["epoch", "1"]
+
+
+def test_open_ends_are_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
+    out, err = said(capsys, "key", "--target", "/opt/deps", "--", *PIP, "-r", "requirements.txt", "torch", code=2)
+    assert out == ""
+    first, second, last = err.splitlines()
+    assert first.startswith("imagefs: command: torch: no one version")
+    assert second.startswith("imagefs: requirements.txt:2: six>=1: no one version")
+    assert last.startswith("imagefs: there is no key, since 2 of the inputs may change; --epoch")
+    out, _ = said(capsys, "key", "--target", "/opt/deps", "--explain", "--", *PIP, "torch", code=2)
+    assert re.search(r"^files +none$", out, re.MULTILINE)
+
+
+def test_key_as_json(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["key", "--target", "/opt/deps", "--json"]
+    found = json.loads(said(capsys, *flags, "--", *PIP, "six==1")[0])
+    assert Key.from_document(found["key"]).digest == found["digest"]
+    assert found["open_ends"] == []
+    found = json.loads(said(capsys, *flags, "--", *PIP, "six", code=2)[0])
+    assert found["digest"] == ""
+    assert [(one["where"], one["what"]) for one in found["open_ends"]] == [("command", "six")]
+
+
+def test_every_flag_decides(capsys: pytest.CaptureFixture[str], job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (job / "input").touch()
+    (job / "list.txt").touch()
+    monkeypatch.setenv("MAX_JOBS", "4")
+    values = {
+        "target": "/opt/other",
+        "requirements": "list.txt",
+        "input": "input",
+        "env": "MAX_JOBS",
+        "python": os.path.realpath(sys.executable),
+        "cuda": "12",
+        "driver": "550",
+        "cpu-level": "x86-64-v1",
+        "namespace": "team",
+        "salt": "1",
+        "epoch": "1",
+    }
+    assert [flag.name for flag in REQUEST] == [*values, "allow-unpinned"]
+    plain = ["key", "--target", "/opt/deps", "--", "true"]
+    found = {said(capsys, *plain)[0]}
+    for name, value in values.items():
+        flags = [f"--{name}", value]
+        found.add(said(capsys, "key", "--target", "/opt/deps", *flags, "--", "true")[0])
+    assert len(found) >= len(values)  # of all, the level of the processor here may be the lowest
+
+
+@pytest.mark.parametrize(
+    ("arguments", "what"),
+    [
+        (["key", "--", "true"], "there is no target"),
+        (["key", "--target", "/opt/deps"], "Missing argument"),
+        (["key", "--target", "/", "--", "true"], "no absolute path of a target"),
+        (["key", "--target", "/opt/deps", "--env", "API_TOKEN", "--", "true"], "looks like a secret"),
+        (["key", "--target", "/opt/deps", "--cpu-level", "v9", "--", "true"], "no CPU level"),
+        (["key", "--target", "/opt/deps", "--python", "/none", "--", "true"], "/none cannot be run"),
+        (["key", "--target", "/opt/deps", "--requirements", "none", "--", "true"], "none cannot be read"),
+        (["diff", "none", "none"], "none is no file that is there"),
+        (["diff", "requirements.txt", "requirements.txt"], "requirements.txt is no JSON"),
+        (["diff", "abcdef", "abcdef"], "no store is named"),
+    ],
+)
+def test_misuse_is_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str], what: str) -> None:
+    out, err = said(capsys, *arguments, code=2)
+    assert (out, err.count("\n")) == ("", 1)
+    assert what in err
+
+
+def test_diff_of_two_keys(capsys: pytest.CaptureFixture[str], job: Path) -> None:
+    other = Key({**KEY.components, "salt": "s", "files": {"new.txt": "ab" * 32}, "environment": {}})
+    (job / "a.json").write_bytes(KEY.to_json())
+    (job / "b.json").write_text(json.dumps({"digest": other.digest, "key": other.to_document(), "open_ends": []}))
+    out, _ = said(capsys, "diff", "a.json", "b.json")
+    assert out.splitlines() == [
+        "- key environment.CUDAARCHS: none",
+        "- key files.requirements.txt: 5f5f5f5f5f5f",
+        "+ key files.new.txt: abababababab",
+        "~ key salt: none -> s",
+    ]
+    assert said(capsys, "diff", "a.json", "a.json")[0] == "nothing differs\n"
+    found = json.loads(said(capsys, "diff", "--json", "a.json", "b.json")[0])
+    assert found["key"]["changed"] == {"salt": ["", "s"]}
+    assert found["files"] is None
+    (job / "b.json").write_text("7")
+    assert "not the document of a key" in said(capsys, "diff", "a.json", "b.json", code=4)[1]
+
+
+def make(folder: Path) -> Path:
+    (folder / "pkg").mkdir(parents=True)
+    (folder / "pkg/small.py").write_text("x = 1\n")
+    (folder / "pkg/large.so").write_bytes(bytes(range(256)) * 1000)
+    (folder / "pkg/gone").touch()
+    (folder / "link").symlink_to("pkg/small.py")
+    os.link(folder / "pkg/small.py", folder / "again.py")
+    return folder
+
+
+def test_diff_of_two_snapshots(
+    capsys: pytest.CaptureFixture[str], images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = make(tmp_path / "first"), make(tmp_path / "second")
+    same = make(tmp_path / "same")
+    os.utime(same / "pkg/small.py", (0, 0))
+    data = bytearray((second / "pkg/large.so").read_bytes())
+    data[200_000] ^= 1
+    (second / "pkg/large.so").write_bytes(data)
+    (second / "pkg/gone").unlink()
+    (second / "pkg/new").mkdir()
+    (second / "again.py").chmod(0o755)
+    (second / "link").unlink()
+    (second / "link").symlink_to("pkg")
+    names = []
+    for number, folder in enumerate((first, second, same)):
+        key = Key({**KEY.components, "salt": str(number)})
+        report = build(*scan(str(folder)), images, source=key.digest)
+        Snapshots(images).put(Snapshot(key.to_document(), report.digest, "host", ("/opt/deps",), 0.0, 1.0))
+        names.append(key.digest[:12])
+        shutil.rmtree(folder)
+    monkeypatch.setenv("IMAGEFS_STORE", str(tmp_path / "store"))
+    lines = said(capsys, "diff", names[0], names[1])[0].splitlines()
+    assert [line.split(": ")[0] for line in lines] == [
+        "~ key salt",
+        "- file pkg/gone",
+        "+ file pkg/new",
+        "~ file again.py",
+        "~ file link",
+        "~ file pkg/large.so",
+        "~ file pkg/small.py",
+    ]
+    assert "~ file link: link 0777 0:0 pkg/small.py -> link 0777 0:0 pkg" in lines
+    assert said(capsys, "diff", names[0], names[2])[0] == "~ key salt: 0 -> 2\n"
+    found = json.loads(said(capsys, "diff", "--json", names[0], names[1])[0])
+    assert list(found["files"]["removed"]) == ["pkg/gone"]
+
+
+def test_the_document_on_the_key_has_every_component_in_its_order() -> None:
+    section = DOCS.read_text().split("| component | what it holds |")[1].split("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)` \|", section, re.MULTILINE) == list(NAMES)
+
+
+def test_the_flags_that_the_document_names_are_there() -> None:
+    text = DOCS.read_text().split("## The key")[1]
+    known = {f"--{flag.name}" for flag in REQUEST} | {"--explain", "--json"}
+    others = {
+        "--find-links",
+        "--pre",
+        "--hash",
+        "--locked",
+        "--frozen",
+        "--torch-backend",
+        "--group",
+        "--override",
+    }  # of pip and uv
+    assert set(re.findall(r"--[a-z][a-z-]*", text)) == known | others
