@@ -13,8 +13,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 
@@ -61,7 +60,7 @@ def install(command: Sequence[str], env: Mapping[str, str]) -> Outcome:
     """
     began = time.monotonic()
     reader, writer = os.pipe()
-    with open(reader, encoding="utf-8") as report, _Signals() as signals:
+    with _Signals() as signals, open(reader, encoding="utf-8") as report:
         try:
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", reaper.__file__, str(writer), str(os.getpid()), *command],
@@ -72,50 +71,62 @@ def install(command: Sequence[str], env: Mapping[str, str]) -> Outcome:
             raise SnapshotError(f"the installer cannot be started: {error.strerror}") from error
         finally:
             os.close(writer)
-        with signals.passed_to(process):
-            told = report.readlines()
-            process.wait()
-    if not told:
+        runs = report.readline()
+        if runs:
+            signals.pass_to(process)
+        told = report.read()
+        process.wait()
+    if not runs:
+        signals.repeat()
         raise SnapshotError("the installer could not be started under supervision")
-    if len(told) == 1:  # whoever waited for it was killed, and it with that
+    if not told:  # whoever waited for it was killed, and it with that
         return Outcome(128 + signal.SIGKILL, (), time.monotonic() - began)
-    end = json.loads(told[1])
+    end = json.loads(told)
     survivors = tuple(Survivor(pid, line) for pid, line in end["survivors"])
     return Outcome(int(end["status"]), survivors, time.monotonic() - began)
 
 
 class _Signals:
-    """Passes signals on to a process, and to none before there is one. What is ignored stays ignored, by all."""
+    """Passes signals on to a process, and keeps them until there is one. What is ignored stays ignored, by all."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
-        self._early: list[int] = []
-        self._before = {number: signal.getsignal(number) for number in reaper.FORWARDED}
+        self._kept: list[tuple[int, bool]] = []  # with whether the terminal has sent it to the whole group
+        handlers = {number: signal.getsignal(number) for number in reaper.FORWARDED}
+        self._before = {
+            number: handler for number, handler in handlers.items() if handler not in (signal.SIG_IGN, None)
+        }
 
     def __enter__(self) -> _Signals:
-        for number, handler in self._before.items():
-            if handler is not signal.SIG_IGN:
-                signal.signal(number, self._pass)
+        for number in self._before:
+            signal.signal(number, self._take)
         return self
 
     def __exit__(self, *_exc: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    @contextmanager
-    def passed_to(self, process: subprocess.Popen[bytes]) -> Iterator[None]:
+    def pass_to(self, process: subprocess.Popen[bytes]) -> None:
+        """From now on, and what came so far."""
         self._process = process
-        for number in self._early:
-            process.send_signal(number)
-        yield
+        self._flush()
 
-    def _pass(self, number: int, _frame: FrameType | None) -> None:
-        if number in _TYPED and _in_foreground():
-            return  # the terminal has sent it to the command too
-        if self._process is None:
-            self._early.append(number)
-        else:
-            self._process.send_signal(number)
+    def repeat(self) -> None:
+        """Let what came, and was passed to nobody, happen to this process."""
+        for number, _ in self._kept:
+            os.kill(os.getpid(), number)
+
+    def _take(self, number: int, _frame: FrameType | None) -> None:
+        self._kept.append((number, number in _TYPED and _in_foreground()))
+        if self._process is not None:
+            self._flush()
+
+    def _flush(self) -> None:
+        assert self._process is not None
+        while self._kept:
+            number, typed = self._kept.pop(0)
+            if not typed:
+                self._process.send_signal(number)
 
 
 def _in_foreground() -> bool:

@@ -58,7 +58,8 @@ class Request(NamedTuple):
 class Python(NamedTuple):
     """An interpreter as it tells of itself. markers: the variables of environment markers (PEP 508).
 
-    executable: by which console scripts will call it. prefix: where its own pip.conf would lie.
+    executable: by which console scripts will call it. prefix: where its own pip.conf would lie. sites: directories of
+    what is installed for it already.
     """
 
     executable: str
@@ -67,6 +68,7 @@ class Python(NamedTuple):
     version: str
     soabi: str
     markers: Mapping[str, str]
+    sites: Sequence[str] = ()
 
 
 class Facts(NamedTuple):

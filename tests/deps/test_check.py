@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -75,8 +78,7 @@ def tree(request: pytest.FixtureRequest, trees: dict[str, Path], tmp_path: Path)
 
 
 def check(tree: Path, at: Path | None = None, **more: object) -> Findings:
-    flat = not (tree / "pyvenv.cfg").exists()
-    known = Installation(str(at or tree), default_environment(), ["/"] if flat else [])  # type: ignore[arg-type]
+    known = Installation(str(at or tree), default_environment(), [""])
     return check_tree(take(str(tree)), known._replace(**more))
 
 
@@ -145,6 +147,37 @@ def test_secrets(tree: Path) -> None:
     assert "hunter2" not in " ".join(judge(found.items).lines)
 
 
+@pytest.mark.parametrize("installer", ["pip", "uv"])
+def test_what_an_installer_notes_of_a_password_is_found(installer: str, wheels: Path, tmp_path: Path) -> None:
+    """pip leaves it out of direct_url.json; whatever others do, it is not published."""
+    target = tmp_path / "target"
+    handler = functools.partial(QuietHandler, directory=str(wheels))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        url = f"alpha @ http://me:hunter2@127.0.0.1:{server.server_port}/alpha-1.0-py3-none-any.whl"
+        try:
+            if installer == "pip":
+                install(pip("--target", target, url))
+            else:
+                command = uv("--python", sys.executable, "--target", target, "--cache-dir", tmp_path / "cache", url)
+                install([word for word in command if word != "--offline"])
+        finally:
+            server.shutdown()
+            thread.join()
+    noted = {
+        str(path.relative_to(target))
+        for path in target.rglob("*")
+        if path.is_file() and b"hunter2" in path.read_bytes()
+    }
+    assert {one.subject for one in check(target).items if one.kind == "secret"} == noted
+
+
+class QuietHandler(SimpleHTTPRequestHandler):
+    def log_message(self, *_arguments: object) -> None:
+        """Nobody asks."""
+
+
 def test_keys_that_came_with_a_package_are_no_secret(tree: Path) -> None:
     key = site_of(tree) / "alpha" / "tests" / "key.pem"
     assert key.exists()
@@ -173,7 +206,14 @@ def test_what_the_interpreter_has_besides(wheels: Path, trees: dict[str, Path], 
     target = tmp_path / "target"
     install(pip("--find-links", wheels, "--no-deps", "--target", target, "beta"))
     assert names_of(check(target)) == {"conflict: beta 1.0"}
-    assert names_of(check(target, beside=[str(trees["uv --target"])])) == set()
+    beside = [str(trees["uv --target"])]
+    assert names_of(check(target, beside=beside)) == set()
+    environment = tmp_path / "env"
+    install(pip("--find-links", wheels, "--no-deps", "beta", python=venv(environment)))
+    assert names_of(check(environment, beside=beside)) == {"conflict: beta 1.0"}
+    settings = environment / "pyvenv.cfg"
+    settings.write_text(settings.read_text().replace("packages = false", "packages = true"))
+    assert names_of(check(environment, beside=beside)) == set()
 
 
 def test_an_editable_install(tmp_path: Path) -> None:

@@ -207,6 +207,26 @@ def test_what_cannot_be_started_is_told(monkeypatch: pytest.MonkeyPatch) -> None
         install(["true"], os.environ)
 
 
+def test_a_signal_before_the_command_runs_ends_us(tmp_path: Path) -> None:
+    """No plain installation may follow, which is what happens when supervision fails."""
+    (tmp_path / "slow").write_text("#!/bin/sh\necho $$ >started; exec sleep 1000\n")
+    (tmp_path / "slow").chmod(0o755)
+    program = (
+        "import os, sys; from imagefs.deps.install import install; sys.executable = sys.argv[1];"
+        "install(['touch', 'installed'], os.environ)"
+    )
+    environment = {**os.environ, "PYTHONPATH": os.getcwd()}
+    command = [sys.executable, "-c", program, str(tmp_path / "slow")]
+    process = subprocess.Popen(command, cwd=tmp_path, env=environment)
+    starting = int(
+        eventually(lambda: (tmp_path / "started").exists() and (tmp_path / "started").read_text(), "it starts")
+    )
+    process.terminate()
+    os.kill(starting, signal.SIGTERM)
+    assert process.wait() == -signal.SIGTERM
+    assert not (tmp_path / "installed").exists()
+
+
 def test_signal_handlers_are_as_before() -> None:
     before = [signal.getsignal(number) for number in reaper.FORWARDED]
     install(["true"], os.environ)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import email.parser
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from packaging.markers import UndefinedComparison, UndefinedEnvironmentName
@@ -19,7 +19,9 @@ from packaging.version import InvalidVersion, Version
 
 from imagefs.deps.check.finding import Finding
 
-__all__ = ["Described", "check_consistent", "describe", "describe_folder"]
+__all__ = ["Described", "check_consistent", "describe", "describe_folder", "describe_site"]
+
+_DESCRIBING = (".dist-info", ".egg-info")
 
 
 class Described(NamedTuple):
@@ -38,23 +40,22 @@ def describe(metadata: bytes) -> Described:
     )
 
 
-def describe_folder(site: str) -> Iterator[Described]:
-    """The distributions in a directory that modules are imported from; none where there is no such directory.
+def describe_folder(folder: str) -> Described | None:
+    """From a directory NAME.dist-info, or NAME.egg-info of old; None for one that does not say. Raises OSError."""
+    for name in ("METADATA", "PKG-INFO"):
+        path = os.path.join(folder, name)
+        if os.path.isfile(path) and not os.path.islink(path):
+            with open(path, "rb") as metadata:
+                return describe(metadata.read())
+    return None
 
-    What cannot be read is left out. Raises OSError.
-    """
-    try:
-        names = os.listdir(site)
-    except (FileNotFoundError, NotADirectoryError):
-        return
-    for name in sorted(names):
-        file = {".dist-info": "METADATA", ".egg-info": "PKG-INFO"}.get(os.path.splitext(name)[1])
-        if file:
-            try:
-                with open(os.path.join(site, name, file), "rb") as metadata:
-                    yield describe(metadata.read())
-            except (FileNotFoundError, NotADirectoryError):
-                continue
+
+def describe_site(site: str) -> list[Described]:
+    """The distributions in a directory that modules are imported from; none where there is none. Raises OSError."""
+    if not os.path.isdir(site):
+        return []
+    folders = [os.path.join(site, name) for name in sorted(os.listdir(site)) if name.endswith(_DESCRIBING)]
+    return [described for folder in folders if (described := describe_folder(folder)) is not None]
 
 
 def check_consistent(

@@ -26,7 +26,7 @@ def check_editable(inventory: Inventory, distributions: Iterable[Distribution], 
     found = []
     for one in distributions:
         name = f"{one.folder}/direct_url.json"
-        if name not in inventory.entries or checked:
+        if checked or name not in inventory.entries or not inventory.entries[name].is_file:
             continue
         try:
             with open(inventory.path(name), "rb") as file:

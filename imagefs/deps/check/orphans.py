@@ -13,7 +13,7 @@ import posixpath
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 from imagefs.deps.check.finding import Finding
-from imagefs.deps.check.sites import Distribution, inside
+from imagefs.deps.check.sites import Distribution, inside, prefix_of
 from imagefs.deps.inventory import Facts
 
 __all__ = ["check_orphans"]
@@ -44,7 +44,7 @@ def check_orphans(
     programs = [posixpath.join(prefix, "bin") for prefix in _prefixes(entries, sites)]
     lost = []
     for path, facts in entries.items():
-        if facts.is_directory or path in owned or _is_allowed(path, allowed):
+        if facts.is_directory or facts.is_whiteout or path in owned or _is_allowed(path, allowed):
             continue
         folder, name = posixpath.split(path)
         if folder in programs:
@@ -59,9 +59,9 @@ def _prefixes(entries: Mapping[str, Facts], sites: Sequence[str]) -> Iterator[st
     """Directories with a bin for the programs of a site: a virtual environment, or the site itself (--target)."""
     yield from sites
     for site in sites:
-        above = posixpath.dirname(posixpath.dirname(posixpath.dirname(site)))  # lib/python3.11/site-packages
-        if posixpath.join(above, "pyvenv.cfg") in entries:
-            yield above
+        prefix = prefix_of(site)
+        if prefix is not None and posixpath.join(prefix, "pyvenv.cfg") in entries:
+            yield prefix
 
 
 def _is_explained(path: str, entries: Mapping[str, Facts], sites: Sequence[str], described: Collection[str]) -> bool:

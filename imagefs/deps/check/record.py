@@ -75,7 +75,7 @@ def check_records(inventory: Inventory, distributions: Sequence[Distribution], a
             for row in _rows(inventory, distribution):
                 if path := _place(row.path, distribution.site, inventory, at):
                     expected.setdefault(path, []).append(row)
-                elif not row.path.endswith(".pyc"):
+                elif not _is_bytecode(row.path):
                     findings.append(Finding("record", f"{distribution.name}: {row.path}", "is missing"))
         except ValueError as error:
             findings.append(Finding("record", distribution.name, str(error)))
@@ -92,11 +92,12 @@ def _rows(inventory: Inventory, distribution: Distribution) -> list[Row]:
     """Raises ValueError."""
     if distribution.legacy:
         raise ValueError("was installed without a RECORD, by a setuptools of old")
+    name = posixpath.join(distribution.folder, "RECORD")
+    if name not in inventory.entries or not inventory.entries[name].is_file:
+        raise ValueError("has no RECORD: its installation has not ended")
     try:
-        with open(inventory.path(f"{distribution.folder}/RECORD"), encoding="utf-8") as file:
+        with open(inventory.path(name), encoding="utf-8") as file:
             text = file.read(_SIZE_LIMIT)
-    except FileNotFoundError:
-        raise ValueError("has no RECORD: its installation has not ended") from None
     except (OSError, ValueError) as error:
         raise ValueError(f"its RECORD cannot be read: {error}") from error
     if len(text) == _SIZE_LIMIT:
@@ -125,6 +126,11 @@ def _found(path: str, inventory: Inventory) -> str:
     return path if path in inventory.entries else ""
 
 
+def _is_bytecode(path: str) -> bool:
+    """Whether it is that of a source beside it; other bytecode is a module itself."""
+    return path.endswith(".pyc") and posixpath.basename(posixpath.dirname(path)) == "__pycache__"
+
+
 def _verify(inventory: Inventory, expected: dict[str, list[Row]]) -> Iterator[tuple[str, str]]:
     """Each path with what is wrong with it, "" for nothing, in order."""
     paths = sorted(expected)
@@ -141,7 +147,7 @@ def _verify(inventory: Inventory, expected: dict[str, list[Row]]) -> Iterator[tu
 def _difference(inventory: Inventory, path: str, rows: Sequence[Row]) -> str:
     """How the file differs from all its rows: packages that overwrite one another's files leave one of them right."""
     facts = inventory.entries[path]
-    if path.endswith(".pyc"):
+    if _is_bytecode(path):
         return ""
     if not facts.is_file:
         return "is a link, and not the file itself" if facts.is_link else "is not a regular file"

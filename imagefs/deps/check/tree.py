@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from imagefs.deps.check.consistent import Described, check_consistent, describe_folder
+from imagefs.deps.check.consistent import check_consistent, describe_folder, describe_site
 from imagefs.deps.check.editable import check_editable
 from imagefs.deps.check.finding import Finding
 from imagefs.deps.check.orphans import check_orphans
 from imagefs.deps.check.record import check_records
 from imagefs.deps.check.secrets import check_secrets
-from imagefs.deps.check.sites import distributions_in, find_sites
+from imagefs.deps.check.sites import distributions_in, find_sites, prefix_of
 from imagefs.deps.inventory import Inventory
 
 __all__ = ["Findings", "Installation", "check_tree"]
@@ -45,7 +46,7 @@ class Findings(NamedTuple):
 def check_tree(inventory: Inventory, installation: Installation) -> Findings:
     """Check what was installed into the directory of `inventory`.
 
-    Paths in findings are those of the inventory. Raises OSError for a directory beside it that cannot be read.
+    Paths in findings are those of the inventory. Raises OSError for what describes distributions and cannot be read.
     """
     entries = inventory.entries
     sites = find_sites(entries, installation.sites)
@@ -54,7 +55,24 @@ def check_tree(inventory: Inventory, installation: Installation) -> Findings:
     findings += check_orphans(entries, sites, distributions, owned.names, installation.allowed)
     findings += check_secrets(inventory, owned.verified)
     findings += check_editable(inventory, distributions, checked=installation.checked)
-    described = [one for site in sites for one in describe_folder(inventory.path(site))]
-    beside: list[Described] = [one for folder in installation.beside for one in describe_folder(folder)]
-    findings += check_consistent(described, beside, installation.environment)
+    for site in sites:
+        folders = [inventory.path(one.folder) for one in distributions if one.site == site]
+        described = [one for folder in folders if (one := describe_folder(folder)) is not None]
+        others = installation.beside if _sees_others(inventory, site) else ()
+        beside = [one for folder in others for one in describe_site(folder)]
+        findings += check_consistent(described, beside, installation.environment)
     return Findings(tuple(findings), tuple(one.name for one in distributions))
+
+
+def _sees_others(inventory: Inventory, site: str) -> bool:
+    """Whether what is imported from there may import from elsewhere; most virtual environments keep to themselves."""
+    prefix = prefix_of(site)
+    settings = posixpath.join(prefix or "", "pyvenv.cfg")
+    if prefix is None or settings not in inventory.entries or not inventory.entries[settings].is_file:
+        return True
+    with open(inventory.path(settings), encoding="utf-8", errors="replace") as file:
+        lines = [line.partition("=") for line in file]
+    return any(
+        key.strip().lower() == "include-system-site-packages" and value.strip().lower() == "true"
+        for key, _, value in lines
+    )

@@ -20,7 +20,7 @@ _WORDS: dict[Kind, tuple[str, str]] = {
     "survivor": ("processes still ran when the installer had ended", "start them from the job's own command"),
     "outside": ("it wrote outside the targets", "add them as --target, or --ignore-outside PATTERN"),
     "record": ("files are not what their packages say", ""),
-    "orphan": ("files belong to no package", "an install that was interrupted leaves such; begin with an empty target"),
+    "orphan": ("files belong to no package", "as an install that was interrupted leaves them; --allow-file PATTERN"),
     "conflict": ("packages do not fit one another", ""),
     "secret": ("secrets would be published", "keep them out of the target"),
     "editable": ("editable installs may change", "--bytecode checked publishes them"),

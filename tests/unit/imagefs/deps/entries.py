@@ -11,11 +11,11 @@ from imagefs.deps.inventory import Facts
 __all__ = ["entries_of"]
 
 
-def entries_of(paths: Iterable[str]) -> dict[str, Facts]:
-    """Empty files with these paths, and the directories above them."""
+def entries_of(paths: Iterable[str], removed: Iterable[str] = ()) -> dict[str, Facts]:
+    """Empty files with these paths, whiteouts, and the directories above them."""
     found = {"": _facts(stat.S_IFDIR | 0o755)}
-    for path in paths:
-        found[path] = _facts(stat.S_IFREG | 0o644)
+    for mode, path in [*((stat.S_IFREG, path) for path in paths), *((stat.S_IFCHR, path) for path in removed)]:
+        found[path] = _facts(mode | 0o644)
         while path := posixpath.dirname(path):
             found[path] = _facts(stat.S_IFDIR | 0o755)
     return found

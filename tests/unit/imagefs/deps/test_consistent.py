@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from imagefs.deps.check.consistent import Described, check_consistent, describe, describe_folder
+from imagefs.deps.check.consistent import Described, check_consistent, describe, describe_site
 
 HERE = {
     "implementation_name": "cpython",
@@ -68,5 +68,6 @@ def test_metadata(tmp_path: Path) -> None:
     (tmp_path / "c-1.egg-info").mkdir()
     (tmp_path / "c-1.egg-info" / "PKG-INFO").write_bytes(b"Name: c\nVersion: 2\n")
     (tmp_path / "empty.dist-info").mkdir()
-    assert [one.name for one in describe_folder(str(tmp_path))] == ["A.b", "c"]
-    assert list(describe_folder(str(tmp_path / "absent"))) == []
+    (tmp_path / "single-1.egg-info").write_text("")
+    assert [one.name for one in describe_site(str(tmp_path))] == ["A.b", "c"]
+    assert describe_site(str(tmp_path / "absent")) == []

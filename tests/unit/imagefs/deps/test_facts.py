@@ -69,6 +69,7 @@ def test_what_an_interpreter_tells_of_itself() -> None:
     assert (python.implementation, python.version) == (sys.implementation.name, platform.python_version())
     assert python.soabi == sysconfig.get_config_var("SOABI")
     assert python.markers == packaging.markers.default_environment()
+    assert python.sites == [sysconfig.get_path("purelib")]
 
 
 def test_the_environment_does_not_change_what_it_tells(tmp_path: Path) -> None:

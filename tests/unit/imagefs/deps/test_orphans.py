@@ -79,6 +79,24 @@ def test_a_user_may_allow_some() -> None:
     assert orphans(paths, OWNED, allowed=["*/sitecustomize.py", f"{SITE}/mine"]) == {}
 
 
+def test_a_target_may_be_an_environment() -> None:
+    """Whoever installs does not know beforehand."""
+    assert find_sites(entries_of(OWNED), given=[""]) == [SITE]
+    assert find_sites(entries_of(["alpha/__init__.py", f"env/{SITE}/x.py"]), given=["", "env"]) == [""]
+    assert find_sites(entries_of(["alpha/__init__.py", "alpha/site-packages/x.py"]), given=["/"]) == [""]
+    assert find_sites(entries_of(["usr/lib/python3/dist-packages/x.py"]), given=["usr"]) == [
+        "usr/lib/python3/dist-packages"
+    ]
+
+
+def test_what_was_removed_from_an_image_is_no_file() -> None:
+    removed = [f"{SITE}/old-1.0.dist-info", f"{SITE}/old", f"{SITE}/alpha/gone.py", f"{SITE}/older-1.0.egg-info"]
+    entries = entries_of(OWNED, removed)
+    distributions = distributions_in(entries, SITE)
+    assert [one.name for one in distributions] == ["alpha 1.0"]
+    assert check_orphans(entries, [SITE], distributions, OWNED) == []
+
+
 def test_distributions_inside_of_packages_are_parts_of_these() -> None:
     """setuptools ships others with their RECORDs, which name files that it left out."""
     vendored = f"{SITE}/alpha/_vendor/gamma-2.0.dist-info/RECORD"

@@ -116,6 +116,12 @@ def test_bytecode_may_be_there_or_not(tmp_path: Path) -> None:
     assert f"{SITE}/__pycache__/a.cpython-311.pyc" in owned.names
 
 
+def test_bytecode_in_place_of_a_source_is_looked_at(tmp_path: Path) -> None:
+    put(tmp_path, f"{SITE}/a.pyc", b"ours")
+    record(tmp_path, row("a.pyc", b"them"), row("b.pyc", b""))
+    assert problems(tmp_path) == {f"{SITE}/a.pyc": "has another digest", "alpha 1.0: b.pyc": "is missing"}
+
+
 def test_what_was_moved_by_pip(tmp_path: Path) -> None:
     """With --target it first installs to FOLDER/lib/python, where programs are at ../../bin."""
     put(tmp_path, "alpha.py")

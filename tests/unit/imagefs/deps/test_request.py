@@ -64,7 +64,7 @@ def test_what_the_host_is_is_in_the_key(change: dict[str, Any], where: str) -> N
 
 
 def test_what_a_marker_may_say_is_not_in_the_key() -> None:
-    other = PYTHON._replace(markers={"platform_release": "6.1"}, prefix="/elsewhere")
+    other = PYTHON._replace(markers={"platform_release": "6.1"}, prefix="/elsewhere", sites=["/elsewhere"])
     assert key(facts=FACTS._replace(python=other)) == key()
 
 
