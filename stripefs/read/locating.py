@@ -100,9 +100,9 @@ class Locator:
                 ahead = min(LOCATE_AHEAD, max(LOCATE_FIRST, self._asked))
                 length = min(ahead, self._plan.length - missing)
                 self._asked += length
-                known = len(self._plan.blocks)
                 self._planner.located(self._plan, await self.locate(missing, length))
-                if len(self._plan.blocks) == known:
+                # Counting would not do: what is known already may come back in other pieces.
+                if self._plan.blocks.missing(missing, missing + 1) is not None:
                     raise StoreError(f"the store does not say where byte {missing} of this file lies")
 
     async def look_ahead(self, offset: int) -> None:

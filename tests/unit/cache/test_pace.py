@@ -51,7 +51,7 @@ def test_a_disk_slower_than_the_store_is_left_alone_for_a_while() -> None:
     assert not pace.bypass(0.0)
     end = read(pace.store, 200 * MIB, 1.0)
     assert not pace.bypass(end)
-    end = read(pace.disk, 100 * MIB, 1.0, start=end)
+    end = read(pace.disk, 100 * MIB, 2.0, start=end)
     assert pace.bypass(end)
     assert pace.bypass(end + BYPASS - 1)
     assert not pace.bypass(end + BYPASS + 1)  # it may show that it has become faster
@@ -61,7 +61,7 @@ def test_a_disk_slower_than_the_store_is_left_alone_for_a_while() -> None:
 
 def test_what_nobody_measured_in_this_process_is_remembered_with_the_file() -> None:
     pace = Pace()
-    end = read(pace.disk, 100 * MIB, 1.0)
+    end = read(pace.disk, 100 * MIB, 2.0)
     assert not pace.bypass(end)
     assert not pace.bypass(end, remembered=100 * MIB)
     assert pace.bypass(end, remembered=200 * MIB)
@@ -79,3 +79,15 @@ def test_a_disk_nearly_as_fast_spares_the_store() -> None:
     pace = Pace()
     end = read(pace.store, 100 * MIB, 1.0)
     assert not pace.bypass(read(pace.disk, 95 * MIB, 1.0, start=end))
+
+
+def test_what_a_disk_cost_counts_not_that_it_faltered() -> None:
+    pace = Pace()
+    end = read(pace.store, 250 * MIB, 1.0)
+    end = read(pace.disk, 125 * MIB, 1.0, start=end)
+    assert not pace.bypass(end)
+    end = read(pace.disk, 800 * MIB, 1.0, start=end)
+    assert not pace.bypass(end)
+    end = read(pace.disk, 10 * MIB, 1.0, start=end)
+    end = read(pace.disk, 10 * MIB, 3.0, start=end)
+    assert pace.bypass(end)

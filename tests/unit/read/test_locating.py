@@ -6,6 +6,7 @@ import threading
 import trio
 
 from stripefs.errors import PermissionDenied, ServiceDown
+from stripefs.layout.blocks import Block
 from stripefs.store.local import LocalStore
 from stripefs.store.wrappers.throttled import ThrottledStore
 from tests.unit.read.reading import MIB, reading
@@ -75,6 +76,32 @@ async def test_blocks_are_asked_for_in_growing_steps(tmp_path):
             assert await file.read(offset * MIB, 1) == bytes(1)
     asked = [step for step in asked if step[1] > 1]  # the wrapper asks for each read too
     assert asked == [(0, 256), (256, 256), (512, 512), (1024, 1024), (2048, 1024)]
+    base.close()
+
+
+async def test_blocks_may_be_told_anew_in_as_many_pieces(tmp_path):
+    """As a cache does, which tells what it has apart, and has more or less of it each time."""
+    data = bytes(range(256)) * (16 * MIB // 256)
+    (tmp_path / "file").write_bytes(data)
+
+    class Changing(ThrottledStore):
+        def open(self, path, expect=None):
+            handle = super().open(path, expect)
+            locate = handle.locate
+
+            def told(offset, length):
+                if offset < 8 * MIB:
+                    return [Block(0, 8 * MIB, ("h0",))]
+                return locate(0, 16 * MIB)
+
+            handle.locate = told
+            return handle
+
+    base = LocalStore(str(tmp_path))
+    async with reading(Changing(base, hosts=1, rate=4e9, block_size=16 * MIB)) as reader:
+        file = await reader.open(b"/file")
+        for offset in range(0, 16 * MIB, MIB):
+            assert await file.read(offset, MIB) == data[offset : offset + MIB]
     base.close()
 
 
