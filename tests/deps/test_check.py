@@ -97,6 +97,17 @@ def test_what_an_installer_leaves_may_be_published(tree: Path) -> None:
     assert judge(found.items).publish
 
 
+def test_the_same_in_what_a_container_wrote(tree: Path, tmp_path: Path) -> None:
+    upper, target = tmp_path / "upper", f"opt/{tree.name}"
+    shutil.copytree(tree, upper / target, symlinks=True)
+    installation = Installation("/", default_environment(), [target])
+    assert check_tree(take(str(upper)), installation).items == ()
+    (upper / target / "bin" / "tool").touch()
+    (upper / "etc").mkdir()
+    (upper / "etc" / "settings").touch()  # outside of what is imported: another check's matter
+    assert names_of(check_tree(take(str(upper)), installation)) == {"orphan: tool"}
+
+
 def test_a_module_in_c(wheels: Path, tmp_path: Path) -> None:
     target = tmp_path / "target"
     install(pip("--target", target, "--find-links", wheels, "--no-build-isolation", "gamma"))
@@ -200,6 +211,8 @@ def test_conflicts_are_those_that_pip_sees(wheels: Path, tmp_path: Path) -> None
         Finding("conflict", "delta 1.0", "requires missing, which is not installed"),
     )
     assert len(asked.stdout.splitlines()) == len(found.items)
+    assert not judge(found.items).publish
+    assert judge(check(environment, tolerant=True).items).publish
 
 
 def test_what_the_interpreter_has_besides(wheels: Path, trees: dict[str, Path], tmp_path: Path) -> None:

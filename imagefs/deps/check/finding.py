@@ -7,7 +7,17 @@ from typing import Literal, NamedTuple
 __all__ = ["KINDS", "Finding", "Kind"]
 
 Kind = Literal[
-    "status", "survivor", "outside", "record", "orphan", "conflict", "secret", "editable", "changed", "bytecode"
+    "status",
+    "survivor",
+    "outside",
+    "record",
+    "orphan",
+    "conflict",
+    "secret",
+    "editable",
+    "changed",
+    "unmet",
+    "bytecode",
 ]
 
 KINDS: dict[Kind, bool] = {
@@ -20,6 +30,7 @@ KINDS: dict[Kind, bool] = {
     "secret": True,  # a file that others must not read
     "editable": True,  # a source that may change
     "changed": True,  # a file changed while it was packed
+    "unmet": False,  # distributions do not fit one another, and need not
     "bytecode": False,  # a source that is no valid program
 }
 """Every kind, by importance, and whether it stands against publishing."""

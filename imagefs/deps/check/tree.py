@@ -25,7 +25,8 @@ class Installation(NamedTuple):
     that modules are imported from, where that does not show, as for --target. environment: values of the interpreter
     for the markers of requirements. beside: directories of this host from which that interpreter imports too.
     allowed: patterns of paths of the tree that need not belong to a package. checked: whether bytecode is compared with
-    its source at each import.
+    its source at each import. tolerant: whether packages that do not fit one another are only told, as they are after
+    an installation that was to leave out what they require.
     """
 
     at: str
@@ -34,6 +35,7 @@ class Installation(NamedTuple):
     beside: Sequence[str] = ()
     allowed: Sequence[str] = ()
     checked: bool = False
+    tolerant: bool = False
 
 
 class Findings(NamedTuple):
@@ -60,7 +62,8 @@ def check_tree(inventory: Inventory, installation: Installation) -> Findings:
         described = [one for folder in folders if (one := describe_folder(folder)) is not None]
         others = installation.beside if _sees_others(inventory, site) else ()
         beside = [one for folder in others for one in describe_site(folder)]
-        findings += check_consistent(described, beside, installation.environment)
+        conflicts = check_consistent(described, beside, installation.environment)
+        findings += [one._replace(kind="unmet") for one in conflicts] if installation.tolerant else conflicts
     return Findings(tuple(findings), tuple(one.name for one in distributions))
 
 

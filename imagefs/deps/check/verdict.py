@@ -25,6 +25,7 @@ _WORDS: dict[Kind, tuple[str, str]] = {
     "secret": ("secrets would be published", "keep them out of the target"),
     "editable": ("editable installs may change", "--bytecode checked publishes them"),
     "changed": ("files changed while they were packed", ""),
+    "unmet": ("packages do not fit one another", ""),
     "bytecode": ("sources that do not compile have no bytecode", ""),
 }
 
