@@ -44,7 +44,9 @@ Example:
   imagefs run /srv/images#python -- python -c 'print("hello")'
 """
 
-PROGRAM = Program("imagefs", "imagefs.cli", COMMANDS, _PAGE, {"run": "imagefs.cli.plain:plain_run"})
+_PLAIN = {"run": "imagefs.cli.plain:plain_run", "deps": "imagefs.cli.deps.begin:plain_deps"}
+
+PROGRAM = Program("imagefs", "imagefs.cli", COMMANDS, _PAGE, _PLAIN)
 
 
 def page() -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from imagefs.config import IMAGEFS, resolve
 from imagefs.daemon.client import Client, Recording
@@ -16,7 +16,19 @@ from stripefs.cli.plain import Flag, read
 from stripefs.errors import ConfigError
 from stripefs.options import Given
 
-__all__ = ["CONFIG", "RECORDING", "RUN", "TREE", "WITHOUT", "begin_run", "plain_run", "recording"]
+__all__ = [
+    "CONFIG",
+    "PLANE",
+    "RECORDING",
+    "RUN",
+    "TREE",
+    "WITHOUT",
+    "Line",
+    "begin_run",
+    "plain_run",
+    "read_line",
+    "recording",
+]
 
 CONFIG = Flag("config", "config", "Read this TOML file instead of the usual ones.", metavar="FILE")
 
@@ -26,6 +38,9 @@ RECORDING = (
     Flag("workload", "workload", "Under which name the start is recorded and replayed.", metavar="NAME",
          default="default"),
 )  # fmt: skip
+
+PLANE = Flag("plane", "plane", "Who shows the tree, as for mount.", default="auto",
+             choices=("auto", "erofs", "tree"))  # fmt: skip
 
 TREE = (
     Flag("erofs-backing", "backing",
@@ -50,7 +65,7 @@ RUN = (
     Flag("cgroup-parent", "cgroup_parent", "Its cgroup is made below this one.  [/]", metavar="PATH", default="/"),
     Flag("tty", "tty", "Whether there is a terminal.  [when there is one here]", "either", default=None),
     Flag("oci-runtime", "oci_runtime", "runc, crun, or a path.  [whichever is there]", metavar="NAME", default="auto"),
-    Flag("plane", "plane", "Who shows the tree, as for mount.", default="auto", choices=("auto", "erofs", "tree")),
+    PLANE,
     CONFIG,
     *RECORDING,
     *TREE,
@@ -62,22 +77,42 @@ SECTIONS, WITHOUT = ("store", "daemon"), "memory"
 
 def plain_run(arguments: Sequence[str]) -> Callable[[], int] | None:
     """What `imagefs run` with these arguments does, None where click is to read them."""
+    line = read_line(arguments, RUN, SECTIONS, WITHOUT)
+    if line is None or not line.words:
+        return None
+    image, *command = line.words
+    return lambda: begin_run(image, command, line.values, line.given)
+
+
+class Line(NamedTuple):
+    """A command line that was read: values of flags by field, settings as flags say them, and the other words."""
+
+    values: Mapping[str, Any]
+    given: Given
+    words: Sequence[str]
+
+
+def read_line(
+    arguments: Sequence[str], flags: Sequence[Flag], sections: Sequence[str], without: str = "", *, others: bool = False
+) -> Line | None:
+    """A line with these flags and those of settings of these sections, but for the one named; None where click is to
+    read it. others: as `stripefs.cli.plain.read` has it.
+    """
     settings = [
         Flag(one.name, one.name, one.help, "either" if one.is_switch else "text")
         for one in IMAGEFS.all
-        if one.section in SECTIONS and one.name != WITHOUT
+        if one.section in sections and one.name != without
     ]
-    line = read(arguments, [*RUN, *(flag._replace(field=f"--{flag.name}") for flag in settings)])
-    if line is None or not line[1]:
+    line = read(arguments, [*flags, *(flag._replace(field=f"--{flag.name}") for flag in settings)], others=others)
+    if line is None:
         return None
-    values, (image, *command) = line
+    values, words = line
     given = {}
     for flag in settings:
         value = values.pop(f"--{flag.name}", None)
         if value is not None:
             given[flag.name] = (str(value).lower() if isinstance(value, bool) else value, f"--{flag.name}")
-    values = {flag.field: flag.unset for flag in RUN} | values
-    return lambda: begin_run(image, command, values, given)
+    return Line({flag.field: flag.unset for flag in flags} | values, given, words)
 
 
 def begin_run(image: str, command: Sequence[str], values: Mapping[str, Any], given: Given) -> int:

@@ -39,9 +39,17 @@ def describe(status: Mapping[str, Any]) -> str:
             ("image", image["name"]),
             ("digest", image["image"][:12]),
             ("mounted at", image["mountpoint"] or f"process {image['owner']}"),
+            ("used by", _users(image)),
             ("plane", image["plane"]),
             ("local", share),
             ("recording", "yes" if image.get("recording") else image["unrecorded"] or "over"),
         ]
         parts.append(table(shown) + ("\n" + judged(image) if image.get("start") else ""))
     return "\n\n".join(parts)
+
+
+def _users(image: Mapping[str, Any]) -> str:
+    """Of a dependency snapshot: whose mount it is, or that it stays without anybody."""
+    processes = ", ".join(str(process) for process, _ in image["users"])
+    told = [f"process {processes}"] if processes else []
+    return " and ".join([*told, *(["whoever comes, until it is unmounted"] if image["kept"] else [])])

@@ -30,6 +30,7 @@ from imagefs.daemon.state import Attachment, DeviceUse, State
 from imagefs.daemon.sweeper import Sweeper
 from imagefs.daemon.trees import Trees
 from imagefs.daemon.watch import Watch
+from imagefs.errors import BlockUnavailable
 from imagefs.format.manifest import Manifest
 from imagefs.images import is_digest
 from imagefs.settings import DaemonSettings
@@ -246,7 +247,11 @@ class Host:
         if index not in self.state.pages:
             self._record({"pages": index})
         self._starts.touch(index, offset, length)
-        return await device.read(offset, length)
+        try:
+            return await device.read(offset, length)
+        except BlockUnavailable as error:
+            self._shares.failed(index, error)
+            raise
 
     # -- what is noticed (`imagefs.daemon.watch`) ------------------------------------------------------------------
 

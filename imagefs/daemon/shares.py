@@ -21,7 +21,7 @@ import trio
 from imagefs.daemon import processes
 from imagefs.daemon.state import Attachment
 from imagefs.daemon.watch import ended
-from imagefs.errors import FormatError, NoSuchSnapshot
+from imagefs.errors import BlockUnavailable, DamagedObject, FormatError, NoSuchSnapshot
 from imagefs.format.manifest import Manifest
 from imagefs.images import Images
 from imagefs.snapshots import Snapshots, check_source
@@ -34,8 +34,16 @@ _log = logging.getLogger(__name__)
 _LOOK_EVERY = 0.25
 """Seconds between looks for mounts without users."""
 
+_GOING_WITHIN = 5.0
+"""Seconds that somebody waits for the end of another snapshot's mount, whose last user has ended."""
+
 _BUSY_AGAIN = 5.0
 """Seconds until a mount that was busy is tried again: each try is a process."""
+
+
+_SHUNNED = 600.0
+"""Seconds for which a snapshot that could not be read is not mounted again: a job that died of it is restarted sooner,
+and a store is mended later."""
 
 
 class Shared(Protocol):
@@ -58,8 +66,9 @@ class Shares:
     def __init__(self, host: Shared) -> None:
         self._host = host
         self._nursery: trio.Nursery
-        self._leaving: dict[str, trio.Event] = {}  # by attachment: it is being unmounted, until then
+        self._leaving: set[str] = set()  # attachments that are being unmounted
         self._busy_until: dict[str, float] = {}
+        self._damaged: dict[str, float] = {}  # when a block of a snapshot was found to be, by name
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled."""
@@ -72,7 +81,7 @@ class Shares:
                 await trio.sleep(_LOOK_EVERY)
                 for attachment in list(self._host.attachments().values()):
                     if self._is_over(attachment):
-                        self._leaving[attachment.id] = trio.Event()
+                        self._leaving.add(attachment.id)
                         nursery.start_soon(self._take_off, attachment)
 
     async def use(self, request: Mapping[str, Any], attach: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
@@ -87,8 +96,10 @@ class Shares:
                 f"{target} cannot be shared: the daemon runs in another mount namespace",
                 hint="start one in this one, with a --runtime of its own",
             )
-        while (known := self._at(target)) is not None and known.id in self._leaving:
-            await self._leaving[known.id].wait()
+        with trio.move_on_after(_GOING_WITHIN):
+            while (known := self._at(target)) is not None and self._is_going(known, name):
+                await trio.sleep(_LOOK_EVERY / 5)
+        known = self._at(target)
         if known is not None and not known.snapshot:
             raise MountError(f"an image is mounted at {target}", hint=f"imagefs umount {target}")
         if request["mounted"]:
@@ -102,6 +113,7 @@ class Shares:
             self._join(known, request)
             answer = {"shared": True, "id": known.id, "image": known.image}
         else:
+            self._check_undamaged(name)
             try:
                 answer = await attach()
             except NoSuchSnapshot:
@@ -116,6 +128,20 @@ class Shares:
         self._host.change(attachment, users=[*attachment.users, *new], kept=kept)
         for one in new:
             self._nursery.start_soon(self._until_it_ends, attachment.id, one)
+
+    def failed(self, index: str, error: BlockUnavailable) -> None:
+        """A block of this device could not be had. Where it was damaged, its snapshots are not mounted for a while."""
+        if isinstance(error.__cause__, DamagedObject):
+            for one in self._host.attachments().values():
+                if one.snapshot and any(device.index == index for device in one.devices):
+                    self._damaged[one.snapshot] = trio.current_time()
+
+    def _check_undamaged(self, name: str) -> None:
+        if trio.current_time() - self._damaged.get(name, float("-inf")) < _SHUNNED:
+            raise DamagedObject(
+                f"a block of the snapshot {name[:12]} was damaged when it was read",
+                hint="`imagefs deps verify` says more, `imagefs deps rm` takes it away",
+            )
 
     def watch(self, attachment: Attachment) -> None:
         """Notice when its users end."""
@@ -132,6 +158,11 @@ class Shares:
         own = processes.namespace()
         found = (one for one in self._host.attachments().values() if one.namespace == own)
         return next((one for one in found if one.mountpoint == target), None)
+
+    def _is_going(self, one: Attachment, name: str) -> bool:
+        """Whether it will soon be unmounted, so that there is room for what is wanted."""
+        unused = one.snapshot not in ("", name) and not (one.users or one.kept or one.owner)
+        return unused or one.id in self._leaving
 
     def _is_over(self, one: Attachment) -> bool:
         if not one.snapshot or one.users or one.kept or one.owner or one.id in self._leaving:
@@ -150,7 +181,7 @@ class Shares:
         except OSError as error:
             why = str(error)
         finally:
-            self._leaving.pop(attachment.id).set()
+            self._leaving.discard(attachment.id)
         if not why:
             self._busy_until.pop(attachment.id, None)
             if attachment.id in self._host.attachments():
@@ -196,10 +227,15 @@ def shared_by(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _users_of(request: Mapping[str, Any]) -> list[list[int]]:
-    """Who uses what is asked for: processes, and when they began. Raises MountError for one that cannot be seen."""
-    users = [[int(process), int(began)] for process, began in request["snapshot"]["users"]]
-    for process, began in users:
-        processes.must_be_seen(process, began)
+    """Who uses what is asked for: processes, and when they began, but for those that have ended.
+
+    Raises MountError where none is to be seen.
+    """
+    asked = [[int(process), int(began)] for process, began in request["snapshot"]["users"]]
+    users = [user for user in asked if processes.began(user[0]) == user[1]]
+    if not users:
+        for user in asked:
+            processes.must_be_seen(*user)
     return users
 
 

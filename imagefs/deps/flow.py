@@ -23,13 +23,14 @@ from imagefs.daemon.client import Client, Recording, Shared, Snapshot
 from imagefs.deps import outcome
 from imagefs.deps.target import Refused, State, Target, User
 from imagefs.deps.use import Used, let_go, use
+from imagefs.errors import CommandNotFound
 from imagefs.format.snapshot import key_digest
 from imagefs.plane.options import TreeOptions
 from stripefs.errors import NotFound, StripefsError
 from stripefs.mount import kernel
 from stripefs.settings import StoreSettings, redact
 
-__all__ = ["SHORT", "Wish", "run"]
+__all__ = ["SHORT", "Wish", "install_without", "run"]
 
 SHORT = 12
 """Digits of a key that people are shown."""
@@ -39,10 +40,10 @@ class Wish(NamedTuple):
     """What is wanted on this host.
 
     key: the document of the key. target: where, absolute, with links resolved. command: installs it. python: the
-    interpreter that compiles it; environment: its values for the markers of requirements; beside: where else it imports
-    from. users: who uses it; kept: it stays mounted without them. wait: until it is published. patience: seconds to
-    wait for another host that installs. probe: a program in Python that must run with what is mounted, "" for none.
-    checked, allowed: as in `imagefs.deps.check.tree.Installation`.
+    interpreter that compiles it; environment: its values for the markers of requirements. users: who uses it; kept: it
+    stays mounted without them. wait: until it is published. patience: seconds to wait for another host that installs.
+    probe: a program in Python that must run with what is mounted, "" for none. sites, beside, checked, allowed: as in
+    `imagefs.deps.check.tree.Installation`; pinned: as in `imagefs.deps.publish.Job`.
     """
 
     store: StoreSettings
@@ -52,6 +53,7 @@ class Wish(NamedTuple):
     python: str
     environment: Mapping[str, str]
     users: Sequence[User]
+    sites: Sequence[str] = ()
     beside: Sequence[str] = ()
     kept: bool = False
     wait: bool = False
@@ -59,6 +61,7 @@ class Wish(NamedTuple):
     probe: str = ""
     checked: bool = False
     allowed: Sequence[str] = ()
+    pinned: Sequence[Any] = ()
     recording: Recording = Recording("deps")
     tree: TreeOptions = TreeOptions()
 
@@ -66,9 +69,20 @@ class Wish(NamedTuple):
 def run(client: Client, wish: Wish, tell: Callable[[str], None]) -> int:
     """Have it there; the exit status of the installer, 0 where none had to run. `tell` gets the lines for people.
 
-    Raises Refused.
+    Raises Refused, and CommandNotFound for an installer that cannot be run.
     """
     return _Flow(client, wish, tell).run()
+
+
+def install_without(reason: str, command: Sequence[str], tell: Callable[[str], None]) -> NoReturn:
+    """Become the installer as its user wrote it, for a reason that people are told. Raises CommandNotFound."""
+    tell(f"{reason}; installing without a snapshot")
+    sys.stdout.flush()
+    sys.stderr.flush()
+    try:
+        os.execvp(command[0], list(command))  # noqa: S606
+    except OSError as error:
+        raise CommandNotFound(f"{command[0]} cannot be run: {error.strerror}") from error
 
 
 class _Flow:
@@ -84,7 +98,7 @@ class _Flow:
         try:
             with self._target.turn(self._wait_for_turn):
                 return self._run()
-        except Refused:
+        except (Refused, CommandNotFound):
             raise
         except (StripefsError, OSError) as error:
             self._without(str(error))
@@ -120,9 +134,10 @@ class _Flow:
     def _hit(self) -> _Missed | None:
         """None when it is mounted."""
         wish = self._wish
-        wanted = Snapshot(self._name, tuple(wish.users), wish.kept)
         try:
             os.makedirs(wish.target, exist_ok=True)
+            users = [*wish.users, *(one for one in self._target.mounted_for(self._name) if one not in wish.users)]
+            wanted = Snapshot(self._name, tuple(users), wish.kept)
             used = use(self._client, wish.store, wanted, wish.target, wish.recording, wish.tree)
         except (StripefsError, OSError) as error:
             here = kernel.find_mount(wish.target)
@@ -135,6 +150,10 @@ class _Flow:
         if wish.probe and not isinstance(used.attachment, Shared) and (failed := self._probe()):
             let_go(self._client, used, wish.target)
             return _Missed(f"the probe failed: {failed}", absent=False)
+        try:
+            self._target.note_mounted(self._name, users)
+        except OSError as error:  # what is mounted is there all the same
+            self._tell(f"a daemon that is killed will not be known to have had these users: {error}")
         self._tell(f"hit {self._short}: {_told(used)} at {wish.target} ({used.answered * 1000:.0f} ms)")
         return None
 
@@ -171,10 +190,7 @@ class _Flow:
             return install_here(self._wish, self._target, self._name, reason, leading, self._tell)
 
     def _without(self, reason: str) -> NoReturn:
-        self._tell(f"{reason}; installing without a snapshot")
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os.execvp(self._wish.command[0], list(self._wish.command))  # noqa: S606
+        install_without(reason, self._wish.command, self._tell)
 
     # What people are told
 

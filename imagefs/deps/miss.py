@@ -68,10 +68,12 @@ def _keep(
         done.seconds,
         findings,
         wish.environment,
+        wish.sites,
         wish.beside,
         wish.allowed,
         wish.checked,
         leading.hand_over(),
+        wish.pinned,
     )
     publisher = _publisher(job, wait=wish.wait)
     target.join([(publisher.pid, processes.began(publisher.pid))])

@@ -19,6 +19,7 @@ from imagefs.deps.check.finding import Finding
 from imagefs.deps.check.tree import Installation, check_tree
 from imagefs.deps.check.verdict import Verdict, judge
 from imagefs.deps.outcome import Outcome
+from imagefs.deps.pinned import Pinned, unpinned
 from imagefs.deps.target import Target
 from imagefs.errors import NoSuchImage
 from imagefs.format.snapshot import Snapshot, key_digest
@@ -32,8 +33,9 @@ class Job(NamedTuple):
     """What is to be published, in values that can be JSON.
 
     store: fields of `StoreSettings`. cache: of the daemon. key: the document of the key. seconds: that the installation
-    took. findings: of the installer's course, as `Finding` has them. environment, beside, allowed, checked: as in
-    `Installation`. owner: of the lead that is handed over, "" for none.
+    took. findings: of the installer's course, as `Finding` has them. environment, sites, beside, allowed, checked: as
+    in `Installation`. owner: of the lead that is handed over, "" for none. pinned: fields of `Pinned`, none where
+    anything may be installed.
     """
 
     store: Mapping[str, Any]
@@ -43,10 +45,12 @@ class Job(NamedTuple):
     seconds: float
     findings: Sequence[Sequence[str]] = ()
     environment: Mapping[str, str] = {}
+    sites: Sequence[str] = ()
     beside: Sequence[str] = ()
     allowed: Sequence[str] = ()
     checked: bool = False
     owner: str = ""
+    pinned: Sequence[Any] = ()
 
     @property
     def name(self) -> str:
@@ -56,8 +60,7 @@ class Job(NamedTuple):
 def publish(job: Job, images: Images, still_leads: Callable[[], None]) -> Outcome:
     """Check what was installed, and publish it unless something speaks against that.
 
-    still_leads: raises when somebody else does by now. Raises what goes wrong in the store and on the way there; what
-    was stored by then is nobody's, and `imagefs deps gc` takes it.
+    still_leads: raises when somebody else does by now. Raises what goes wrong in the store and on the way there.
     """
     target, snapshots = Target(job.target, job.cache), Snapshots(images)
     verdict = _verdict(job, target)
@@ -66,17 +69,16 @@ def publish(job: Job, images: Images, still_leads: Callable[[], None]) -> Outcom
     if snapshots.has(job.name):
         return Outcome(True, verdict.lines, time.time())
     report = build(*capture_directory(job.target), images, source=job.name)
+    made = Snapshot(job.key, report.digest, "host", (job.target,), time.time(), job.seconds, verdict.lines)
+    published = False
     try:
         if changed := _changed(target):
             return Outcome(False, judge([changed]).lines, time.time())
         still_leads()
-        made = Snapshot(job.key, report.digest, "host", (job.target,), time.time(), job.seconds, verdict.lines)
         published = snapshots.put(made)
-    except BaseException:
-        _take_back(snapshots, report, job.name)
-        raise
-    if not published:
-        _take_back(snapshots, report, job.name)
+    finally:
+        if not published:
+            _take_back(snapshots, report, job.name)
     return Outcome(True, verdict.lines, time.time(), report.digest, report.new_bytes)
 
 
@@ -84,10 +86,14 @@ def _verdict(job: Job, target: Target) -> Verdict:
     if changed := _changed(target):
         return judge([changed])
     installation = Installation(
-        job.target, job.environment, ("",), tuple(job.beside), tuple(job.allowed), checked=job.checked
+        job.target, job.environment, job.sites, tuple(job.beside), tuple(job.allowed), checked=job.checked
     )
     course = [Finding(kind, subject, what) for kind, subject, what in job.findings]  # type: ignore[arg-type]
-    return judge([*course, *check_tree(inventory.take(job.target), installation).items])
+    seen = inventory.take(job.target)
+    found = check_tree(seen, installation)
+    verdict = judge([*course, *found.items])
+    loose = unpinned(Pinned(*job.pinned), found.distributions, seen) if job.pinned else ""
+    return Verdict(False, (loose, *verdict.lines)) if loose else verdict
 
 
 def _changed(target: Target) -> Finding | None:

@@ -6,6 +6,7 @@ is never touched:
 
     CACHE/deps/targets/HASH.json    path, key, the directory's device and inode, whether it was finished, who uses it
     CACHE/deps/targets/HASH.files   of each file in a finished one 8 bytes that change with it, sorted
+    CACHE/deps/targets/HASH.users   of what is mounted there: its key, and the processes that use it
     CACHE/deps/targets/HASH.lock    who holds it has the turn at this path
 
 HASH is that of the path. Files that come later beside finished ones do no harm: programs keep caches among their
@@ -149,6 +150,18 @@ class Target:
         prints = {path: _print(path, facts) for path, facts in seen.entries.items() if not facts.is_directory}
         changed = sorted(path for path, one in prints.items() if one not in known)
         return changed or (["a file that was removed"] if known - set(prints.values()) else [])
+
+    def mounted_for(self, key: str) -> list[User]:
+        """Who uses what is mounted here for this key: a daemon that was killed has forgotten them."""
+        try:
+            noted = json.loads(self._mark.with_suffix(".users").read_text())
+            return _living(noted["users"]) if noted["key"] == key else []
+        except (OSError, ValueError, KeyError, TypeError):
+            return []
+
+    def note_mounted(self, key: str, users: Sequence[User]) -> None:
+        """For `mounted_for`."""
+        _replace(self._mark.with_suffix(".users"), json.dumps({"key": key, "users": users}).encode())
 
     def clear(self) -> None:
         """Empty a directory that is `State.OURS`. Raises Refused where others have put files there."""

@@ -34,8 +34,13 @@ class Flag(NamedTuple):
         return () if self.kind == "texts" else False if self.kind == "switch" else self.default
 
 
-def read(arguments: Sequence[str], flags: Iterable[Flag]) -> tuple[dict[str, Any], list[str]] | None:
-    """The values of the flags that were given, by field, and the other words; None where that is for click."""
+def read(
+    arguments: Sequence[str], flags: Iterable[Flag], *, others: bool = False
+) -> tuple[dict[str, Any], list[str]] | None:
+    """The values of the flags that were given, by field, and the other words; None where that is for click.
+
+    others: flags that are not known are words, as of a program that is run; but for those that ask for help.
+    """
     known = {}
     for flag in flags:
         known[f"--{flag.name}"] = flag
@@ -53,7 +58,10 @@ def read(arguments: Sequence[str], flags: Iterable[Flag]) -> tuple[dict[str, Any
         name, equals, value = word.partition("=")
         found = known.get(name)
         if found is None:
-            return None
+            if not others or word in ("-h", "--help"):
+                return None
+            words.append(word)
+            continue
         if found.kind in ("switch", "either"):
             if equals:
                 return None

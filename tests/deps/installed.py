@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Literal
 
 from imagefs.build.directory import scan
 from imagefs.build.image import build
@@ -23,7 +24,7 @@ from stripefs.settings import StoreSettings
 from stripefs.store.local import LocalStore
 from tests.imagefs.service import Service
 
-__all__ = ["imported", "install", "key_of", "published", "snapshots_in", "use_here"]
+__all__ = ["imported", "install", "published", "snapshots_in", "use_here"]
 
 
 def install(target: Path, value: int = 7, seed: int = 1) -> Path:
@@ -35,30 +36,34 @@ def install(target: Path, value: int = 7, seed: int = 1) -> Path:
     return target
 
 
-def key_of(target: Path, more: str = "") -> dict[str, object]:
-    return {"schema": 1, "targets": [str(target)], "salt": more}
-
-
 def snapshots_in(store: Path) -> Snapshots:
     store.mkdir(exist_ok=True)
     return Snapshots(Images(LocalStore(os.fsencode(store), str(store))))
 
 
-def published(target: Path, store: Path, more: str = "") -> str:
-    """The directory as a snapshot in the store; its name."""
-    snapshots, key = snapshots_in(store), key_of(target, more)
+def published(target: Path, store: Path, *, at: Path | None = None) -> str:
+    """The directory as a snapshot in the store, for another path where that is given; its name."""
+    snapshots, key = snapshots_in(store), {"schema": 1, "target": str(at), "from": str(target)}
     root, contents = scan(str(target))
     report = build(root, contents, snapshots.images, source=key_digest(key))
-    assert snapshots.put(Snapshot(key, report.digest, "host", (str(target),), time.time(), 0.1))
+    assert snapshots.put(Snapshot(key, report.digest, "host", (str(at or target),), time.time(), 0.1))
     return key_digest(key)
 
 
-def use_here(service: Service, store: Path, name: str, target: Path, *users: int, kept: bool = False) -> Used | None:
+def use_here(
+    service: Service,
+    store: Path,
+    name: str,
+    target: Path,
+    *users: int,
+    kept: bool = False,
+    plane: Literal["auto", "erofs", "tree"] = "auto",
+) -> Used | None:
     """Use it for these processes."""
     wanted = Wanted(name, tuple((pid, processes.began(pid)) for pid in users), kept)
     recording = Recording("deps", off=True)
     client = Client(service.settings)
-    return use(client, StoreSettings(url=str(store)), wanted, str(target), recording, TreeOptions())
+    return use(client, StoreSettings(url=str(store)), wanted, str(target), recording, TreeOptions(plane=plane))
 
 
 def imported(target: Path) -> subprocess.CompletedProcess[str]:

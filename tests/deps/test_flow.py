@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,12 +15,13 @@ from typing import Any
 import pytest
 
 from imagefs.deps import outcome
+from imagefs.housekeeping.verify import verify
 from stripefs.mount import kernel
 from tests.deps.conftest import Job
 from tests.deps.installed import imported, snapshots_in
 from tests.deps.starting import start
 from tests.deps.wheels import pip, uv, wheel
-from tests.imagefs.faults import flip, objects
+from tests.imagefs.faults import flip, kill_supervisor, objects
 from tests.imagefs.service import PATIENCE, Service, eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
@@ -206,6 +209,24 @@ def test_other_requirements_take_the_place_of_what_was_installed(
     assert len(snapshots_in(store).stored()) == 2
 
 
+def test_users_outlive_a_daemon_that_is_killed(
+    service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job]
+) -> None:
+    """The mount of the next daemon takes the place of the old one, for those who used that as well."""
+    done(service, store, target, by_pip(wheels, target), wait=True)
+    away(target)
+    done(service, store, target, ["false"], user=jobs[0].pid)
+    kill_supervisor(service)
+    done(service, store, target, ["false"], user=jobs[1].pid)
+    (image,) = service.status()["images"]
+    assert {user for user, _ in image["users"]} == {jobs[0].pid, jobs[1].pid}
+    jobs[1].end()
+    eventually(lambda: len(service.status()["images"][0]["users"]) == 1, "one user to be gone")
+    assert imported(target).stdout == "7 320000\n"
+    jobs[0].end()
+    eventually(lambda: not is_mounted(target), "the end of the mount")
+
+
 def test_files_that_were_changed_since(service: Service, store: Path, wheels: Path, target: Path) -> None:
     done(service, store, target, by_pip(wheels, target), wait=True)
     (target / "heavy/__init__.py").write_text("VALUE = 9\n")
@@ -228,3 +249,65 @@ def test_what_was_published_is_remembered(service: Service, store: Path, wheels:
     assert found is not None
     assert found.published
     assert found.stored > 0
+
+
+def test_an_installer_that_leaves_something_running(service: Service, store: Path, wheels: Path, target: Path) -> None:
+    line = " ".join(by_pip(wheels, target))
+    command = ["sh", "-c", f"{line} && (setsid sleep 987 >/dev/null 2>&1 &)"]
+    status, told = done(service, store, target, command, wait=True)
+    assert (status, "sleep 987" in told) == (0, True)
+    assert snapshots_in(store).stored() == {}
+    assert imported(target).returncode == 0
+
+
+def test_a_store_without_room(service: Service, wheels: Path, target: Path, tmp_path: Path) -> None:
+    data = random.Random(1).randbytes(1 << 20)
+    wheel(wheels, "heavy", {"heavy/__init__.py": "VALUE = 7\n", "heavy/data.bin": data})
+    small = tmp_path / "small"
+    small.mkdir()
+    kernel.mount("store", str(small), "tmpfs", 0, "size=256k")
+    try:
+        status, told = done(service, small / "store", target, by_pip(wheels, target), wait=True)
+        assert (status, "not published" in told) == (0, True)
+        assert snapshots_in(small / "store").stored() == {}
+    finally:
+        kernel.unmount(str(small), kernel.MNT_DETACH)
+    assert imported(target).returncode == 0
+
+
+@pytest.mark.slow
+def test_starts_that_are_killed_at_any_moment(service: Service, store: Path, wheels: Path, target: Path) -> None:
+    """Never is a part of an installation published, and the next start has all of it."""
+    begun, chance = time.monotonic(), random.Random(5)
+    done(service, store, target, by_pip(wheels, target), wait=True, salt="whole")
+    whole = time.monotonic() - begun
+    for number in range(6):
+        shutil.rmtree(target)
+        process = start(service, store, target, by_pip(wheels, target), salt=f"{number}")
+        time.sleep(whole * (number + chance.random()) / 6)
+        process.kill()
+        process.communicate()
+        status, _ = done(service, store, target, by_pip(wheels, target), salt=f"{number}", patience=0)
+        assert status == 0
+        assert imported(target).stdout == "7 320000\n"
+        if is_mounted(target):
+            service.ok("umount", str(target))
+    assert verify(snapshots_in(store).images).damage == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("known", [False, True], ids=["miss", "hit"])
+def test_eight_starts_at_once_on_one_host(
+    service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job], known: bool
+) -> None:
+    """One installs or mounts, and all use that. The first of them starts the daemon, too."""
+    if known:
+        done(service, store, target, by_pip(wheels, target), wait=True)
+        away(target)
+    starts = [start(service, store, target, by_pip(wheels, target), user=jobs[0].pid) for _ in range(8)]
+    told = [process.communicate(timeout=PATIENCE * 4)[1] for process in starts]
+    assert [process.returncode for process in starts] == [0] * 8
+    assert sum("mounted at" in line if known else "miss" in line for line in told) == 1
+    assert sum(("in use already" if known else "by an earlier start") in line for line in told) == 7
+    assert [mount.path for mount in kernel.mounts()].count(str(target)) == int(known)
+    assert imported(target).stdout == "7 320000\n"

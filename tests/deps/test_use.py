@@ -57,6 +57,17 @@ def test_import_from_the_mount(service: Service, store: Path, name: str, target:
     assert list(target.iterdir()) == []
 
 
+def test_the_tree_plane(service: Service, store: Path, name: str, target: Path, jobs: list[Job]) -> None:
+    """As where there is no root: a file system of FUSE with processes of its own, shared and taken away alike."""
+    for job in jobs[:2]:
+        use_here(service, store, name, target, job.pid, plane="tree")
+    assert [mount.fstype for mount in kernel.mounts() if mount.path == str(target)] == ["fuse.imagefs"]
+    assert imported(target).returncode == 0
+    jobs[0].end()
+    jobs[1].kill()
+    until_gone(service, target)
+
+
 def test_jobs_share_a_mount_until_the_last_ends(
     service: Service, store: Path, name: str, target: Path, jobs: list[Job]
 ) -> None:
@@ -65,6 +76,7 @@ def test_jobs_share_a_mount_until_the_last_ends(
     (image,) = service.status()["images"]
     assert image["snapshot"] == name
     assert [user for user, _ in image["users"]] == [job.pid for job in jobs]
+    assert f"process {', '.join(str(job.pid) for job in jobs)}\n" in service.ok("status")
     assert [mount.path for mount in kernel.mounts()].count(str(target)) == 1
     jobs[0].end()
     jobs[2].kill()
@@ -166,12 +178,17 @@ def test_metadata_that_is_damaged(service: Service, store: Path, name: str, targ
 
 
 def test_a_block_that_is_damaged(service: Service, store: Path, name: str, target: Path, jobs: list[Job]) -> None:
-    """It is noticed when it is read: an error, never wrong bytes."""
+    """It is noticed when it is read: an error, never wrong bytes. The restart of the job does not meet it again."""
     for pack in objects(store, "packs"):
         flip(pack)
     use_here(service, store, name, target, jobs[0].pid)
     with pytest.raises(OSError, match="Input/output error"):
         (target / "heavy/data.bin").read_bytes()
+    jobs[0].end()
+    until_gone(service, target)
+    with pytest.raises(StripefsError, match="was damaged when it was read"):
+        use_here(service, store, name, target, jobs[1].pid)
+    assert not is_mounted(target)
 
 
 def test_a_use_is_noted_in_the_store(service: Service, store: Path, name: str, target: Path, jobs: list[Job]) -> None:
@@ -199,9 +216,14 @@ def test_another_snapshot_at_the_same_place(
     service: Service, store: Path, name: str, target: Path, jobs: list[Job]
 ) -> None:
     use_here(service, store, name, target, jobs[0].pid)
+    install(target.with_name("other"), value=8)
+    other = published(target.with_name("other"), store, at=target)
     with pytest.raises(MountError, match=f"another snapshot.* for process {jobs[0].pid}"):
-        use_here(service, store, "1" * 64, target, jobs[1].pid)
-    assert imported(target).returncode == 0
+        use_here(service, store, other, target, jobs[1].pid)
+    assert imported(target).stdout.startswith("7 ")
+    jobs[0].end()
+    use_here(service, store, other, target, jobs[1].pid)  # at once, though the first may still be there
+    assert imported(target).stdout.startswith("8 ")
 
 
 def test_a_directory_with_files_is_not_hidden(

@@ -167,9 +167,12 @@ def test_the_daemon_of_imagefs_has_a_page_too() -> None:
         "damaged": {"arrival": 0, "disk": 1}, "evicted": 0, "unkept": 0, "disk_errors": 0,
     }  # fmt: skip
     status = {key: STATUS[key] for key in ("version", "started_at", "restarts", "requests")}
-    samples = parsed(imagefs_render({**status, "images": [{}, {}], "blocks": blocks}))
+    images = [{"snapshot": "", "users": []}, {"snapshot": "ab", "users": [[1, 2], [3, 4]]}]
+    samples = parsed(imagefs_render({**status, "images": images, "blocks": blocks}))
     assert {name for name, _ in samples} == {metric.name for metric in IMAGEFS_METRICS}
     assert samples["imagefs_images", ()] == 2
+    assert samples["imagefs_snapshots", ()] == 1
+    assert samples["imagefs_snapshot_users", ()] == 2
     assert samples["imagefs_wait_seconds_total", ()] == 1.5
     assert samples["imagefs_block_hits_total", (("source", "peer"),)] == 3
     assert samples["imagefs_fetched_bytes_total", (("reason", "ahead"),)] == 4

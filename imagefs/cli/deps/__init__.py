@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from imagefs.config import nearest
-from stripefs.cli.lazy import group
-from stripefs.cli.program import Program
-
-__all__ = ["COMMANDS", "command"]
+__all__ = ["COMMANDS"]
 
 COMMANDS = {
+    "run": "Install by any command, or mount what it installs.",
+    "pip": "Install by pip.",
+    "uv": "Install by uv.",
+    "venv": "Make a virtual environment.",
     "key": "Which key an installation has, and why.",
     "diff": "What differs between two keys or two snapshots.",
     "ls": "The dependency snapshots in a store.",
@@ -32,5 +32,15 @@ Options:
   -h, --help  Print this page; `imagefs deps COMMAND --help` prints that command's.
 """
 
-command = group(Program("deps", __name__, COMMANDS, _PAGE), lambda word: nearest(word, COMMANDS))
-command.help = "What a job installs at its start, installed once and mounted everywhere."
+
+def __getattr__(name: str) -> object:
+    """`command`, the click group: those that `begin` reads need none of what it takes."""
+    if name != "command":
+        raise AttributeError(name)
+    from imagefs.config import nearest
+    from stripefs.cli.lazy import group
+    from stripefs.cli.program import Program
+
+    command = group(Program("deps", __name__, COMMANDS, _PAGE), lambda word: nearest(word, COMMANDS))
+    command.help = "What a job installs at its start, installed once and mounted everywhere."
+    return command

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from typing import Any
 
 import click
 
 from imagefs.cli.common import opened, settings_for
-from imagefs.config import Settings
+from imagefs.cli.deps.begin import INSTALL, SECTIONS, begin, named_store
+from imagefs.cli.options import plain_flags
+from imagefs.config import IMAGEFS, Settings
 from imagefs.images import Images
-from imagefs.reference import parse_store
-from stripefs.errors import ConfigError
+from stripefs.cli.flags import SettingsCommand, given, settings_flags
 
-__all__ = ["SHORT", "settings_with_store", "snapshots_of"]
+__all__ = ["SHORT", "installing", "settings_with_store", "snapshots_of"]
 
 SHORT = 12
 """Digits of a name that people are shown; as many name a snapshot."""
@@ -20,10 +22,21 @@ SHORT = 12
 
 def settings_with_store(ctx: click.Context, config: str) -> Settings:
     """The settings, for the store of dependency snapshots. Raises ConfigError."""
-    settings = settings_for(ctx, config)
-    if not settings.deps.store:
-        raise ConfigError("no store is named", hint="give --store STORE, or set IMAGEFS_STORE")
-    return settings._replace(store=settings.store._replace(url=parse_store(settings.deps.store)))
+    return named_store(settings_for(ctx, config))
+
+
+def installing(name: str, text: str, metavar: str = "ARGUMENTS…") -> click.Command:
+    """The command of one of `begin.FORMS`, for lines that are not read without click; `text` is its page."""
+
+    @click.command(name, cls=SettingsCommand, help=text, context_settings={"ignore_unknown_options": name != "run"})
+    @click.argument("arguments", nargs=-1, required=True, type=click.UNPROCESSED, metavar=metavar)
+    @plain_flags(INSTALL)
+    @settings_flags(*SECTIONS, options=IMAGEFS)
+    @click.pass_context
+    def command(ctx: click.Context, /, arguments: tuple[str, ...], **values: Any) -> int:
+        return begin(name, arguments, values, given(ctx))
+
+    return command
 
 
 def snapshots_of(ctx: click.Context, config: str) -> AbstractContextManager[Images]:

@@ -203,7 +203,7 @@ def test_the_document_on_the_key_has_every_component_in_its_order() -> None:
 
 
 def test_the_flags_that_the_document_names_are_there() -> None:
-    text = DOCS.read_text().split("## The key")[1]
+    text = DOCS.read_text().split("\n## The key\n")[1].split("\n## ")[0]
     known = {f"--{flag.name}" for flag in REQUEST} | {"--explain", "--json"}
     others = {
         "--find-links",

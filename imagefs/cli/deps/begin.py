@@ -1,0 +1,155 @@
+"""Beginning what installs: `imagefs deps run`, `pip`, `uv` and `venv`, read without click as they are mostly written.
+
+A start that finds what it wants mounted is over in a moment, so nothing is loaded that it does not need.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from imagefs.cli.deps.asked import REQUEST, request_of
+from imagefs.cli.plain import CONFIG, PLANE, TREE, read_line, recording
+from imagefs.config import Settings, resolve
+from imagefs.daemon import processes
+from imagefs.daemon.client import Client, Recording
+from imagefs.deps.request import Refusal, Request, checked
+from imagefs.plane.options import TreeOptions
+from imagefs.reference import parse_store
+from stripefs.cli.border import tell
+from stripefs.cli.plain import Flag
+from stripefs.errors import ConfigError, StripefsError
+from stripefs.options import Given
+
+__all__ = ["FORMS", "INSTALL", "SECTIONS", "begin", "command_of", "named_store", "plain_deps"]
+
+START = (
+    Flag("wait", "wait", "Come back when it is published, and not when the job may go on.", "switch"),
+    Flag("probe", "probe", "A program in Python that must run with what is mounted.", metavar="CODE"),
+    Flag("bytecode", "bytecode", "Whether imports compare sources with their bytecode.", default="unchecked",
+         choices=("unchecked", "checked")),
+    Flag("allow-file", "allowed", "Files in the target that need not belong to a package.", "texts", "PATTERN"),
+    Flag("owner", "owner", "Unmount when this process ends.  [the one that runs this command]", metavar="PID"),
+    Flag("keep", "keep", "Leave it mounted until it is unmounted.", "switch"),
+    Flag("workload", "workload", "Under which name the start is recorded and replayed.", metavar="NAME",
+         default="deps"),
+    Flag("no-record", "no_record", "Leave no trace of this start.", "switch"),
+    PLANE,
+    TREE[0],
+)  # fmt: skip
+"""How a start goes."""
+
+INSTALL = (*REQUEST, *START, CONFIG)
+"""The flags of commands that install."""
+
+SECTIONS = ("deps", "store", "daemon")
+"""Which settings are flags of theirs besides."""
+
+
+FORMS = ("run", "pip", "uv", "venv")
+"""The commands that install. Of all but `run`, words that look like flags and are none of ours are the installer's."""
+
+
+def command_of(form: str, words: Sequence[str], target: str, python: str) -> Sequence[str]:
+    """What one of `FORMS` runs: from the words that are no flags of ours, the target and the interpreter, if any."""
+    match form:
+        case "pip":
+            return [python or "python3", "-m", "pip", "install", "--target", target, *words]
+        case "uv":
+            return ["uv", "pip", "install", *(["--python", python] if python else []), "--target", target, *words]
+        case "venv":
+            make = [python or "python3", "-m", "venv", "--without-pip", target]
+            fill = [python or "python3", "-m", "pip", "--python", f"{target}/bin/python", "install", *words]
+            return ["sh", "-c", f"{shlex.join(make)} && {shlex.join(fill)}"]
+        case _:
+            return words
+
+
+def plain_deps(arguments: Sequence[str]) -> Callable[[], int] | None:
+    """What `imagefs deps` with these arguments does, None where click is to read them."""
+    if not arguments or arguments[0] not in FORMS:
+        return None
+    form = arguments[0]
+    line = read_line(arguments[1:], INSTALL, SECTIONS, others=form != "run")
+    if line is None or not line.words:
+        return None
+    return lambda: begin(form, line.words, line.values, line.given)
+
+
+def begin(form: str, words: Sequence[str], values: Mapping[str, Any], given: Given) -> int:
+    """Have what is asked for in its target; the exit status of the installer, 0 where none had to run.
+
+    values: of the flags in `INSTALL`, by field. given: settings, as flags say them. Raises ConfigError, and what
+    `imagefs.deps.flow.run` raises; of all else people are told, and the installer runs.
+    """
+    if len(values["targets"]) != 1:
+        raise ConfigError("a host has one target", hint="--target DIR names the directory that is installed into")
+    users, record = _users(values["owner"]), recording(values["workload"], "", values["no_record"])
+    settings = named_store(resolve(given, config=values["config"]))
+    target = request_of(values, ()).targets[0].path
+    request = checked(request_of(values, command_of(form, words, target, values["python"])))
+    return _start(request, values, settings, users, record)
+
+
+def named_store(settings: Settings) -> Settings:
+    """The settings, for the store of dependency snapshots. Raises ConfigError where none is named."""
+    if not settings.deps.store:
+        raise ConfigError("no store is named", hint="give --store STORE, or set IMAGEFS_STORE")
+    return settings._replace(store=settings.store._replace(url=parse_store(settings.deps.store)))
+
+
+def _start(
+    request: Request, values: Mapping[str, Any], settings: Settings, users: list[tuple[int, int]], record: Recording
+) -> int:
+    from imagefs.deps import flow
+    from imagefs.deps.asking import ask
+    from imagefs.deps.pinned import Pinned
+
+    try:
+        answer = ask(request)
+    except (StripefsError, OSError) as error:
+        flow.install_without(str(error), request.command, _told)
+    if isinstance(answer.found, Refusal):
+        flow.install_without(answer.found.reason, request.command, _told)
+    python = answer.facts.python
+    wish = flow.Wish(
+        settings.store,
+        answer.found.to_document(),
+        request.targets[0].path,
+        request.command,
+        python.executable if python is not None else "python3",
+        python.markers if python is not None else {},
+        users,
+        sites=("",) if _fills_directory(request.command) else (),
+        beside=python.sites if python is not None else (),
+        kept=values["keep"],
+        wait=values["wait"],
+        patience=settings.deps.patience,
+        probe=values["probe"],
+        checked=values["bytecode"] == "checked",
+        allowed=values["allowed"],
+        pinned=() if request.epoch or request.allow_unpinned else Pinned.of(answer.pins),
+        recording=record,
+        tree=TreeOptions(plane=values["plane"], backing=values["backing"]),
+    )
+    return flow.run(Client(settings.daemon), wish, _told)
+
+
+def _fills_directory(command: Sequence[str]) -> bool:
+    """Whether packages go directly into a directory, as with `--target` of pip and uv."""
+    return any(word in ("--target", "-t") or word.startswith("--target=") for word in command)
+
+
+def _users(owner: str) -> list[tuple[int, int]]:
+    """The process that uses what is mounted, and when it began. Raises ConfigError."""
+    process = int(owner) if owner.isdecimal() else 0 if owner else os.getppid()
+    began = processes.began(process) if process else 0
+    if not began:
+        raise ConfigError(f"--owner {owner}: there is no such process", hint="give a PID, such as $$ of a shell")
+    return [(process, began)]
+
+
+def _told(line: str) -> None:
+    tell(line, program="imagefs deps")

@@ -1,0 +1,157 @@
+"""`imagefs deps run`, `pip`, `uv` and `venv` with real installers, from a requirements file to an import."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stripefs.mount import kernel
+from tests.deps.conftest import Job
+from tests.deps.installed import snapshots_in
+from tests.deps.wheels import UV, wheel
+from tests.imagefs.service import Service, eventually
+
+pytestmark = [pytest.mark.mount, pytest.mark.root]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, service: Service, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the job starts: a requirements file and wheels. The environment names the store."""
+    folder = tmp_path / "job"
+    wheel(folder / "wheels", "heavy", {"heavy/__init__.py": "VALUE = 7\n"}, requires=["light"])
+    wheel(folder / "wheels", "light", {"light/__init__.py": "VALUE = 8\n"}, programs={"weigh": "light:main"})
+    (folder / "requirements.txt").write_text("heavy==1.0\nlight==1.0\n")
+    service.environment |= {
+        "IMAGEFS_STORE": str(tmp_path / "store"),
+        "PIP_NO_INDEX": "1",
+        "PIP_ROOT_USER_ACTION": "ignore",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "deps"
+
+
+ARGUMENTS = ("-r", "requirements.txt", "--find-links", "wheels")
+
+
+def deps(service: Service, *arguments: object, code: int = 0) -> str:
+    """What `imagefs deps ARGUMENTS` says on standard error."""
+    done = service.run("deps", *map(str, arguments))
+    assert done.returncode == code, done.stderr + service.log()
+    return done.stderr
+
+
+def names(folder: Path) -> list[str]:
+    return list(snapshots_in(folder.parent / "store").stored())
+
+
+def value(python: Path | str, path: Path | str = "") -> str:
+    environment = {**os.environ, "PYTHONPATH": str(path)}
+    command = [python, "-P", "-c", "import heavy, light; print(heavy.VALUE + light.VALUE)"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.mark.parametrize("form", ["pip", "uv"])
+def test_short_forms(service: Service, folder: Path, target: Path, form: str, jobs: list[Job]) -> None:
+    more = ("--no-index", "--offline") if form == "uv" else ()
+    told = deps(service, form, "--wait", "--target", target, *ARGUMENTS, *more)
+    assert "miss" in told
+    assert value(sys.executable, target) == "15"
+    (name,) = names(folder)
+    shutil.rmtree(target)
+    told = deps(service, form, "--target", target, "--owner", jobs[0].pid, *ARGUMENTS, *more)
+    assert f"imagefs deps: hit {name[:12]}: mounted at {target}" in told
+    assert value(sys.executable, target) == "15"
+    jobs[0].end()
+    eventually(lambda: kernel.find_mount(str(target)) is None, "the end of the mount")
+
+
+def test_a_virtual_environment(service: Service, folder: Path, target: Path) -> None:
+    deps(service, "venv", "--wait", "--target", target, *ARGUMENTS)
+    assert value(target / "bin/python") == "15"
+    (name,) = names(folder)
+    shutil.rmtree(target)
+    told = deps(service, "venv", "--target", target, *ARGUMENTS, "--probe", "import heavy")
+    assert f"hit {name[:12]}" in told
+    assert value(target / "bin/python") == "15"
+    assert subprocess.run([target / "bin/weigh"]).returncode == 1  # it has no main, and finds its interpreter
+
+
+def test_any_command(service: Service, folder: Path, target: Path) -> None:
+    script = folder / "install.sh"
+    script.write_text(
+        f"set -e\n{UV} pip install --offline --no-index --target {target} -r requirements.txt -f wheels\n"
+    )
+    arguments = ("run", "--wait", "--target", target, "--input", "wheels", "--", "sh", script)
+    assert "published" in deps(service, *arguments)
+    shutil.rmtree(target)
+    assert "mounted at" in deps(service, *arguments)
+    script.write_text(script.read_text() + "# one more line\n")
+    service.ok("umount", str(target))
+    assert "miss" in deps(service, *arguments)
+    assert len(names(folder)) == 2
+
+
+def test_one_byte_of_a_requirements_file(service: Service, folder: Path, target: Path) -> None:
+    deps(service, "pip", "--wait", "--target", target, *ARGUMENTS)
+    shutil.rmtree(target)
+    (folder / "requirements.txt").write_text("heavy==1.0\nlight==1.0\n\n")
+    assert "miss" in deps(service, "pip", "--wait", "--target", target, *ARGUMENTS)
+    assert len(names(folder)) == 2
+
+
+def test_what_is_open_is_installed_and_not_kept(service: Service, folder: Path, target: Path) -> None:
+    (folder / "requirements.txt").write_text("heavy\nlight==1.0\n")
+    told = deps(service, "pip", "--target", target, *ARGUMENTS)
+    assert "requirements.txt:1: heavy" in told
+    assert "without a snapshot" in told
+    assert value(sys.executable, target) == "15"
+    shutil.rmtree(target)
+    assert "published" in deps(service, "pip", "--wait", "--epoch", "today", "--target", target, *ARGUMENTS)
+    assert len(names(folder)) == 1
+
+
+def test_what_nothing_had_pinned_is_not_published(service: Service, folder: Path, target: Path) -> None:
+    """It came as a requirement of something that was."""
+    (folder / "requirements.txt").write_text("heavy==1.0\n")
+    told = deps(service, "pip", "--wait", "--target", target, *ARGUMENTS)
+    assert "not published: nothing says which version of these is to be installed: light 1.0" in told
+    assert value(sys.executable, target) == "15"
+    assert names(folder) == []
+    shutil.rmtree(target)
+    deps(service, "pip", "--wait", "--allow-unpinned", "--target", target, *ARGUMENTS)
+    assert len(names(folder)) == 1
+
+
+def test_an_installer_that_fails_ends_as_it_would(service: Service, folder: Path, target: Path) -> None:
+    (folder / "requirements.txt").write_text("nothing==1.0\n")
+    plain = subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--target", target, *ARGUMENTS],
+        env=service.environment,
+        capture_output=True,
+    )
+    assert plain.returncode == 1
+    deps(service, "pip", "--target", target, *ARGUMENTS, code=1)
+    assert names(folder) == []
+
+
+def test_misuse(service: Service, folder: Path, target: Path) -> None:
+    assert "--target" in deps(service, "pip", *ARGUMENTS, code=2)
+    assert "no such process" in deps(service, "pip", "--owner", "4194305", "--target", target, *ARGUMENTS, code=2)
+    assert "secret" in deps(service, "pip", "--env", "HF_TOKEN", "--target", target, *ARGUMENTS, code=2)
+    assert "Usage: imagefs deps pip" in service.ok("deps", "pip", "--help")
+    assert "no option" in deps(service, "run", "--tarket", target, "--", "true", code=2).lower().replace("such ", "")
+    del service.environment["IMAGEFS_STORE"]
+    assert "IMAGEFS_STORE" in deps(service, "pip", "--target", target, *ARGUMENTS, code=2)
+    assert not target.exists()

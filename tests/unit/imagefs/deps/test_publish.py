@@ -1,0 +1,139 @@
+"""What is published of an installation, and what is not; nothing is left of what is not."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagefs.build.directory import scan
+from imagefs.deps import inventory, publish
+from imagefs.deps.pinned import Pinned
+from imagefs.deps.publish import Job
+from imagefs.deps.requirements import Pins
+from imagefs.deps.target import Target
+from imagefs.format.snapshot import Snapshot
+from imagefs.images import Images
+from imagefs.snapshots import Snapshots
+from stripefs.errors import Busy
+from tests.unit.imagefs.stored import images_in, write_tree
+
+KEY = {"salt": "x"}
+
+
+@pytest.fixture
+def images(tmp_path: Path) -> Images:
+    return images_in(tmp_path / "store")
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    """Of a directory that was finished."""
+    folder = tmp_path / "deps"
+    job = Job({}, str(tmp_path / "cache"), KEY, str(folder), 2.5)
+    target = Target(job.target, job.cache)
+    with target.turn(lambda: None):
+        target.begin(job.name)
+        site = folder / "heavy-1.0.dist-info"
+        site.mkdir()
+        (site / "METADATA").write_text("Metadata-Version: 2.1\nName: heavy\nVersion: 1.0\n")
+        record(site)
+        target.finish([], inventory.take(str(folder)))
+    return job
+
+
+def record(site: Path) -> None:
+    """A RECORD that is right."""
+    data = (site / "METADATA").read_bytes()
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+    (site / "RECORD").write_text(f"{site.name}/RECORD,,\n{site.name}/METADATA,sha256={digest},{len(data)}\n")
+
+
+def leads() -> None:
+    """This host does, as far as anybody knows."""
+
+
+def test_what_is_without_doubt_is_published(images: Images, job: Job) -> None:
+    done = publish.publish(job, images, leads)
+    assert (done.published, done.lines) == (True, ())
+    snapshot = Snapshots(images).load(job.name)
+    assert (snapshot.image, snapshot.targets, snapshot.made_seconds) == (done.image, (job.target,), 2.5)
+    assert images.manifest(done.image).source == job.name
+    again = publish.publish(job, images, leads)
+    assert (again.published, again.image) == (True, "")
+
+
+def test_what_was_found_while_it_was_installed_counts(images: Images, job: Job) -> None:
+    done = publish.publish(job._replace(findings=[["survivor", "4711 (daemon)", ""]]), images, leads)
+    assert not done.published
+    assert "4711 (daemon)" in done.lines[0]
+    assert images.images() == {}
+
+
+def test_versions_that_nothing_had_pinned(images: Images, job: Job) -> None:
+    pinned = Pinned.of(Pins({"heavy": ["==2.0"]}, (), 0))
+    done = publish.publish(job._replace(pinned=pinned), images, leads)
+    assert not done.published
+    assert "heavy 1.0" in done.lines[0]
+    assert publish.publish(job._replace(pinned=pinned._replace(exact={"heavy": ["==1.0"]})), images, leads).published
+
+
+def test_a_directory_that_was_changed_since_it_was_installed(images: Images, job: Job) -> None:
+    Path(job.target, "more.py").write_text("x = 1\n")
+    done = publish.publish(job, images, leads)
+    assert not done.published
+    assert "more.py" in done.lines[0]
+
+
+@pytest.mark.parametrize("how", ["more", "fewer", "other"])
+def test_a_directory_that_changes_while_it_is_packed(
+    images: Images, job: Job, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    build, metadata = publish.build, Path(job.target, "heavy-1.0.dist-info/METADATA")
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        report = build(*arguments, **options)
+        if how == "more":
+            Path(job.target, "more.py").touch()
+        elif how == "fewer":
+            metadata.unlink()
+        else:
+            metadata.write_text(metadata.read_text())
+        return report
+
+    monkeypatch.setattr(publish, "build", slow)
+    done = publish.publish(job, images, leads)
+    assert not done.published
+    assert "changed while they were packed" in done.lines[0]
+    assert images.images() == {}
+
+
+def test_a_lead_that_was_lost(images: Images, job: Job) -> None:
+    def lost() -> None:
+        raise Busy("another leads")
+
+    with pytest.raises(Busy):
+        publish.publish(job, images, lost)
+    assert images.images() == {}
+    assert Snapshots(images).stored() == {}
+
+
+def test_another_that_was_first(images: Images, job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its snapshot stays, and so does its image; what was built here goes."""
+    build = publish.build
+    others: list[str] = []
+
+    def slow(*arguments: Any, **options: Any) -> Any:
+        report = build(*arguments, **options)
+        more = write_tree(Path(job.cache) / "other", a=1)
+        others.append(build(*scan(str(more)), images, source=job.name).digest)
+        assert Snapshots(images).put(Snapshot(KEY, others[0], "host", (job.target,), 1.0, 1.0))
+        return report
+
+    monkeypatch.setattr(publish, "build", slow)
+    assert publish.publish(job, images, leads).published
+    assert Snapshots(images).load(job.name).image == others[0]
+    assert list(images.images()) == others

@@ -1,0 +1,108 @@
+"""What `imagefs deps pip` and the like read without click is what click reads, and how little they load."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagefs.cli.deps import begin, common
+from imagefs.cli.deps.begin import FORMS, INSTALL, command_of, plain_deps
+from imagefs.config import IMAGEFS
+
+FLAGS = [f"--{flag.name}" for flag in INSTALL] + [f"--{option.name}" for option in IMAGEFS.all]
+WORDS = st.one_of(
+    st.sampled_from([*FLAGS, "--no-use-datanode-hostname", "--", "-", "", "--nothing", "-r"]),
+    st.sampled_from(["requirements.txt", "/opt/deps", "checked", "8MiB", "python3", "-x=3", "--nothing=4"]),
+    st.builds("{}={}".format, st.sampled_from(FLAGS), st.sampled_from(["", "unchecked", "A=B", "-x"])),
+)
+
+
+@pytest.fixture(scope="module")
+def begun() -> Any:
+    """What an installation is begun with, in place of beginning it."""
+    patch = pytest.MonkeyPatch()
+    taken: list[tuple[str, tuple[str, ...], dict[str, Any], dict[str, Any]]] = []
+
+    def take(form: str, words: Sequence[str], values: Any, given: Any) -> int:
+        taken.append((form, tuple(words), dict(values), dict(given)))
+        return 0
+
+    patch.setattr(begin, "begin", take)
+    patch.setattr(common, "begin", take)
+    yield taken
+    patch.undo()
+
+
+def command(form: str) -> click.Command:
+    found = importlib.import_module(f"imagefs.cli.deps.{form}").command
+    assert isinstance(found, click.Command)
+    return found
+
+
+@given(form=st.sampled_from(FORMS), arguments=st.lists(WORDS, max_size=8))
+def test_what_is_read_plainly_is_what_click_reads(begun: Any, form: str, arguments: list[str]) -> None:
+    begun.clear()
+    body = plain_deps([form, *arguments])
+    if body is None:
+        return
+    assert body() == 0
+    command(form).main(arguments, standalone_mode=False)
+    assert begun[0] == begun[1]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["pip", "--target", "/opt/deps", "-r", "requirements.txt", "--no-index"],
+        ["uv", "--target=/opt/deps", "--wait", "--store", "/srv/deps", "numpy==1.26.4"],
+        ["run", "--target", "/opt/deps", "--keep", "--", "pip", "install", "--target", "/opt/deps", "x"],
+    ],
+    ids=" ".join,
+)
+def test_usual_lines_are_read_without_click(arguments: list[str]) -> None:
+    assert plain_deps(arguments) is not None
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [[], ["ls"], ["pip"], ["pip", "--help"], ["pip", "-r", "x", "-h"], ["run", "--tarket", "x", "y"],
+     ["pip", "--bytecode", "some", "x"], ["pip", "x", "--target"], ["pip", "--keep=1", "x"]],
+    ids=" ".join,
+)  # fmt: skip
+def test_the_rest_is_for_click(arguments: list[str]) -> None:
+    assert plain_deps(arguments) is None
+
+
+def test_what_the_forms_run() -> None:
+    words = ["-r", "a b.txt"]
+    assert command_of("run", words, "/t", "") == words
+    assert command_of("pip", words, "/t", "") == ["python3", "-m", "pip", "install", "--target", "/t", *words]
+    assert command_of("uv", words, "/t", "/p") == ["uv", "pip", "install", "--python", "/p", "--target", "/t", *words]
+    assert command_of("venv", words, "/t", "/p") == [
+        "sh",
+        "-c",
+        "/p -m venv --without-pip /t && /p -m pip --python /t/bin/python install -r 'a b.txt'",
+    ]
+
+
+def test_click_is_not_loaded_before_the_daemon_is_asked(tmp_path: Path) -> None:
+    program = (
+        "import sys; from stripefs.mount import asking\n"
+        "def ask(*_, **__): print(*sys.modules); sys.stdout.flush(); import os; os._exit(0)\n"
+        "asking.ask = ask; sys.argv = ['imagefs', 'deps', 'run', '--store', sys.argv[1], '--target',\n"
+        "    sys.argv[1] + '/target', '--cache', sys.argv[1], '--runtime', sys.argv[1], '--', 'true']\n"
+        "from imagefs.cli.main import run; run()"
+    )
+    done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)
+    loaded = set(done.stdout.split())
+    assert "imagefs.daemon.client" in loaded, done.stderr
+    assert loaded.isdisjoint({"click", "pyfuse3", "trio", "lz4", "imagefs.build.image", "imagefs.deps.miss"})
