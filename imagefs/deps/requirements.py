@@ -30,6 +30,9 @@ __all__ = ["Pins", "Reader", "Requirements", "Source", "unpinned_installed"]
 _UNREADABLE = (pip.PipError, pip.OptionParsingError, ValueError, TypeError, AttributeError, AssertionError)
 """What the parser raises for lines that pip would not accept either; of its own it has no one class for them."""
 
+_DEEPEST = 64
+"""Files that include one another: more than people write, and few enough for Python's stack."""
+
 _PARSER = "pip_requirements_parser: error: "  # with which it begins some of its messages
 
 _VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")  # what pip replaces in requirements files, and nothing else
@@ -108,6 +111,7 @@ class Reader:
         self._markers = markers
         self._parse_line = pip.get_line_parser()
         self._seen: set[tuple[str, bool]] = set()
+        self._depth = 0
         self._sources: list[Source] = []
         self._find_links: list[Source] = []
         self._exact: dict[str, set[str]] = {}
@@ -176,6 +180,10 @@ class Reader:
         if (absolute, constraint) in self._seen:
             return
         self._seen.add((absolute, constraint))
+        if self._depth == _DEEPEST:
+            raise ConfigError(
+                f"{path} is included through more than {_DEEPEST} files", hint="let it be included nearer"
+            )
         if is_pylock(path):
             self.lock(absolute)
             return
@@ -223,7 +231,9 @@ class Reader:
                     self.open(where, included, "it is not on this host; keep a copy here")
                 else:
                     near = posixpath.normpath(posixpath.join(posixpath.dirname(name), included))
+                    self._depth += 1
                     self._file(included, folder, near, constraint)
+                    self._depth -= 1
         if options.get("pre"):
             self._option(where, "pre", "", folder)
         if options.get("require_hashes"):

@@ -293,6 +293,12 @@ def test_without_a_python_every_requirement_counts() -> None:
     assert len(reader.finish().open_ends) == 1
 
 
+def test_files_that_include_ever_more_files_are_refused() -> None:
+    reader = Reader("/job", lambda path, name: (name, b"-r deeper/more.txt"), lambda path: False, {}, LINUX)
+    with pytest.raises(ConfigError, match="is included through more than 64 files"):
+        reader.file("main.txt")
+
+
 _words = st.sampled_from([
     *("numpy", "==", ">=1", "==1.*", ";", "@", "git+https://h/r", "https://h/x.whl", "./x", "-e", "-r", "-c", "-f"),
     *("--hash=", "--pre", "[x]", "#egg=", "python_version", "'3'", '"', "\\", "${X}", "file:", "#", "-", "--", "="),
