@@ -16,13 +16,14 @@ from imagefs.deps.lease import LEASE, lead, lead_or_wait
 from imagefs.images import Images
 from imagefs.snapshots import Snapshots
 from stripefs.errors import Busy, StoreError
+from stripefs.mount import kernel
 from stripefs.settings import StoreSettings
 from stripefs.store.url import open_store
 from tests.deps.installed import imported
 from tests.deps.starting import start
 from tests.deps.wheels import pip, wheel
 from tests.hdfs_instance import HdfsInstance
-from tests.imagefs.service import PATIENCE, Service
+from tests.imagefs.service import PATIENCE, Service, eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.root, pytest.mark.mount, pytest.mark.slow]
 
@@ -58,6 +59,7 @@ def test_one_publishes_and_another_mounts(hdfs: HdfsInstance, hosts: list[Servic
         assert "mounted at" in told
         assert imported(target).stdout == "7 320000\n"
         job.kill()
+    eventually(lambda: kernel.find_mount(str(target)) is None, "the end of the mount")
 
 
 def test_a_lead_that_runs_out(snapshots: Snapshots) -> None:
