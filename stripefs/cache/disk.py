@@ -51,6 +51,11 @@ class Disk:
         with self._lock:
             self._writing.worked()
 
+    def filling(self) -> None:
+        """What is about to be read was written just now."""
+        with self._lock:
+            self._pace.filling(time.monotonic())
+
     def reading(self, size: int) -> contextlib.AbstractContextManager[None]:
         """Around a read of `size` bytes from the cache. Raises what happens inside."""
         return self._timed(self._pace.disk, size)

@@ -18,16 +18,25 @@ LEAST_BYTES = 8 << 20
 LONG_BUSY = 2.0
 """Seconds after which it means something however few bytes came: longer than good disks falter."""
 
-FORGETS = 4.0
-"""Seconds of being busy after which what was before counts half."""
+FORGETS = 8.0
+"""Seconds of being busy after which what was before counts half: in less, a disk at nine tenths of the store's rate
+would not cost what is `LOST`."""
 
 SLOWER = 0.9
 """Of the store's rate: what is nearly as fast spares the store and the network."""
 
 LOST = 0.8
 """Seconds that a disk may cost, against the store, before it is left alone: a tenth of the 8 s in which 2 GiB come from
-eight hosts of 40 MB/s. To leave a good disk alone costs far more: while four processes filled and read one cache, or
-where a program keeps the processors from those who read, a disk of 800 MB/s came below the store's 250 for a while."""
+eight hosts of 40 MB/s. To leave a good disk alone costs far more: where a program keeps the processors from those who
+read, one of 800 MB/s came below the store's 250 for a while."""
+
+LOST_FILLING = 4.0
+"""The same while what is read is being written, half of what can be lost: where four processes read 2 GiB as one after
+the other fetches it, each gets 170 MB/s of such a disk, and one alone 240 from the store. Were it left alone, each of
+them would fetch all of it."""
+
+FILLING = 5.0
+"""Seconds after which nobody writes any more."""
 
 BYPASS = 60.0
 """Seconds for which a disk that was too slow is left alone; then it may show that it has become faster."""
@@ -81,6 +90,11 @@ class Pace:
         self.disk = Busy()
         self.store = Busy()
         self._until = 0.0
+        self._filling_until = -FILLING
+
+    def filling(self, now: float) -> None:
+        """What is read was written just now."""
+        self._filling_until = now + FILLING
 
     def bypass(self, now: float, remembered: float = 0.0) -> bool:
         """Whether to leave the disk alone. remembered: the rate at which the file came from the store when it did."""
@@ -88,7 +102,9 @@ class Pace:
             return True
         self.disk.look(now)
         disk, store = self.disk.rate, self.store.rate or remembered
-        if disk is None or disk >= SLOWER * store or self.disk.seconds - self.disk.bytes / store < LOST:
+        if disk is None or disk >= SLOWER * store:
+            return False
+        if self.disk.seconds - self.disk.bytes / store < (LOST_FILLING if now < self._filling_until else LOST):
             return False
         self.disk.forget()
         self._until = now + BYPASS

@@ -141,7 +141,8 @@ class Place:
                     if _SEGMENT.fullmatch(entry.name):
                         with contextlib.suppress(FileNotFoundError):
                             found = entry.stat(follow_symlinks=False)
-                            yield Piece(key, int(entry.name, 16), found.st_blocks * 512, found.st_mtime)
+                            used = max(found.st_atime, found.st_mtime)
+                            yield Piece(key, int(entry.name, 16), found.st_blocks * 512, used)
 
     def about(self, key: bytes) -> dict[str, Any]:
         """What is written about a version; nothing where that is missing or damaged. Raises nothing."""

@@ -152,7 +152,12 @@ class Segment:
         if now - self._touched >= TOUCH_EVERY and self.writable:
             self._touched = now
             with self._in_use.reading():
-                os.utime(self._descriptor)
+                os.utime(self._descriptor, ns=(time.time_ns(), os.fstat(self._descriptor).st_mtime_ns))
+
+    def filled_within(self, seconds: float) -> bool:
+        """Whether somebody wrote to it so lately."""
+        with self._in_use.reading():
+            return abs(time.time() - os.fstat(self._descriptor).st_mtime) < seconds
 
     def alive(self) -> bool:
         """Whether it still has its name, and is of the version that it was."""

@@ -12,6 +12,7 @@ from functools import partial
 from stripefs.cache.filler import Work
 from stripefs.cache.filling import Filling
 from stripefs.cache.grid import BLOCK, PER_SEGMENT, by_segment, length_of, over, runs
+from stripefs.cache.pace import FILLING
 from stripefs.cache.segment import Segment
 from stripefs.cache.table import SLOT, here
 from stripefs.cache.waiting import blocks_of
@@ -117,6 +118,8 @@ class Version:
             slots = segment.slots(blocks)
             if 0 in here(slots):
                 return False
+            if segment.filled_within(FILLING):
+                self.cache.disk.filling()
             done = 0
             while done < len(into):
                 step = into[done : done + self.cache.disk.step(len(into))]

@@ -25,7 +25,7 @@ from stripefs.cache.handle import CACHE
 from stripefs.cache.segment import Segment
 from stripefs.errors import ConfigError, HostFailed
 from stripefs.settings import CacheSettings
-from tests.cache.material import MIB, cached, read, write
+from tests.cache.material import AGE, MIB, cached, read, write
 from tests.cache.test_sharing import ROOT
 from tests.cgroup import DiskCgroup
 from tests.waiting import PATIENCE
@@ -109,6 +109,8 @@ def test_a_disk_slower_than_the_store_is_left_alone(source: Path, folder: Path) 
 
     with cached(source, folder) as one, pytest.MonkeyPatch.context() as patch:  # undone before what `cached` does is
         one.read(b"/a")
+        for segment in one.segments():
+            os.utime(segment, (AGE, AGE))  # what is written just now may be slow
         patch.setattr(pace, "SLOWER", 0.9)
         patch.setattr(pace, "LEAST_BUSY", 0.01)
         patch.setattr(Segment, "read", slowly)
@@ -135,6 +137,8 @@ def test_a_really_slow_disk(source: Path, folder: Path, tmp_path: Path) -> None:
         mounted = f"mount -t ext4 {device[0]} {folder}"
         found, _ = run(job, f"mkfs.ext4 -q {device[0]}", mounted)
         assert found[0]["fetched"] == len(data)
+        aged = f"{mounted} && find {folder} -type f -exec touch -d '1 hour ago' {{}} + && umount {folder}"
+        subprocess.run(["unshare", "-m", "sh", "-c", aged], check=True)  # what is written just now may be slow
         found, errors = run(job, mounted, f"echo $$ > {cgroup.folder}/cgroup.procs")
         assert found[0]["sha256"] == hashlib.sha256(data).hexdigest()
         assert found[0]["fetched"] >= 80 * MIB

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from stripefs.cache.pace import BYPASS, FORGETS, LONG_BUSY, Busy, Pace
+from stripefs.cache.pace import BYPASS, FILLING, FORGETS, LONG_BUSY, Busy, Pace
 
 MIB = 1 << 20
 
@@ -90,4 +90,24 @@ def test_what_a_disk_cost_counts_not_that_it_faltered() -> None:
     assert not pace.bypass(end)
     end = read(pace.disk, 10 * MIB, 1.0, start=end)
     end = read(pace.disk, 10 * MIB, 3.0, start=end)
+    assert pace.bypass(end)
+
+
+def test_what_is_being_written_may_cost_more() -> None:
+    pace = Pace()
+    end = read(pace.store, 250 * MIB, 1.0)
+    pace.filling(end)
+    end = read(pace.disk, 170 * MIB, 3.5, start=end)
+    assert not pace.bypass(end)
+    assert pace.bypass(end + FILLING)
+
+
+def test_what_is_being_written_does_not_come_at_any_price() -> None:
+    pace = Pace()
+    end = read(pace.store, 250 * MIB, 1.0)
+    end = read(pace.disk, 10 * MIB, 8.0, start=end)
+    pace.filling(end)
+    assert not pace.bypass(end)
+    end = read(pace.disk, 10 * MIB, 2.0, start=end)
+    pace.filling(end)
     assert pace.bypass(end)
