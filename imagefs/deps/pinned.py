@@ -3,35 +3,21 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
 
 from imagefs.deps.inventory import Inventory
 from imagefs.deps.requirements import Pins, unpinned_installed
 
-__all__ = ["Pinned", "unpinned"]
+__all__ = ["unpinned"]
 
 _TOLD = 3
 _URL = ".dist-info/direct_url.json"
 
 
-class Pinned(NamedTuple):
-    """`Pins` in values that can be JSON."""
-
-    exact: Mapping[str, Sequence[str]]
-    fixed: Sequence[str]
-    nameless: int
-
-    @classmethod
-    def of(cls, pins: Pins) -> Pinned:
-        exact = {name: sorted(specifiers) for name, specifiers in pins.exact.items()}
-        return cls(exact, sorted(pins.fixed), pins.nameless)
-
-
-def unpinned(pinned: Pinned, distributions: Iterable[str], inventory: Inventory) -> str:
+def unpinned(pins: Pins, distributions: Iterable[str], inventory: Inventory) -> str:
     """A line about distributions, given as `NAME VERSION`, that nothing had pinned; "" where there is none."""
     installed = {name: version for name, _, version in (one.partition(" ") for one in distributions)}
-    found = unpinned_installed(Pins(*pinned), installed, list(_sourced(inventory)))
+    found = unpinned_installed(pins, installed, list(_sourced(inventory)))
     if not found:
         return ""
     more = f" and {len(found) - _TOLD} more" if len(found) > _TOLD else ""

@@ -19,7 +19,8 @@ from imagefs.deps.check.finding import Finding
 from imagefs.deps.check.tree import Installation, check_tree
 from imagefs.deps.check.verdict import Verdict, judge
 from imagefs.deps.outcome import Outcome
-from imagefs.deps.pinned import Pinned, unpinned
+from imagefs.deps.pinned import unpinned
+from imagefs.deps.requirements import Pins
 from imagefs.deps.target import Target
 from imagefs.errors import NoSuchImage
 from imagefs.format.snapshot import Snapshot, key_digest
@@ -34,7 +35,7 @@ class Job(NamedTuple):
 
     store: fields of `StoreSettings`. cache: of the daemon. key: the document of the key. seconds: that the installation
     took. findings: of the installer's course, as `Finding` has them. environment, sites, beside, allowed, checked: as
-    in `Installation`. owner: of the lead that is handed over, "" for none. pinned: fields of `Pinned`, none where
+    in `Installation`. owner: of the lead that is handed over, "" for none. pinned: fields of `Pins`, none where
     anything may be installed.
     """
 
@@ -92,7 +93,7 @@ def _verdict(job: Job, target: Target) -> Verdict:
     seen = inventory.take(job.target)
     found = check_tree(seen, installation)
     verdict = judge([*course, *found.items])
-    loose = unpinned(Pinned(*job.pinned), found.distributions, seen) if job.pinned else ""
+    loose = unpinned(Pins(*job.pinned), found.distributions, seen) if job.pinned else ""
     return Verdict(False, (loose, *verdict.lines)) if loose else verdict
 
 

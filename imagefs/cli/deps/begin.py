@@ -105,7 +105,6 @@ def _start(
 ) -> int:
     from imagefs.deps import flow
     from imagefs.deps.asking import ask
-    from imagefs.deps.pinned import Pinned
 
     try:
         answer = ask(request)
@@ -130,7 +129,7 @@ def _start(
         probe=values["probe"],
         checked=values["bytecode"] == "checked",
         allowed=values["allowed"],
-        pinned=() if request.epoch or request.allow_unpinned else Pinned.of(answer.pins),
+        pinned=() if request.epoch or request.allow_unpinned else answer.pins,
         recording=record,
         tree=TreeOptions(plane=values["plane"], backing=values["backing"]),
     )

@@ -11,7 +11,6 @@ import pytest
 
 from imagefs.build.directory import scan
 from imagefs.deps import inventory, publish
-from imagefs.deps.pinned import Pinned
 from imagefs.deps.publish import Job
 from imagefs.deps.requirements import Pins
 from imagefs.deps.target import Target
@@ -74,7 +73,7 @@ def test_what_was_found_while_it_was_installed_counts(images: Images, job: Job) 
 
 
 def test_versions_that_nothing_had_pinned(images: Images, job: Job) -> None:
-    pinned = Pinned.of(Pins({"heavy": ["==2.0"]}, (), 0))
+    pinned = Pins({"heavy": ["==2.0"]}, (), 0)
     done = publish.publish(job._replace(pinned=pinned), images, leads)
     assert not done.published
     assert "heavy 1.0" in done.lines[0]
