@@ -6,7 +6,8 @@
     names/HASH              which digest a tag of a store stood for when it was last asked
 
 All calls block. A file appears under its name when it is whole; one that cannot be read, or does not hold
-what its name says, counts as missing. One process at a time may use the folder.
+what its name says, counts as missing: so what a power cut spoils is fetched again. One process at a time may use the
+folder.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ import hashlib
 import json
 import mmap
 import os
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from imagefs.errors import DamagedObject
 from imagefs.format.index import Index
 from imagefs.format.manifest import Manifest, Metadata
 from imagefs.images import Images, is_digest
+from stripefs.appearing import appearing
 
 __all__ = ["Catalog"]
 
@@ -54,8 +55,8 @@ class Catalog:
         return digest if is_digest(digest) else ""
 
     def remember(self, url: str, name: str, digest: str) -> None:
-        with self._appears(self._name(url, name)) as file:
-            file.write_text(json.dumps({"store": url, "name": name, "digest": digest}))
+        with appearing(self._name(url, name)) as file:
+            file.write(json.dumps({"store": url, "name": name, "digest": digest}).encode())
 
     def stores(self) -> set[str]:
         """The URLs of stores that were asked, secrets hidden. Raises OSError."""
@@ -71,8 +72,8 @@ class Catalog:
         data = _checked(path, digest)
         if data is None:
             data = images().manifest_bytes(digest)
-            with self._appears(path) as file:
-                file.write_bytes(data)
+            with appearing(path) as file:
+                file.write(data)
         return Manifest.from_json(data)
 
     def index(self, digest: str, images: Callable[[], Images]) -> Index:
@@ -80,8 +81,8 @@ class Catalog:
         for _ in range(2):
             if (data := _mapped(path, digest)) is not None:
                 return Index(data)
-            with self._appears(path) as file:
-                file.write_bytes(images().index_bytes(digest))
+            with appearing(path) as file:
+                file.write(images().index_bytes(digest))
         raise DamagedObject(f"{path} does not keep what is written to it", hint="see whether its disk is healthy")
 
     def indexes(self) -> list[str]:
@@ -101,28 +102,12 @@ class Catalog:
         """Where the EROFS image lies."""
         path = self.metadata_path(entry)
         if not _holds(path, entry.digest):
-            with self._appears(path) as file:
-                file.write_bytes(images().metadata(entry))
+            with appearing(path) as file:
+                file.write(images().metadata(entry))
         return path
 
     def _name(self, url: str, name: str) -> Path:
         return self.folder / "names" / hashlib.sha256(f"{url}#{name}".encode()).hexdigest()
-
-    @contextlib.contextmanager
-    def _appears(self, path: Path) -> Iterator[Path]:
-        """A file to write, which takes the place of `path` as a whole.
-
-        It is not synced: what a power cut spoils has another digest than its name says, and is fetched again.
-        """
-        descriptor, name = tempfile.mkstemp(prefix=".", dir=path.parent)
-        os.close(descriptor)
-        draft = Path(name)
-        try:
-            yield draft
-            draft.replace(path)
-        except BaseException:
-            draft.unlink(missing_ok=True)
-            raise
 
 
 def _checked(path: Path, digest: str) -> bytes | None:

@@ -4,10 +4,11 @@ what the program that tried had to say, NAME.log."""
 from __future__ import annotations
 
 import json
-import os
 import time
 from pathlib import Path
 from typing import NamedTuple
+
+from stripefs.appearing import appearing
 
 __all__ = ["Outcome", "keep", "last", "log_of"]
 
@@ -30,9 +31,8 @@ def keep(cache: str, name: str, outcome: Outcome) -> None:
     """Raises OSError."""
     path = _path(cache, name)
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_suffix(f".{os.getpid()}")
-    draft.write_text(json.dumps(outcome._asdict()))
-    draft.replace(path)
+    with appearing(path) as file:
+        file.write(json.dumps(outcome._asdict()).encode())
     for old in path.parent.iterdir():
         if time.time() - old.stat().st_mtime > _KEPT:
             old.unlink(missing_ok=True)

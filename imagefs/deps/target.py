@@ -21,7 +21,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 import time
 from array import array
 from collections.abc import Callable, Iterator, Sequence
@@ -32,6 +31,7 @@ from typing import Any
 from imagefs.daemon import processes
 from imagefs.deps import inventory
 from imagefs.errors import SnapshotError
+from stripefs.appearing import appearing
 from stripefs.errors import StripefsError
 from stripefs.mount import kernel
 
@@ -135,7 +135,8 @@ class Target:
             raise SnapshotError(
                 f"the mark of {self.path} is gone", hint=f"somebody removed it from {self._mark.parent}"
             )
-        _replace(self._files, _prints(seen).tobytes())
+        with appearing(self._files) as file:
+            file.write(_prints(seen).tobytes())
         self._write({**mark, "finished": True, "users": [*mark["users"], *users]})
 
     def join(self, users: Sequence[User]) -> None:
@@ -161,7 +162,8 @@ class Target:
 
     def note_mounted(self, key: str, users: Sequence[User]) -> None:
         """For `mounted_for`."""
-        _replace(self._mark.with_suffix(".users"), json.dumps({"key": key, "users": users}).encode())
+        with appearing(self._mark.with_suffix(".users")) as file:
+            file.write(json.dumps({"key": key, "users": users}).encode())
 
     def clear(self) -> None:
         """Empty a directory that is `State.OURS`. Raises Refused where others have put files there."""
@@ -207,7 +209,8 @@ class Target:
             return None
 
     def _write(self, mark: dict[str, Any]) -> None:
-        _replace(self._mark.with_suffix(".json"), json.dumps(mark).encode())
+        with appearing(self._mark.with_suffix(".json")) as file:
+            file.write(json.dumps(mark).encode())
 
 
 def _taken(descriptor: int, patience: float) -> bool:
@@ -236,16 +239,3 @@ def _print(path: str, facts: inventory.Facts) -> int:
     """A number that is another one when the file was changed, moved or replaced."""
     text = f"{path}\0{facts}".encode("utf-8", "surrogateescape")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")
-
-
-def _replace(path: Path, data: bytes) -> None:
-    """Write a file that appears as a whole."""
-    descriptor, draft = tempfile.mkstemp(prefix=".", dir=path.parent)
-    try:
-        with open(descriptor, "wb") as file:
-            file.write(data)
-        os.replace(draft, path)
-    except BaseException:
-        with contextlib.suppress(OSError):  # the first error is the one to tell
-            os.unlink(draft)
-        raise

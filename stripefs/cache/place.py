@@ -16,12 +16,12 @@ import fcntl
 import json
 import os
 import re
-import secrets
 import stat
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from stripefs import oslocks
+from stripefs.appearing import appearing
 from stripefs.cache.keep import Kept, Piece
 from stripefs.errors import ConfigError
 
@@ -32,6 +32,7 @@ FOLDER = "stripefs-1"
 
 _KEY = re.compile(r"[0-9a-f]{32}")
 _SEGMENT = re.compile(r"[0-9a-f]{6,16}")
+_DRAFT = ".about-"
 _LONGEST = 64 << 10
 """Bytes of an `about` that is believed."""
 
@@ -156,16 +157,9 @@ class Place:
     def describe(self, key: bytes, about: dict[str, Any]) -> None:
         """Write that, whole or not at all."""
         folder = self.folder(key)
-        draft = os.path.join(folder, f".about-{secrets.token_hex(8)}")
         os.makedirs(folder, 0o700, exist_ok=True)
-        try:
-            with open(draft, "xb") as file:
-                file.write(json.dumps(about).encode())
-            os.rename(draft, os.path.join(folder, "about"))
-        except BaseException:
-            with contextlib.suppress(OSError):
-                os.unlink(draft)
-            raise
+        with appearing(os.path.join(folder, "about"), _DRAFT) as file:
+            file.write(json.dumps(about).encode())
 
     def pinned(self, key: bytes) -> bool:
         return os.path.lexists(os.path.join(self.folder(key), "pin"))
@@ -200,7 +194,7 @@ class Place:
         folder = self.folder(key)
         with contextlib.suppress(OSError):
             names = os.listdir(folder)
-            if all(name == "about" or name.startswith(".about-") for name in names):
+            if all(name == "about" or name.startswith(_DRAFT) for name in names):
                 for name in names:
                     os.unlink(os.path.join(folder, name))
                 os.rmdir(folder)

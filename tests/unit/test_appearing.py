@@ -1,0 +1,47 @@
+"""A file that is written is there whole, or as it was before."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from stripefs.appearing import appearing
+
+
+def write(path: Path, *parts: Any) -> None:
+    with appearing(path) as file:
+        for part in parts:
+            file.write(part)
+
+
+def test_it_takes_the_place_of_what_was_there(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("old")
+    with appearing(path, ".draft-") as file:
+        file.write(b"new")
+        assert path.read_text() == "old"
+        assert [name[:7] for name in os.listdir(tmp_path) if name != "file"] == [".draft-"]
+    assert path.read_bytes() == b"new"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert os.listdir(tmp_path) == ["file"]
+
+
+def test_what_fails_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(TypeError):
+        write(tmp_path / "file", b"half", "no bytes")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(IsADirectoryError):
+        write(tmp_path / "folder", b"whole")
+    with pytest.raises(FileNotFoundError):
+        write(tmp_path / "nowhere/file", b"whole")
+    assert os.listdir(tmp_path) == ["folder"]
+
+
+def test_a_name_alone_is_one_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with appearing("file") as file:
+        file.write(b"x")
+    assert (tmp_path / "file").read_bytes() == b"x"
