@@ -20,11 +20,13 @@ _SECRET = re.compile(r"(?i)secret|token|passw|credential|private|api_?key|access
 
 
 class Target(NamedTuple):
-    """A directory that the installation fills: its final, absolute path, and who owns what is in it."""
+    """A directory that the installation fills: its final, absolute path, who owns what is in it, and which permissions
+    its files do not get."""
 
     path: str
     uid: int
     gid: int
+    umask: int = 0o022
 
 
 class Request(NamedTuple):
@@ -178,7 +180,7 @@ def _components(request: Request, facts: Facts, inputs: Inputs) -> Mapping[str, 
         "environment": dict(inputs.environment),
         "indexes": {option: list(urls) for option, urls in inputs.indexes.items()},
         "settings": {option: list(values) for option, values in inputs.settings.items()},
-        "targets": [[target.path, target.uid, target.gid] for target in request.targets],
+        "targets": [[target.path, target.uid, target.gid, f"{target.umask:03o}"] for target in request.targets],
         "salt": request.salt,
         "epoch": request.epoch,
     }

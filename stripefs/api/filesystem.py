@@ -21,7 +21,6 @@ from stripefs.api.options import absolute, resolve
 from stripefs.api.reading import ReadFile
 from stripefs.api.removal import remove_tree
 from stripefs.api.sources import Sources, Where
-from stripefs.api.umask import umask
 from stripefs.api.urls import in_service, normal, url_in_service
 from stripefs.api.usage import Usage, usage
 from stripefs.api.writing import MODES, WriteFile
@@ -29,6 +28,7 @@ from stripefs.errors import ConfigError, Exists, NotFound
 from stripefs.settings import Settings, redact
 from stripefs.store.base import Attributes, Kind, Status
 from stripefs.store.url import StoreUrl, parse_url
+from stripefs.umask import umask
 from stripefs.write.names import join, split
 
 __all__ = ["Entry", "FileSystem", "Path", "Usage"]

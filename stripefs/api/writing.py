@@ -22,11 +22,11 @@ from stripefs.api.buffers import as_bytes
 from stripefs.api.engine import before_threads_end, engine
 from stripefs.api.errors import in_other_process, os_errors
 from stripefs.api.sources import Source, Where
-from stripefs.api.umask import umask
 from stripefs.errors import ConfigError, Exists, IsADirectory, NotADirectory, NotFound
 from stripefs.layout.hidden import POOL
 from stripefs.settings import redact
 from stripefs.store.base import Attributes, Kind, Status
+from stripefs.umask import umask
 from stripefs.write import Draft, Layout
 from stripefs.write.names import ensure_usable, split
 

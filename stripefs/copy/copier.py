@@ -20,13 +20,13 @@ from typing import NamedTuple
 from stripefs.api import Entry, ReadFile
 from stripefs.api import engine as engines
 from stripefs.api.place import Place
-from stripefs.api.umask import umask
 from stripefs.copy.journal import Journal, Line
 from stripefs.copy.outputs import Looks, Output, open_output
 from stripefs.copy.partial import STEP
 from stripefs.copy.tree import File, Folder
 from stripefs.errors import StaleVersion, StripefsError
 from stripefs.layout.sums import check_sums
+from stripefs.umask import umask
 
 __all__ = ["Copied", "Copier", "Failure", "Wishes"]
 

@@ -33,7 +33,7 @@ KEY = Key({
     "environment": {"CUDAARCHS": None},
     "indexes": {"index-url": ["https://pypi.example/simple"]},
     "settings": {},
-    "targets": [["/opt/deps", 0, 0]],
+    "targets": [["/opt/deps", 0, 0, "022"]],
     "salt": "",
     "epoch": "",
 })  # fmt: skip

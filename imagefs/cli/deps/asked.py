@@ -8,6 +8,8 @@ from typing import Any
 
 from imagefs.deps.request import Request, Target
 from stripefs.cli.plain import Flag
+from stripefs.errors import ConfigError
+from stripefs.umask import umask
 
 __all__ = ["REQUEST", "request_of"]
 
@@ -30,7 +32,12 @@ REQUEST = (
 
 
 def request_of(values: Mapping[str, Any], command: Sequence[str]) -> Request:
-    """What these values of `REQUEST`, by field, and this command ask for in the working directory, by this user."""
-    targets = [Target(os.path.realpath(path), os.geteuid(), os.getegid()) for path in values["targets"]]
+    """What these values of `REQUEST`, by field, and this command ask for in the working directory, by this user.
+
+    Raises ConfigError.
+    """
+    if "" in values["targets"]:
+        raise ConfigError("--target names nothing", hint="is the variable set that it comes from?")
+    targets = [Target(os.path.realpath(path), os.geteuid(), os.getegid(), umask()) for path in values["targets"]]
     others = {flag.field: values[flag.field] for flag in REQUEST if flag.field != "targets"}
     return Request(targets, tuple(command), os.getcwd(), **others)

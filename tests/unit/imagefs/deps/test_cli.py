@@ -109,12 +109,36 @@ def test_every_flag_decides(capsys: pytest.CaptureFixture[str], job: Path, monke
     assert len(found) >= len(values)  # of all, the level of the processor here may be the lowest
 
 
+def test_the_umask_decides(capsys: pytest.CaptureFixture[str], job: Path) -> None:
+    """Who may read what an installer writes follows from it."""
+    found = set()
+    before = os.umask(0)
+    try:
+        for mask in (0o022, 0o077):
+            os.umask(mask)
+            found.add(said(capsys, "key", "--target", "/opt/deps", "--", "true")[0])
+    finally:
+        os.umask(before)
+    assert len(found) == 2
+
+
+def test_a_target_may_be_spelled_in_many_ways(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """What counts is where it is."""
+    place = tmp_path / "two  words" / "caf\udce9"
+    place.mkdir(parents=True)
+    (tmp_path / "link").symlink_to(place)
+    spelled = [place, f"{place}/", f"{place}/../{place.name}", tmp_path / "link", f"{tmp_path}/link/.//"]
+    keys = {said(capsys, "key", "--target", str(one), "--", "true")[0] for one in spelled}
+    assert len(keys) == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "what"),
     [
         (["key", "--", "true"], "there is no target"),
         (["key", "--target", "/opt/deps"], "Missing argument"),
         (["key", "--target", "/", "--", "true"], "no absolute path of a target"),
+        (["key", "--target", "", "--", "true"], "--target names nothing"),
         (["key", "--target", "/opt/deps", "--env", "API_TOKEN", "--", "true"], "looks like a secret"),
         (["key", "--target", "/opt/deps", "--cpu-level", "v9", "--", "true"], "no CPU level"),
         (["key", "--target", "/opt/deps", "--python", "/none", "--", "true"], "/none cannot be run"),

@@ -52,7 +52,7 @@ def test_the_golden_key_is_what_is_written_today() -> None:
     (name,) = DOCUMENTS
     assert (FOLDER / name).read_bytes() == KEY.to_json()
     assert Key.from_json((FOLDER / name).read_bytes()) == KEY
-    assert KEY.digest == "13437b50db080af0a22ac061080c91e9726238805ace132d4464c0cd34b44f19"
+    assert KEY.digest == "17cfa3b10b5447bf76ecc4984c2b8afc1b0ec395245b5eb9bf15129f1ed5d00b"
 
 
 def test_names_that_are_no_text_elsewhere_have_one_here() -> None:
@@ -104,7 +104,7 @@ def test_explain_has_every_component_with_short_digests() -> None:
     assert list(dict.fromkeys(name for name, _ in lines)) == list(NAMES)
     assert ("files", "requirements.txt " + "5f" * 6) in lines
     assert ("command", "python3 -m pip install --target /opt/deps -r requirements.txt") in lines
-    assert ("targets", "1 /opt/deps 0 0") in lines
+    assert ("targets", "1 /opt/deps 0 0 022") in lines
     assert ("environment", "CUDAARCHS none") in lines
     assert ("salt", "none") in lines
 
@@ -114,14 +114,14 @@ def test_diff_names_what_differs() -> None:
         **KEY.components,
         "files": {"requirements.txt": "00" * 32, "more.txt": "11" * 32},
         "environment": {},
-        "targets": [["/opt/deps", 0, 7]],
+        "targets": [["/opt/deps", 0, 7, "022"]],
     })  # fmt: skip
     found = diff(KEY, other)
     assert found.added == {"files.more.txt": "11" * 32}
     assert found.removed == {"environment.CUDAARCHS": None}
     assert found.changed == {
         "files.requirements.txt": ("5f" * 32, "00" * 32),
-        "targets.1": (["/opt/deps", 0, 0], ["/opt/deps", 0, 7]),
+        "targets.1": (["/opt/deps", 0, 0, "022"], ["/opt/deps", 0, 7, "022"]),
     }
 
 

@@ -39,6 +39,7 @@ def test_a_key_has_every_component() -> None:
         ({"salt": "1"}, "salt"),
         ({"epoch": "2026-11"}, "epoch"),
         ({"targets": [Target("/opt/deps", 0, 7)]}, "targets.1"),
+        ({"targets": [Target("/opt/deps", 0, 0, 0o077)]}, "targets.1"),
     ],
 )
 def test_what_is_asked_for_is_in_the_key(change: dict[str, Any], where: str) -> None:
