@@ -7,6 +7,7 @@ import stat
 from imagefs.errors import FormatError
 from imagefs.format.erofs import Image
 from imagefs.format.erofs.read import Stat
+from imagefs.format.erofs.walk import entries
 from imagefs.format.extents import DIGEST, ExtentTable, digest_of
 from imagefs.format.inode import HOLE, shown
 
@@ -20,24 +21,11 @@ def describe(image: Image, table: ExtentTable) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     contents: dict[int, str] = {}  # of files by inode, which may have many names
-    seen: set[int] = set()
-    stack = [(b"", image.root)]
-    while stack:
-        path, number = stack.pop()
-        if number in seen:
-            raise FormatError("a directory of the image has two names")
-        seen.add(number)
-        for entry in image.entries(image.stat(number)):
-            if entry.name in (b".", b".."):
-                continue
-            inside = path + b"/" + entry.name if path else entry.name
-            inode = image.stat(entry.number)
-            if inode.is_directory:
-                stack.append((inside, entry.number))
-            elif entry.number not in contents:
-                contents[entry.number] = _content(image, table, inode)
-            rights = f"{stat.S_IMODE(inode.mode):04o} {inode.uid}:{inode.gid}"
-            found[shown(inside)] = f"{_kind(inode)} {rights} {contents.get(entry.number, '')}".rstrip()
+    for path, inode in entries(image):
+        if not inode.is_directory and inode.number not in contents:
+            contents[inode.number] = _content(image, table, inode)
+        rights = f"{stat.S_IMODE(inode.mode):04o} {inode.uid}:{inode.gid}"
+        found[shown(path)] = f"{_kind(inode)} {rights} {contents.get(inode.number, '')}".rstrip()
     return found
 
 
