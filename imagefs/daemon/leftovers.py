@@ -23,6 +23,7 @@ from pathlib import Path
 from imagefs.settings import ready_folder
 from stripefs.errors import MountError
 from stripefs.mount import kernel
+from stripefs.mount.unmounting import unmount
 
 __all__ = ["clear", "find", "hold", "lower_folder", "remove_lower", "take_off", "upper_folder"]
 
@@ -66,14 +67,9 @@ def clear(cache: str, runtime: str, identifier: str, in_use: Collection[str] = (
 
 
 def take_off(path: str) -> None:
-    """Unmount whatever is mounted there, whoever uses it. Raises OSError, MountError."""
-    while (here := kernel.find_mount(path)) is not None:
-        if here.fstype.startswith("fuse.") and os.geteuid() != 0:
-            from stripefs.mount import unprivileged
-
-            unprivileged.unmount(path, lazy=True)
-        else:
-            kernel.unmount(path, kernel.MNT_DETACH)
+    """Unmount whatever is mounted there, whoever uses it. Raises MountError."""
+    while kernel.find_mount(path) is not None:
+        unmount(path, lazy=True)
 
 
 def remove_lower(lower: Path) -> None:
