@@ -26,7 +26,7 @@ _SOON = 0.0
 
 
 class Source(Protocol):
-    """Where the devices come from, by the digest of their index; `imagefs.daemon.host` is it."""
+    """Where the devices come from, by the digest of their index; `imagefs.daemon.serving` is it."""
 
     def served(self) -> Collection[str]: ...
     def remembered(self) -> Collection[str]:

@@ -8,11 +8,10 @@ recording under way, ends with the worker and says so.
 
 from __future__ import annotations
 
-import json
 import logging
 import os
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -23,21 +22,21 @@ from imagefs.blocks.source import PackSource
 from imagefs.daemon import leftovers, processes
 from imagefs.daemon.catalog import Catalog
 from imagefs.daemon.documents import Documents
+from imagefs.daemon.ledger import Ledger
 from imagefs.daemon.opened import Opened
+from imagefs.daemon.serving import Serving
 from imagefs.daemon.shares import Shares, checked, finder, shared_by
 from imagefs.daemon.starts import Starts
-from imagefs.daemon.state import Attachment, DeviceUse, State
+from imagefs.daemon.state import Attachment, DeviceUse
 from imagefs.daemon.sweeper import Sweeper
 from imagefs.daemon.trees import Trees
 from imagefs.daemon.watch import Watch
-from imagefs.errors import BlockUnavailable
 from imagefs.format.manifest import Manifest
 from imagefs.images import is_digest
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ConfigError, MountError, ServiceDown, StripefsError
 from stripefs.mount.journal import MemoryJournal
 from stripefs.settings import StoreSettings, redact
-from stripefs.store.base import Buffer
 
 __all__ = ["Host"]
 
@@ -52,8 +51,8 @@ class Host:
 
     def __init__(self, settings: DaemonSettings, journal: MemoryJournal) -> None:
         self._settings = settings
-        self._journal = journal
-        self.state = State.replayed(journal.load())
+        self._ledger = Ledger(journal)
+        self.state = self._ledger.state
         cache = Path(settings.cache)
         catalog = Catalog(cache)
         self.blocks = Blocks(
@@ -70,6 +69,7 @@ class Host:
         self._pinned: dict[str, list[Device]] = {}  # by attachment: those whose local files its mount uses
         self._sweeper = Sweeper(settings)
         self._shares = Shares(self)
+        self.serving = Serving(self._ledger, self._opened, self._starts.touch, self._shares.failed)
         self._trees = Trees(lambda: {one.image for one in self.state.attachments.values()})
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -161,7 +161,7 @@ class Host:
             attachment.unrecorded = "it was asked not to be"
         else:
             attachment.unrecorded = self._starts.why_not(attachment, devices, self.state)
-        self._record({"attach": attachment.to_json()})
+        self._ledger.record({"attach": attachment.to_json()})
         attachment = self.state.attachments[attachment.id]
         self._pinned[attachment.id] = [device for device in devices if device.pin()]
         self._watch.begin(attachment)
@@ -174,7 +174,7 @@ class Host:
         """Its store has just answered: have devices that are served already come from there too."""
         source = self._opened.source_of(attachment)
         facts = {use.index: {"store": attachment.store, "size": use.size} for use in attachment.devices}
-        self._record({"known": facts})
+        self._ledger.record({"known": facts})
         for device in self._opened.devices_of(attachment):
             self.blocks.open(device.digest, device.index, source).close()
 
@@ -211,48 +211,6 @@ class Host:
             self.let_go(attachment)
         return {}
 
-    # -- what the kernel asks --------------------------------------------------------------------------------------
-
-    def served(self) -> Collection[str]:
-        return self.state.known
-
-    def remembered(self) -> Collection[str]:
-        return self.state.lookups
-
-    def size(self, index: str) -> int | None:
-        facts = self.state.known.get(index)
-        return int(facts["size"]) if facts is not None else None
-
-    def looked_up(self, index: str) -> None:
-        self._record({"lookup": index})
-
-    def forgotten(self, index: str, count: int) -> None:
-        self._record({"forget": [index, count]})
-        self._opened.close_unused()
-
-    def opened(self, index: str) -> int:
-        handle = self.state.next_handle
-        self._record({"open": [handle, index]})
-        return handle
-
-    def held(self, handle: int) -> str | None:
-        return self.state.handles.get(handle)
-
-    def released(self, handle: int) -> None:
-        self._record({"release": handle})
-        self._opened.close_unused()
-
-    async def read(self, index: str, offset: int, length: int) -> Buffer:
-        device = self._opened.devices.get(index) or await self._opened.open_again(index)
-        if index not in self.state.pages:
-            self._record({"pages": index})
-        self._starts.touch(index, offset, length)
-        try:
-            return await device.read(offset, length)
-        except BlockUnavailable as error:
-            self._shares.failed(index, error)
-            raise
-
     # -- what is noticed (`imagefs.daemon.watch`) ------------------------------------------------------------------
 
     def attachments(self) -> Mapping[str, Attachment]:
@@ -270,7 +228,7 @@ class Host:
 
     def change(self, attachment: Attachment, **values: Any) -> None:
         """Let these attributes have other values, for later workers too."""
-        self._record({"change": {"id": attachment.id, **values}})
+        self._ledger.change(attachment, **values)
 
     def let_go(self, attachment: Attachment) -> None:
         """Nobody uses it any more."""
@@ -279,7 +237,7 @@ class Host:
         self._watch.end(attachment)
         for device in self._pinned.pop(attachment.id):
             device.unpin()
-        self._record({"detach": attachment.id})
+        self._ledger.record({"detach": attachment.id})
         self._opened.close_unused()
         self._sweeper.over(attachment.id)
         _log.info("%s is let go", attachment.name)
@@ -379,12 +337,6 @@ class Host:
         else:
             if attachment.id in self.state.attachments:
                 self._resume(attachment)
-
-    def _record(self, record: dict[str, Any]) -> None:
-        self._journal.append(json.dumps(record).encode())
-        self.state.apply(record)
-        if self._journal.full():
-            self._journal.replace(json.dumps(one).encode() for one in self.state.records())
 
     # -- the cache -----------------------------------------------------------------------------------------------
 

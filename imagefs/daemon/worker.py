@@ -61,7 +61,7 @@ class DaemonBackend:
     async def run(self, *, task_status: trio.TaskStatus[ServedTree]) -> None:
         async with trio.open_nursery() as nursery:
             await nursery.start(self._host.run)
-            task_status.started(DeviceTree(self._host, os.geteuid(), os.getegid()))
+            task_status.started(DeviceTree(self._host.serving, os.geteuid(), os.getegid()))
 
     def status(self) -> dict[str, Any]:
         return self._host.snapshot()

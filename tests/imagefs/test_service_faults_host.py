@@ -93,7 +93,7 @@ async def test_200_uses_leave_nothing(
     monkeypatch.setattr("trio._core._run.DEADLINE_HEAP_MIN_PRUNE_THRESHOLD", 10)
     prepare("http")  # as a thread does meanwhile, which may take longer than the first uses
     async with running(tmp_path, memory) as host:
-        tree = DeviceTree(host, 0, 0)
+        tree = DeviceTree(host.serving, 0, 0)
 
         async def use(number: int) -> None:
             # Each store is another one, though it is the same folder.
@@ -198,7 +198,7 @@ async def test_a_number_that_was_given_to_somebody_else(tmp_path: Path, store: P
     began = processes.began(os.getpid())
     async with running(tmp_path, memory) as host:
         answer = await host.attach(request(store, owner=os.getpid(), owner_began=began))
-        host._record({"change": {"id": answer["id"], "owner_began": began - 1}})
+        host._ledger.record({"change": {"id": answer["id"], "owner_began": began - 1}})
     async with running(tmp_path, memory) as host:
         await eventually(lambda: host.state.attachments == {}, "it to be let go")
 
@@ -220,7 +220,7 @@ async def test_clocks_that_jump(tmp_path: Path, store: Path, memory: Memory, mon
 async def test_what_was_opened_stays_right_over_workers(tmp_path: Path, store: Path, memory: Memory) -> None:
     """Calls that a worker answered before it died, unheard, are asked again."""
     async with running(tmp_path, memory) as host:
-        tree = DeviceTree(host, 0, 0)
+        tree = DeviceTree(host.serving, 0, 0)
         answer = await host.attach(request(store))
         index = answer["devices"][0]["path"].rpartition("/")[2]
         node = (await tree.lookup(1, index.encode())).id
@@ -228,12 +228,12 @@ async def test_what_was_opened_stays_right_over_workers(tmp_path: Path, store: P
         expected = bytes(await tree.read(unheard, 0, 1000))
         await host.detach({"id": answer["id"]})
     async with running(tmp_path, memory) as host:
-        tree = DeviceTree(host, 0, 0)
+        tree = DeviceTree(host.serving, 0, 0)
         handle = await tree.open(node)
         assert handle != unheard
         await tree.release(handle)
     async with running(tmp_path, memory) as host:
-        tree = DeviceTree(host, 0, 0)
+        tree = DeviceTree(host.serving, 0, 0)
         await tree.release(handle)
         assert bytes(await tree.read(unheard, 0, 1000)) == expected
         assert host.state.pages == {index}
@@ -250,7 +250,7 @@ async def test_a_start_with_pages_in_memory_is_not_recorded(tmp_path: Path, stor
     recorded = request(store, recording=Recording()._asdict())
 
     async def use(host: Host, read: bool) -> str:
-        tree = DeviceTree(host, 0, 0)
+        tree = DeviceTree(host.serving, 0, 0)
         answer = await host.attach({**recorded, "id": new_identifier()})
         index = answer["devices"][0]["path"].rpartition("/")[2]
         node = (await tree.lookup(1, index.encode())).id
@@ -270,5 +270,5 @@ async def test_a_start_with_pages_in_memory_is_not_recorded(tmp_path: Path, stor
     async with running(tmp_path, memory) as host:
         assert "used before" in await use(host, read=False)
         node = int(next(iter(host.state.lookups))[:16], 16) & (1 << 63) - 1 | 1 << 32
-        DeviceTree(host, 0, 0).forget([(node, host.state.lookups[next(iter(host.state.lookups))])])
+        DeviceTree(host.serving, 0, 0).forget([(node, host.state.lookups[next(iter(host.state.lookups))])])
         assert await use(host, read=False) == ""
