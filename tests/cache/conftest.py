@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from stripefs.cache import filler, key, pace
+
 
 @pytest.fixture
 def source(tmp_path: Path) -> Iterator[Path]:
@@ -22,3 +24,11 @@ def folder(tmp_path: Path) -> Iterator[Path]:
     path = tmp_path / "cache"
     yield path
     shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is written is settled from the beginning, and no disk is left alone for being slow."""
+    monkeypatch.setattr(key, "SETTLED", 0)
+    monkeypatch.setattr(pace, "SLOWER", 0.0)
+    monkeypatch.setattr(filler, "LONGEST_WAIT", float("inf"))

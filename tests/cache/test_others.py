@@ -19,7 +19,7 @@ from stripefs.cache.place import Place
 from stripefs.write import Layout
 from tests.cache.material import MIB, cached, write
 from tests.cache.test_sharing import ROOT
-from tests.cache.test_written import save, world
+from tests.cache.writing import save, world
 from tests.unit.write.world import content
 from tests.waiting import PATIENCE
 
@@ -101,7 +101,8 @@ import sys, trio
 from pathlib import Path
 from stripefs.cache import key, pace
 from stripefs.write import Layout
-from tests.cache.test_written import World, content, put
+from tests.cache.writing import World, put
+from tests.unit.write.world import content
 from tests.cache.material import MIB
 
 key.SETTLED, pace.SLOWER = 0, 0.0

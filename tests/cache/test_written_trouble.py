@@ -1,0 +1,193 @@
+"""Writers that fail, are killed or meet others, and disks that fail: nothing wrong is kept, and nothing is left."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from stripefs.cache import stretch
+from stripefs.cache.segment import Segment
+from stripefs.store.base import Status
+from stripefs.write import Layout
+from stripefs.write.standing import Standing
+from tests.cache.material import MIB
+from tests.cache.test_sharing import ROOT
+from tests.cache.writing import SIZE, put, save, world
+from tests.unit.write.world import LAYOUTS, content
+from tests.waiting import PATIENCE
+
+pytestmark = pytest.mark.usefixtures("at_once")
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_what_is_not_published_leaves_nothing(source: Path, folder: Path, layout: Layout) -> None:
+    with world(source, folder) as here:
+        async with here.writing(layout) as drafts:
+            draft = await drafts.begin(b"/model", replacing=None)
+            await put(draft, content(SIZE))
+            here.drain()
+            assert len(here.left()) == 3  # what it is, that it is being written, and a segment
+            await draft.abandon()
+        here.drain()
+        assert here.left() == set()
+        assert here.cache.room.used() == 0
+        assert here.cache.filler._held == 0
+
+
+async def test_a_name_that_was_taken_away_leaves_nothing(source: Path, folder: Path) -> None:
+    with world(source, folder) as here:
+        async with here.writing(Layout.STRIPED) as drafts:
+            draft = await drafts.begin(b"/model", replacing=None)
+            await put(draft, content(SIZE))
+            await draft.detach()
+            await put(draft, content(SIZE))
+            await draft.publish(final=True)
+        here.drain()
+        assert here.left() == set()
+
+
+KILLED = """
+import sys, os, signal, trio
+from pathlib import Path
+from stripefs.write import Layout
+from tests.cache.writing import SIZE, World, put
+from tests.unit.write.world import content
+
+async def main():
+    here = World(Path(sys.argv[1]), Path(sys.argv[2]))
+    async with here.writing(Layout.STRIPED) as drafts:
+        await put(await drafts.begin(b"/model", replacing=None), content(SIZE))
+        here.drain()
+        os.kill(os.getpid(), signal.SIGKILL)
+
+trio.run(main)
+"""
+
+
+async def test_what_a_killed_writer_has_left_goes_when_the_next_one_begins(source: Path, folder: Path) -> None:
+    killed = subprocess.run(
+        [sys.executable, "-c", KILLED, str(source), str(folder)], cwd=ROOT, check=False, timeout=PATIENCE
+    )
+    assert killed.returncode == -signal.SIGKILL
+    with world(source, folder) as here:
+        assert len(here.left()) == 3
+        async with here.writing(Layout.STRIPED) as drafts:
+            await save(drafts, content(9 * MIB), path=b"/other")
+        here.drain()
+        assert here.left() == {"about", "000000"}
+        assert here.cache.room.used() == here.cache.room.recount()
+        assert here.absent(b"/other") == []
+
+
+async def test_what_others_are_writing_stays(source: Path, folder: Path) -> None:
+    with world(source, folder) as here, world(source, folder) as other:
+        async with here.writing(Layout.STRIPED) as drafts, other.writing(Layout.STRIPED) as theirs:
+            draft = await drafts.begin(b"/model", replacing=None)
+            await put(draft, content(SIZE))
+            here.drain()
+            await save(theirs, content(9 * MIB), path=b"/other")
+            other.drain()
+            await draft.publish(final=True)
+        here.drain()
+        assert here.absent() == here.absent(b"/other") == []
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_a_file_that_somebody_else_put_there_meanwhile(
+    source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, layout: Layout
+) -> None:
+    """One that minds no lock, of the same length and time: the writer's bytes are not taken for its bytes."""
+    whole = Standing.look
+
+    async def look(standing: Standing) -> Status:
+        (source / "fresh").write_bytes(other)
+        now = (source / "model").stat()
+        os.utime(source / "fresh", ns=(now.st_atime_ns, now.st_mtime_ns))
+        (source / "fresh").rename(source / "model")
+        return await whole(standing)
+
+    data, other = content(SIZE), content(SIZE, seed=2)
+    with world(source, folder) as here:
+        async with here.writing(layout) as drafts:
+            with monkeypatch.context() as patch:
+                patch.setattr(Standing, "look", look)
+                await save(drafts, data)
+        here.drain()
+        assert here.left() == set()
+        assert here.load() == other
+
+
+async def test_a_status_of_another_length_is_believed_by_nobody(
+    source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = Standing.look
+
+    async def look(standing: Standing) -> Status:
+        return replace(await whole(standing), length=SIZE - MIB)
+
+    with world(source, folder) as here:
+        async with here.writing(Layout.CONCAT) as drafts:
+            with monkeypatch.context() as patch:
+                patch.setattr(Standing, "look", look)
+                await save(drafts, content(SIZE))
+        here.drain()
+        assert here.left() == set()
+
+
+async def test_a_bit_that_flips_on_the_way_to_the_disk_is_found_out(
+    source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The check value is of what the writer gave."""
+    whole, data = stretch._together, content(SIZE)
+
+    def flipping(pieces: list[bytes]) -> memoryview:
+        joined = whole(pieces)
+        joined[5] ^= 1
+        return joined
+
+    monkeypatch.setattr(stretch, "_together", flipping)
+    with world(source, folder) as here:
+        async with here.writing(Layout.STRIPED) as drafts:
+            await save(drafts, data)
+        here.drain()
+        assert here.load() == data
+        assert here.cache.figures["damaged"] == 4  # a block each time that some are handed over
+
+
+async def test_a_disk_that_takes_nothing_costs_the_writer_nothing(
+    source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_segment: Segment, _blocks: range, _data: memoryview) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Segment, "write", fail)
+    data = content(SIZE)
+    with world(source, folder) as here:
+        async with here.writing(Layout.STRIPED) as drafts:
+            await save(drafts, data)
+        here.drain()
+        assert here.load() == data
+        assert here.counts.bytes == SIZE
+        assert here.cache.figures["disk_errors"] > 0
+
+
+async def test_a_folder_that_is_removed_meanwhile(source: Path, folder: Path) -> None:
+    data = content(SIZE)
+    with world(source, folder) as here:
+        async with here.writing(Layout.STRIPED) as drafts:
+            draft = await drafts.begin(b"/model", replacing=None)
+            await put(draft, data[: 9 * MIB])
+            here.drain()
+            subprocess.run(["rm", "-r", str(folder)], check=True)
+            await put(draft, data[9 * MIB :])
+            await draft.publish(final=True)
+        here.drain()
+        assert here.load() == data
+        here.drain()
+        assert here.absent() == []
