@@ -16,6 +16,7 @@ from imagefs.deps.asking import ask
 from imagefs.deps.key import Key, diff
 from imagefs.deps.request import Facts, Refusal, Request, Target
 from stripefs.errors import ConfigError
+from tests.unit.imagefs.deps.locks import UV_LOCK
 
 PIP = [sys.executable, "-m", "pip", "install"]
 UV = [str(Path(sys.executable).with_name("uv")), "pip", "install"]
@@ -244,33 +245,19 @@ def test_programs_count_by_their_versions_and_not_by_their_bytes(job: Path) -> N
     assert list(key(job, "env", str(program)).components["files"]) == ["program"]  # type: ignore[arg-type]
 
 
-LOCK = """\
-version = 1
-[[package]]
-name = "app"
-source = { editable = "." }
-[[package]]
-name = "six"
-version = "1.16"
-source = { registry = "https://x/simple" }
-[[package]]
-name = "own"
-source = { directory = "src" }
-"""
-
-
 def test_what_uv_syncs(job: Path) -> None:
     uv = UV[0]
     (job / "pyproject.toml").write_text("[project]\nname = 'app'\n")
     assert len(open_ends(job, uv, "sync", "--locked")) == 1
-    (job / "uv.lock").write_text(LOCK)
+    (job / "uv.lock").write_text(UV_LOCK)
+    (job.parent / "own").mkdir()
     assert len(open_ends(job, uv, "sync")) == 1
     files = key(job, uv, "sync", "--locked").components["files"]
-    assert list(files) == [f"{job}/", "pyproject.toml", "src/", "uv.lock"]  # type: ignore[arg-type]
+    assert list(files) == [f"{job}/", "own/", "pyproject.toml", "uv.lock"]  # type: ignore[arg-type]
     (job.parent / "beside").mkdir()
     assert key(job.parent / "beside", uv, "--project", "../job-1", "sync", "--locked").components["files"] == files
     pins = ask(request(job, uv, "sync", "--locked"), environ(job), known([uv])).pins
-    assert (pins.exact, pins.fixed) == ({"six": ["==1.16"]}, ["app", "own"])
+    assert (pins.exact, pins.fixed) == ({"app": ["==1"], "six": ["==1.16"]}, ["app", "own"])
     (job / "uv.lock").write_text("package = 7")
     with pytest.raises(ConfigError):
         key(job, uv, "sync", "--locked")

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from imagefs.deps.requirements import Pins, Reader, Requirements, Source, unpinned_installed
 from stripefs.errors import ConfigError
+from tests.unit.imagefs.deps.locks import UV_LOCK
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 HASH = "sha256:" + "ab" * 32
@@ -210,23 +211,6 @@ directory = { path = "../own", editable = true }
 [[packages]]
 name = "other"
 vcs = { type = "git", url = "https://x/other", commit-id = "0123" }
-"""
-UV_LOCK = """\
-version = 1
-[[package]]
-name = "app"
-version = "1"
-source = { editable = "." }
-[[package]]
-name = "all"
-source = { virtual = "all" }
-[[package]]
-name = "six"
-version = "1.16"
-source = { registry = "https://x/simple" }
-[[package]]
-name = "own"
-source = { directory = "../own" }
 """
 
 
