@@ -42,8 +42,8 @@ class Wish(NamedTuple):
     key: the document of the key. target: where, absolute, with links resolved. command: installs it. python: the
     interpreter that compiles it; environment: its values for the markers of requirements. users: who uses it; kept: it
     stays mounted without them. wait: until it is published. patience: seconds to wait for another host that installs.
-    probe: a program in Python that must run with what is mounted, "" for none. sites, beside, checked, allowed: as in
-    `imagefs.deps.check.tree.Installation`; pinned: as in `imagefs.deps.publish.Job`.
+    probe: a program in Python that must run with what is mounted, "" for none. sites, beside, checked, allowed and
+    tolerant: as in `imagefs.deps.check.tree.Installation`; pinned: as in `imagefs.deps.publish.Job`.
     """
 
     store: StoreSettings
@@ -61,6 +61,7 @@ class Wish(NamedTuple):
     probe: str = ""
     checked: bool = False
     allowed: Sequence[str] = ()
+    tolerant: bool = False
     pinned: Sequence[Any] = ()
     recording: Recording = Recording("deps")
     tree: TreeOptions = TreeOptions()

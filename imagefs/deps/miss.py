@@ -74,6 +74,7 @@ def _keep(
         wish.checked,
         leading.hand_over(),
         wish.pinned,
+        wish.tolerant,
     )
     publisher = _publisher(job, wait=wish.wait)
     target.join([(publisher.pid, processes.began(publisher.pid))])

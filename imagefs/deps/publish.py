@@ -34,9 +34,9 @@ class Job(NamedTuple):
     """What is to be published, in values that can be JSON.
 
     store: fields of `StoreSettings`. cache: of the daemon. key: the document of the key. seconds: that the installation
-    took. findings: of the installer's course, as `Finding` has them. environment, sites, beside, allowed, checked: as
-    in `Installation`. owner: of the lead that is handed over, "" for none. pinned: fields of `Pins`, none where
-    anything may be installed.
+    took. findings: of the installer's course, as `Finding` has them. environment, sites, beside, allowed, checked and
+    tolerant: as in `Installation`. owner: of the lead that is handed over, "" for none. pinned: fields of `Pins`, none
+    where anything may be installed.
     """
 
     store: Mapping[str, Any]
@@ -52,6 +52,7 @@ class Job(NamedTuple):
     checked: bool = False
     owner: str = ""
     pinned: Sequence[Any] = ()
+    tolerant: bool = False
 
     @property
     def name(self) -> str:
@@ -87,7 +88,7 @@ def _verdict(job: Job, target: Target) -> Verdict:
     if changed := _changed(target):
         return judge([changed])
     installation = Installation(
-        job.target, job.environment, job.sites, tuple(job.beside), tuple(job.allowed), checked=job.checked
+        job.target, job.environment, job.sites, tuple(job.beside), tuple(job.allowed), job.checked, job.tolerant
     )
     course = [Finding(kind, subject, what) for kind, subject, what in job.findings]  # type: ignore[arg-type]
     seen = inventory.take(job.target)

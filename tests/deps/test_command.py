@@ -134,6 +134,17 @@ def test_what_nothing_had_pinned_is_not_published(service: Service, folder: Path
     assert len(names(folder)) == 1
 
 
+def test_packages_that_want_others(service: Service, folder: Path, target: Path) -> None:
+    wheel(folder / "wheels", "light", {"light/__init__.py": "VALUE = 8\n"}, requires=["torch"])
+    arguments = ("--wait", "--target", target, *ARGUMENTS, "--no-deps")
+    assert "not published: packages do not fit one another" in deps(service, "pip", *arguments)
+    assert names(folder) == []
+    shutil.rmtree(target)
+    assert "published" in deps(service, "pip", "--allow-conflicts", *arguments)
+    (name,) = names(folder)
+    assert "requires torch" in service.ok("deps", "inspect", name)
+
+
 def test_an_installer_that_fails_ends_as_it_would(service: Service, folder: Path, target: Path) -> None:
     (folder / "requirements.txt").write_text("nothing==1.0\n")
     plain = subprocess.run(

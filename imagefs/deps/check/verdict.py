@@ -21,7 +21,7 @@ _WORDS: dict[Kind, tuple[str, str]] = {
     "outside": ("it wrote outside the targets", "add them as --target, or --ignore-outside PATTERN"),
     "record": ("files are not what their packages say", ""),
     "orphan": ("files belong to no package", "as an install that was interrupted leaves them; --allow-file PATTERN"),
-    "conflict": ("packages do not fit one another", ""),
+    "conflict": ("packages do not fit one another", "--allow-conflicts publishes them"),
     "secret": ("secrets would be published", "keep them out of the target"),
     "editable": ("editable installs may change", "--bytecode checked publishes them"),
     "changed": ("files changed while they were packed", ""),

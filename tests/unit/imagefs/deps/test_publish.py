@@ -51,6 +51,15 @@ def record(site: Path) -> None:
     (site / "RECORD").write_text(f"{site.name}/RECORD,,\n{site.name}/METADATA,sha256={digest},{len(data)}\n")
 
 
+def require(what: str, job: Job) -> None:
+    """What was finished is finished once more, and requires another distribution."""
+    target, site = Target(job.target, job.cache), Path(job.target, "heavy-1.0.dist-info")
+    target.begin(job.name)
+    (site / "METADATA").write_text(f"Metadata-Version: 2.1\nName: heavy\nVersion: 1.0\nRequires-Dist: {what}\n")
+    record(site)
+    target.finish([], inventory.take(job.target))
+
+
 def leads() -> None:
     """This host does, as far as anybody knows."""
 
@@ -70,6 +79,17 @@ def test_what_was_found_while_it_was_installed_counts(images: Images, job: Job) 
     assert not done.published
     assert "4711 (daemon)" in done.lines[0]
     assert images.images() == {}
+
+
+def test_conflicts_that_are_allowed_are_noted(images: Images, job: Job) -> None:
+    require("torch", job)
+    done = publish.publish(job, images, leads)
+    assert not done.published
+    assert "heavy 1.0: requires torch, which is not installed (--allow-conflicts" in done.lines[0]
+    done = publish.publish(job._replace(tolerant=True), images, leads)
+    assert done.published
+    (noted,) = Snapshots(images).load(job.name).findings
+    assert noted == "packages do not fit one another: heavy 1.0: requires torch, which is not installed"
 
 
 def test_versions_that_nothing_had_pinned(images: Images, job: Job) -> None:
