@@ -1,4 +1,4 @@
-"""Benchmarks: stripefs on a real HDFS of several processes, containers by imagefs; see docs/benchmarks.md.
+"""Benchmarks: stripefs on a real HDFS of several processes, and what imagefs starts; see docs/benchmarks.md.
 
 model        pure: the rate that placement allows (a fluid model of DataNodes and a window)
 results      pure: samples, medians, ratios, the JSON document
@@ -15,6 +15,13 @@ warm         warms DataNodes up by reading
 read         runs the plan
 report       tables, and the chart of the README
 programs     running programs whose failures are one line
+tools        page caches, work folders, time of programs
+link         a namespace, a token bucket and servers behind them
+delay        the proxy that gives the link its round trip time, a process of its own
+host         a host with a daemon and a cache of its own
+started      starting what says when it is ready
+start        what says so: imports, and prints a line (run by other interpreters, never imported here)
+changed      what LZ4 makes of files that are new
 stubs        stand-ins for CUDA's libraries
 write        `bench write`, a room of its own
 checkpoint   `bench checkpoint`, a room of its own

@@ -187,12 +187,12 @@ def _checkpoint(options: argparse.Namespace) -> None:
 
 
 def _image(options: argparse.Namespace) -> None:
-    from bench.image import measure, tools
+    from bench.image import measure
 
     _need_root(options, "containers, mounts")
     if options.quick and options.large:
         raise BenchError("--quick and --large are two images: choose one")
-    work = (options.work or tools.WORK).absolute()
+    work = (options.work or measure.WORK).absolute()
     chosen = measure.Options(options.quick, options.large, options.rounds, work, options.mirror)
     _show(options, partial(measure.measure, chosen, _say))
 

@@ -18,11 +18,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from bench.cluster import BenchError
 from bench.environment import disk_read_ahead
 from bench.image.container import runc
-from bench.image.link import Link
 from bench.image.source import Image
-from bench.image.tools import BenchError, cold, output, remove_tree, run, timed
+from bench.link import Link
+from bench.programs import output, run
+from bench.tools import cold, remove_tree, timed
 
 __all__ = [
     "Fetched",
@@ -30,7 +32,6 @@ __all__ = [
     "fetch_all",
     "on_ext4",
     "pages_in_memory",
-    "remove_mounts",
     "touched",
     "unpack_seconds",
     "unpacked",
@@ -141,17 +142,6 @@ def pages_in_memory(root: Path) -> int:
                 seen.add(facts.st_ino)
                 total += _resident(path, facts.st_size) if facts.st_size else 0
     return total
-
-
-def remove_mounts(work: Path) -> None:
-    """Unmount what lies below the work folder, whoever left it, and let go of the loop devices of its files."""
-    mounted = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
-    for where in sorted((place for place in mounted if place.startswith(f"{work}/")), reverse=True):
-        run("umount", "--lazy", where)
-    for line in output("losetup", "--list", "--noheadings", "--output", "NAME,BACK-FILE").splitlines():
-        name, _, file = line.partition(" ")
-        if file.strip().startswith(f"{work}/"):
-            run("losetup", "--detach", name)
 
 
 def _resident(path: str, size: int) -> int:

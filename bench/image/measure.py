@@ -7,32 +7,33 @@ warm starts; the daemon's memory; the second build. A system that fails becomes 
 
 from __future__ import annotations
 
-import compileall
 import os
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.cluster import ROOT
+from bench.changed import digests, lz4_of_new
+from bench.cluster import Say
 from bench.environment import first_touch, machine, version
-from bench.image import container, lazy, link, local
-from bench.image.changed import lz4_of_new
-from bench.image.lazy import Host, host
-from bench.image.link import Link, linked
+from bench.host import Host, host
+from bench.image import container, lazy, local
 from bench.image.plan import RATES, Sizes, case, derive, ratios
 from bench.image.recipe import RECIPES, Recipe
 from bench.image.source import Image, Source
-from bench.image.tools import WORK, BenchError, Say, cold, locked, output, remove_tree, run
+from bench.link import Link, linked
+from bench.programs import output, run
 from bench.ratios import sum_up
 from bench.results import Document
 from bench.rounds import Rounds, how_many, in_turn
+from bench.tools import cold, compile_programs, locked, remove_mounts, remove_tree
 from imagefs.settings import DaemonSettings
-from stripefs.errors import StripefsError
 
-__all__ = ["Options", "measure"]
+__all__ = ["WORK", "Options", "measure"]
+
+WORK = Path("~/.cache/bootseer/bench-image").expanduser()
 
 MB, MIB = 1e6, 1 << 20
 _TAG = "bench"
@@ -62,7 +63,6 @@ class _Session(Rounds):
     first: Image
     second: Image
     tree: local.Tree
-    failed: set[str] = field(default_factory=set)
 
     @property
     def work(self) -> Path:
@@ -79,20 +79,6 @@ class _Session(Rounds):
         """Make the store `new` of all that `name` has; objects never change, so they may share their bytes."""
         run("cp", "--archive", "--link", self.store(name), self.store(new))
 
-    def attempt(self, what: str, function: Callable[..., None], *arguments: object) -> bool:
-        """Call it unless that failed before; whether it went well. A failure becomes a note."""
-        if what in self.failed:
-            return False
-        try:
-            function(self, *arguments)
-        except (BenchError, StripefsError, OSError) as error:
-            if _interrupted(error):
-                raise KeyboardInterrupt from error
-            self.failed.add(what)
-            self.notes.append(f"{what}: {error}")
-            self.say(f"{what} failed: {error}")
-        return what not in self.failed
-
 
 def measure(options: Options, say: Say, store: Callable[[Document], None]) -> Document:
     """Measure. Hands what there is to `store` after each part, and answers the whole.
@@ -101,12 +87,12 @@ def measure(options: Options, say: Say, store: Callable[[Document], None]) -> Do
     """
     with locked(options.work), ExitStack() as stack:
         _tidy(options.work)
-        _compile()
+        compile_programs()
         stack.callback(_tidy, options.work)
         source = Source(options.work, say, options.mirror)
         first, second = (source.image(options.recipe, build) for build in (1, 2))
         tree = stack.enter_context(local.on_ext4(options.work, first))
-        wire = stack.enter_context(linked(options.work, options.work / "stores"))
+        wire = stack.enter_context(linked(options.work, options.work / "stores", registry=True))
         say("pushing the image to the registry")
         pushed = f"docker://{wire.registry}/bench:{first.reference}"
         run("skopeo", "copy", "--dest-tls-verify=false", first.name, pushed)
@@ -131,20 +117,6 @@ def measure(options: Options, say: Say, store: Callable[[Document], None]) -> Do
             part(session)
             keep()
     return document
-
-
-def _compile() -> None:
-    """Make byte code of what is measured, as an installation does; a checkout may have none, or old."""
-    for package in ("stripefs", "imagefs"):
-        compileall.compile_dir(ROOT / package, quiet=2)
-
-
-def _interrupted(error: BaseException) -> bool:
-    """Whether it only came up while an interrupt was on its way out."""
-    context: BaseException | None = error
-    while context is not None and not isinstance(context, KeyboardInterrupt):
-        context = context.__context__
-    return context is not None
 
 
 def _builds(session: _Session) -> None:
@@ -219,7 +191,7 @@ def _start(session: _Session, rate: float, system: str, number: int) -> None:
 
 def _cold_start(session: _Session, machine: Host, image: str, options: list[str]) -> dict[str, float]:
     before = session.link.moved()
-    with machine.start(image, *options) as start:
+    with lazy.start(machine, image, *options) as start:
         moved, fetched = session.link.moved() - before, machine.fetched()
     return {"time": start.seconds, "inside": start.inside, "moved": moved / MB, "fetched": fetched / MB}
 
@@ -248,11 +220,11 @@ def _warm_imagefs(session: _Session, system: str, number: int) -> None:
     """The second start in a row once everything is local."""
     with host(session.work) as machine:
         machine.environment["IMAGEFS_BACKGROUND_RATE"] = str(_UNLIMITED)
-        with machine.start(session.url("traced"), *_plane(system)):
+        with lazy.start(machine, session.url("traced"), *_plane(system)):
             machine.ready()
             machine.await_local()
         for _ in range(2):
-            with machine.start(session.url("traced"), *_plane(system)) as start:
+            with lazy.start(machine, session.url("traced"), *_plane(system)) as start:
                 values = {"time": start.seconds, "inside": start.inside}
     session.samples.add("warm", system, number, values)
 
@@ -270,7 +242,7 @@ def _memory(session: _Session) -> None:
 def _watch_memory(session: _Session) -> None:
     """Of supervisor and worker: the peak from an empty cache until the image is local, and when they came to rest."""
     with host(session.work) as machine:
-        with machine.peak_memory() as memory, machine.start(session.url("traced")):
+        with machine.peak_memory() as memory, lazy.start(machine, session.url("traced")):
             machine.ready()
             machine.await_local()
         time.sleep(_AT_REST)
@@ -293,13 +265,13 @@ def _rebuild(session: _Session) -> None:
     session.samples.add("second_build", "imagefs", 0, _stored(report))
     session.samples.add("second_build", "hot_device", 0, {"stored": report.hot / MB})
     tree = local.unpacked(session.work, session.second)
-    new = lz4_of_new(session.tree.bundle / "rootfs", tree / "rootfs")
+    new = lz4_of_new(digests(session.tree.bundle / "rootfs"), tree / "rootfs")
     session.samples.add("second_build", "changed_files", 0, {"stored": new / MB})
 
 
 def _second_start(session: _Session) -> None:
     """How much of its start the first build's taught: the new build took over its trace, and nothing else is known."""
-    with host(session.work) as machine, machine.start(session.url("second")) as start:
+    with host(session.work) as machine, lazy.start(machine, session.url("second")) as start:
         judged = machine.ready()["start"]
         values = {"time": start.seconds, "recall": judged["recall"], "precision": judged["precision"]}
     session.samples.add("second_build", "imagefs:first_start", 0, values)
@@ -341,7 +313,6 @@ def _tidy(work: Path) -> None:
     """Take away what a benchmark leaves when it is killed, or fails in the wrong place."""
     Host(work / "host").stop()
     container.remove_containers()
-    local.remove_mounts(work)
-    link.remove()
+    remove_mounts(work)
     for name in ("host", "stores", "registry"):
         remove_tree(work / name)

@@ -19,15 +19,18 @@ from pathlib import Path
 from typing import Any
 
 from bench import stubs
+from bench.cluster import BenchError, Say
 from bench.image.recipe import BASE, SUITE, Recipe, base_reference, pins, reference
-from bench.image.tools import BenchError, Say, chroot, output, remove_tree, run
+from bench.programs import output, run
+from bench.tools import remove_tree
 
 __all__ = ["Image", "Source"]
 
 _HERE = Path(__file__).parent
-_START = _HERE / "start.py"
+_START = _HERE.parent / "start.py"
 _SITE = "usr/local/lib/python3.11/dist-packages"
 _PLATFORMS = ("manylinux_2_28_x86_64", "manylinux2014_x86_64")
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy")
 _INSTALLED_AT = {1: 1_735_689_600, 2: 1_738_368_000}  # New Year of 2025 and a month later, UTC
 _LEFTOVERS = (
     "var/cache/apt/*.bin",
@@ -103,8 +106,8 @@ class Source:
         run("debootstrap", "--variant=minbase", f"--cache-dir={debs}", SUITE, draft / "rootfs", mirror)
         self._repack(image, draft)
         debian = time.monotonic() - begin
-        chroot(draft / "rootfs", "apt-get", "update")
-        chroot(draft / "rootfs", "apt-get", "install", "-y", "--no-install-recommends", BASE)
+        _chroot(draft / "rootfs", "apt-get", "update")
+        _chroot(draft / "rootfs", "apt-get", "install", "-y", "--no-install-recommends", BASE)
         self._repack(image, draft)
         self._publish(image, tag)
         remove_tree(bundle)
@@ -199,6 +202,13 @@ class Source:
         if f"sha256:{hashlib.sha256(content).hexdigest()}" != digest:
             raise BenchError(f"{self.layout} is damaged: remove it")
         return json.loads(content), len(content)
+
+
+def _chroot(root: Path, *command: str) -> None:
+    """Run `command` in the tree below `root`, with a bare environment."""
+    bare = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LC_ALL": "C.UTF-8", "DEBIAN_FRONTEND": "noninteractive"}
+    bare |= {name: os.environ[name] for name in _PROXIES if name in os.environ}
+    run("chroot", root, *command, env=bare)
 
 
 def _mirror() -> str:

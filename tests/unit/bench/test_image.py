@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from bench import stubs, tables
+from bench.changed import digests, lz4_of_new
 from bench.cli import main
 from bench.image import recipe, report
-from bench.image.changed import lz4_of_new
 from bench.image.plan import CASES, Sizes, derive, ratios
 from bench.ratios import sum_up
 from bench.results import UNITS, Document, Ratio, Row, Samples
@@ -143,13 +143,15 @@ def test_only_new_content_counts_as_changed(tmp_path: Path) -> None:
         (folder / "same").write_bytes(b"same" * 1000)
     (old / "moved").write_bytes(b"moved" * 1000)
     (new / "elsewhere").write_bytes(b"moved" * 1000)
-    assert lz4_of_new(old, new) == 0
+    assert lz4_of_new(digests(old), new) == 0
     (new / "fresh").write_bytes(bytes(range(256)))  # LZ4 makes nothing of it
     (new / "copy").write_bytes(bytes(range(256)))
     (new / "link").symlink_to("fresh")
-    assert lz4_of_new(old, new) == 256
+    assert lz4_of_new(digests(old), new) == 256
     (new / "zeros").write_bytes(bytes(300_000))
-    assert 256 < lz4_of_new(old, new) < 2000
+    known = digests(old)
+    assert 256 < lz4_of_new(known, new) < 2000
+    assert lz4_of_new(known, new) == 0
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from bench.image import delay
-from bench.image.container import started
+from bench import delay
+from bench.cluster import BenchError
 from bench.image.local import pages_in_memory
-from bench.image.tools import BenchError, locked, output
+from bench.programs import output
+from bench.started import started
+from bench.tools import locked
 
 _READY = 'import sys; print(\'{"began": 1.0, "ready": 3.5}\', flush=True); sys.stdin.read()'
 
@@ -77,7 +79,7 @@ def test_a_start_is_what_the_first_line_says_and_ends_with_its_input() -> None:
     ("program", "message"),
     [
         ("import sys; sys.exit('no such image')", "no such image"),
-        ("print('hello')", "did not start the container"),
+        ("print('hello')", "did not become ready"),
         (_READY + "; sys.exit('broken')", "ended with 1: broken"),
     ],
 )
@@ -103,7 +105,7 @@ def test_pages_in_memory_are_those_of_files_just_written(tmp_path: Path) -> None
 
 
 def test_the_work_folder_is_held_once(tmp_path: Path) -> None:
-    with locked(tmp_path), pytest.raises(BenchError, match="another image benchmark"), locked(tmp_path):
+    with locked(tmp_path), pytest.raises(BenchError, match="another benchmark"), locked(tmp_path):
         pass
     with locked(tmp_path):
         pass

@@ -1,4 +1,4 @@
-"""How much of a tree is new against another, and what LZ4 makes of the new files alone."""
+"""How much of a tree is new against others, and what LZ4 makes of the new files alone."""
 
 from __future__ import annotations
 
@@ -8,19 +8,23 @@ from pathlib import Path
 
 import lz4.block
 
-__all__ = ["compressed", "lz4_of_new"]
+__all__ = ["compressed", "digests", "lz4_of_new"]
 
 _BLOCK = 128 << 10  # as imagefs compresses
 
 
-def lz4_of_new(old: Path, new: Path) -> int:
-    """Bytes of the regular files below `new` whose content no file below `old` has, each compressed by itself.
+def digests(root: Path) -> set[bytes]:
+    """Of the contents of the regular files below `root`."""
+    return {_digest(path) for path in _files(root)}
 
-    Files with the same content count once.
+
+def lz4_of_new(known: set[bytes], root: Path) -> int:
+    """Bytes of the regular files below `root` whose content is not `known`, each compressed by itself.
+
+    Files with the same content count once; what was new is known then.
     """
-    known = {_digest(path) for path in _files(old)}
     total = 0
-    for path in _files(new):
+    for path in _files(root):
         if (digest := _digest(path)) not in known:
             known.add(digest)
             total += compressed(path)

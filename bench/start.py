@@ -1,6 +1,6 @@
-"""What the container runs: import the modules named as arguments, use each a little, print one line of JSON.
+"""What is started: import the modules named as arguments, use each a little, print one line of JSON.
 
-Then it waits for the end of its input, so that whoever measures can look at a container that is ready and not yet gone.
+Then it waits for the end of its input, so that whoever measures can look at a job that is ready and not yet gone.
 """
 
 import importlib

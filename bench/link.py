@@ -1,6 +1,6 @@
-"""The link between the machine that starts containers and the store: rate, round trip time, servers, a byte count.
+"""The link between the machine that starts jobs and what they need: rate, round trip time, servers, a byte count.
 
-The servers (nginx for a directory store, docker-registry for whole images) run in a network namespace. Its one way out
+The servers (nginx for a directory, docker-registry for whole images) run in a network namespace. Its one way out
 is a veth with a token bucket at both ends; in front of the servers stands the delaying proxy, because the kernel may
 have no netem. All that, processes and namespace, goes when the `with` block ends, and what a killed benchmark left
 behind when the next begins.
@@ -25,14 +25,17 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.cluster import ROOT
-from bench.image.tools import BenchError, output, run
+from bench.cluster import ROOT, BenchError
+from bench.processes import cpu_seconds
+from bench.programs import output, run
+from bench.tools import locked
 
 __all__ = ["RTT", "Link", "Measured", "linked"]
 
 RTT = 0.010  # seconds
-_NAMESPACE = "bench-image"
-_OUTSIDE, _INSIDE = "bench-image", "eth0"
+_NAMESPACE = "bench-link"
+_OUTSIDE, _INSIDE = "bench-link", "eth0"
+_HELD = Path("/run/bench-link")  # there is one on a machine
 _NETWORK = ("198.19.255.253", "198.19.255.254")  # the last /30 of the networks set aside for benchmarks, RFC 2544
 _MTU = 65535  # so that headers take nothing worth mentioning of the rate
 _HTTP, _REGISTRY = (8080, 80), (5000, 5001)  # as clients see them, and behind the proxy
@@ -41,7 +44,7 @@ _PROBE_SECONDS = 1.0
 _STARTS_WITHIN = 15.0
 _ENDS_WITHIN = 5.0
 
-_NGINX = """
+_NGINX = r"""
 daemon off;
 user root;
 worker_processes 2;
@@ -58,7 +61,12 @@ http {{
     fastcgi_temp_path {work}/nginx-temp;
     uwsgi_temp_path {work}/nginx-temp;
     scgi_temp_path {work}/nginx-temp;
-    server {{ listen 127.0.0.1:{port}; root {stores}; }}
+    server {{
+        listen 127.0.0.1:{port};
+        root {folder};
+        # As the Python Package Index has it; without, installers do not trust what they kept.
+        location ~ \.whl(\.metadata)?$ {{ add_header Cache-Control "max-age=365000000, immutable, public"; }}
+    }}
 }}
 """
 _REGISTRY_CONFIG = """
@@ -113,9 +121,9 @@ class Link:
         self.set_rate(rate)
         trips = self._round_trips()
         one = self._throughput(1, rate)
-        begin, cpu = time.monotonic(), _cpu(self._proxy)
+        begin, cpu = time.monotonic(), cpu_seconds(self._proxy)
         eight = self._throughput(8, rate)
-        share = (_cpu(self._proxy) - cpu) / (time.monotonic() - begin)
+        share = (cpu_seconds(self._proxy) - cpu) / (time.monotonic() - begin)
         found = Measured(statistics.median(trips), one, eight, share)
         if not RTT <= found.round_trip < 1.3 * RTT or (rate and not 0.9 < eight / rate < 1.1):
             raise BenchError(f"the link does not do what it should at {rate / 1e6:g} MB/s: {found}")
@@ -156,32 +164,34 @@ class Link:
 
 
 @contextmanager
-def linked(work: Path, stores: Path) -> Iterator[Link]:
-    """A link without a limit yet, to an nginx that serves `stores` and a registry that keeps its images in `work`."""
-    remove()
-    stores.mkdir(parents=True, exist_ok=True)
+def linked(work: Path, folder: Path, *, registry: bool = False) -> Iterator[Link]:
+    """A link without a limit yet, to an nginx that serves `folder` and a registry that keeps its images in `work`.
+
+    Raises BenchError where another benchmark has the link, and where a server does not answer.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
     (work / "nginx-temp").mkdir(exist_ok=True)
-    (work / "nginx.conf").write_text(_NGINX.format(work=work, stores=stores, port=_HTTP[1]))
+    (work / "nginx.conf").write_text(_NGINX.format(work=work, folder=folder, port=_HTTP[1]))
     (work / "registry.yml").write_text(_REGISTRY_CONFIG.format(work=work, port=_REGISTRY[1]))
-    pairs = [f"{_NETWORK[1]}:{outer}=127.0.0.1:{inner}" for outer, inner in (_HTTP, _REGISTRY)]
-    with ExitStack() as stack:
-        stack.callback(remove)
+    servers = [["nginx", "-p", str(work), "-e", str(work / "nginx.log"), "-c", str(work / "nginx.conf")]]
+    if registry:
+        servers.append(["docker-registry", "serve", str(work / "registry.yml")])
+    pairs = [f"{_NETWORK[1]}:{outer}=127.0.0.1:{inner}" for outer, inner in (_HTTP, _REGISTRY)[: len(servers)]]
+    with locked(_HELD), ExitStack() as stack:
+        _remove()
+        stack.callback(_remove)
         _make_network()
-        proxy = [sys.executable, "-m", "bench.image.delay", str(RTT), *pairs]
-        servers = [
-            ["nginx", "-p", str(work), "-e", str(work / "nginx.log"), "-c", str(work / "nginx.conf")],
-            ["docker-registry", "serve", str(work / "registry.yml")],
-        ]
         for server in servers:
             stack.enter_context(_server(server, work))
-        link = Link(stores, stack.enter_context(_server(proxy, work)))
-        (stores / _PROBE).write_bytes(b"")
+        link = Link(folder, stack.enter_context(_server([sys.executable, "-m", "bench.delay", str(RTT), *pairs], work)))
+        (folder / _PROBE).write_bytes(b"")
         _await(f"{link.url}/{_PROBE}")
-        _await(f"http://{link.registry}/v2/")
+        if registry:
+            _await(f"http://{link.registry}/v2/")
         yield link
 
 
-def remove() -> None:
+def _remove() -> None:
     """End what runs in the namespace and delete it with all its links, whoever left it behind."""
     if not any(entry.get("name") == _NAMESPACE for entry in json.loads(output("ip", "-json", "netns", "list") or "[]")):
         return
@@ -244,9 +254,3 @@ def _await(url: str) -> None:
 def _host_port(url: str) -> tuple[str, int]:
     host, _, port = url.removeprefix("http://").partition(":")
     return host, int(port)
-
-
-def _cpu(pid: int) -> float:
-    from bench.processes import cpu_seconds
-
-    return cpu_seconds(pid)

@@ -1,6 +1,6 @@
 """A TCP proxy that gives a link its round trip time, where the kernel has no netem.
 
-    python -m bench.image.delay RTT LISTEN=TARGET ...      RTT in seconds, LISTEN and TARGET as ADDRESS:PORT
+    python -m bench.delay RTT LISTEN=TARGET ...      RTT in seconds, LISTEN and TARGET as ADDRESS:PORT
 
 Bytes leave it half a round trip after they came, either way, as many as come: it delays and never slows down. The first
 bytes of a connection wait a round trip more, which the handshake would take, since the kernel answers that at once.
