@@ -21,6 +21,7 @@ from bench.checkpoint import report as checkpoint_report
 from bench.checkpoint.plan import CASES as CHECKPOINT_CASES
 from bench.cluster import BenchError
 from bench.data import CHUNK
+from bench.deps import report as deps_report
 from bench.image import report as image_report
 from bench.plan import CASES
 from bench.results import Document, load
@@ -52,6 +53,7 @@ _REPORTS: dict[str, _Report] = {
     "write": write_report,
     "checkpoint": checkpoint_report,
     "image": image_report,
+    "deps": deps_report,
 }
 
 
@@ -111,6 +113,14 @@ def _parser() -> argparse.ArgumentParser:
         "--work", type=Path, metavar="DIR", help="where images are kept (~/.cache/bootseer/bench-image)"
     )
     starting.add_argument("--mirror", default="", metavar="URL", help="a Debian archive; apt's own where not given")
+    installing = commands.add_parser("deps", help="dependencies of a job: installed, or mounted from a snapshot")
+    installing.add_argument("--quick", action="store_true", help="a few small packages, two rounds: 3 minutes")
+    installing.add_argument("--rounds", type=int, default=0, metavar="N", help="rounds of each start (3, quick: 2)")
+    installing.add_argument("--json", type=Path, metavar="FILE", help="write the document here, anew after each round")
+    installing.add_argument("--chart", type=Path, metavar="FILE", help="draw the starts here (.svg, .png)")
+    installing.add_argument(
+        "--work", type=Path, metavar="DIR", help="where wheels are kept (~/.cache/bootseer/bench-deps)"
+    )
     table = commands.add_parser("table", help="print the tables of a document as Markdown")
     table.add_argument("document", type=Path, metavar="FILE.json")
     table.add_argument("--into", type=Path, metavar="FILE.md", help="put them there, between its marks for results")
@@ -197,6 +207,14 @@ def _image(options: argparse.Namespace) -> None:
     _show(options, partial(measure.measure, chosen, _say))
 
 
+def _deps(options: argparse.Namespace) -> None:
+    from bench.deps import measure
+
+    _need_root(options, "network namespaces, mounts")
+    chosen = measure.Options(options.quick, options.rounds, (options.work or measure.WORK).absolute())
+    _show(options, partial(measure.measure, chosen, _say))
+
+
 def _table(options: argparse.Namespace) -> None:
     document = load(options.document)
     if document.bench not in _REPORTS:
@@ -229,6 +247,7 @@ _COMMANDS = {
     "write": _write,
     "checkpoint": _checkpoint,
     "image": _image,
+    "deps": _deps,
     "table": _table,
     "simulate": _simulate,
     "build-rclone": _build_rclone,

@@ -33,8 +33,8 @@ class Host:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._cache = folder / "cache"
-        self.environment = {"IMAGEFS_CACHE": str(self._cache), "IMAGEFS_RUNTIME": str(folder / "run")}
+        self.cache = folder / "cache"
+        self.environment = {"IMAGEFS_CACHE": str(self.cache), "IMAGEFS_RUNTIME": str(folder / "run")}
 
     def command(self, *arguments: str) -> str:
         return output(PROGRAM, *arguments, env=os.environ | self.environment)
@@ -52,7 +52,7 @@ class Host:
 
     def fetched(self) -> int:
         """Bytes of blocks that the cache holds: the disk space of its sparse files."""
-        return sum(file.stat().st_blocks * 512 for file in (self._cache / "blocks").glob("*.data"))
+        return sum(file.stat().st_blocks * 512 for file in (self.cache / "blocks").glob("*.data"))
 
     def await_local(self) -> None:
         """Until the image that is in use is whole in the cache, checked and marked.

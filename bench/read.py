@@ -140,9 +140,7 @@ def sum_up(samples: Samples, document: Document) -> None:
             # Those with nothing but a number behind the name: threads or streams.
             pattern = re.compile(rf"{family}:\d+")
             systems = {key.system for key in samples.series if key.case == case and pattern.fullmatch(key.system)}
-            best = samples.best(case, sorted(systems))
-            for key in [key for key in samples.series if (key.case, key.system) == (case, best)]:
-                samples.series[Key(case, family, key.metric)] = samples.series[key]
+            samples.call(case, samples.best(case, sorted(systems)), family)
     document.rows = samples.rows()
     measured = {plan.name: quotients(samples.get(plan.upper), samples.get(plan.lower)) for plan in ratios()}
     document.ratios = [Ratio(name, *spread(values)) for name, values in measured.items() if values]

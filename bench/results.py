@@ -62,6 +62,11 @@ UNITS = {
     "idle_pss": "MiB",
     "over_budget": "MiB",
     "inside": "s",  # of a start: from the first line of the program in the container on
+    "install": "s",  # until the job may go on
+    "imports": "s",  # of modules, by an interpreter that is started for it
+    "net": "s",  # without the imports alone, from memory
+    "published": "s",  # until others find it
+    "answered": "ms",  # from a request to the daemon to its answer
     "moved": "MB",  # over the link, headers included
     "fetched": "MB",  # the same without headers: plain bytes of the image, what DataNodes sent of a checkpoint
     "fetched_share": "share",  # of the file's size
@@ -88,15 +93,20 @@ class Samples:
     def get(self, key: Key) -> dict[int, float]:
         return self.series.get(key, {})
 
-    def best(self, case: str, systems: Iterable[str], metric: str = "throughput") -> str | None:
-        """The system with the highest median, None where none was measured.
+    def best(self, case: str, systems: Iterable[str], metric: str = "throughput", *, least: bool = False) -> str | None:
+        """The system with the highest median, or with the lowest, None where none was measured.
 
         One system is chosen for all rounds: taking the best of each round anew would reward luck.
         """
         measured = [
             (statistics.median(values.values()), s) for s in systems if (values := self.get(Key(case, s, metric)))
         ]
-        return max(measured)[1] if measured else None
+        return (min if least else max)(measured)[1] if measured else None
+
+    def call(self, case: str, system: str | None, name: str) -> None:
+        """Let the series of `system` have another name as well; of None there are none."""
+        for key in [key for key in self.series if (key.case, key.system) == (case, system)]:
+            self.series[Key(case, name, key.metric)] = self.series[key]
 
     def rows(self) -> list[Row]:
         rows = []

@@ -19,7 +19,7 @@ from bench.cluster import BenchError, Cluster, Say, running
 from bench.data import GIB, MIB
 from bench.environment import first_touch, machine, packages, version
 from bench.ratios import sum_up
-from bench.results import Document, Key, Samples
+from bench.results import Document, Samples
 from bench.rounds import Options, Rounds, how_many, in_turn
 from bench.write.lab import WriteLab
 from bench.write.plan import BLOCK, CASES, STREAMS, Run, choose, derive, ratios, runs
@@ -98,9 +98,7 @@ def draw(samples: Samples, document: Document) -> None:
     """Set the document's rows and ratios anew; a family of raw clients is called after its best member."""
     for case in ("write", "write_repl2"):
         for family in _FAMILIES:
-            best = samples.best(case, [f"{family}:{count}" for count in STREAMS])
-            for key in [key for key in samples.series if (key.case, key.system) == (case, best)]:
-                samples.series[Key(case, family, key.metric)] = samples.series[key]
+            samples.call(case, samples.best(case, [f"{family}:{count}" for count in STREAMS]), family)
     document.rows = samples.rows()
     document.ratios = sum_up(samples, ratios())
 

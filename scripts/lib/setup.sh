@@ -60,19 +60,29 @@ need_cluster_packages() {
 
 # What ./scripts/bench image needs besides: it makes an image, serves it, and starts containers from it.
 need_bench_image_packages() {
-    local missing=() services=()
+    local missing=()
     command -v debootstrap >/dev/null || missing+=(debootstrap)
     command -v mkfs.ext4 >/dev/null || missing+=(e2fsprogs)
     command -v umoci >/dev/null || missing+=(umoci)
     command -v skopeo >/dev/null || missing+=(skopeo)
     command -v runc >/dev/null || missing+=(runc)
     command -v readelf >/dev/null || missing+=(binutils)
-    command -v nginx >/dev/null || services+=(nginx)
-    command -v docker-registry >/dev/null || services+=(docker-registry)
-    apt_install "${missing[@]}" "${services[@]}"
-    # The benchmark starts them itself; what the packages start would only take ports.
-    if [ ${#services[@]} -gt 0 ] && [ -d /run/systemd/system ]; then
-        quietly systemctl disable --now "${services[@]}"
+    apt_install "${missing[@]}"
+    need_services nginx docker-registry
+}
+
+# What ./scripts/bench deps needs besides: a server for wheels and snapshots.
+need_bench_deps_packages() { need_services nginx; }
+
+# Servers that benchmarks start themselves; what their packages start would only take ports.
+need_services() {
+    local missing=() name
+    for name in "$@"; do
+        command -v "$name" >/dev/null || missing+=("$name")
+    done
+    apt_install "${missing[@]}"
+    if [ ${#missing[@]} -gt 0 ] && [ -d /run/systemd/system ]; then
+        quietly systemctl disable --now "${missing[@]}"
     fi
 }
 

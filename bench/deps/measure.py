@@ -1,0 +1,302 @@
+"""`bench deps`: installs, publishes and mounts, on hosts that are made anew, and draws the document from the samples.
+
+Order: wheels, index and link; the installation is published once, and a start with it is recorded; then rounds of all
+systems, each beginning one system further on: a host that has nothing, the same host again, and imports from memory; in
+the end what several variants take. A system that fails becomes a note, and the others go on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.cluster import BenchError, Say
+from bench.deps.disk import Tally, size
+from bench.deps.node import UV, Job, Node, answered
+from bench.deps.plan import SYSTEMS, derive, name_fastest, ratios
+from bench.deps.recipe import INSTALLER, Recipe, recipes
+from bench.deps.wheels import fetch, lay_out, size_of
+from bench.environment import disk_read_ahead, first_touch, machine, version
+from bench.host import Host, await_trace, host
+from bench.link import Link, linked
+from bench.programs import output, run
+from bench.ratios import sum_up
+from bench.results import Document
+from bench.rounds import Rounds, how_many, in_turn
+from bench.tools import cold, compile_programs, locked, remove_mounts, remove_tree
+
+__all__ = ["RATE", "WORK", "Options", "measure"]
+
+WORK = Path("~/.cache/bootseer/bench-deps").expanduser()
+RATE = 50e6  # bytes a second of the link
+
+MB = 1e6
+_PINS = Path(__file__).with_name("requirements.txt")
+_IMPORTS = 3  # from memory, each round
+_PUBLISHED_WITHIN = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """`rounds` 0 means 2 when quick, else 3."""
+
+    quick: bool = False
+    rounds: int = 0
+    work: Path = WORK
+
+
+@dataclass(slots=True, kw_only=True)
+class _Session(Rounds):
+    work: Path
+    recipe: Recipe
+    link: Link
+    job: Job
+
+    def node(self) -> Node:
+        return Node(self.work / "node", self.job)
+
+    def store(self, name: str) -> Path:
+        """A directory store behind the link: `lazy` without a record of a start, `recorded` with one."""
+        return self.link.folder / name
+
+    def url(self, name: str) -> str:
+        return f"{self.link.url}/{name}"
+
+    @property
+    def installed(self) -> Path:
+        """What pip installs, with bytecode."""
+        return self.work / "installed"
+
+    def timed(self, node: Node, install: Callable[[], object]) -> dict[str, float]:
+        """How long `install` takes, and imports after it, and what comes over the link until these are done."""
+        before, begin = self.link.moved(), time.monotonic()
+        install()
+        installed = time.monotonic() - begin
+        imports = node.imports()
+        moved = self.link.moved() - before
+        return {"time": installed + imports, "install": installed, "imports": imports, "moved": moved / MB}
+
+
+def measure(options: Options, say: Say, store: Callable[[Document], None]) -> Document:
+    """Measure. Hands what there is to `store` after each part, and answers the whole.
+
+    Raises BenchError where nothing can be measured.
+    """
+    work = options.work
+    recipe = recipes(_PINS.read_text())["quick" if options.quick else "standard"]
+    with locked(work), ExitStack() as stack:
+        _tidy(work)
+        compile_programs()
+        stack.callback(_tidy, work)
+        fetch([*recipe.everything(), INSTALLER], work / "wheels", say)
+        wire = stack.enter_context(linked(work, work / "served"))
+        session = _Session(
+            rounds=how_many(options.rounds, quick=options.quick),
+            say=say,
+            work=work,
+            recipe=recipe,
+            link=wire,
+            job=Job(_interpreter(work), f"{wire.url}/index/simple/", work / "requirements.txt", recipe.modules),
+        )
+        lay_out(work / "wheels", recipe.everything(), wire.folder / "index")
+        _require(session, recipe.pins)
+        document = Document("deps", version(), {}, notes=session.notes)
+        measured = str(wire.measure(RATE))
+        say(f"the link: {measured}")
+        _prepare(session)
+        document.environment = _environment(session, measured, quick=options.quick)
+
+        def keep() -> None:
+            name_fastest(session.samples)
+            document.rows = session.samples.rows()
+            document.ratios = sum_up(session.samples, ratios())
+            document.environment["load_15min"] = round(os.getloadavg()[2], 2)
+            store(document)
+
+        wire.set_rate(RATE)
+        for number in range(session.rounds):
+            _round(session, number)
+            keep()
+        session.attempt("disk", _disk)
+        keep()
+    return document
+
+
+def _prepare(session: _Session) -> None:
+    """Publish the installation, record a start with it, and keep one that pip made. Raises BenchError."""
+    session.link.set_rate(0)
+    session.say("publishing the installation")
+    _publish(session.node(), session.work, session.store("lazy"))
+    run("cp", "--archive", "--link", session.store("lazy"), session.store("recorded"))
+    session.say("recording a start")
+    node = session.node()
+    with host(session.work) as here:
+        answered(node.imagefs(here, str(session.store("recorded"))))
+        node.imports()
+        here.ready()
+        await_trace(session.store("recorded"))
+    node = session.node()
+    node.pip()
+    node.target.rename(session.installed)
+
+
+def _publish(node: Node, work: Path, store: Path, form: str = "pip") -> None:
+    """Install and publish. Raises BenchError where nothing is published."""
+    with host(work) as here:
+        node.imagefs(here, str(store), form=form)
+        _published(here)
+
+
+def _round(session: _Session, number: int) -> None:
+    session.say(f"round {number + 1} of {session.rounds}")
+    for system in in_turn([*SYSTEMS, "warm"], number):
+        session.say(system)
+        session.attempt(system, _warm if system == "warm" else _system, system, number)
+    derive(session.samples, number)
+
+
+def _system(session: _Session, system: str, number: int) -> None:
+    name, _, how = system.partition(":")
+    if how == "miss":
+        _miss(session, number)
+    elif name == "imagefs":
+        _hit(session, system, session.url("lazy" if how == "lazy" else "recorded"), number)
+    else:
+        _install(session, system, number)
+
+
+def _install(session: _Session, system: str, number: int) -> None:
+    """By an installer that has nothing, and by the same one when its cache is full."""
+    node = session.node()
+    install = {
+        "pip": node.pip,
+        "pip:no_bytecode": lambda: node.pip("--no-compile"),
+        "uv": node.uv,
+        "uv:bytecode": lambda: node.uv("--compile-bytecode"),
+    }[system]
+    cold()
+    session.samples.add("fresh", system, number, session.timed(node, install))
+    node.empty()
+    session.samples.add("again", system, number, session.timed(node, install))
+
+
+def _hit(session: _Session, system: str, store: str, number: int) -> None:
+    """On a host that has nothing, and there again when the first job has ended."""
+    node = session.node()
+    told: list[str] = []
+    with host(session.work) as here:
+        for case in ("fresh", "again"):
+            values = session.timed(node, lambda: told.append(node.imagefs(here, store)))
+            session.samples.add(case, system, number, values | {"answered": answered(told[-1])})
+            here.command("umount", str(node.target))
+
+
+def _miss(session: _Session, number: int) -> None:
+    """A first start: the job goes on when it is installed, and what it installed is published beside it."""
+    node, store = session.node(), session.work / "missed"
+    remove_tree(store)
+    with host(session.work) as here:
+        begin = time.monotonic()
+        values = session.timed(node, lambda: node.imagefs(here, str(store)))
+        session.samples.add("fresh", "imagefs:miss", number, values | {"published": _published(here) - begin})
+    remove_tree(store)
+
+
+def _published(here: Host) -> float:
+    """When what a host installed was published, by the monotonic clock. Raises BenchError where it is not."""
+    deadline = time.monotonic() + _PUBLISHED_WITHIN
+    while not (ended := list((here.cache / "deps/outcomes").glob("*.json"))):
+        if time.monotonic() > deadline:
+            raise BenchError(f"nothing was published within {_PUBLISHED_WITHIN:g} s")
+        time.sleep(0.1)
+    now, (outcome,) = time.monotonic(), ended
+    told = json.loads(outcome.read_text())
+    if not told["published"]:
+        raise BenchError(f"not published: {'; '.join(told['lines'])}")
+    return now
+
+
+def _warm(session: _Session, system: str, number: int) -> None:
+    """Imports from memory, from the mount and from what pip installed in turn."""
+    node = session.node()
+    with host(session.work) as here:
+        answered(node.imagefs(here, session.url("recorded")))
+        places = {"imagefs": node.target, "installed": session.installed}
+        for place in places.values():
+            node.imports(place)
+        times: dict[str, list[float]] = {name: [] for name in places}
+        for _ in range(_IMPORTS):
+            for name, place in places.items():
+                times[name].append(node.imports(place))
+    for name, found in times.items():
+        session.samples.add(system, name, number, {"time": statistics.median(found)})
+
+
+def _disk(session: _Session) -> None:
+    """What variants take that a job installed one after the other. uv is quicker, and they take the same."""
+    session.link.set_rate(0)
+    store = session.work / "variants"
+    remove_tree(store)
+    tally = Tally(store)
+    variants = session.recipe.variants()
+    for count, pins in enumerate(variants, 1):
+        session.say(f"publishing variant {count} of {len(variants)}")
+        _require(session, pins)
+        node = session.node()
+        _publish(node, session.work, store, form="uv")
+        taken = tally.add(node.target)
+        for case in ["one"] * (count == 1) + ["all"] * (count == len(variants)):
+            for name, amount in (("imagefs", taken.stored), ("unique", taken.unique), ("installed", taken.installed)):
+                session.samples.add("disk", f"{name}:{case}", 0, {"stored": amount / MB})
+
+
+def _require(session: _Session, pins: list[str] | tuple[str, ...]) -> None:
+    session.job.requirements.write_text("".join(f"{pin}\n" for pin in pins))
+
+
+def _interpreter(work: Path) -> Path:
+    """The one that a job runs: of a virtual environment with nothing but pip."""
+    folder = work / "python"
+    remove_tree(folder)
+    run(sys.executable, "-m", "venv", "--without-pip", folder)
+    python = folder / "bin/python"
+    how = ["--quiet", "--disable-pip-version-check", "--no-index", "--find-links", str(work / "wheels")]
+    run(sys.executable, "-m", "pip", "--python", python, "install", *how, INSTALLER)
+    return python
+
+
+def _environment(session: _Session, measured: str, *, quick: bool) -> dict[str, Any]:
+    """Facts as JSON values."""
+    installed = [path for path in session.installed.rglob("*") if path.is_file()]
+    return {
+        **machine(first_touch()),
+        "tools": {"pip": INSTALLER.partition("==")[2], "uv": output(UV, "--version").split()[1]},
+        "installation": {
+            "name": session.recipe.name,
+            "packages": len(session.recipe.pins),
+            "wheels_mb": round(size_of(session.work / "wheels", session.recipe.pins) / MB, 1),
+            "size_mb": round(size(session.installed) / MB, 1),
+            "files": len(installed),
+            "modules": list(session.recipe.modules),
+        },
+        "link": measured,
+        "read_ahead_kib": disk_read_ahead(session.work),
+        "rounds": session.rounds,
+        "quick": quick,
+    }
+
+
+def _tidy(work: Path) -> None:
+    """Take away what a benchmark leaves when it is killed, or fails in the wrong place."""
+    Host(work / "host").stop()
+    remove_mounts(work)
+    for name in ("host", "node", "served", "installed", "missed", "variants", "python"):
+        remove_tree(work / name)

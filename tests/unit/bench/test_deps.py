@@ -1,0 +1,191 @@
+"""What `bench deps` computes without installing: recipes, ratios, disk, tables; and its index, by a real pip and uv."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from bench.cli import main
+from bench.cluster import BenchError
+from bench.deps import measure, report
+from bench.deps.disk import Taken, Tally, size
+from bench.deps.node import answered
+from bench.deps.plan import CASES, SYSTEMS, derive, name_fastest, ratios
+from bench.deps.recipe import Recipe, recipes
+from bench.deps.wheels import fetch, lay_out, size_of
+from bench.ratios import sum_up
+from bench.results import UNITS, Document, Key, Ratio, Row, Samples
+from tests.deps.wheels import UV, wheel
+from tests.unit.bench import documents
+
+RECIPES = recipes(Path(measure.__file__).with_name("requirements.txt").read_text())
+
+FACTS = {
+    "tools": {"pip": "26.3", "uv": "0.13.9"},
+    "installation": {
+        "name": "standard",
+        "packages": 64,
+        "wheels_mb": 218.5,
+        "size_mb": 632.1,
+        "files": 18098,
+        "modules": ["numpy", "pandas"],
+    },
+    "link": "10.8 ms round trip",
+    "read_ahead_kib": 8192,
+}
+
+ROWS = (
+    Row("fresh", "imagefs", "time", "s", 6.1, 6.0, 6.3, 3),
+    Row("fresh", "imagefs", "install", "s", 0.5, 0.4, 0.6, 3),
+    Row("fresh", "pip", "time", "s", 50.0, 49.0, 52.0, 3),
+    Row("disk", "imagefs:one", "stored", "MB", 320.0, 320.0, 320.0, 1),
+)
+
+
+def document(*ratios: Ratio) -> Document:
+    return documents.document("deps", FACTS, ROWS, ratios, "uv: no such file")
+
+
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=lambda recipe: recipe.name)
+def test_each_variant_upgrades_one_package_and_the_last_is_what_is_pinned(recipe: Recipe) -> None:
+    variants = recipe.variants()
+    assert len(variants) == 5
+    for before, after in pairwise(variants):
+        ((old, new),) = [(a, b) for a, b in zip(before, after, strict=True) if a != b]
+        assert old in recipe.older
+        assert old.partition("==")[0] == new.partition("==")[0]
+    assert variants[-1] == list(recipe.pins)
+    assert set(recipe.everything()) == {pin for variant in variants for pin in variant}
+
+
+def test_sixty_four_packages_and_nine_imports() -> None:
+    standard = RECIPES["standard"]
+    assert (len(standard.pins), len(standard.modules)) == (64, 9)
+    assert set(RECIPES["quick"].pins) < set(standard.pins)
+
+
+def test_net_is_without_the_import_from_memory_of_the_same_round() -> None:
+    samples = Samples()
+    for number, warm in enumerate((2.0, 4.0)):
+        samples.add("warm", "installed", number, {"time": warm})
+        samples.add("fresh", "imagefs", number, {"time": warm + 1})
+        samples.add("fresh", "pip", number, {"time": warm + 20})
+        derive(samples, number)
+    samples.add("fresh", "pip", 2, {"time": 50.0})
+    derive(samples, 2)
+    assert samples.get(Key("fresh", "pip", "net")) == {0: 20.0, 1: 20.0}
+    found = {ratio.name: ratio for ratio in sum_up(samples, ratios())}
+    assert found["hit_fresh_node_vs_pip_net"] == Ratio("hit_fresh_node_vs_pip_net", 0.05, 0.05, 0.05)
+    assert "hit_fresh_node_vs_uv_net" not in found
+
+
+@pytest.mark.parametrize(("with_bytecode", "fastest"), [(15.0, 12.0), (9.0, 9.0)])
+def test_uv_is_taken_in_its_fastest_mode(with_bytecode: float, fastest: float) -> None:
+    samples = Samples()
+    samples.add("fresh", "uv", 0, {"time": 12.0})
+    samples.add("fresh", "uv:bytecode", 0, {"time": with_bytecode})
+    samples.add("fresh", "imagefs", 0, {"time": 3.0})
+    name_fastest(samples)
+    found = {ratio.name: ratio.value for ratio in sum_up(samples, ratios())}
+    assert found["hit_fresh_node_vs_uv"] == 3.0 / fastest
+
+
+def test_ratios_name_cases_and_metrics_that_there_are() -> None:
+    plans = ratios()
+    assert len({plan.name for plan in plans}) == len(plans)
+    for plan in plans:
+        for key in (plan.upper, plan.lower):
+            assert key is None or (key.case in CASES and key.metric in UNITS)
+            assert key is None or key.case == "disk" or key.system in {*SYSTEMS, "installed", "uv:fastest"}
+
+
+def test_disk_counts_what_is_there_once_or_new(tmp_path: Path) -> None:
+    store, installed = tmp_path / "store", tmp_path / "installed"
+    for folder in (store, installed):
+        folder.mkdir()
+    (store / "pack").write_bytes(bytes(100))
+    (installed / "one").write_bytes(bytes(range(256)))  # LZ4 makes nothing of it
+    (installed / "same").hardlink_to(installed / "one")
+    tally = Tally(store)
+    assert tally.add(installed) == Taken(stored=100, unique=256, installed=256)
+    (installed / "two").write_bytes(bytes(range(255, -1, -1)))
+    (store / "pack").write_bytes(bytes(150))
+    assert tally.add(installed) == Taken(stored=150, unique=512, installed=256 + 512)
+    (installed / "link").symlink_to("one")
+    assert size(installed) == 512
+
+
+def test_a_hit_says_how_long_the_daemon_took() -> None:
+    assert answered("imagefs deps: hit 0123456789ab: mounted at /opt/deps (12 ms)\n") == 12.0
+    with pytest.raises(BenchError, match="miss 0123"):
+        answered("imagefs deps: miss 0123456789ab: the store has none; installing into /opt/deps\n")
+
+
+@contextmanager
+def served(folder: Path) -> Iterator[str]:
+    class Quiet(SimpleHTTPRequestHandler):
+        def log_message(self, *_arguments: object) -> None:
+            """Nobody asks."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=folder)) as server:
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            serving.join()
+
+
+@pytest.mark.parametrize("installer", ["pip", "uv"])
+def test_installers_take_the_index_for_one(tmp_path: Path, installer: str) -> None:
+    wheels, index, target = tmp_path / "wheels", tmp_path / "index", tmp_path / "target"
+    for version in ("1.0", "2.0"):
+        wheel(wheels, "some_package", {"some.py": f"VERSION = {version}\n"}, version=version)
+    unwanted = wheel(wheels, "other", {"other.py": ""})
+    pins = ["some-package==1.0", "some-package==2.0"]
+    fetch(pins, wheels, pytest.fail)
+    lay_out(wheels, pins, index)
+    assert not (index / "simple/other").exists()
+    assert size_of(wheels, pins) == size_of(wheels, [*pins, "other==1.0"]) - unwanted.stat().st_size
+    with served(index) as url:
+        command = [UV, "--no-cache", "pip"] if installer == "uv" else [sys.executable, "-m", "pip", "--no-cache-dir"]
+        words = ["install", "--target", target, "--index-url", f"{url}/simple/", "some-package==1.0"]
+        done = subprocess.run([*command, *words], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert (target / "some.py").read_text() == "VERSION = 1.0\n"
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict"),
+    [
+        (Ratio("hit_fresh_node_vs_pip_net", 0.1, 0.09, 0.11), "met"),
+        (Ratio("hit_fresh_node_vs_pip_net", 0.11, 0.1, 0.12), "missed"),
+        (Ratio("mount_hit_ms", 101.0, 90.0, 120.0), "missed"),
+        (Ratio("hit_fresh_node_vs_pip", 0.2, 0.2, 0.2), ""),
+    ],
+)
+def test_verdicts_follow_the_targets(ratio: Ratio, verdict: str) -> None:
+    assert documents.verdict(report.text(document(ratio)), ratio) == verdict
+
+
+def test_the_command_draws_tables_and_chart_into_their_own_marks(tmp_path: Path) -> None:
+    stored, page, drawn = tmp_path / "deps.json", tmp_path / "page.md", tmp_path / "deps.svg"
+    stored.write_text(document(Ratio("miss_vs_plain_install", 1.02, 1.0, 1.04)).to_json())
+    page.write_text("<!-- results of deps -->\nold\n<!-- end of results of deps -->\n")
+    assert main(["table", str(stored), "--into", str(page), "--chart", str(drawn)]) == 0
+    text = page.read_text()
+    assert "64 packages, 218.5 MB of wheels, 632.1 MB in 18098 files" in text
+    assert "| miss_vs_plain_install | 1.02 | 1 | 1.04 | ≤ 1.05 | met |" in text
+    assert "| fresh | imagefs | 6.10 | 0.50 |  | 6.00 | 6.30 | 3 |" in text
+    assert "- uv: no such file" in text
+    assert drawn.read_text().startswith("<?xml")
