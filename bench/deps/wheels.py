@@ -29,11 +29,13 @@ def fetch(pins: Iterable[str], folder: Path, say: Say) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     there = {_pin_of(wheel) for wheel in folder.glob("*.whl")}
     lacking = [pin for pin in pins if pin not in there]
-    if not lacking:
-        return
-    say(f"fetching {len(lacking)} wheels (once)")
     how = ["--quiet", "--disable-pip-version-check", "--no-deps", "--only-binary=:all:"]
-    run(sys.executable, "-m", "pip", "download", *how, "--dest", folder, *lacking)
+    while lacking:
+        # pip takes one version of each at a time.
+        together = {pin.partition("==")[0]: pin for pin in lacking}.values()
+        say(f"fetching {len(together)} wheels (once)")
+        run(sys.executable, "-m", "pip", "download", *how, "--dest", folder, *together)
+        lacking = [pin for pin in lacking if pin not in together]
 
 
 def lay_out(folder: Path, pins: Iterable[str], index: Path) -> None:
