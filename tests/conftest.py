@@ -31,7 +31,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """After `-m` has chosen: say at once that what is left cannot run, instead of failing piece by piece."""
+    """After `-m` has chosen: say at once that what is left cannot run, instead of failing piece by piece.
+
+    What needs a cluster goes first, as its files take longest: else one process ends the run with them, and the others
+    wait.
+    """
+    items.sort(key=lambda item: item.get_closest_marker("cluster") is None)
     if os.geteuid() == 0:
         return
     for item in items:

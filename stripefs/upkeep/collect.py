@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from stripefs.errors import Busy, NotFound, StoreError, Unsupported
+from stripefs.errors import Busy, NoSpace, NotFound, QuotaExceeded, StoreError, Unsupported
 from stripefs.layout import hidden
 from stripefs.layout.record import DocumentError, LockDocument, Record
 from stripefs.store.base import Store
@@ -245,15 +245,27 @@ class Collection:
                 self._count(item)
             return
         with self._told(name), contextlib.suppress(NotFound):  # the directory is gone
-            try:
-                with self._locked(name) as keep:
-                    for item in doomed:
-                        keep()
-                        with self._told(item.path):
-                            self._remove(item, facts)
-            except Busy:
+            while doomed:
+                try:
+                    self._clear_locked(name, doomed, facts)
+                    return
+                except (NoSpace, QuotaExceeded):
+                    # Writers find no room for a lock either. When one of these is gone there may be some.
+                    if doomed[0].kind is Kind.LOCK:
+                        raise
+                    with self._told(doomed[0].path):
+                        self._remove(doomed.pop(0), facts)
+
+    def _clear_locked(self, name: bytes, doomed: list[Item], facts: Circumstances) -> None:
+        try:
+            with self._locked(name) as keep:
                 for item in doomed:
-                    self._found.keep(Verdict.LEASED, item.length)
+                    keep()
+                    with self._told(item.path):
+                        self._remove(item, facts)
+        except Busy:
+            for item in doomed:
+                self._found.keep(Verdict.LEASED, item.length)
 
     def _remove(self, item: Item, facts: Circumstances) -> None:
         """Look once more and remove it."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
 from stripefs.layout import hidden
 from stripefs.layout.record import LockDocument, Record, RecordPart, RecordSegment
 from stripefs.layout.striped import Manifest, Part, PartTable, Segment, digest_of
-from stripefs.store.base import Status, Store
+from stripefs.store.base import Buffer, Status, Store
 from stripefs.store.local import LocalStore
 from stripefs.store.wrappers.base import Parser, WrappedStore
 from stripefs.store.wrappers.striped import StripedStore
@@ -43,6 +43,10 @@ class Hooked(WrappedStore):
     def stat(self, path: bytes) -> Status:
         self.before("stat", path)
         return super().stat(path)
+
+    def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False) -> None:
+        self.before("put", path)
+        super().put(path, data, replace=replace)
 
     def remove(self, path: bytes) -> None:
         self.before("remove", path)

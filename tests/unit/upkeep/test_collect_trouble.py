@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import subprocess
+from pathlib import Path
+
 import pytest
 
-from stripefs.errors import PermissionDenied, ServiceDown, Unsupported
+from stripefs.errors import NoSpace, PermissionDenied, QuotaExceeded, ServiceDown, StoreError, Unsupported
 from stripefs.store.base import Capabilities
 from stripefs.upkeep.survey import Verdict
 from tests.unit.upkeep.collecting import OLD, collect, crashes, files, kept, removed
@@ -74,6 +78,39 @@ def test_a_service_that_is_away_for_a_moment_is_waited_for(place: Place, monkeyp
     found = collect(place, Hooked(place.store, before))
     assert (removed(found), found.trouble) == (rubbish, [])
     assert not any(faults.values())
+
+
+@pytest.mark.root
+def test_a_full_disk_is_made_room_on(tmp_path: Path) -> None:
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", tmp_path], check=True)
+    try:
+        place = Place(tmp_path)
+        rubbish = crashes(place, OLD)
+        with (tmp_path / "filling").open("wb", buffering=0) as filling, contextlib.suppress(OSError):
+            while True:
+                filling.write(bytes(4096))
+        with pytest.raises(NoSpace):
+            place.store.put(b"/lock", [b"as long as a lock"])
+        found = collect(place)
+        assert (removed(found), found.trouble) == (rubbish, [])
+        assert place.everything() == {"filling"}
+        place.close()
+    finally:
+        subprocess.run(["umount", tmp_path], check=True)
+
+
+@pytest.mark.parametrize("error", [NoSpace, QuotaExceeded])
+def test_where_nothing_makes_room_all_but_the_lock_goes(place: Place, error: type[StoreError]) -> None:
+    rubbish = crashes(place, OLD)
+
+    def before(call: str, path: bytes) -> None:
+        if call == "put" and path.endswith(b"-lock"):
+            raise error("full")
+
+    found = collect(place, Hooked(place.store, before))
+    assert removed(found) == rubbish - {"d/.model.stripefs-lock"}
+    assert found.trouble == [(b"/d/model", "full")]
+    assert place.everything() == {"d/.model.stripefs-lock"}
 
 
 def test_stores_that_cannot_do_it_are_refused(place: Place) -> None:
