@@ -11,7 +11,7 @@ import fcntl
 import os
 import struct
 
-__all__ = ["is_locked", "not_ours", "ours", "try_lock", "unlock"]
+__all__ = ["is_locked", "not_ours", "ours", "share", "try_lock", "unlock"]
 
 _FLOCK = struct.Struct("hhqqi0q")  # struct flock of Linux where off_t has 64 bits
 
@@ -25,6 +25,11 @@ def try_lock(descriptor: int, start: int, length: int = 1) -> bool:
             raise
         return False
     return True
+
+
+def share(descriptor: int, start: int, length: int = 1) -> None:
+    """Lock these bytes for reading, as any number of open files may at once. Raises OSError."""
+    fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, _lock(fcntl.F_RDLCK, start, length))
 
 
 def unlock(descriptor: int, start: int, length: int = 1) -> None:

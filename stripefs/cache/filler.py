@@ -1,7 +1,8 @@
 """Writes what was fetched or written into the cache, behind everybody's back, on threads of its own.
 
 What waits to be written is held in memory and bounded; what the bound or the disk does not take is not cached, and is
-fetched when it is wanted. No reader or writer ever waits for the disk to take anything, or learns that it did not.
+fetched when it is wanted. No reader or writer waits for the disk to take anything, or learns that it did not, unless
+others on this host wait for the very same bytes: to fetch these again costs the store more than a moment costs here.
 """
 
 from __future__ import annotations
@@ -33,6 +34,11 @@ LONGEST_WAIT = 2.0
 is not written by then."""
 
 
+WAITED, MOST_WAITED = 0.1, 2.0
+"""The share of the time that is spent waiting for room at most, and the seconds of it that can be saved up: a disk that
+is slow, or hangs, makes nobody slower than that."""
+
+
 class Work(NamedTuple):
     """`act` is called on a thread of the filler, for `size` bytes that are held until then; `done` in any case."""
 
@@ -52,6 +58,7 @@ class Filler:
         self._waiting = 0
         self._held = 0
         self._pace = Busy()
+        self._may_wait, self._counted = MOST_WAITED, time.monotonic()
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
         self._closed = False
@@ -61,15 +68,27 @@ class Filler:
         """Bytes that wait to be written, or are being; not 0 either while what was written gets its name."""
         return self._waiting or int(bool(self._queue or self._under_way))
 
-    def offer(self, work: Work) -> bool:
-        """Take this over, or answer False when too much waits."""
+    def offer(self, work: Work, *, wait: bool = False) -> bool:
+        """Take this over, or answer False when too much waits; `wait`: for a moment, until there is room."""
         with self._changed:
-            if self._closed or (self._waiting and self._waiting + self._held + work.size > self._bound()):
+            if wait:
+                self._wait_for_room(work.size)
+            if self._closed or not self._has_room(work.size):
                 return False
             self._queue.append(work)
             self._waiting += work.size
             self._stir()
             return True
+
+    def _has_room(self, size: int) -> bool:
+        return not self._waiting or self._waiting + self._held + size <= self._bound()
+
+    def _wait_for_room(self, size: int) -> None:
+        began = time.monotonic()
+        self._may_wait = min(MOST_WAITED, self._may_wait + WAITED * (began - self._counted))
+        self._counted = began
+        self._changed.wait_for(lambda: self._closed or self._has_room(size), max(0.0, self._may_wait))
+        self._may_wait -= time.monotonic() - began
 
     def urge(self, work: Work) -> None:
         """Do this next, and after the end not at all."""

@@ -18,6 +18,7 @@ import errno
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -48,6 +49,9 @@ TOUCH_EVERY = 60.0
 _LOCKS_AT = 1 << 40
 """Where the locks of blocks lie: far past the data."""
 
+_WANTED_AT = 1 << 41
+"""Where those who wait for blocks lock them, too, for whoever fetches these to see."""
+
 _TRIES = 3
 """Times that folders are made, which others may remove at any moment because they are empty."""
 
@@ -76,6 +80,7 @@ class Segment:
         self._number = number
         self._lock = threading.Lock()
         self._holders: dict[int, object] = {}
+        self._wanted = Counter[int]()
         self._touched = self.used = time.monotonic()
         with contextlib.ExitStack() as undo:
             self._descriptor, self.writable = _open(path, make)
@@ -199,6 +204,29 @@ class Segment:
                 if self._holders.get(block) is holder:
                     del self._holders[block]
                     oslocks.unlock(self._descriptor, _LOCKS_AT + block)
+
+    @contextmanager
+    def wanted(self, blocks: range) -> Iterator[None]:
+        """Inside, all who ask can see that somebody waits for these blocks."""
+        with self._in_use.reading():
+            with self._lock:
+                self._wanted.update(blocks)
+                oslocks.share(self._descriptor, _WANTED_AT + blocks.start, len(blocks))
+            try:
+                yield
+            finally:
+                with self._lock:
+                    self._wanted.subtract(blocks)
+                    for block in blocks:
+                        if not self._wanted[block]:
+                            oslocks.unlock(self._descriptor, _WANTED_AT + block)
+
+    def is_wanted(self, blocks: range) -> bool:
+        """Whether somebody waits for one of these blocks, here or in another process."""
+        with self._in_use.reading(), self._lock:
+            if any(self._wanted[block] for block in blocks):
+                return True
+            return oslocks.is_locked(self._descriptor, _WANTED_AT + blocks.start, len(blocks))
 
     @contextmanager
     def held(self) -> Iterator[None]:

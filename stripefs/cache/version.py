@@ -177,13 +177,14 @@ class Version:
             return False
         self.cache.figures.add("waits")
         pause = FIRST_PAUSE
-        while time.monotonic() < began + PATIENCE:
-            time.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
-            if watch is not None:
-                watch.progress(0)  # the host that was chosen is not silent: nobody has asked it yet
-            if segment.lock(blocks, self):
-                return True
+        with segment.wanted(blocks):
+            while time.monotonic() < began + PATIENCE:
+                time.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+                if watch is not None:
+                    watch.progress(0)  # the host that was chosen is not silent: nobody has asked it yet
+                if segment.lock(blocks, self):
+                    return True
         # Whoever holds it is stopped, or very slow: from now on each fetches for itself.
         self._impatient_until = time.monotonic() + PATIENCE
         return False
@@ -200,10 +201,20 @@ class Version:
 
         for block, pieces in zip(blocks, blocks_of([data]), strict=True):
             self.cache.waiting.add(self.key, block, pieces)
-        if self.cache.filler.offer(Work(partial(self.filling.fill, blocks, data), len(data), done)):
+        work = Work(partial(self.filling.fill, blocks, data), len(data), done)
+        if self.cache.filler.offer(work) or (self._are_wanted(blocks) and self.cache.filler.offer(work, wait=True)):
             return True
         self.cache.waiting.remove(self.key, blocks)
         self.cache.figures.add("unfilled_bytes", len(data))
+        return False
+
+    def _are_wanted(self, blocks: range) -> bool:
+        """Whether somebody waits for these blocks, and would fetch them again."""
+        with self.cache.disk.tolerant("a segment cannot be read", writing=False):
+            for part in by_segment(blocks):
+                with self._using(part) as segment:
+                    if segment is not None and segment.is_wanted(part):
+                        return True
         return False
 
     def keep_edge(self, offset: int, data: memoryview) -> None:

@@ -9,6 +9,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ import pytest
 
 from stripefs import oslocks
 from stripefs.cache import version
+from stripefs.cache.filler import Work
 from stripefs.cache.place import Place
 from stripefs.cache.segment import _LOCKS_AT, Segment
 from tests.cache.material import MIB, Cached, cached, write
@@ -233,3 +235,36 @@ def is_fetched(one: Cached) -> bool:
         finally:
             os.close(descriptor)
     return False
+
+
+def test_what_others_wait_for_is_kept_though_much_waits_for_the_disk(source: Path, folder: Path) -> None:
+    """Else each of them would fetch it again."""
+    data = write(source / "a", 8 * MIB)
+    slowly = ("counting+delayed", "?delay=1s&on=read")
+    with cached(source, folder, *slowly) as one, cached(source, folder, *slowly) as other:
+        disk = threading.Event()
+        one.store.cache.filler.offer(Work(disk.wait, 1 << 40, lambda: None))
+        with ThreadPoolExecutor(2) as pool:
+            fetching = pool.submit(one.read, b"/a")
+            eventually(lambda: is_fetched(one), "a lock on what is being fetched")
+            waiting = pool.submit(other.read, b"/a")
+            eventually(lambda: fetching.running() and one.counts.bytes == len(data), "the end of the fetch")
+            disk.set()
+            assert fetching.result() == waiting.result() == data
+        assert (one.counts.bytes, other.counts.bytes) == (len(data), 0)
+
+
+def test_a_disk_that_hangs_is_not_waited_for_long(source: Path, folder: Path) -> None:
+    data = write(source / "a", 8 * MIB)
+    slowly = ("counting+delayed", "?delay=1s&on=read")
+    with cached(source, folder, *slowly) as one, cached(source, folder, *slowly) as other:
+        disk = threading.Event()
+        one.store.cache.filler.offer(Work(disk.wait, 1 << 40, lambda: None))
+        with closing(one.store.open(b"/a")) as handle, ThreadPoolExecutor(1) as pool:
+            fetching = pool.submit(handle.read, 0, len(data))
+            eventually(lambda: is_fetched(one), "a lock on what is being fetched")
+            assert other.read(b"/a") == data
+            assert bytes(fetching.result()) == data
+        assert (one.counts.bytes, other.counts.bytes) == (len(data), len(data))
+        assert one.store.cache.figures["unfilled_bytes"] == len(data)
+        disk.set()
