@@ -6,6 +6,7 @@ and holds only what a mount of HDFS needs (a minute of one core instead of ten).
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -24,7 +25,7 @@ _GO_FOLDERS = ("/usr/local/go/bin", "/usr/lib/go/bin")
 
 
 def find_rclone() -> Path | None:
-    """The binary of `RCLONE_VERSION` if `build_rclone` has made it."""
+    """The binary of `RCLONE_VERSION`, if `build_rclone` has made it of what is in `bench/rclone` now."""
     binary = _binary()
     return binary if binary.exists() else None
 
@@ -65,4 +66,5 @@ def libhdfs_environment() -> dict[str, str]:
 
 
 def _binary() -> Path:
-    return Path("~/.cache/bootseer").expanduser() / f"rclone-{RCLONE_VERSION}"
+    sources = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(_SOURCE.iterdir())))
+    return Path("~/.cache/bootseer").expanduser() / f"rclone-{RCLONE_VERSION}-{sources.hexdigest()[:12]}"

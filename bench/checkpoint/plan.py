@@ -93,7 +93,7 @@ def _first() -> list[Run]:
         Run("first", "sequential:api", "sequential", way="api"),
         # Both are one stream: as steady as its cap, and a minute long.
         Run("first", "sequential:stream", "stream", way="stream", rounds=1),
-        Run("first", "torch:rclone", "load", "torch", "rclone", "empty", rounds=1),
+        Run("first", "torch:rclone", "load", "torch", "rclone", "empty"),
         Run("first", "safetensors:mount:no_cache", "load", "safetensors"),
         *(_run("first", "load", system, "empty") for system in (*systems, *direct)),
     ]
@@ -103,7 +103,7 @@ def _cached() -> list[Run]:
     direct = ("safetensors:api", "torch:fsspec", "dcp:fsspec")
     systems = [f"{name}:mount" for name in _LIBRARIES] + [*direct]
     return [
-        Run("cached", "torch:rclone", "load", "torch", "rclone", "filled", rounds=1),
+        Run("cached", "torch:rclone", "load", "torch", "rclone", "filled"),
         *(_run("cached", "load", system, "filled") for system in systems),
         *(_run("cached", "load", f"{name}:local") for name in _LIBRARIES),
     ]
