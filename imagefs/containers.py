@@ -1,4 +1,4 @@
-"""Running a container from an image of a store: attach it, run it, let it go.
+"""Running containers from an image of a store: attach it, run them, let it go.
 
 The daemon is asked first, with as little loaded as that takes; the rest is loaded while it is at work.
 """
@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from imagefs.daemon.client import Attached, Client, Recording, new_identifier
 from imagefs.plane.options import TreeOptions
@@ -16,7 +17,10 @@ from imagefs.settings import DaemonSettings, ready_folder
 from stripefs.errors import MountError, StripefsError
 from stripefs.settings import StoreSettings
 
-__all__ = ["run"]
+if TYPE_CHECKING:
+    from imagefs.run.container import Layer
+
+__all__ = ["Image", "attached", "layer_of", "let_go", "run"]
 
 _MS_BIND = 4096
 
@@ -31,55 +35,100 @@ def run(
 
     As `imagefs.run.container.run` otherwise.
     """
+    with attached(client, store, image, recording, tree, options.runtime) as found:
+        return found.run(found.with_marker(options))
+
+
+class Image:
+    """An image that is attached for containers of this process. held: a descriptor that keeps all of it (`hold` of
+    `imagefs.daemon.leftovers`). recording: as the daemon was told, so that others may end with the same start."""
+
+    def __init__(
+        self, client: Client, attached: Attached, name: str, tree: TreeOptions, recording: Recording, held: int
+    ) -> None:
+        self.client = client
+        self.attached = attached
+        self.tree = tree
+        self.recording = recording
+        self.held = held
+        self._name = name
+        self._signals = ready_folder(client.settings.runtime, attached.id)
+
+    def with_marker(self, options: RunOptions) -> RunOptions:
+        """So that the command can say that it has started, where nobody says how it does."""
+        if self.recording.off or self.recording.ready_file != f"{self._signals}/ready":
+            return options
+        return options._replace(
+            binds=[*options.binds, Bind(self._signals, _INSIDE)],
+            env=[f"IMAGEFS_READY={_INSIDE}/ready", *options.env],
+        )
+
+    def layer(self) -> contextlib.AbstractContextManager[Layer]:
+        """What mounts it at a directory, as long as the block lasts."""
+        return layer_of(self.client, self.attached, self.tree, self._name)
+
+    def run(self, options: RunOptions, above: Sequence[Layer] = (), kept_dir: str = "") -> int:
+        """Run a container and wait for it; the exit status of its command. above: trees that lie on the image, the
+        first on top. kept_dir: as `imagefs.run.container.run` has it."""
+        from imagefs.run import container
+
+        settings = self.client.settings
+        with self.layer() as layer:
+            return container.run(
+                options,
+                self.attached.config,
+                [*above, layer],
+                f"{settings.runtime}/imagefs",
+                os.path.dirname(self.attached.upper),
+                kept_dir,
+            )
+
+
+@contextlib.contextmanager
+def attached(
+    client: Client, store: StoreSettings, image: str, recording: Recording, tree: TreeOptions, runtime: str = "auto"
+) -> Iterator[Image]:
+    """The image of this tag or digest, attached until the block ends. runtime: what will run its containers."""
     settings = client.settings
     identifier = new_identifier()
     signals = ready_folder(settings.runtime, identifier)
     if not recording.ready_file and not recording.off:
         recording = recording._replace(ready_file=f"{signals}/ready")
-        options = options._replace(
-            binds=[*options.binds, Bind(signals, _INSIDE)],
-            env=[f"IMAGEFS_READY={_INSIDE}/ready", *options.env],
-        )
-    attached = client.attach(
-        store, image, recording, owner=os.getpid(), identifier=identifier, meanwhile=lambda: _load(options)
+    found = client.attach(
+        store, image, recording, owner=os.getpid(), identifier=identifier, meanwhile=lambda: _load(runtime)
     )
     try:
-        from imagefs.run import container
-
-        with _shared(signals), _mounter(attached, tree, settings, image) as mount_root:
-            scratch = os.path.dirname(attached.upper)
-            return container.run(options, attached.config, mount_root, f"{settings.runtime}/imagefs", scratch)
+        with _shared(signals) as held:
+            yield Image(client, found, image, tree, recording, held)
     finally:
-        import shutil  # not needed before a container starts
-
-        shutil.rmtree(signals, ignore_errors=True)
-        _let_go(client, attached)
+        _clear(settings, identifier)
+        let_go(client, found)
 
 
-def _load(options: RunOptions) -> None:
+def _load(runtime: str) -> None:
     """Load what is needed once the image is there, half of what a start loads, while the daemon is at work."""
     from imagefs import mounts  # noqa: F401
-    from imagefs.run import container, runtime  # noqa: F401
+    from imagefs.run import container  # noqa: F401
+    from imagefs.run.runtime import read_ahead
 
-    runtime.read_ahead(options.runtime)
+    read_ahead(runtime)
 
 
 @contextlib.contextmanager
-def _mounter(
-    attached: Attached, tree: TreeOptions, settings: DaemonSettings, image: str
-) -> Iterator[Callable[[str], None]]:
-    """What mounts the image at a directory in the container's namespace.
+def layer_of(client: Client, attached: Attached, tree: TreeOptions, name: str) -> Iterator[Layer]:
+    """What mounts an attached image at a directory in a container's namespace.
 
     The kernel's EROFS is mounted there and ends with it. The tree plane has processes, which must not be the
     container's: it is mounted outside, for as long as this process lives, and bound.
     """
     from imagefs import mounts
 
+    settings = client.settings
     if tree.plane != "tree":
         with mounts.copied(attached, tree) as copy:
 
             def mount_here(target: str) -> None:
-                mounts.place(attached, target, tree, settings, name=image, copy=copy)
+                mounts.place(attached, target, tree, settings, name=name, copy=copy)
 
             yield mount_here
         return
@@ -92,7 +141,7 @@ def _mounter(
     except OSError as error:
         raise MountError(f"{lower} cannot be made: {error.strerror}") from error
     try:
-        mounts.show_tree(attached, str(lower), settings, image, owner=os.getpid())
+        mounts.show_tree(attached, str(lower), settings, name, owner=os.getpid())
         yield lambda target: kernel.mount(str(lower), target, "", _MS_BIND, "")
     finally:
         leftovers.take_off(str(lower))
@@ -100,7 +149,7 @@ def _mounter(
 
 
 @contextlib.contextmanager
-def _shared(folder: str) -> Iterator[None]:
+def _shared(folder: str) -> Iterator[int]:
     """A folder in which the job, which may be anybody, can make files; it says as well that we live."""
     from imagefs.daemon import leftovers
 
@@ -111,12 +160,20 @@ def _shared(folder: str) -> Iterator[None]:
     except OSError as error:
         raise MountError(f"{folder} cannot be made: {error.strerror}") from error
     try:
-        yield
+        yield held
     finally:
         os.close(held)
 
 
-def _let_go(client: Client, attached: Attached) -> None:
-    """A daemon that died meanwhile is no reason to hide how the command ended."""
+def _clear(settings: DaemonSettings, identifier: str) -> None:
+    """Remove what there is of the attachment, unless somebody else holds it. What cannot go now the daemon removes."""
+    from imagefs.daemon import leftovers
+
+    with contextlib.suppress(OSError, StripefsError):
+        leftovers.clear(settings.cache, settings.runtime, identifier)
+
+
+def let_go(client: Client, attached: Attached) -> None:
+    """Say that nobody uses it any more. A daemon that died meanwhile is no reason to hide how the command ended."""
     with contextlib.suppress(StripefsError):
         client.detach(attached.id)

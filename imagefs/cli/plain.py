@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from imagefs.cli.deps.asked import REQUEST
 from imagefs.config import IMAGEFS, resolve
 from imagefs.daemon.client import Client, Recording
 from imagefs.reference import TAG, parse_reference
@@ -18,6 +19,7 @@ from stripefs.options import Given
 
 __all__ = [
     "CONFIG",
+    "DEPS",
     "PLANE",
     "RECORDING",
     "RUN",
@@ -71,13 +73,30 @@ RUN = (
     *TREE,
 )
 
-SECTIONS, WITHOUT = ("store", "daemon"), "memory"
+_OF_HOSTS = ("targets", "requirements", "python")  # of `REQUEST`; containers have their own way
+
+DEPS = (
+    Flag("deps", "deps", "A requirements file that pip installs before, once for all starts.", "texts", "FILE"),
+    Flag("deps-target", "deps_target", "Install there instead of where the image's Python looks.", metavar="DIR"),
+    Flag("deps-python", "deps_python", "The image's interpreter, by name or path.  [python3]", metavar="PATH"),
+    *(flag._replace(name=f"deps-{flag.name}", field=f"deps_{flag.field}")
+      for flag in REQUEST if flag.field not in _OF_HOSTS),
+    Flag("deps-wait", "deps_wait", "Run the command when it is published, and not when it is installed.", "switch"),
+    Flag("deps-bytecode", "deps_bytecode", "Whether imports compare sources with their bytecode.", default="unchecked",
+         choices=("unchecked", "checked")),
+    Flag("deps-allow-file", "deps_allowed", "Files that need not belong to a package.", "texts", "PATTERN"),
+    Flag("deps-allow-conflicts", "deps_tolerant", "Publish packages that do not fit one another.", "switch"),
+    Flag("ignore-outside", "deps_outside", "What pip may change elsewhere.", "texts", "PATTERN"),
+)  # fmt: skip
+"""What is installed above the image."""
+
+SECTIONS, WITHOUT = ("store", "daemon", "deps"), "memory"
 """Which settings are flags of `run` besides, and the one that is not, because its name means the container's here."""
 
 
 def plain_run(arguments: Sequence[str]) -> Callable[[], int] | None:
     """What `imagefs run` with these arguments does, None where click is to read them."""
-    line = read_line(arguments, RUN, SECTIONS, WITHOUT)
+    line = read_line(arguments, (*RUN, *DEPS), SECTIONS, WITHOUT)
     if line is None or not line.words:
         return None
     image, *command = line.words
@@ -118,9 +137,8 @@ def read_line(
 def begin_run(image: str, command: Sequence[str], values: Mapping[str, Any], given: Given) -> int:
     """Run a container until it ends; its exit status. Raises StripefsError.
 
-    values: of the flags in `RUN`, by field. given: settings, as flags say them.
+    values: of the flags in `RUN` and `DEPS`, by field. given: settings, as flags say them.
     """
-    from imagefs import containers
     from imagefs.plane.options import TreeOptions
     from imagefs.run.options import Bind, Limits, RunOptions, parse_cgroup
 
@@ -143,14 +161,15 @@ def begin_run(image: str, command: Sequence[str], values: Mapping[str, Any], giv
         limits=Limits.parse(values["memory"], values["cpus"], values["pids_limit"]),
         cgroup_parent=parse_cgroup(values["cgroup_parent"]),
     )
-    return containers.run(
-        Client(settings.daemon),
-        settings.store,
-        reference.name,
-        options,
-        TreeOptions(plane=values["plane"], backing=values["backing"]),
-        recording(values["workload"], values["ready_file"], values["no_record"]),
-    )
+    client, tree = Client(settings.daemon), TreeOptions(plane=values["plane"], backing=values["backing"])
+    record = recording(values["workload"], values["ready_file"], values["no_record"])
+    if any(values[flag.field] != flag.unset for flag in DEPS):
+        from imagefs.cli.deps.above import begin_above
+
+        return begin_above(client, settings, reference.name, options, tree, record, values)
+    from imagefs import containers
+
+    return containers.run(client, settings.store, reference.name, options, tree, record)
 
 
 def recording(workload: str, ready_file: str, no_record: bool) -> Recording:

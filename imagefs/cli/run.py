@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from imagefs.cli.options import plain_flags
-from imagefs.cli.plain import RUN, SECTIONS, WITHOUT, begin_run
+from imagefs.cli.plain import DEPS, RUN, SECTIONS, WITHOUT, begin_run
 from imagefs.config import IMAGEFS
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
 
@@ -17,7 +17,7 @@ __all__ = ["command"]
 @click.command("run", cls=SettingsCommand)
 @click.argument("image", metavar="STORE#TAG")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND…]")
-@plain_flags(RUN)
+@plain_flags((*RUN, *DEPS))
 @settings_flags(*SECTIONS, without=[WITHOUT], options=IMAGEFS)
 @click.pass_context
 def command(ctx: click.Context, /, image: str, arguments: tuple[str, ...], **values: Any) -> int:
@@ -25,5 +25,7 @@ def command(ctx: click.Context, /, image: str, arguments: tuple[str, ...], **val
 
     COMMAND takes the place of the image's own. A job that says when it has started
     creates the file $IMAGEFS_READY; else the start is over when the command ends, or after --record-seconds.
+    With --deps, pip of the image installs what a requirements file names before, once; later starts, here and on
+    other hosts, have it above the image.
     """
     return begin_run(image, arguments, values, given(ctx))

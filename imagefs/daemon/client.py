@@ -2,6 +2,7 @@
 
 attach    id, store, image, …   the image's documents are here and its devices served; where they are
 use       as attach, snapshot   one more process uses a dependency snapshot, which may be mounted already
+unrecord  id, why               what comes now is no start like others: no trace is made of it
 mounted   id, plane             it is, and lasts from now on until it is unmounted
 ready     id or mountpoint      the start is over: record and replay are judged
 detach    id                    nobody uses this attachment any more
@@ -54,7 +55,8 @@ class Attached(NamedTuple):
 
     metadata: the EROFS image on local disk. config: the OCI image config. offline: the store could not be asked. upper:
     a folder of the cache for what is written to it, to be made by whoever needs it. tree: where the daemon has it
-    mounted already, if anywhere: the path of a descriptor, and MAJOR:MINOR (`imagefs.plane.shared`).
+    mounted already, if anywhere: the path of a descriptor, and MAJOR:MINOR (`imagefs.plane.shared`). base: the image
+    that it was optimised from, which has the same tree; itself where it was not.
     """
 
     id: str
@@ -65,6 +67,7 @@ class Attached(NamedTuple):
     offline: bool
     upper: str
     tree: tuple[str, str] | None = None
+    base: str = ""
 
 
 class Snapshot(NamedTuple):
@@ -141,6 +144,14 @@ class Client:
             return Shared(answer["id"], answer["image"])
         return _attached(answer)
 
+    def use_above(self, store: StoreSettings, name: str, recording: Recording, *, timeout: float) -> Attached | None:
+        """Have the dependency snapshot of this name served for containers of this process, which have it above their
+        image; None where the store has none. timeout: seconds for the store."""
+        request = self._request(store, f"deps/{name}", recording, os.getpid(), "")
+        request |= {"id": new_identifier(), "snapshot": Snapshot(name)._asdict(), "mounted": False, "timeout": timeout}
+        answer = self._ask_started("use", request)
+        return None if answer.get("missing") else _attached(answer)
+
     def _request(
         self, store: StoreSettings, image: str, recording: Recording, owner: int, mountpoint: str
     ) -> dict[str, Any]:
@@ -174,6 +185,10 @@ class Client:
     def mounted(self, attached: Attached, plane: str) -> None:
         """It is mounted where the attachment said, and lasts until it is unmounted."""
         self._ask("mounted", _PATIENCE, id=attached.id, plane=plane)
+
+    def unrecord(self, identifier: str, why: str) -> None:
+        """Make no trace of the start of this attachment."""
+        self._ask("unrecord", _PATIENCE, id=identifier, why=why)
 
     def detach(self, identifier: str) -> None:
         self._ask("detach", _PATIENCE, id=identifier)
@@ -213,6 +228,7 @@ def _attached(answer: Mapping[str, Any]) -> Attached:
         answer["offline"],
         answer["upper"],
         (tree["path"], tree["device"]) if (tree := answer.get("tree")) else None,
+        answer.get("base") or answer["image"],
     )
 
 

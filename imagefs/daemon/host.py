@@ -204,6 +204,14 @@ class Host:
                 return self._starts.figures(attachment)
         raise ConfigError(f"no image is mounted at {which}", hint="imagefs status lists them")
 
+    async def unrecord(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """What it reads from now on is no start like others."""
+        attachment = self.state.attachments.get(str(request["id"]))
+        if attachment is not None:
+            self.change(attachment, unrecorded=str(request["why"]))
+            self._starts.forget(attachment)
+        return {}
+
     async def detach(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Nobody uses it any more, or never did."""
         attachment = self.state.attachments.get(str(request["id"]))
@@ -287,6 +295,7 @@ class Host:
             "tree": {"path": tree.path, "device": tree.device} if tree is not None else None,
             "config": manifest.config,
             "offline": False,
+            "base": attachment.base,
             "upper": str(leftovers.upper_folder(self._settings.cache, attachment.id)),
         }
 

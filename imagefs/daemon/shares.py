@@ -1,4 +1,4 @@
-"""Dependency snapshots that are mounted on this host: each once, for all processes that use it there.
+"""Dependency snapshots that are used on this host: each mounted once, for all processes that use it there.
 
 The first that wants one attaches it and mounts it, as for any image; those that come while it stands are added to its
 users, and when the last of them has ended, however, it is unmounted. That is done by a program of its own
@@ -6,6 +6,9 @@ users, and when the last of them has ended, however, it is unmounted. That is do
 left processes behind, is tried again now and then, and who comes meanwhile finds it mounted.
 
 Clients take turns at a target (`imagefs.deps.target`), so none mounts there while this module is asked by another.
+
+What was installed in a container has no target of this host: containers have it above their image, each for itself, as
+long as the process lives that runs them.
 """
 
 from __future__ import annotations
@@ -91,6 +94,14 @@ class Shares:
         client saw mounted is none of this daemon's; else what `attach` answers, and the client is to mount it.
         """
         name, target = str(request["snapshot"]["name"]), str(request["mountpoint"])
+        answer = await self._at_target(request, name, target, attach) if target else await self._anew(name, attach)
+        if not {"missing", "stale"} & answer.keys():
+            self._nursery.start_soon(self._host.note_use, request)
+        return answer
+
+    async def _at_target(
+        self, request: Mapping[str, Any], name: str, target: str, attach: Callable[[], Awaitable[dict[str, Any]]]
+    ) -> dict[str, Any]:
         if int(request["namespace"]) != processes.namespace():
             raise MountError(
                 f"{target} cannot be shared: the daemon runs in another mount namespace",
@@ -102,24 +113,24 @@ class Shares:
         known = self._at(target)
         if known is not None and not known.snapshot:
             raise MountError(f"an image is mounted at {target}", hint=f"imagefs umount {target}")
-        if request["mounted"]:
-            if known is None or known.owner:
-                return {"stale": True}
-            if known.snapshot != name:
-                raise MountError(
-                    f"another snapshot, {known.snapshot[:12]}, is mounted at {target}{_for(known)}",
-                    hint="one target holds one snapshot at a time: wait, or name another --target",
-                )
-            self._join(known, request)
-            answer = {"shared": True, "id": known.id, "image": known.image}
-        else:
-            self._check_undamaged(name)
-            try:
-                answer = await attach()
-            except NoSuchSnapshot:
-                return {"missing": True}
-        self._nursery.start_soon(self._host.note_use, request)
-        return answer
+        if not request["mounted"]:
+            return await self._anew(name, attach)
+        if known is None or known.owner:
+            return {"stale": True}
+        if known.snapshot != name:
+            raise MountError(
+                f"another snapshot, {known.snapshot[:12]}, is mounted at {target}{_for(known)}",
+                hint="one target holds one snapshot at a time: wait, or name another --target",
+            )
+        self._join(known, request)
+        return {"shared": True, "id": known.id, "image": known.image}
+
+    async def _anew(self, name: str, attach: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+        self._check_undamaged(name)
+        try:
+            return await attach()
+        except NoSuchSnapshot:
+            return {"missing": True}
 
     def _join(self, attachment: Attachment, request: Mapping[str, Any]) -> None:
         """Its users are the attachment's from now on. Raises MountError for one that has ended already."""
@@ -193,14 +204,16 @@ class Shares:
 
 
 def _image_of(images: Images, name: str, target: str) -> str:
-    """The image of a snapshot for that target. Raises NoSuchSnapshot, and FormatError for one that was made for another
-    path: what is installed knows where it lies."""
+    """The image of a snapshot for that target, "" for a container. Raises NoSuchSnapshot, and FormatError for one that
+    was made for another path: what is installed knows where it lies."""
     snapshot = Snapshots(images).load(name)
-    if snapshot.kind != "host" or snapshot.targets != (target,):
+    if target and (snapshot.kind != "host" or snapshot.targets != (target,)):
         raise FormatError(
             f"the snapshot {name[:12]} was made for {', '.join(snapshot.targets)} ({snapshot.kind}), not for {target}",
             hint="it is never moved: what is installed knows its path",
         )
+    if not target and snapshot.kind != "container":
+        raise FormatError(f"the snapshot {name[:12]} was made for {', '.join(snapshot.targets)}, not for containers")
     return snapshot.image
 
 
@@ -223,6 +236,8 @@ def shared_by(request: Mapping[str, Any]) -> dict[str, Any]:
     if "snapshot" not in request:
         return {}
     snapshot = request["snapshot"]
+    if not request["mountpoint"]:
+        return {"snapshot": str(snapshot["name"])}
     return {"snapshot": str(snapshot["name"]), "users": _users_of(request), "kept": bool(snapshot["kept"])}
 
 

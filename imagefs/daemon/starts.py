@@ -131,6 +131,11 @@ class Starts:
         if start is not None and not attachment.unrecorded and not attachment.ready:
             start.recorder = Recorder([device.size for device in start.devices])
 
+    def forget(self, attachment: Attachment) -> None:
+        """Make no trace of it after all."""
+        if (start := self._starts.get(attachment.id)) is not None:
+            start.recorder = None
+
     def resume(self, attachment: Attachment, devices: Sequence[Device], source: PackSource) -> None:
         """Go on where a worker ended; what it had recorded is gone."""
         start = self._add(attachment, devices)

@@ -39,6 +39,7 @@ class DaemonBackend:
         return {
             "attach": host.attach,
             "use": host.use,
+            "unrecord": host.unrecord,
             "mounted": host.mounted,
             "ready": host.ready,
             "detach": host.detach,

@@ -18,11 +18,13 @@ __all__ = ["Answer", "ask"]
 
 
 class Answer(NamedTuple):
-    """found: the key, or why there is none. facts: what it was made of. pins: what is known of what it will bring."""
+    """found: the key, or why there is none. facts: what it was made of. pins: what is known of what it will bring.
+    paths: absolute, of files and directories that it is installed from."""
 
     found: Key | Refusal
     facts: Facts
     pins: Pins
+    paths: Sequence[str]
 
 
 def ask(request: Request, environ: Mapping[str, str] | None = None, known: Facts | None = None) -> Answer:
@@ -37,8 +39,8 @@ def ask(request: Request, environ: Mapping[str, str] | None = None, known: Facts
         python = request.python or facts.python_of(request.command, environ, request.folder)
         needed, others = _installers(request, python, environ)
         known = facts.ask(python, needed, others, request.cpu_level, environ, request.folder)
-    inputs, pins = gather(request, environ, known.python)
-    return Answer(key_of(request, known, inputs), known, pins)
+    inputs, pins, paths = gather(request, environ, known.python)
+    return Answer(key_of(request, known, inputs), known, pins, paths)
 
 
 def _installers(

@@ -19,7 +19,16 @@ from typing import Literal
 
 from imagefs.errors import SnapshotError
 
-__all__ = ["CompileReport", "Mode", "compile_command", "compile_environment", "compile_tree", "parse_report"]
+__all__ = [
+    "CompileReport",
+    "Mode",
+    "command_for",
+    "compile_command",
+    "compile_environment",
+    "compile_tree",
+    "order_for",
+    "parse_report",
+]
 
 Mode = Literal["unchecked", "checked"]
 """Whether an import believes the bytecode, or compares the hash of the source first: for sources that are edited."""
@@ -71,13 +80,19 @@ def compile_command(python: str, targets: Sequence[str], mode: Mode, workers: in
 
     Its standard input must be a pipe that stays open. What it writes to standard output is for `parse_report`.
     """
-    job = {
-        "paths": list(targets),
-        "checked": mode == "checked",
-        "workers": workers or len(os.sched_getaffinity(0)),
-    }
+    return command_for(python, order_for(targets, mode, workers))
+
+
+def command_for(python: str, order: str) -> list[str]:
+    """The same for what `order_for` answers, or for @ and the path of a file with that: a command line is short."""
     script = resources.files(__package__).joinpath("bytecode_script.py").read_text(encoding="utf-8")
-    return [python, "-S", "-s", "-B", "-W", "ignore", "-c", script, json.dumps(job)]
+    return [python, "-S", "-s", "-B", "-W", "ignore", "-c", script, order]
+
+
+def order_for(targets: Sequence[str], mode: Mode, workers: int = 0) -> str:
+    """What is to be compiled, for `command_for`: directories and sources."""
+    found = workers or len(os.sched_getaffinity(0))
+    return json.dumps({"paths": list(targets), "checked": mode == "checked", "workers": found})
 
 
 def compile_environment(environ: Mapping[str, str]) -> dict[str, str]:

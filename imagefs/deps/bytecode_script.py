@@ -1,9 +1,9 @@
 """Compiles all sources below some directories: a program of its own, for the interpreter that will import them.
 
 That may be any CPython from 3.8 on, inside a container too, so this needs nothing but its standard library and comes
-to it as text (`python -c`). Its one argument is a JSON object:
+to it as text (`python -c`). Its one argument is a JSON object, or @ and the path of a file that holds one:
 
-    paths     directories
+    paths     directories with sources below them, and sources
     checked   whether an import compares the source with what was compiled
     workers   how many processes
 
@@ -43,6 +43,9 @@ _LETTERS = [sys.intern(chr(number)) for number in range(256)]  # see above; kept
 
 def main(argument: str) -> int:
     """The program; its exit status."""
+    if argument.startswith("@"):
+        with open(argument[1:], encoding="utf-8") as file:
+            argument = file.read()
     job = json.loads(argument)
     sys.path[:] = [path for path in sys.path if path]  # nothing is imported from where this happens to run
     flags = 0b11 if job["checked"] else 0b01  # of PEP 552
@@ -71,7 +74,10 @@ def main(argument: str) -> int:
 
 
 def _sources(top: str) -> Iterator[tuple[str, int]]:
-    """Path and bytes of each source below `top`. Links to directories are not followed."""
+    """Path and bytes of each source below `top`, or of that itself. Links to directories are not followed."""
+    if os.path.isfile(top):
+        yield top, os.stat(top).st_size
+        return
     stack = [top]
     while stack:
         with os.scandir(stack.pop()) as entries:

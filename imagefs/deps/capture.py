@@ -20,7 +20,7 @@ from imagefs.deps.inventory import OPAQUE
 from imagefs.errors import SnapshotError
 from imagefs.format.inode import Inode, shown, walk
 
-__all__ = ["Tree", "capture_directory", "capture_upper"]
+__all__ = ["Tree", "capture_directory", "capture_upper", "is_captured"]
 
 Tree = tuple[Inode, dict[Inode, Content]]
 """The root, and what the files below it hold."""
@@ -51,9 +51,15 @@ def capture_upper(upper: str, targets: Sequence[str], ignored: Sequence[str] = T
     return root, kept
 
 
+def is_captured(path: str, targets: Sequence[str], ignored: Sequence[str] = TRANSIENT) -> bool:
+    """Whether `capture_upper` takes what is at this path below the upper directory; the directories above are not."""
+    wanted = [target.strip("/") for target in targets]
+    return _is_taken(path, wanted, _spared(wanted, ignored), ignored)
+
+
 def _prune(root: Inode, targets: Sequence[str], ignored: Sequence[str]) -> None:
     """Take out what is neither at, below nor above a target, and what is ignored."""
-    spared = [target for target in targets if matches(f"/{target}", ignored)]
+    spared = _spared(targets, ignored)
     stack = [("", root)]
     while stack:
         above, directory = stack.pop()
@@ -61,15 +67,23 @@ def _prune(root: Inode, targets: Sequence[str], ignored: Sequence[str]) -> None:
         for name, child in (directory.children or {}).items():
             path = posixpath.join(above, os.fsdecode(name))
             if not _inside_any(path, spared):
-                if _inside_any(path, targets) and not matches(f"/{path}", ignored):
-                    pass
-                elif not child.is_directory or not any(inside(target, path) for target in targets):
-                    continue
-                elif (os.fsencode(OPAQUE), b"y") in child.xattrs:
-                    raise SnapshotError(f"/{path} was replaced, and not only the target in it")
+                if not _is_taken(path, targets, spared, ignored):
+                    if not child.is_directory or not any(inside(target, path) for target in targets):
+                        continue
+                    if (os.fsencode(OPAQUE), b"y") in child.xattrs:
+                        raise SnapshotError(f"/{path} was replaced, and not only the target in it")
                 stack.append((path, child))
             kept[name] = child
         directory.children = kept if directory.is_directory else None
+
+
+def _spared(targets: Sequence[str], ignored: Sequence[str]) -> list[str]:
+    """Targets that lie inside of what is ignored, and are taken all the same."""
+    return [target for target in targets if matches(f"/{target}", ignored)]
+
+
+def _is_taken(path: str, targets: Sequence[str], spared: Sequence[str], ignored: Sequence[str]) -> bool:
+    return _inside_any(path, spared) or (_inside_any(path, targets) and not matches(f"/{path}", ignored))
 
 
 def _inside_any(path: str, folders: Sequence[str]) -> bool:

@@ -6,7 +6,7 @@ import hashlib
 import os
 import re
 import stat
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 
 from imagefs.deps.key import Value, canonical
 from imagefs.deps.urls import without_secrets
@@ -37,6 +37,11 @@ class Files:
     def digests(self) -> Mapping[str, str]:
         """By name."""
         return dict(sorted(self._digests.items()))
+
+    @property
+    def paths(self) -> Sequence[str]:
+        """Absolute, in the order in which they were named."""
+        return list(self._names)
 
     def name_of(self, path: str) -> str:
         """The name of what is at this absolute path, "" for what is not among them."""

@@ -17,7 +17,18 @@ from imagefs.deps.command import is_pip, is_python
 from imagefs.deps.request import Facts, Python
 from stripefs.errors import ConfigError
 
-__all__ = ["LEVELS", "ask", "chosen_level", "level_of", "probe_command", "python_of", "read_probe", "version_command"]
+__all__ = [
+    "LEVELS",
+    "ask",
+    "chosen_level",
+    "inside_command",
+    "level_of",
+    "probe_command",
+    "python_of",
+    "read_inside",
+    "read_probe",
+    "version_command",
+]
 
 _PATIENCE = 60.0  # seconds for an interpreter, which may lie on a network and have to be fetched
 
@@ -67,9 +78,26 @@ def ask(
 
 
 def probe_command(python: str) -> list[str]:
-    """What makes the interpreter at this path tell of itself, for `read_probe`; in a container too."""
+    """What makes the interpreter at this path tell of itself, for `read_probe`."""
     with open(probe.__file__, encoding="utf-8") as file:
         return [python, "-I", "-c", file.read()]
+
+
+def inside_command(python: str) -> list[str]:
+    """What makes the interpreter of a container tell of itself and of its pip, for `read_inside`."""
+    *program, text = probe_command(python)
+    return [*program, f"{text}\nprint()\n{_PIP_VERSION}\n"]
+
+
+def read_inside(text: str, cpu_level: str) -> Facts:
+    """What `inside_command` printed in a container of this host, whose processor is that of the container.
+
+    cpu_level: as `ask` has it. Raises ConfigError.
+    """
+    told, _, pip = text.strip().rpartition("\n")
+    facts = read_probe(told)
+    level = chosen_level(cpu_level, level_of(facts.architecture, _cpu_flags()))
+    return facts._replace(cpu_level=level, installers={"pip": _version(["pip"], pip)})
 
 
 def version_command(program: Sequence[str], environ: Mapping[str, str], folder: str) -> list[str]:

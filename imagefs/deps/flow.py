@@ -1,10 +1,6 @@
 """A start on a host: what was asked for is there in the end, mounted where that is possible, installed where not.
 
-    the directory was filled by an earlier start of this host    hit: it is used as it is
-    the store has a snapshot                                     hit: it is mounted
-    another host is installing                                   wait for what it publishes, then a hit
-    nothing                                                      miss: install, go on, publish in the background
-
+A directory that was filled by an earlier start of this host is used as it is; for the rest see `imagefs.deps.course`.
 Whatever goes wrong on our side (a store that is away, a document that is damaged, a mount that is refused, a disk that
 is full) ends in the plain installation, and one line says why. The exit status is the installer's. Only a directory in
 which nobody may install is refused: one with files that are not ours, or that others use for something else.
@@ -17,23 +13,23 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from imagefs.daemon.client import Client, Recording, Shared, Snapshot
-from imagefs.deps import outcome
+from imagefs.deps.course import SHORT, Missed, absent, found_or_installed, missed
 from imagefs.deps.target import Refused, State, Target, User
 from imagefs.deps.use import Used, let_go, use
 from imagefs.errors import CommandNotFound
 from imagefs.format.snapshot import key_digest
 from imagefs.plane.options import TreeOptions
-from stripefs.errors import NotFound, StripefsError
+from stripefs.errors import StripefsError
 from stripefs.mount import kernel
-from stripefs.settings import StoreSettings, redact
+from stripefs.settings import StoreSettings
 
-__all__ = ["SHORT", "Wish", "install_without", "run"]
+if TYPE_CHECKING:
+    from imagefs.deps.lease import Leading
 
-SHORT = 12
-"""Digits of a key that people are shown."""
+__all__ = ["Wish", "install_without", "run"]
 
 
 class Wish(NamedTuple):
@@ -116,8 +112,8 @@ class _Flow:
             self._target.clear()
         elif state is not State.EMPTY:
             raise self._refusal(state)
-        why = self._hit()
-        return 0 if why is None else self._miss(why)
+        wish = self._wish
+        return found_or_installed(wish.store, self._name, wish.patience, self._hit, self._install, self._tell)
 
     def _refusal(self, state: State) -> Refused:
         path = self._wish.target
@@ -132,8 +128,8 @@ class _Flow:
 
     # Hit
 
-    def _hit(self) -> _Missed | None:
-        """None when it is mounted."""
+    def _hit(self) -> int | Missed:
+        """0 when it is mounted."""
         wish = self._wish
         try:
             os.makedirs(wish.target, exist_ok=True)
@@ -144,19 +140,18 @@ class _Flow:
             here = kernel.find_mount(wish.target)
             if here is not None and here.fstype in ("erofs", "fuse.imagefs"):
                 raise Refused(str(error)) from error
-            # The store itself may have to be made; of a snapshot that lacks something else it has the document.
-            return _Missed(str(error), absent=isinstance(error, NotFound))
+            return missed(error)
         if used is None:
-            return _Missed(f"{redact(wish.store.url)} has no such snapshot{self._last_time()}", absent=True)
+            return absent(wish.store, self._client.settings.cache, self._name)
         if wish.probe and not isinstance(used.attachment, Shared) and (failed := self._probe()):
             let_go(self._client, used, wish.target)
-            return _Missed(f"the probe failed: {failed}", absent=False)
+            return Missed(f"the probe failed: {failed}", absent=False)
         try:
             self._target.note_mounted(self._name, users)
         except OSError as error:  # what is mounted is there all the same
             self._tell(f"a daemon that is killed will not be known to have had these users: {error}")
         self._tell(f"hit {self._short}: {_told(used)} at {wish.target} ({used.answered * 1000:.0f} ms)")
-        return None
+        return 0
 
     def _probe(self) -> str:
         """Why the probe failed, "" when it did not."""
@@ -175,20 +170,10 @@ class _Flow:
 
     # Miss
 
-    def _miss(self, why: _Missed) -> int:
-        from imagefs.deps.lease import Leading  # not needed by most, who find what they want
-        from imagefs.deps.miss import install_here
+    def _install(self, reason: str, leading: Leading | None) -> int:
+        from imagefs.deps.miss import install_here  # not needed by most, who find what they want
 
-        if not why.absent:
-            return install_here(self._wish, self._target, self._name, why.reason, None, self._tell)
-        with Leading(self._wish.store, self._name, self._wish.patience, self._wait_for_leader) as leading:
-            if leading.published:
-                again = self._hit()
-                if again is None:
-                    return 0
-                return install_here(self._wish, self._target, self._name, again.reason, None, self._tell)
-            reason = f"{why.reason}{leading.remark}"
-            return install_here(self._wish, self._target, self._name, reason, leading, self._tell)
+        return install_here(self._wish, self._target, self._name, reason, leading, self._tell)
 
     def _without(self, reason: str) -> NoReturn:
         install_without(reason, self._wish.command, self._tell)
@@ -197,22 +182,6 @@ class _Flow:
 
     def _wait_for_turn(self) -> None:
         self._tell(f"waiting for another process of this host, which installs into {self._wish.target} or mounts there")
-
-    def _wait_for_leader(self, who: str) -> None:
-        self._tell(f"miss {self._short}: waiting for what another host installs ({who})")
-
-    def _last_time(self) -> str:
-        last = outcome.last(self._client.settings.cache, self._name)
-        if last is None or last.published or not last.lines:
-            return ""
-        return f" (not published the last time: {last.lines[0]})"
-
-
-class _Missed(NamedTuple):
-    """Why there is no hit. absent: because the store has no such snapshot, so one may be published."""
-
-    reason: str
-    absent: bool
 
 
 def _told(used: Used) -> str:

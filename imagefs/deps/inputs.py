@@ -34,10 +34,12 @@ _ON = ("1", "true", "yes", "on", "t", "y")  # as pip and uv write it in variable
 
 
 class Gathered(NamedTuple):
-    """pins: what is known of what will be installed, for `requirements.unpinned_installed`."""
+    """pins: what is known of what will be installed, for `requirements.unpinned_installed`. paths: absolute, of the
+    files and directories that were read."""
 
     inputs: Inputs
     pins: Pins
+    paths: Sequence[str]
 
 
 def gather(request: Request, environ: Mapping[str, str], python: Python | None) -> Gathered:
@@ -86,7 +88,7 @@ class _Gathering:
             dict(sorted(self._settings.items())),
             said.open_ends,
         )
-        return Gathered(inputs, said.pins)
+        return Gathered(inputs, said.pins, self._files.paths)
 
     def _call(self, where: str, call: Call) -> None:
         """An installer with its arguments, on the command line or in a script."""

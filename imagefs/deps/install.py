@@ -20,7 +20,7 @@ from types import FrameType
 from imagefs.deps import reaper
 from imagefs.errors import SnapshotError
 
-__all__ = ["Outcome", "Survivor", "install", "installer_environment"]
+__all__ = ["Outcome", "Survivor", "install", "installer_environment", "read_end"]
 
 _OURS = {"PIP_COMPILE": ("PIP_COMPILE", "PIP_NO_COMPILE"), "UV_COMPILE_BYTECODE": ("UV_COMPILE_BYTECODE",)}
 """Variables that we set to 0, and those that say that the user did. pip takes PIP_NO_COMPILE=1 for its contrary."""
@@ -79,11 +79,16 @@ def install(command: Sequence[str], env: Mapping[str, str]) -> Outcome:
     if not runs:
         signals.repeat()
         raise SnapshotError("the installer could not be started under supervision")
+    return read_end(told, time.monotonic() - began)
+
+
+def read_end(told: str, seconds: float) -> Outcome:
+    """From the last line of a reaper's report, "" for none."""
     if not told:  # whoever waited for it was killed, and it with that
-        return Outcome(128 + signal.SIGKILL, (), time.monotonic() - began)
+        return Outcome(128 + signal.SIGKILL, (), seconds)
     end = json.loads(told)
     survivors = tuple(Survivor(pid, line) for pid, line in end["survivors"])
-    return Outcome(int(end["status"]), survivors, time.monotonic() - began)
+    return Outcome(int(end["status"]), survivors, seconds)
 
 
 class _Signals:

@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from imagefs.images import Images
 from imagefs.snapshots import FOLDER, Snapshots
@@ -34,6 +35,10 @@ _LOOK_EVERY = 1.0
 
 _TRY_EVERY = LEASE / 2
 """Seconds between tries to take the lead from one that may have died; each writes to the store."""
+
+
+_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
+"""About the thread that made them."""
 
 
 class TooLong(Exception):
@@ -95,7 +100,8 @@ class Leading:
         self._store: Store | None = None
         self._lead: Lead | None = None
         try:
-            self._store = open_store(settings, make=True)
+            with _signals_for_main():
+                self._store = open_store(settings, make=True)
             self._lead = lead_or_wait(Snapshots(Images(self._store, _LOOK_EVERY)), name, patience, waiting)
             self.published, self.may_publish = self._lead is None, self._lead is not None
         except TooLong:
@@ -110,10 +116,11 @@ class Leading:
         return self
 
     def __exit__(self, *_exc: object) -> None:
-        if self._lead is not None:
-            self._lead.release()
-        if self._store is not None:
-            self._store.close()
+        with _signals_for_main():
+            if self._lead is not None:
+                self._lead.release()
+            if self._store is not None:
+                self._store.close()
 
     def hand_over(self) -> str:
         """To a process that publishes: who leads, "" where nobody does."""
@@ -142,20 +149,37 @@ def lead_or_wait(snapshots: Snapshots, name: str, patience: float, waiting: Call
     give_up, told = time.monotonic() + patience, False
     while True:
         try:
-            found = lead(snapshots, name)
+            with _signals_for_main():
+                found = lead(snapshots, name)
         except Busy as error:
             if not told:
                 waiting(error.message)
                 told = True
         else:
-            if not snapshots.has(name):
+            if not _is_there(snapshots, name):
                 return found
             found.release()  # the one before was done in the meantime
             return None
         again = time.monotonic() + _TRY_EVERY
         while time.monotonic() < again:
-            if snapshots.has(name):
+            if _is_there(snapshots, name):
                 return None
             if time.monotonic() > give_up:
                 raise TooLong
             time.sleep(_LOOK_EVERY)
+
+
+def _is_there(snapshots: Snapshots, name: str) -> bool:
+    with _signals_for_main():
+        return snapshots.has(name)
+
+
+@contextlib.contextmanager
+def _signals_for_main() -> Iterator[None]:
+    """Threads that begin in the block, by our hand or that of a store's client, take no signals: the main thread may be
+    about to wait for them, with a container or an installer to pass them on to."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)

@@ -1,12 +1,16 @@
-"""A miss on a host: install into the target, leave it as a hit would look, and publish it beside the job."""
+"""A miss on a host: install into the target, leave it as a hit would look, and publish it beside the job.
+
+Publishing in the background is also for what was installed in a container.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from imagefs.daemon import processes
@@ -14,6 +18,7 @@ from imagefs.deps import inventory, outcome
 from imagefs.deps.bytecode import compile_tree
 from imagefs.deps.check.finding import Finding
 from imagefs.deps.check.verdict import outcome_findings
+from imagefs.deps.course import SHORT
 from imagefs.deps.install import Outcome, install, installer_environment
 from imagefs.deps.lease import Leading
 from imagefs.deps.publish import Job
@@ -24,7 +29,7 @@ from stripefs.errors import StripefsError
 if TYPE_CHECKING:
     from imagefs.deps.flow import Wish
 
-__all__ = ["install_here"]
+__all__ = ["course_findings", "install_here", "publish_beside"]
 
 
 def install_here(
@@ -34,7 +39,7 @@ def install_here(
 
     leading: None where nothing is to be published. Raises StripefsError and OSError as long as nothing was run.
     """
-    tell(f"miss {name[:12]}: {reason}; installing into {wish.target}")
+    tell(f"miss {name[:SHORT]}: {reason}; installing into {wish.target}")
     target.begin(name)
     done = install(wish.command, installer_environment(os.environ))
     if done.status:
@@ -43,7 +48,7 @@ def install_here(
     try:
         _keep(wish, target, name, done, leading, tell)
     except (StripefsError, OSError) as error:
-        tell(f"snapshot {name[:12]} is not published: {error}")
+        tell(f"snapshot {name[:SHORT]} is not published: {error}")
     return 0
 
 
@@ -53,13 +58,12 @@ def _keep(
     try:
         failed = compile_tree(wish.python, [wish.target], "checked" if wish.checked else "unchecked").failed
     except SnapshotError as error:
-        tell(f"snapshot {name[:12]} is not published: {error.message}")
+        tell(f"snapshot {name[:SHORT]} is not published: {error.message}")
         failed, leading = (), None
     target.finish(wish.users, inventory.take(wish.target))
     if leading is None or not leading.may_publish:
         return
-    findings = outcome_findings(0, [(one.pid, one.command) for one in done.survivors])
-    findings += [Finding("bytecode", os.path.relpath(path, wish.target), why) for path, why in failed]
+    findings = course_findings(done, [(os.path.relpath(path, wish.target), why) for path, why in failed])
     job = Job(
         wish.store._asdict(),
         target.cache,
@@ -76,15 +80,31 @@ def _keep(
         wish.pinned,
         wish.tolerant,
     )
-    publisher = _publisher(job, wait=wish.wait)
-    target.join([(publisher.pid, processes.began(publisher.pid))])
-    if wish.wait:
+    with publish_beside(job, tell, wait=wish.wait) as publisher:
+        target.join([(publisher, processes.began(publisher))])
+
+
+def course_findings(done: Outcome, uncompiled: Sequence[tuple[str, str]]) -> list[Finding]:
+    """What the course of an installation has to say. uncompiled: path and reason."""
+    findings = outcome_findings(done.status, [(one.pid, one.command) for one in done.survivors])
+    return [*findings, *(Finding("bytecode", path, why) for path, why in uncompiled)]
+
+
+@contextlib.contextmanager
+def publish_beside(job: Job, tell: Callable[[str], None], *, wait: bool, held: Sequence[int] = ()) -> Iterator[int]:
+    """Publish in the background; the process that does. With `wait` it has ended after the block.
+
+    held: descriptors that it is to keep. Raises OSError.
+    """
+    publisher = _publisher(job, wait=wait, held=held)
+    yield publisher.pid
+    if wait:
         publisher.wait()
     else:
-        tell(f"snapshot {name[:12]} is published in the background (process {publisher.pid})")
+        tell(f"snapshot {job.name[:SHORT]} is published in the background (process {publisher.pid})")
 
 
-def _publisher(job: Job, *, wait: bool) -> subprocess.Popen[bytes]:
+def _publisher(job: Job, *, wait: bool, held: Sequence[int]) -> subprocess.Popen[bytes]:
     """The process that publishes, which outlives this one and its group."""
     with open(outcome.log_of(job.cache, job.name), "wb") as log:
         process = subprocess.Popen(
@@ -93,6 +113,7 @@ def _publisher(job: Job, *, wait: bool) -> subprocess.Popen[bytes]:
             stdout=subprocess.DEVNULL,
             stderr=None if wait else log,
             start_new_session=True,
+            pass_fds=held,
             cwd="/",
         )
     assert process.stdin is not None

@@ -4,16 +4,12 @@ what the program that tried had to say, NAME.log."""
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import NamedTuple
 
-from stripefs.appearing import appearing
+from imagefs.deps import notes
 
 __all__ = ["Outcome", "keep", "last", "log_of"]
-
-_KEPT = 30 * 24 * 3600.0
-"""Seconds; whoever asks later learns it by trying again."""
 
 
 class Outcome(NamedTuple):
@@ -29,13 +25,7 @@ class Outcome(NamedTuple):
 
 def keep(cache: str, name: str, outcome: Outcome) -> None:
     """Raises OSError."""
-    path = _path(cache, name)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with appearing(path) as file:
-        file.write(json.dumps(outcome._asdict()).encode())
-    for old in path.parent.iterdir():
-        if time.time() - old.stat().st_mtime > _KEPT:
-            old.unlink(missing_ok=True)
+    notes.keep(_path(cache, name), json.dumps(outcome._asdict()))
 
 
 def last(cache: str, name: str) -> Outcome | None:

@@ -10,24 +10,25 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from imagefs.build.image import Report, build
 from imagefs.deps import inventory
-from imagefs.deps.capture import capture_directory
+from imagefs.deps.capture import Tree, capture_directory
 from imagefs.deps.check.finding import Finding
-from imagefs.deps.check.tree import Installation, check_tree
+from imagefs.deps.check.tree import Findings, Installation, check_tree
 from imagefs.deps.check.verdict import Verdict, judge
+from imagefs.deps.inventory import Inventory
 from imagefs.deps.outcome import Outcome
 from imagefs.deps.pinned import unpinned
 from imagefs.deps.requirements import Pins
 from imagefs.deps.target import Target
 from imagefs.errors import NoSuchImage
-from imagefs.format.snapshot import Snapshot, key_digest
+from imagefs.format.snapshot import Kind, Snapshot, key_digest
 from imagefs.images import Images
 from imagefs.snapshots import Snapshots
 
-__all__ = ["Job", "publish"]
+__all__ = ["Directory", "Job", "Place", "publish"]
 
 
 class Job(NamedTuple):
@@ -36,7 +37,7 @@ class Job(NamedTuple):
     store: fields of `StoreSettings`. cache: of the daemon. key: the document of the key. seconds: that the installation
     took. findings: of the installer's course, as `Finding` has them. environment, sites, beside, allowed, checked and
     tolerant: as in `Installation`. owner: of the lead that is handed over, "" for none. pinned: fields of `Pins`, none
-    where anything may be installed.
+    where anything may be installed. inside: fields of `imagefs.deps.container.upper.Inside`, none on a host.
     """
 
     store: Mapping[str, Any]
@@ -53,28 +54,78 @@ class Job(NamedTuple):
     owner: str = ""
     pinned: Sequence[Any] = ()
     tolerant: bool = False
+    inside: Sequence[Any] = ()
 
     @property
     def name(self) -> str:
         return key_digest(self.key)
 
 
-def publish(job: Job, images: Images, still_leads: Callable[[], None]) -> Outcome:
+class Place(Protocol):
+    """Where it was installed."""
+
+    kind: Kind
+    targets: tuple[str, ...]
+
+    def changed(self) -> Sequence[str]:
+        """Paths of what is not as it was when the installer had ended."""
+
+    def look(self) -> tuple[Inventory, Findings]:
+        """What there is to be published, and what speaks against that."""
+
+    def capture(self) -> Tree:
+        """What is to be packed."""
+
+
+class Directory:
+    """The target of a job on a host."""
+
+    kind: Kind = "host"
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._target = Target(job.target, job.cache)
+        self.targets: tuple[str, ...] = (job.target,)
+
+    def changed(self) -> Sequence[str]:
+        return self._target.changes()
+
+    def look(self) -> tuple[Inventory, Findings]:
+        job = self._job
+        seen = inventory.take(job.target)
+        return seen, check_tree(
+            seen,
+            Installation(
+                job.target, job.environment, job.sites, tuple(job.beside), tuple(job.allowed), job.checked, job.tolerant
+            ),
+        )
+
+    def capture(self) -> Tree:
+        return capture_directory(self._job.target)
+
+
+def publish(job: Job, images: Images, still_leads: Callable[[], None], place: Place | None = None) -> Outcome:
     """Check what was installed, and publish it unless something speaks against that.
 
-    still_leads: raises when somebody else does by now. Raises what goes wrong in the store and on the way there.
+    still_leads: raises when somebody else does by now. place: where it was installed, the target on this host unless
+    given. Raises what goes wrong in the store and on the way there.
     """
-    target, snapshots = Target(job.target, job.cache), Snapshots(images)
-    verdict = _verdict(job, target)
+    return _publish(job, images, still_leads, place or Directory(job))
+
+
+def _publish(job: Job, images: Images, still_leads: Callable[[], None], place: Place) -> Outcome:
+    snapshots = Snapshots(images)
+    verdict = _verdict(job, place)
     if not verdict.publish:
         return Outcome(False, verdict.lines, time.time())
     if snapshots.has(job.name):
         return Outcome(True, verdict.lines, time.time())
-    report = build(*capture_directory(job.target), images, source=job.name)
-    made = Snapshot(job.key, report.digest, "host", (job.target,), time.time(), job.seconds, verdict.lines)
+    root, contents = place.capture()
+    report = build(root, contents, images, source=job.name)
+    made = Snapshot(job.key, report.digest, place.kind, place.targets, time.time(), job.seconds, verdict.lines)
     published = False
     try:
-        if changed := _changed(target):
+        if changed := _changed(place):
             return Outcome(False, judge([changed]).lines, time.time())
         still_leads()
         published = snapshots.put(made)
@@ -84,22 +135,18 @@ def publish(job: Job, images: Images, still_leads: Callable[[], None]) -> Outcom
     return Outcome(True, verdict.lines, time.time(), report.digest, report.new_bytes)
 
 
-def _verdict(job: Job, target: Target) -> Verdict:
-    if changed := _changed(target):
+def _verdict(job: Job, place: Place) -> Verdict:
+    if changed := _changed(place):
         return judge([changed])
-    installation = Installation(
-        job.target, job.environment, job.sites, tuple(job.beside), tuple(job.allowed), job.checked, job.tolerant
-    )
     course = [Finding(kind, subject, what) for kind, subject, what in job.findings]  # type: ignore[arg-type]
-    seen = inventory.take(job.target)
-    found = check_tree(seen, installation)
+    seen, found = place.look()
     verdict = judge([*course, *found.items])
     loose = unpinned(Pins(*job.pinned), found.distributions, seen) if job.pinned else ""
     return Verdict(False, (loose, *verdict.lines)) if loose else verdict
 
 
-def _changed(target: Target) -> Finding | None:
-    changes = target.changes()
+def _changed(place: Place) -> Finding | None:
+    changes = place.changed()
     return (
         Finding("changed", changes[0], f"and {len(changes) - 1} more" if len(changes) > 1 else "") if changes else None
     )

@@ -6,15 +6,17 @@ said on standard error in one line. Exit status 0: there is a snapshot now.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
 import time
+from collections.abc import Iterator
 
 from imagefs.deps import outcome
 from imagefs.deps.lease import Lead, lead
 from imagefs.deps.outcome import Outcome
-from imagefs.deps.publish import Job, publish
+from imagefs.deps.publish import Job, Place, publish
 from imagefs.images import Images
 from imagefs.snapshots import Snapshots
 from stripefs.errors import Busy, StripefsError, Unsupported
@@ -51,17 +53,26 @@ def main() -> int:
 
 def _publish(job: Job) -> Outcome:
     """Raises Busy where another host leads, StripefsError and OSError."""
-    store = open_store(StoreSettings(**job.store), make=True)
-    try:
+    with _place(job) as place, contextlib.closing(open_store(StoreSettings(**job.store), make=True)) as store:
         images = Images(store, _PATIENCE)
         leads = _lead(Snapshots(images), job)
         try:
-            return publish(job, images, leads.check if leads is not None else lambda: None)
+            return publish(job, images, leads.check if leads is not None else lambda: None, place)
         finally:
             if leads is not None:
                 leads.release()
-    finally:
-        store.close()
+
+
+@contextlib.contextmanager
+def _place(job: Job) -> Iterator[Place | None]:
+    """Where it was installed, None for the target on this host."""
+    if not job.inside:
+        yield None
+        return
+    from imagefs.deps.container.upper import opened
+
+    with opened(job) as upper:
+        yield upper
 
 
 def _lead(snapshots: Snapshots, job: Job) -> Lead | None:

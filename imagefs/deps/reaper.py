@@ -2,10 +2,11 @@
 
     python -I -S reaper.py REPORT PARENT COMMAND…
 
-REPORT is a descriptor to which it writes one line of JSON when the command runs, `{}`, and another in the end:
-`status`, as a shell would say it, and `survivors`, pid and command line of processes that still ran when the command
-had long ended, and were ended. PARENT is the process that started it: signals that come from it are passed on to the
-command. A terminal sends its own to the command itself, and so does whoever signals the whole group, which all are in.
+REPORT is a descriptor, or the path of a file, to which it writes one line of JSON when the command runs, `{}`, and
+another in the end: `status`, as a shell would say it, and `survivors`, pid and command line of processes that still ran
+when the command had long ended, and were ended. PARENT is the process that started it: signals that come from it are
+passed on to the command. A terminal sends its own to the command itself, and so does whoever signals the whole group,
+which all are in. In a container this is process 1, all of whose signals come from outside, and PARENT is 0.
 
 When PARENT dies everything is killed, so that nobody goes on writing into a directory that nobody looks after. When
 this process is killed, the command is too.
@@ -41,13 +42,17 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 def main(report: int, parent: int, command: list[str]) -> int:
-    """The program; its exit status, which says nothing about the command. Raises OSError before the command runs."""
+    """The program; its exit status, which says nothing about the command. Raises OSError before the command runs.
+
+    report: a descriptor.
+    """
     os.set_inheritable(report, False)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # who ignores it is not told how children end
     waited = {*FORWARDED, signal.SIGCHLD, _PARENT_DIED}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, waited)
-    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    _prctl(_PR_SET_PDEATHSIG, _PARENT_DIED)
+    if parent:  # without one, all ends with this process
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        _prctl(_PR_SET_PDEATHSIG, _PARENT_DIED)
     if os.getppid() != parent:
         return 1
     child = os.fork()
@@ -180,5 +185,9 @@ def _command_line(pid: int) -> str:
         return ""
 
 
+def _opened(report: str) -> int:
+    return int(report) if report.isdigit() else os.open(report, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600)
+
+
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))
+    sys.exit(main(_opened(sys.argv[1]), int(sys.argv[2]), sys.argv[3:]))

@@ -61,7 +61,8 @@ class Python(NamedTuple):
     """An interpreter as it tells of itself. markers: the variables of environment markers (PEP 508).
 
     executable: by which console scripts will call it. prefix: where its own pip.conf would lie. sites: directories of
-    what is installed for it already.
+    what is installed for it already. installs: the directory below which installers put what they are given no other
+    for.
     """
 
     executable: str
@@ -71,6 +72,7 @@ class Python(NamedTuple):
     soabi: str
     markers: Mapping[str, str]
     sites: Sequence[str] = ()
+    installs: str = ""
 
 
 class Facts(NamedTuple):

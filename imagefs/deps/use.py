@@ -20,7 +20,7 @@ from stripefs.errors import MountError, StripefsError
 from stripefs.mount import kernel
 from stripefs.settings import StoreSettings
 
-__all__ = ["PATIENCE", "Used", "let_go", "use"]
+__all__ = ["PATIENCE", "Used", "check_whole", "let_go", "use"]
 
 PATIENCE = 30.0
 """Seconds for a store to give the documents of a snapshot: an installation takes hardly longer."""
@@ -72,10 +72,15 @@ def let_go(client: Client, used: Used, target: str) -> None:
         client.detach(used.attachment.id)
 
 
+def check_whole(attached: Attached) -> None:
+    """Raise MountError for a snapshot of which something lacks here that nobody can bring."""
+    if attached.offline and not all(device.local for device in attached.devices):
+        raise MountError("the store is away, and not all of the snapshot is here", hint="see whether it is up")
+
+
 def _mount(client: Client, attached: Attached, target: str, options: TreeOptions, name: str) -> None:
     try:
-        if attached.offline and not all(device.local for device in attached.devices):
-            raise MountError("the store is away, and not all of the snapshot is here", hint="see whether it is up")
+        check_whole(attached)
         if os.listdir(target):
             raise MountError(f"{target} is not empty", hint="the mount would hide its files")
     except BaseException:

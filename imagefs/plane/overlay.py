@@ -18,7 +18,7 @@ from typing import Literal
 from stripefs.errors import MountError
 from stripefs.mount import kernel
 
-__all__ = ["Upper", "mount", "mount_read_only"]
+__all__ = ["Upper", "lasting", "mount", "mount_read_only"]
 
 Upper = Literal["disk", "memory"]
 
@@ -66,7 +66,7 @@ def mount(
             if without_disk == "refuse":
                 hint = "take a folder on a disk, such as a volume of the container"
                 raise MountError(f"{folder} lies on an overlay, where no upper directory can be", hint=hint)
-            kernel.mount("imagefs", folder, "tmpfs", 0, "mode=700")
+            _on_memory(folder)
             kind = "memory"
         try:
             upper, work = _make(folder, lowers[0])
@@ -79,12 +79,28 @@ def mount(
     return kind
 
 
+def lasting(folder: str) -> Upper:
+    """Make a folder whose upper directory is there when its overlay is not, for `mount`; where that is.
+
+    Where it lies on an overlay itself it is memory, which stays mounted there until it is taken off. Raises OSError.
+    """
+    os.makedirs(folder, 0o700, exist_ok=True)
+    if not _is_overlay(folder):
+        return "disk"
+    _on_memory(folder)
+    return "memory"
+
+
 def mount_read_only(lowers: Sequence[str], target: str) -> None:
     """Mount two or more trees on one another, the first on top, so that nobody can write. Raises MountError."""
     try:
         _mount(lowers, target, "imagefs", _MS_RDONLY)
     except OSError as error:
         raise _refused(target, lowers[0], error) from error
+
+
+def _on_memory(folder: str) -> None:
+    kernel.mount("imagefs", folder, "tmpfs", 0, "mode=700")
 
 
 def _make(folder: str, lower: str) -> tuple[str, str]:

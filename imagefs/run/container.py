@@ -3,9 +3,10 @@
     imagefs run --fork--> child: namespaces, mounts, config.json --exec--> runc or crun ---> the command
         | forwards signals, waits, cleans up
 
-The child mounts the image where nobody else sees it and becomes the runtime, process 1 of its PID namespace. When
-`imagefs run` ends, in whatever way, the kernel kills the runtime, with it the container, and the mounts end with them
-(`imagefs.run.namespace`). What then remains are a folder and an empty cgroup, which the next run sweeps away.
+The child mounts the image, and what lies above it, where nobody else sees it, and becomes the runtime, process 1 of its
+PID namespace. When `imagefs run` ends, in whatever way, the kernel kills the runtime, with it the container, and the
+mounts end with them (`imagefs.run.namespace`). What then remains are a folder and an empty cgroup, which the next run
+sweeps away.
 
 Standard input, output and error are passed through; with a terminal the runtime copies between ours and the
 container's. A signal that comes while the image is mounted ends the run; while the runtime starts the command it is
@@ -35,11 +36,15 @@ from imagefs.run.options import Bind, RunOptions
 from imagefs.run.rootfs import RootTree
 from imagefs.run.spec import Outside, arguments, build
 from stripefs.errors import StripefsError
+from stripefs.mount import kernel
 
 if TYPE_CHECKING:
     import logging
 
-__all__ = ["run", "sweep"]
+__all__ = ["Layer", "run", "sweep"]
+
+Layer = Callable[[str], None]
+"""Mounts a tree at the directory that it is given."""
 
 _FORWARDED = (
     signal.SIGHUP,
@@ -65,16 +70,18 @@ _NOT_FOR_THE_RUNTIME = ("NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN
 def run(
     options: RunOptions,
     config: Mapping[str, Any],
-    mount_root: Callable[[str], None],
+    layers: Sequence[Layer],
     runtime_dir: str,
     scratch_dir: str | None = None,
+    kept_dir: str = "",
 ) -> int:
     """Run a container and wait for it. Answers the exit status of its command, 128 + N where signal N ended it.
 
-    config: the image's OCI image config, {} for none. mount_root: mounts the image at the directory it is given; called
-    in a forked child, in its own mount namespace, so it must not rely on other threads. runtime_dir: what is kept while
-    the container runs lies below it; on a local file system, for root alone. scratch_dir: with a writable root, what is
-    written lies below it until the container ends; `runtime_dir` where it is None, memory where it lies on an overlay.
+    config: the image's OCI image config, {} for none. layers: the image, and before it what lies above it. Each is
+    called in a forked child, in its own mount namespace, so it must not rely on other threads. runtime_dir: what is
+    kept while the container runs lies below it; on a local file system, for root alone. scratch_dir: with a writable
+    root, what is written lies below it until the container ends; `runtime_dir` where it is None, memory where it lies
+    on an overlay. kept_dir: where it lies instead, for good, as `imagefs.plane.overlay.mount` has it.
 
     Forwards signals, and so must be called on the main thread. Raises RunError, whose exit code is that of `docker
     run`.
@@ -96,12 +103,12 @@ def run(
     )
     options = options._replace(binds=[_looked_at(bind) for bind in options.binds])
     try:
-        scratch = (scratch_dir or os.path.join(runtime_dir, "scratch")) if options.writable else ""
+        scratch = (scratch_dir or os.path.join(runtime_dir, "scratch")) if options.writable and not kept_dir else ""
         with (
             _terminal_kept(outside.terminal),
             RunFolder(runtime_dir, scratch, options.cgroup_parent) as folder,
             _signals_held() as forwarded,
-            _child(lambda told: _become_runtime(options, image, outside, program, folder, mount_root, told)) as (
+            _child(lambda told: _become_runtime(options, image, outside, program, folder, layers, kept_dir, told)) as (
                 child,
                 report,
             ),
@@ -297,21 +304,27 @@ def _become_runtime(
     outside: Outside,
     program: runtime.Runtime,
     folder: RunFolder,
-    mount_root: Callable[[str], None],
+    layers: Sequence[Layer],
+    kept_dir: str,
     told: int,
 ) -> NoReturn:
     """Raises StripefsError and OSError."""
     root = folder.rootfs
     namespace.private_mounts()
     os.mkdir(root, 0o700)
-    mount_root(root)
-    if options.writable and overlay.mount([root], folder.scratch, root, without_disk="memory", volatile=True) != "disk":
-        _log().warning("%s lies on an overlay: what the container writes is kept in memory", folder.scratch)
+    lowers = _mount_layers(folder, layers)
+    if kept_dir:
+        overlay.mount(lowers, kept_dir, root, volatile=True)
+    elif options.writable:
+        if overlay.mount(lowers, folder.scratch, root, without_disk="memory", volatile=True) != "disk":
+            _log().warning("%s lies on an overlay: what the container writes is kept in memory", folder.scratch)
+    elif len(lowers) > 1:
+        overlay.mount_read_only(lowers, root)
     with RootTree(root) as tree:
         spec = build(options, image, tree, outside, root=root, name=folder.name, cgroup=folder.cgroup)
         missing = [tree.real(path) for path in spec.missing]
     if missing:
-        _add_directories(root, os.path.join(folder.path, "directories"), missing)
+        _add_directories(root, os.path.join(folder.path, "directories"), missing, lowers)
     with open(os.path.join(folder.path, "config.json"), "w", encoding="utf-8") as file:
         json.dump(spec.document, file)
     if program.name == "crun":
@@ -320,7 +333,7 @@ def _become_runtime(
         os.setpgid(0, 0)  # what is sent to our group comes once, by our parent
     if namespace.is_alone():
         namespace.keep_only([folder.path, program.path, *outside.files, *(bind.source for bind in options.binds)])
-    else:  # mount_root started what serves the tree, which may need any mount that there is
+    else:  # a layer started what serves its tree, which may need any mount that there is
         stay_behind(told, terminal=outside.terminal)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and that would be inherited
         signal.signal(number, signal.SIG_DFL)
@@ -329,8 +342,23 @@ def _become_runtime(
     os.execve(program.path, program.command(folder.path, folder.name), environment)  # noqa: S606
 
 
-def _add_directories(root: str, folder: str, missing: Sequence[str]) -> None:
-    """Let a read-only tree have the directories `missing`, by an overlay of `folder`, which holds nothing else."""
+def _mount_layers(folder: RunFolder, layers: Sequence[Layer]) -> list[str]:
+    """Where they are then: one alone at the root itself."""
+    if len(layers) == 1:
+        layers[0](folder.rootfs)
+        return [folder.rootfs]
+    places = [folder.layer(number) for number in range(len(layers))]
+    for layer, place in zip(layers, places, strict=True):
+        os.makedirs(place, 0o700)
+        layer(place)
+    return places
+
+
+def _add_directories(root: str, folder: str, missing: Sequence[str], lowers: Sequence[str]) -> None:
+    """Let a read-only tree have the directories `missing`, by an overlay of `folder`, which holds nothing else.
+
+    lowers: what the tree is made of. One overlay shows it all, since few may stand on one another.
+    """
     os.mkdir(folder, 0o755)
     _like(root, folder)
     for path in missing:
@@ -340,7 +368,9 @@ def _add_directories(root: str, folder: str, missing: Sequence[str]) -> None:
             if not os.path.isdir(made):
                 os.mkdir(made, 0o755)
                 _like(there, made)
-    overlay.mount_read_only([folder, root], root)
+    if len(lowers) > 1:
+        kernel.unmount(root, 0)
+    overlay.mount_read_only([folder, *lowers], root)
 
 
 def _like(there: str, made: str) -> None:

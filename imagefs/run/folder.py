@@ -5,6 +5,7 @@
                     scratch  a path: what the container may write to, removed with the rest
                     cgroup   a path: the container's cgroup, in every hierarchy
                     config.json, rootfs/, state/, log, pid    for the runtime
+                    layers/  what the root is made of, where that is more than the image
 
 The mounts of a run are in its own namespace and end with it, so nothing is mounted here that anybody could see.
 """
@@ -51,6 +52,10 @@ class RunFolder:
     @property
     def rootfs(self) -> str:
         return os.path.join(self.path, "rootfs")
+
+    def layer(self, number: int) -> str:
+        """Where one of several trees is mounted that the root is made of."""
+        return os.path.join(self.path, "layers", str(number))
 
     def started(self) -> bool:
         """Whether the runtime started the container's command."""
@@ -122,8 +127,8 @@ def _remove(path: str, scratch: str, cgroup: str) -> bool:
         _remove_tree(scratch)
         if os.path.isdir(path):
             with _registry(os.path.dirname(path)):
-                with contextlib.suppress(FileNotFoundError):
-                    os.rmdir(os.path.join(path, "rootfs"))  # fails where something is mounted there; then all stays
+                for mountpoint in _mountpoints(path):
+                    os.rmdir(mountpoint)  # fails where something is mounted there; then all stays
                 _remove_tree(path)
     except OSError as error:
         import logging  # not needed before a container starts
@@ -131,6 +136,14 @@ def _remove(path: str, scratch: str, cgroup: str) -> bool:
         logging.getLogger(__name__).warning("%s was not removed: %s", path, error)
         return False
     return True
+
+
+def _mountpoints(path: str) -> list[str]:
+    layers = os.path.join(path, "layers")
+    found = [os.path.join(path, "rootfs")]
+    if os.path.isdir(layers):
+        found += [os.path.join(layers, name) for name in os.listdir(layers)]
+    return [one for one in found if os.path.isdir(one)]
 
 
 def _recorded(path: str, name: str) -> str:

@@ -16,7 +16,7 @@ from imagefs.run.image_config import ImageConfig
 from imagefs.run.options import Bind, RunOptions
 from imagefs.run.users import User, resolve
 
-__all__ = ["DeviceNode", "Kind", "Outside", "Spec", "Tree", "arguments", "build"]
+__all__ = ["PATH", "DeviceNode", "Kind", "Outside", "Spec", "Tree", "arguments", "build", "variables"]
 
 CAPABILITIES = (
     "CAP_AUDIT_WRITE",
@@ -198,20 +198,27 @@ def _environment(options: RunOptions, image: ImageConfig, outside: Outside, user
     defaults = [PATH, f"HOSTNAME={hostname}", f"HOME={user.home}"]
     if outside.terminal:
         defaults.append(f"TERM={outside.environ.get('TERM', 'xterm')}")
+    found = variables((*defaults, *image.env), options.env, outside.environ)
+    return [f"{name}={value}" for name, value in found.items()]
+
+
+def variables(own: Sequence[str], wanted: Sequence[str], environ: Mapping[str, str]) -> dict[str, str]:
+    """What NAME=VALUE of `own` and of `wanted` say, the later ones first. NAME alone, which only users write, has the
+    value that it has in `environ`, or none. Raises RunError."""
     found = {}
-    for entry in (*defaults, *image.env):
+    for entry in own:
         name, equals, value = entry.partition("=")
         if name and equals:
             found[name] = value
-    for entry in options.env:
+    for entry in wanted:
         name, equals, value = entry.partition("=")
         if not name:
             raise RunError(f"--env {entry} is not NAME or NAME=VALUE")
-        if equals or name in outside.environ:
-            found[name] = value if equals else outside.environ[name]
+        if equals or name in environ:
+            found[name] = value if equals else environ[name]
         else:
             found.pop(name, None)
-    return [f"{name}={value}" for name, value in found.items()]
+    return found
 
 
 def _capabilities(user: User) -> dict[str, list[str]]:

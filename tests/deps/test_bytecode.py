@@ -14,7 +14,14 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.deps.bytecode import compile_command, compile_environment, compile_tree, parse_report
+from imagefs.deps.bytecode import (
+    command_for,
+    compile_command,
+    compile_environment,
+    compile_tree,
+    order_for,
+    parse_report,
+)
 from imagefs.errors import SnapshotError
 from tests.waiting import eventually, gone
 
@@ -110,6 +117,19 @@ def _with_others(tree: Path) -> None:
     ) as process:
         assert process.stdout
         assert parse_report(process.stdout.read(), 0).compiled
+
+
+def test_single_sources_that_a_file_names(tree: Path, tmp_path: Path) -> None:
+    """As for what was installed into a directory with more in it."""
+    order = tmp_path / "order"
+    order.write_text(order_for([str(tree / "nasty.py")], "unchecked"))
+    command = command_for(sys.executable, f"@{order}")
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=compile_environment({})
+    ) as process:
+        assert process.stdout
+        assert parse_report(process.stdout.read(), 0).compiled == 1
+    assert compiled_by_import(tree, "nasty", "alone") == [str(tree / "alone/__init__.py")]
 
 
 def test_unchecked_bytecode_is_believed(tree: Path) -> None:

@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.daemon.client import Client
+from imagefs.daemon.client import Client, Recording
+from imagefs.deps.use import PATIENCE
 from stripefs.errors import MountError, StripefsError
 from stripefs.mount import kernel
+from stripefs.settings import StoreSettings
 from tests.deps.conftest import Job
 from tests.deps.installed import imported, install, published, snapshots_in, use_here
 from tests.imagefs.faults import flip, kill_supervisor, objects, until_nothing_is_left
@@ -224,6 +226,13 @@ def test_another_snapshot_at_the_same_place(
     jobs[0].end()
     use_here(service, store, other, target, jobs[1].pid)  # at once, though the first may still be there
     assert imported(target).stdout.startswith("8 ")
+
+
+def test_what_was_made_for_a_host_is_not_for_containers(service: Service, store: Path, name: str) -> None:
+    client = Client(service.settings)
+    with pytest.raises(StripefsError, match="not for containers"):
+        client.use_above(StoreSettings(url=str(store)), name, Recording("deps", off=True), timeout=PATIENCE)
+    assert service.status()["images"] == []
 
 
 def test_a_directory_with_files_is_not_hidden(

@@ -228,7 +228,7 @@ def _run(request: _Request, files: list[int]) -> None:
         for number, file in enumerate(files):
             os.dup2(file, number)
             os.close(file)
-        status = run(request.options, request.config, lambda target: _mount(request, target), *request.folders)
+        status = run(request.options, request.config, [lambda target: _mount(request, target)], *request.folders)
     except StripefsError as error:
         print(type(error).__name__, error, file=sys.stderr, flush=True)
         status = error.exit_code

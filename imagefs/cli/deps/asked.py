@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from imagefs.deps.request import Request, Target
 from stripefs.cli.plain import Flag
 from stripefs.errors import ConfigError
 from stripefs.umask import umask
+
+if TYPE_CHECKING:
+    from imagefs.deps.request import Request
 
 __all__ = ["REQUEST", "request_of"]
 
@@ -36,6 +38,8 @@ def request_of(values: Mapping[str, Any], command: Sequence[str]) -> Request:
 
     Raises ConfigError.
     """
+    from imagefs.deps.request import Request, Target  # `imagefs run` reads the flags, and seldom asks
+
     if "" in values["targets"]:
         raise ConfigError("--target names nothing", hint="is the variable set that it comes from?")
     targets = [Target(os.path.realpath(path), os.geteuid(), os.getegid(), umask()) for path in values["targets"]]

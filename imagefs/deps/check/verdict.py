@@ -18,7 +18,7 @@ _SHOWN = 3
 _WORDS: dict[Kind, tuple[str, str]] = {
     "status": ("the installer failed", ""),
     "survivor": ("processes still ran when the installer had ended", "start them from the job's own command"),
-    "outside": ("it wrote outside the targets", "add them as --target, or --ignore-outside PATTERN"),
+    "outside": ("it wrote outside the targets", "--ignore-outside PATTERN publishes without them"),
     "record": ("files are not what their packages say", ""),
     "orphan": ("files belong to no package", "as an install that was interrupted leaves them; --allow-file PATTERN"),
     "conflict": ("packages do not fit one another", "--allow-conflicts publishes them"),

@@ -13,13 +13,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefs.cli import plain, run
-from imagefs.cli.plain import RUN, plain_run
+from imagefs.cli.plain import DEPS, RUN, plain_run
 from imagefs.config import IMAGEFS
 from stripefs.cli.plain import read
 
 HEAVY = {"click", "dataclasses", "inspect", "logging", "pathlib", "shutil", "ctypes", "threading", "traceback"}
 
-FLAGS = [f"--{flag.name}" for flag in RUN] + [f"--{option.name}" for option in IMAGEFS.all]
+FLAGS = [f"--{flag.name}" for flag in (*RUN, *DEPS)] + [f"--{option.name}" for option in IMAGEFS.all]
 WORDS = st.one_of(
     st.sampled_from([*FLAGS, "--tty", "--no-tty", "--no-use-datanode-hostname", "--", "-", "", "--nothing", "-x"]),
     st.sampled_from(["/srv/images#one", "python", "-c", "host", "none", "erofs", "tree", "8MiB", "A=B"]),
@@ -59,6 +59,7 @@ def test_what_is_read_plainly_is_what_click_reads(begun: Any, arguments: list[st
     [
         ["store#a"],
         ["--rw", "--bind", "/a:/b", "--bind=/c:/d:ro", "store#a", "--", "sh", "-c", "true"],
+        ["--deps", "a.txt", "--deps=b.txt", "--deps-env", "A", "--store", "x", "store#a", "true"],
         ["store#a", "true", "--runtime", "/run/x", "--no-tty", "--no-record", "--network", "none", "--workdir="],
     ],
     ids=" ".join,
@@ -99,4 +100,4 @@ def test_little_is_loaded_before_the_daemon_is_asked() -> None:
 
 def test_click_knows_every_flag() -> None:
     known = {name for parameter in run.command.params if isinstance(parameter, click.Option) for name in parameter.opts}
-    assert {f"--{flag.name}" for flag in RUN} <= known
+    assert {f"--{flag.name}" for flag in (*RUN, *DEPS)} <= known

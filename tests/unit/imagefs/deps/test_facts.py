@@ -126,6 +126,15 @@ def test_an_interpreter_in_a_container_is_asked_by_a_command() -> None:
     assert json.loads(told)["libc"] == list(probe.libc())
 
 
+def test_an_interpreter_in_a_container_tells_of_its_pip_as_well() -> None:
+    command = facts.inside_command(sys.executable)
+    told = subprocess.run(command, capture_output=True, text=True, check=True, env={}).stdout
+    asked = {"pip": facts.version_command([sys.executable, "-m", "pip"], os.environ, "/")}
+    assert facts.read_inside(told, "") == facts.ask(sys.executable, asked, {}, "", os.environ, "/")
+    with pytest.raises(ConfigError):
+        facts.read_inside(told, "x86-64-v9")
+
+
 def test_musl_tells_its_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def confstr(_name: str) -> str:
         raise ValueError("unrecognized configuration name")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator
@@ -62,6 +63,18 @@ def test_one_leads_at_a_time(snapshots: Snapshots, first: Lead) -> None:
     first.check()
     first.release()
     lead(snapshots, NAME).release()
+
+
+def test_signals_are_for_the_main_thread(snapshots: Snapshots, tmp_path: Path) -> None:
+    """Which may be waiting for them, with a container to pass them on to."""
+    before = set(os.listdir("/proc/self/task"))
+    with Leading(StoreSettings(url=str(tmp_path / "store")), NAME, 1.0, lambda _: None) as leading:
+        assert leading.may_publish
+        (thread,) = set(os.listdir("/proc/self/task")) - before
+        status = Path("/proc/self/task", thread, "status").read_text()
+        blocked = int(status.split("SigBlk:")[1].split()[0], 16)
+        assert all(blocked >> (number - 1) & 1 for number in (signal.SIGTERM, signal.SIGINT, signal.SIGCHLD))
+        assert signal.SIGTERM not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 
 
 def test_the_lead_is_handed_over(snapshots: Snapshots, first: Lead) -> None:

@@ -1,0 +1,63 @@
+"""`imagefs run --deps`: a container with what requirements files name above its image."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Mapping
+from typing import Any
+
+from imagefs.cli.deps.asked import REQUEST
+from imagefs.config import Settings
+from imagefs.daemon.client import Client, Recording
+from imagefs.deps.container import start
+from imagefs.deps.request import Request, Target
+from imagefs.plane.options import TreeOptions
+from imagefs.reference import parse_store
+from imagefs.run.options import RunOptions
+from stripefs.cli.border import tell
+from stripefs.errors import ConfigError
+
+__all__ = ["begin_above"]
+
+
+def begin_above(
+    client: Client,
+    settings: Settings,
+    image: str,
+    options: RunOptions,
+    tree: TreeOptions,
+    recording: Recording,
+    values: Mapping[str, Any],
+) -> int:
+    """Run the container until it ends; its exit status, or that of pip where it fails.
+
+    values: of the flags in `imagefs.cli.plain.DEPS`, by field. Raises StripefsError.
+    """
+    if not values["deps"]:
+        raise ConfigError("nothing is named that is to be installed", hint="--deps FILE names a requirements file")
+    wish = start.Wish(
+        settings.store._replace(url=parse_store(settings.deps.store)) if settings.deps.store else settings.store,
+        _request(values),
+        [os.path.abspath(path) for path in values["deps"]],
+        outside=values["deps_outside"],
+        wait=values["deps_wait"],
+        patience=settings.deps.patience,
+        checked=values["deps_bytecode"] == "checked",
+        allowed=values["deps_allowed"],
+        tolerant=values["deps_tolerant"],
+    )
+    return start.run(client, settings.store, image, options, tree, recording, wish, _told)
+
+
+def _request(values: Mapping[str, Any]) -> Request:
+    """What these values ask for, by root, in the working directory, of an image that is not asked yet."""
+    path = values["deps_target"]
+    targets = [Target(posixpath.normpath(path), 0, 0)] if path else []
+    named = {flag.field: values[f"deps_{flag.field}"] for flag in REQUEST if f"deps_{flag.field}" in values}
+    inputs = [os.path.abspath(one) for one in named.pop("inputs")]
+    return Request(targets, (), os.getcwd(), inputs=inputs, **named)
+
+
+def _told(line: str) -> None:
+    tell(line, program="imagefs run")

@@ -1,0 +1,153 @@
+"""Installing in a container whose upper directory is kept: what the installer left there, and what is made of it.
+
+The upper directory is in `leftovers.upper_folder` of the image's attachment, so it goes with the last who holds that.
+Inputs of the host are shown at their own paths, as requirements name them; what has to be made in the upper directory
+for that goes again. Overlays are mounted without a thought for crashes (`volatile`): nobody uses it after one, and to
+sync a whole file system would be the longest part of many installations.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from imagefs.containers import Image
+from imagefs.deps import bytecode, inventory, reaper
+from imagefs.deps.capture import is_captured
+from imagefs.deps.container.programs import inside, output_of, streams
+from imagefs.deps.install import Outcome, installer_environment, read_end
+from imagefs.errors import SnapshotError
+from imagefs.plane import overlay
+from imagefs.run.container import Layer
+from imagefs.run.options import Bind, RunOptions
+from stripefs.errors import ConfigError
+from stripefs.mount import kernel
+
+__all__ = ["Installation", "Source"]
+
+_MS_BIND = 4096
+
+_EXCHANGE = "/run/imagefs"
+"""Where containers find the folder in which we speak with what runs there."""
+
+
+class Source(NamedTuple):
+    """What is installed: by `command`, from files and directories of the host, which are shown at their own `paths`,
+    absolute. folder: where relative paths begin."""
+
+    command: Sequence[str]
+    folder: str
+    paths: Sequence[str]
+
+
+class Installation:
+    """An installation in containers of `image`, which are like the job's, and have its variables. python: the
+    interpreter. Raises OSError."""
+
+    def __init__(self, image: Image, options: RunOptions, environ: Mapping[str, str], python: str) -> None:
+        self._image, self._options, self._environ, self._python = image, options, environ, python
+        self._folder = image.attached.upper
+        self._exchange = os.path.join(self._folder, "exchange")
+        overlay.lasting(self._folder)
+        os.makedirs(self._exchange, 0o700, exist_ok=True)
+
+    @property
+    def upper(self) -> str:
+        """What was written."""
+        return os.path.join(self._folder, "upper")
+
+    def layer(self) -> Layer:
+        """It, above the image. Nothing may be run here any more."""
+        upper = self.upper
+        return lambda target: kernel.mount(upper, target, "", _MS_BIND, "")
+
+    def run(self, source: Source, *, compiles: bool) -> Outcome:
+        """Run the installer until it and all that it started have ended. Its output goes to standard error.
+
+        compiles: whether it is to make bytecode itself, if it likes to. Raises RunError and OSError.
+        """
+        with open(reaper.__file__, encoding="utf-8") as file:
+            program = [self._python, "-I", "-S", "-B", "-c", file.read(), f"{_EXCHANGE}/report", "0"]
+        environ = self._environ
+        if not compiles:  # the installer's own modules are the image's, and their bytecode is none of its packages
+            environ = {**installer_environment(environ), "PYTHONDONTWRITEBYTECODE": "1"}
+        binds = [Bind(path, path, os.path.isdir(path)) for path in _outermost(source.paths)]
+        options = inside(self._options, [*program, *source.command])._replace(
+            binds=[self._bind(), *binds], env=_given(environ), workdir=source.folder
+        )
+        began = time.monotonic()
+        with open(os.devnull, "rb") as nothing, streams(nothing.fileno(), 2, 2):
+            status = self._run(options)
+        seconds = time.monotonic() - began
+        self._take_away([*(bind.target for bind in binds), source.folder, _EXCHANGE])
+        told = self._report()
+        return read_end(told[1], seconds) if len(told) > 1 else Outcome(status or 1, (), seconds)
+
+    def compile(self, targets: Sequence[str], mode: bytecode.Mode) -> bytecode.CompileReport:
+        """Make bytecode of what was installed into `targets`. Raises SnapshotError, RunError and OSError."""
+        entries = inventory.take(self.upper).entries
+        sources = [
+            f"/{path}"
+            for path, facts in entries.items()
+            if path.endswith(".py") and facts.is_file and is_captured(path, targets)
+        ]
+        if not sources:
+            return bytecode.CompileReport(0, (), 0.0)
+        with open(os.path.join(self._exchange, "order"), "w", encoding="utf-8") as file:
+            file.write(bytecode.order_for(sources, mode))
+        empty = dict.fromkeys(self._environ, "")  # which is none to an interpreter
+        environ = {**empty, **bytecode.compile_environment(self._environ)}
+        options = inside(self._options, bytecode.command_for(self._python, f"@{_EXCHANGE}/order"))._replace(
+            binds=[self._bind()], env=_given(environ)
+        )
+        began = time.monotonic()
+        try:
+            told = output_of(self._run, options)
+        except ConfigError as error:
+            raise SnapshotError(f"what was installed could not be compiled: {error.message}") from error
+        self._take_away([_EXCHANGE])
+        return bytecode.parse_report(told.encode(), time.monotonic() - began)
+
+    def _run(self, options: RunOptions) -> int:
+        try:
+            return self._image.run(options._replace(writable=True), kept_dir=self._folder)
+        finally:
+            # It says that the overlay was volatile, and the kernel would not mount it again.
+            shutil.rmtree(os.path.join(self._folder, "work"), ignore_errors=True)
+
+    def _bind(self) -> Bind:
+        return Bind(self._exchange, _EXCHANGE)
+
+    def _report(self) -> list[str]:
+        with contextlib.suppress(FileNotFoundError), open(os.path.join(self._exchange, "report")) as file:
+            return file.read().splitlines()
+        return []
+
+    def _take_away(self, paths: Sequence[str]) -> None:
+        """Remove what had to be made for others to be shown there: empty files and directories."""
+        for path in sorted({*paths} - {"/"}, key=len, reverse=True):
+            made = os.path.join(self.upper, path.strip("/"))
+            with contextlib.suppress(OSError):  # the image has it, or there is something in it
+                if os.path.isdir(made) and not os.path.islink(made):
+                    os.rmdir(made)
+                elif os.lstat(made).st_size == 0:
+                    os.unlink(made)
+                while (made := os.path.dirname(made)) != self.upper:
+                    os.rmdir(made)
+
+
+def _given(environ: Mapping[str, str]) -> list[str]:
+    return [f"{name}={value}" for name, value in environ.items()]
+
+
+def _outermost(paths: Sequence[str]) -> list[str]:
+    """Those that are not inside of another one."""
+    found: list[str] = []
+    for path in sorted(set(paths)):
+        if os.path.exists(path) and not any(path.startswith(f"{one}/") for one in found):
+            found.append(path)
+    return found

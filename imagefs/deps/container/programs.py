@@ -1,0 +1,65 @@
+"""Programs of ours in a container of the image, before the job's own: for its Python, with streams that are not the
+job's, as root, and with nothing of the host but what they are given."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+
+from imagefs.run.options import RunOptions
+from stripefs.errors import ConfigError
+
+__all__ = ["inside", "output_of", "streams"]
+
+
+def inside(options: RunOptions, command: Sequence[str]) -> RunOptions:
+    """A container for `command` that is otherwise like the job's: its variables, network and limits."""
+    return options._replace(
+        command=tuple(command),
+        entrypoint=(),
+        user="0",
+        binds=(),
+        workdir="/",
+        devices=(),
+        terminal=False,
+        writable=False,
+    )
+
+
+def output_of(run: Callable[[RunOptions], int], options: RunOptions) -> str:
+    """What a command prints, with a standard input that stays silent. Raises ConfigError, RunError."""
+    reader, writer = os.pipe()
+    try:
+        with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
+            with streams(reader, out.fileno(), errors.fileno()):
+                status = run(options)
+            out.seek(0)
+            if status == 0:
+                return out.read().decode(errors="replace")
+            errors.seek(0)
+            why = (errors.read().decode(errors="replace").strip().splitlines() or [f"exit status {status}"])[-1]
+            raise ConfigError(f"{options.command[0]} of the image failed: {why}")
+    finally:
+        os.close(reader)
+        os.close(writer)
+
+
+@contextlib.contextmanager
+def streams(*wanted: int) -> Iterator[None]:
+    """Let containers that are run in the block have these for standard input, output and error."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    before = [os.dup(number) for number in range(len(wanted))]
+    copies = [os.dup(number) for number in wanted]  # one of these may be among those that are replaced
+    try:
+        for number, copy in enumerate(copies):
+            os.dup2(copy, number)
+        yield
+    finally:
+        for number, old in enumerate(before):
+            os.dup2(old, number)
+        for descriptor in (*before, *copies):
+            os.close(descriptor)

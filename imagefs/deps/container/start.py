@@ -1,0 +1,240 @@
+"""A start in a container: what its requirements files name is installed in it, by a snapshot above the image where
+there is one, by the image's own pip where not.
+
+    hit     the job's container has the snapshot above its image, as one more tree of its one overlay
+    miss    pip runs in a container of the image; the job's container has above its image what that wrote, at once,
+            while it is checked and published
+
+Whatever goes wrong on our side ends in the installation, and one line says why. What a user would meet without us ends
+the start: an image without Python, an installer that fails.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from imagefs import containers
+from imagefs.containers import Image
+from imagefs.daemon.client import Client, Recording
+from imagefs.deps.asking import Answer, ask
+from imagefs.deps.container.installing import Installation, Source
+from imagefs.deps.container.python import facts_of
+from imagefs.deps.course import SHORT, Missed, absent, found_or_installed, missed
+from imagefs.deps.request import Facts, Refusal, Request, Target, checked
+from imagefs.deps.use import PATIENCE, check_whole
+from imagefs.errors import RunError, SnapshotError
+from imagefs.plane.options import TreeOptions
+from imagefs.run.container import Layer
+from imagefs.run.image_config import ImageConfig
+from imagefs.run.options import RunOptions
+from imagefs.run.spec import PATH, variables
+from stripefs.errors import StripefsError
+from stripefs.settings import StoreSettings
+
+if TYPE_CHECKING:
+    from imagefs.deps.install import Outcome
+    from imagefs.deps.lease import Leading
+
+__all__ = ["Wish", "run"]
+
+
+class Wish(NamedTuple):
+    """What is wanted above an image.
+
+    store: of dependency snapshots. request: what decides the key, without what the image says: its targets, of which
+    there is none where the interpreter's own place is meant, its command, and the image. files: requirements files,
+    absolute. outside: patterns of what may be written outside the targets. wait, patience, checked, allowed, tolerant:
+    as in `imagefs.deps.flow.Wish`.
+    """
+
+    store: StoreSettings
+    request: Request
+    files: Sequence[str]
+    outside: Sequence[str] = ()
+    wait: bool = False
+    patience: float = 600.0
+    checked: bool = False
+    allowed: Sequence[str] = ()
+    tolerant: bool = False
+
+
+def run(
+    client: Client,
+    store: StoreSettings,
+    image: str,
+    options: RunOptions,
+    tree: TreeOptions,
+    recording: Recording,
+    wish: Wish,
+    tell: Callable[[str], None],
+) -> int:
+    """Run a container from the image of this tag or digest, with what is wanted above it; the exit status of its
+    command, or of the installer where that fails. `tell` gets the lines for people.
+
+    Raises ConfigError for a request that no key can be made of, and what `imagefs.containers.run` raises.
+    """
+    with containers.attached(client, store, image, recording, tree, options.runtime) as found:
+        return _Start(store, found, options, wish, tell).run()
+
+
+class _Failed(Exception):
+    """The installer did."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"exit status {status}")
+        self.status = status
+
+
+class _Start:
+    def __init__(
+        self, store: StoreSettings, image: Image, options: RunOptions, wish: Wish, tell: Callable[[str], None]
+    ) -> None:
+        self._store = store
+        self._image = image
+        self._options = options
+        self._wish = wish
+        self._tell = tell
+        own = ImageConfig.parse(image.attached.config).env
+        self._environ = variables((PATH, *own), options.env, os.environ)
+        self._python = wish.request.python or "python3"
+        self._used: contextlib.ExitStack
+        self._answer: Answer
+        self._targets: list[str] = []
+        self._name = ""
+
+    def run(self) -> int:
+        with contextlib.ExitStack() as self._used:
+            try:
+                layer = self._layer()
+            except _Failed as failed:
+                return failed.status
+            return self._image.run(self._image.with_marker(self._options), [layer])
+
+    def _layer(self) -> Layer:
+        """What lies above the image of the job's container. Raises _Failed, and RunError for what users meet."""
+        wish, unread = self._wish, [*self._wish.files, *self._wish.request.inputs]
+        try:
+            search = self._environ.get("PATH", "")
+            known = facts_of(self._image, self._options, search, self._python, wish.request.cpu_level)
+        except (StripefsError, OSError) as error:
+            return self._without(str(error), unread)
+        request = checked(self._request(known))
+        self._targets = [target.path for target in request.targets]
+        try:
+            # Files of this host, such as its pip.conf, are none of the container's.
+            self._answer = ask(request, {**self._environ, "PIP_CONFIG_FILE": os.devnull}, known)
+        except (StripefsError, OSError) as error:
+            return self._without(str(error), unread)
+        if isinstance(self._answer.found, Refusal):
+            return self._without(self._answer.found.reason, self._answer.paths)
+        self._name = self._answer.found.digest
+        try:
+            return found_or_installed(wish.store, self._name, wish.patience, self._hit, self._install, self._tell)
+        except RunError:
+            raise
+        except (StripefsError, OSError) as error:
+            return self._without(str(error), self._answer.paths)
+
+    def _request(self, known: Facts) -> Request:
+        request, python = self._wish.request, known.python
+        targets = request.targets or [Target(python.installs if python is not None else "", 0, 0)]
+        base = self._image.attached.base
+        return request._replace(targets=targets, command=self._command(), python=self._python, base_image=base)
+
+    def _command(self) -> list[str]:
+        into = [word for target in self._wish.request.targets for word in ("--target", target.path)]
+        files = [word for file in self._wish.files for word in ("-r", file)]
+        return [self._python, "-m", "pip", "install", *into, *files]
+
+    # Hit
+
+    def _hit(self) -> Layer | Missed:
+        client, wish, image = self._image.client, self._wish, self._image
+        try:
+            begun = time.monotonic()
+            found = client.use_above(wish.store, self._name, image.recording, timeout=PATIENCE)
+            answered = time.monotonic() - begun
+            if found is None:
+                return absent(wish.store, client.settings.cache, self._name)
+            self._used.callback(containers.let_go, client, found)
+            check_whole(found)
+            layer = self._used.enter_context(containers.layer_of(client, found, image.tree, f"deps/{self._name}"))
+        except (StripefsError, OSError) as error:
+            return missed(error)
+        self._tell(f"hit {self._name[:SHORT]}: above the image ({answered * 1000:.0f} ms)")
+        return layer
+
+    # Miss
+
+    def _install(self, reason: str, leading: Leading | None) -> Layer:
+        self._tell(f"miss {self._name[:SHORT]}: {reason}; installing in a container")
+        installation = self._installation()
+        done = installation.run(self._source(self._answer.paths), compiles=False)
+        if done.status:
+            self._tell(f"the installer ended with status {done.status}, so nothing is kept")
+            raise _Failed(done.status)
+        try:
+            self._keep(installation, done, leading)
+        except (StripefsError, OSError) as error:
+            self._tell(f"snapshot {self._name[:SHORT]} is not published: {error}")
+        return installation.layer()
+
+    def _keep(self, installation: Installation, done: Outcome, leading: Leading | None) -> None:
+        """Raises StripefsError and OSError."""
+        from imagefs.deps.container.upper import Inside
+        from imagefs.deps.miss import course_findings, publish_beside
+        from imagefs.deps.publish import Job
+
+        wish, image, answer = self._wish, self._image, self._answer
+        try:
+            failed = installation.compile(self._targets, "checked" if wish.checked else "unchecked").failed
+        except RunError as error:
+            raise SnapshotError(error.message) from error
+        python = answer.facts.python
+        if leading is None or not leading.may_publish or python is None or isinstance(answer.found, Refusal):
+            return
+        settings, tree = image.client.settings, image.tree
+        identifier = image.attached.id
+        inside = Inside(
+            settings._asdict(), self._store._asdict(), image.attached.image, tree, identifier, image.held,
+            self._targets, wish.outside,
+        )  # fmt: skip
+        job = Job(
+            wish.store._asdict(),
+            settings.cache,
+            answer.found.to_document(),
+            self._targets[0],
+            done.seconds,
+            course_findings(done, failed),
+            python.markers,
+            [target.path.strip("/") for target in wish.request.targets],
+            python.sites,
+            wish.allowed,
+            wish.checked,
+            leading.hand_over(),
+            () if wish.request.epoch or wish.request.allow_unpinned else answer.pins,
+            wish.tolerant,
+            inside,
+        )
+        with publish_beside(job, self._tell, wait=wish.wait, held=[image.held]):
+            pass
+
+    def _without(self, reason: str, paths: Sequence[str]) -> Layer:
+        self._tell(f"{reason}; installing without a snapshot")
+        installation = self._installation()
+        done = installation.run(self._source(paths), compiles=True)
+        if done.status:
+            raise _Failed(done.status)
+        return installation.layer()
+
+    def _installation(self) -> Installation:
+        with contextlib.suppress(StripefsError):  # a trace of pip would do little harm
+            self._image.client.unrecord(self._image.attached.id, "what it needs was installed first")
+        return Installation(self._image, self._options, self._environ, self._python)
+
+    def _source(self, paths: Sequence[str]) -> Source:
+        return Source(self._command(), self._wish.request.folder, paths)

@@ -1,0 +1,76 @@
+"""What a start does about a snapshot, wherever that is used: hit, wait for another host, or install and publish.
+
+    the store has a snapshot           hit: it is used
+    another host is installing         wait for what it publishes, then a hit
+    nothing                            miss: install, go on, publish in the background
+
+`imagefs.deps.flow` does this for a directory of a host, `imagefs.deps.container` for a container.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
+
+from imagefs.deps import outcome
+from stripefs.errors import NotFound
+from stripefs.settings import StoreSettings, redact
+
+if TYPE_CHECKING:
+    from imagefs.deps.lease import Leading
+
+__all__ = ["SHORT", "Missed", "absent", "found_or_installed", "missed"]
+
+SHORT = 12
+"""Digits of a key that people are shown."""
+
+_T = TypeVar("_T")
+
+
+class Missed(NamedTuple):
+    """Why there is no hit. absent: because the store has no such snapshot, so one may be published."""
+
+    reason: str
+    absent: bool
+
+
+def missed(error: Exception) -> Missed:
+    """For something that kept a snapshot from being used."""
+    # The store itself may have to be made; of a snapshot that lacks something else it has the document.
+    return Missed(str(error), absent=isinstance(error, NotFound))
+
+
+def absent(store: StoreSettings, cache: str, name: str) -> Missed:
+    """For a store that has no snapshot of this name; why, where this host tried to publish it."""
+    last = outcome.last(cache, name)
+    tried = f" (not published the last time: {last.lines[0]})" if last and not last.published and last.lines else ""
+    return Missed(f"{redact(store.url)} has no such snapshot{tried}", absent=True)
+
+
+def found_or_installed(
+    store: StoreSettings,
+    name: str,
+    patience: float,
+    hit: Callable[[], _T | Missed],
+    install: Callable[[str, Leading | None], _T],
+    tell: Callable[[str], None],
+) -> _T:
+    """What `hit` has, or `install` makes for the reason that it is given; it publishes where it has the lead.
+
+    patience: seconds to wait for another host that installs the same. Raises what these two raise.
+    """
+    found = hit()
+    if not isinstance(found, Missed):
+        return found
+    if not found.absent:
+        return install(found.reason, None)
+    from imagefs.deps.lease import Leading  # not needed by most, who find what they want
+
+    def waiting(who: str) -> None:
+        tell(f"miss {name[:SHORT]}: waiting for what another host installs ({who})")
+
+    with Leading(store, name, patience, waiting) as leading:
+        if not leading.published:
+            return install(f"{found.reason}{leading.remark}", leading)
+        again = hit()
+        return install(again.reason, None) if isinstance(again, Missed) else again
