@@ -20,7 +20,7 @@ from bench.processes import PeakMemory, pss, tree
 from bench.programs import output
 from bench.tools import cold, remove_mounts, remove_tree
 
-__all__ = ["PROGRAM", "Host", "await_trace", "host"]
+__all__ = ["PROGRAM", "Host", "await_plan", "host"]
 
 PROGRAM = Path(sys.executable).with_name("imagefs")
 _LOCAL_WITHIN = 120.0
@@ -139,10 +139,10 @@ def host(work: Path, *, daemon: bool = True) -> Iterator[Host]:
         remove_tree(folder)
 
 
-def await_trace(store: Path) -> None:
-    """Until a trace of a start appears in a directory store. Raises BenchError."""
+def await_plan(store: Path) -> None:
+    """Until a recorded start has taught the next ones, in a directory store. Raises BenchError."""
     deadline = time.monotonic() + _STORED_WITHIN
-    while not any((store / "traces").rglob("*-*")):
+    while not any((store / "plans").glob("*/[!.]*")):
         if time.monotonic() > deadline:
-            raise BenchError(f"no trace of the start appeared in {store} within {_STORED_WITHIN:g} s")
+            raise BenchError(f"no plan was made of the start in {store} within {_STORED_WITHIN:g} s")
         time.sleep(0.1)

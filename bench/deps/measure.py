@@ -25,7 +25,7 @@ from bench.deps.plan import SYSTEMS, derive, name_fastest, ratios
 from bench.deps.recipe import INSTALLER, Recipe, recipes
 from bench.deps.wheels import fetch, lay_out, size_of
 from bench.environment import disk_read_ahead, first_touch, machine, version
-from bench.host import Host, await_trace, host
+from bench.host import Host, await_plan, host
 from bench.link import Link, linked
 from bench.programs import output, run
 from bench.ratios import sum_up
@@ -142,7 +142,7 @@ def _prepare(session: _Session) -> None:
         answered(node.imagefs(here, str(session.store("recorded"))))
         node.imports()
         here.ready()
-        await_trace(session.store("recorded"))
+        await_plan(session.store("recorded"))
     node = session.node()
     node.pip()
     node.target.rename(session.installed)

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.host import PROGRAM, Host, await_trace, host
+from bench.host import PROGRAM, Host, await_plan, host
 from bench.programs import output
 from bench.started import Start, started
 from imagefs.images import Images
@@ -85,5 +85,5 @@ def record(work: Path, store: Path, tag: str) -> None:
     with host(work) as machine:
         with start(machine, f"{store}#{tag}"):
             machine.ready()
-        await_trace(store)
+        await_plan(store)
     output(PROGRAM, "optimize", f"{store}#{tag}")
