@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import random
 import re
 import shutil
 import signal
@@ -18,7 +20,7 @@ from tests.deps.installed import snapshots_in
 from tests.deps.python_image import CONFIG, SITE, fill_python
 from tests.deps.wheels import wheel
 from tests.imagefs.faults import flip, objects
-from tests.imagefs.service import Service, built, eventually
+from tests.imagefs.service import PATIENCE, Service, built, eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 
@@ -221,7 +223,7 @@ def test_requirements_that_may_change(job: Job) -> None:
     job.wants("heavy")
     assert job.run() == SEEN
     assert "no one version is asked for" in job.told
-    assert "installing without a snapshot" in job.told
+    assert "--deps-epoch X or --deps-allow-unpinned keeps it all the same; installing without a snapshot" in job.told
     assert job.run("--deps-wait", "--deps-epoch", "today") == SEEN
     assert job.run("--deps-epoch", "today") == SEEN
     assert "hit" in job.told
@@ -287,6 +289,34 @@ def test_an_interrupt_ends_it(job: Job) -> None:
     assert process.returncode != 0
     assert out == ""
     job.nothing_is_left()
+
+
+def test_two_hosts_at_once(job: Job, image: str, tmp_path: Path) -> None:
+    """One installs, and the other waits for what that publishes."""
+    (tmp_path / "other").mkdir()
+    with contextlib.closing(Service(tmp_path / "other", background_rate="0")) as other:
+        starts = [service.start(*job.words()) for service in (job.service, other)]
+        ended = [process.communicate(timeout=PATIENCE * 4) for process in starts]
+        assert [out for out, _ in ended] == [SEEN, SEEN]
+        told = "".join(errors for _, errors in ended)
+        assert told.count("installing in a container") == 1
+        assert told.count("above the image") == 1
+        eventually(lambda: other.status()["images"] == [] == job.service.status()["images"], "the end of all uses")
+
+
+def test_a_store_without_room(job: Job, tmp_path: Path) -> None:
+    wheel(
+        job.wheels, "heavy", {"heavy/__init__.py": "VALUE = 7\n", "heavy/data.bin": random.Random(1).randbytes(1 << 20)}
+    )
+    small = tmp_path / "small"
+    small.mkdir()
+    kernel.mount("store", str(small), "tmpfs", 0, "size=256k")
+    try:
+        assert job.run("--deps-wait", "--store", str(small / "store")) == SEEN
+        assert "not published" in job.told
+        assert snapshots_in(small / "store").stored() == {}
+    finally:
+        kernel.unmount(str(small), kernel.MNT_DETACH)
 
 
 def test_a_cache_on_an_overlay(image: str, tmp_path: Path) -> None:

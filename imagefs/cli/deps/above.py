@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from collections.abc import Mapping
 from typing import Any
 
 from imagefs.cli.deps.asked import REQUEST
+from imagefs.cli.plain import DEPS
 from imagefs.config import Settings
 from imagefs.daemon.client import Client, Recording
 from imagefs.deps.container import start
@@ -19,6 +21,10 @@ from stripefs.cli.border import tell
 from stripefs.errors import ConfigError
 
 __all__ = ["begin_above"]
+
+_NAMES = (flag.name.removeprefix("deps-") for flag in DEPS if flag.name.startswith("deps-"))
+_HINTED = re.compile(rf"(?<![\w-])--({'|'.join(_NAMES)})(?![\w-])")
+"""Flags that lines name as `imagefs deps` has them."""
 
 
 def begin_above(
@@ -60,4 +66,4 @@ def _request(values: Mapping[str, Any]) -> Request:
 
 
 def _told(line: str) -> None:
-    tell(line, program="imagefs run")
+    tell(_HINTED.sub(r"--deps-\1", line), program="imagefs run")
