@@ -132,8 +132,9 @@ def key_in(told: str) -> str:
     return str(found)
 
 
-def test_a_miss_then_hits(job: Job) -> None:
-    assert job.run("--deps-wait") == SEEN
+@pytest.mark.parametrize("runtime", ["crun", "runc"])
+def test_a_miss_then_hits(job: Job, runtime: str) -> None:
+    assert job.run("--deps-wait", "--oci-runtime", runtime) == SEEN
     assert "miss" in job.told
     assert "published" in job.told
     assert len(snapshots_in(job.store).stored()) == 1
@@ -141,7 +142,7 @@ def test_a_miss_then_hits(job: Job) -> None:
     shutil.rmtree(job.wheels)  # of which a hit needs none, but that they are part of the key
     wheel(job.wheels, "heavy", {"heavy/__init__.py": "VALUE = 7\n", "heavy/data.bin": b"0123456789abcdef" * 20_000})
     for flags in ([], ["--rw"], ["--plane", "tree"]):
-        assert job.run(*flags) == SEEN
+        assert job.run(*flags, "--oci-runtime", runtime) == SEEN
         assert f"hit {key}: above the image" in job.told
         job.nothing_is_left()
 
@@ -193,11 +194,12 @@ def test_what_is_written_elsewhere(job: Job) -> None:
     assert "hit" in job.told
 
 
-def test_an_installer_that_leaves_something_running(job: Job) -> None:
+@pytest.mark.parametrize("runtime", ["crun", "runc"])
+def test_an_installer_that_leaves_something_running(job: Job, runtime: str) -> None:
     code = "null = subprocess.DEVNULL; "
     code += "subprocess.Popen(['sleep', '987'], stdin=null, stdout=null, stderr=null, start_new_session=True)"
     job.wants(str(project(job.folder / "project", code)))
-    assert job.run("--deps-wait") == SEEN
+    assert job.run("--deps-wait", "--oci-runtime", runtime) == SEEN
     assert "processes still ran when the installer had ended" in job.told
     assert "(sleep 987)" in job.told
     assert snapshots_in(job.store).stored() == {}
