@@ -13,7 +13,6 @@ import os
 import shutil
 import time
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from imagefs.containers import Image
 from imagefs.deps import bytecode, inventory, reaper
@@ -27,21 +26,12 @@ from imagefs.run.options import Bind, RunOptions
 from stripefs.errors import ConfigError
 from stripefs.mount import kernel
 
-__all__ = ["Installation", "Source"]
+__all__ = ["Installation"]
 
 _MS_BIND = 4096
 
 _EXCHANGE = "/run/imagefs"
 """Where containers find the folder in which we speak with what runs there."""
-
-
-class Source(NamedTuple):
-    """What is installed: by `command`, from files and directories of the host, which are shown at their own `paths`,
-    absolute. folder: where relative paths begin."""
-
-    command: Sequence[str]
-    folder: str
-    paths: Sequence[str]
 
 
 class Installation:
@@ -65,25 +55,27 @@ class Installation:
         upper = self.upper
         return lambda target: kernel.mount(upper, target, "", _MS_BIND, "")
 
-    def run(self, source: Source, *, compiles: bool) -> Outcome:
-        """Run the installer until it and all that it started have ended. Its output goes to standard error.
+    def run(self, command: Sequence[str], paths: Sequence[str], *, compiles: bool) -> Outcome:
+        """Run the installer until it and all that it started have ended, in the working directory. Its output goes to
+        standard error.
 
-        compiles: whether it is to make bytecode itself, if it likes to. Raises RunError and OSError.
+        paths: absolute, of files and directories of the host that are shown there. compiles: whether it is to make
+        bytecode itself, if it likes to. Raises RunError and OSError.
         """
         with open(reaper.__file__, encoding="utf-8") as file:
             program = [self._python, "-I", "-S", "-B", "-c", file.read(), f"{_EXCHANGE}/report", "0"]
         environ = self._environ
         if not compiles:  # the installer's own modules are the image's, and their bytecode is none of its packages
             environ = {**installer_environment(environ), "PYTHONDONTWRITEBYTECODE": "1"}
-        binds = [Bind(path, path, os.path.isdir(path)) for path in _outermost(source.paths)]
-        options = inside(self._options, [*program, *source.command])._replace(
-            binds=[self._bind(), *binds], env=_given(environ), workdir=source.folder
+        binds = [Bind(path, path, os.path.isdir(path)) for path in _outermost(paths)]
+        options = inside(self._options, [*program, *command])._replace(
+            binds=[self._bind(), *binds], env=_given(environ), workdir=os.getcwd()
         )
         began = time.monotonic()
         with open(os.devnull, "rb") as nothing, streams(nothing.fileno(), 2, 2):
             status = self._run(options)
         seconds = time.monotonic() - began
-        self._take_away([*(bind.target for bind in binds), source.folder, _EXCHANGE])
+        self._take_away([*(bind.target for bind in binds), options.workdir, _EXCHANGE])
         told = self._report()
         return read_end(told[1], seconds) if len(told) > 1 else Outcome(status or 1, (), seconds)
 

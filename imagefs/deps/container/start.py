@@ -21,7 +21,6 @@ from imagefs import containers
 from imagefs.containers import Image
 from imagefs.daemon.client import Client, Recording
 from imagefs.deps.asking import Answer, ask
-from imagefs.deps.container.installing import Installation, Source
 from imagefs.deps.container.python import facts_of
 from imagefs.deps.course import SHORT, Missed, absent, found_or_installed, missed
 from imagefs.deps.request import Facts, Refusal, Request, Target, checked
@@ -36,6 +35,7 @@ from stripefs.errors import StripefsError
 from stripefs.settings import StoreSettings
 
 if TYPE_CHECKING:
+    from imagefs.deps.container.installing import Installation
     from imagefs.deps.install import Outcome
     from imagefs.deps.lease import Leading
 
@@ -173,7 +173,7 @@ class _Start:
     def _install(self, reason: str, leading: Leading | None) -> Layer:
         self._tell(f"miss {self._name[:SHORT]}: {reason}; installing in a container")
         installation = self._installation()
-        done = installation.run(self._source(self._answer.paths), compiles=False)
+        done = installation.run(self._command(), self._answer.paths, compiles=False)
         if done.status:
             self._tell(f"the installer ended with status {done.status}, so nothing is kept")
             raise _Failed(done.status)
@@ -226,7 +226,7 @@ class _Start:
     def _without(self, reason: str, paths: Sequence[str]) -> Layer:
         self._tell(f"{reason}; installing without a snapshot")
         installation = self._installation()
-        done = installation.run(self._source(paths), compiles=True)
+        done = installation.run(self._command(), paths, compiles=True)
         if done.status:
             raise _Failed(done.status)
         return installation.layer()
@@ -234,7 +234,6 @@ class _Start:
     def _installation(self) -> Installation:
         with contextlib.suppress(StripefsError):  # a trace of pip would do little harm
             self._image.client.unrecord(self._image.attached.id, "what it needs was installed first")
-        return Installation(self._image, self._options, self._environ, self._python)
+        from imagefs.deps.container.installing import Installation  # not needed by most, who find what they want
 
-    def _source(self, paths: Sequence[str]) -> Source:
-        return Source(self._command(), self._wish.request.folder, paths)
+        return Installation(self._image, self._options, self._environ, self._python)
