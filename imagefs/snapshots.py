@@ -2,6 +2,7 @@
 
     deps/NAME      the document of a snapshot; NAME is the digest of its key
     used/NAME      an empty object, whose time says when the snapshot was used last, by a day
+    unkept/NAME    a line of text: why the last host that installed it has not published it
 
 A document is written after its image and never changes, so of several that are made for one key the first stays.
 """
@@ -23,8 +24,12 @@ __all__ = ["FOLDER", "Snapshots", "check_source"]
 
 FOLDER = b"/deps"
 _USED = b"/used"
+_UNKEPT = b"/unkept"
 
 _AT_ONCE = 16
+
+_LONGEST = 1000
+"""Bytes of a line about what is not published: more is not read by people."""
 
 _DAY = 24 * 3600.0
 """Seconds for which a mark of use holds, so that a thousand starts write one."""
@@ -72,6 +77,7 @@ class Snapshots:
         if not self.images.has(snapshot.image):  # `deps gc` looks for documents after it took one away
             self.remove(snapshot.name)
             raise DamagedObject(f"the image {snapshot.image[:12]} was removed while its snapshot was published")
+        self._forget(_UNKEPT, snapshot.name)
         return True
 
     def remove(self, name: str) -> None:
@@ -80,8 +86,7 @@ class Snapshots:
             self.images.discard(_path(name))
         except NotFound as error:
             raise self._unknown(name) from error
-        with contextlib.suppress(NotFound):
-            self.images.discard(_mark(name))
+        self._forget(_USED, name)
 
     def stored(self) -> dict[str, Status]:
         """All documents by name. Raises Unsupported where nothing can be listed."""
@@ -107,11 +112,31 @@ class Snapshots:
     def mark_used(self, name: str) -> None:
         """Say that it is used now, unless that was said within a day."""
         try:
-            if time.time() - self.images.stat(_mark(name)).mtime_ns / 1e9 < _DAY:
+            if time.time() - self.images.stat(_path(name, _USED)).mtime_ns / 1e9 < _DAY:
                 return
         except NotFound:
             pass
-        self.images.create(_mark(name), b"", replace=True)
+        self.images.create(_path(name, _USED), b"", replace=True)
+
+    def note_unkept(self, name: str, why: str) -> None:
+        """Say why it was installed and is not published, to those who wait for it and to later starts."""
+        self.images.create(_path(name, _UNKEPT), " ".join(why.split())[:_LONGEST].encode(), replace=True)
+
+    def unkept(self, name: str) -> str:
+        """Why the last host that installed it has not published it; "" where nobody has said so."""
+        try:
+            said = self.images.read(_path(name, _UNKEPT))[:_LONGEST].decode("utf-8", "replace")
+        except NotFound:
+            return ""
+        return "".join(one if one.isprintable() else "?" for one in said) or "it does not say why"
+
+    def unkept_since(self) -> dict[str, float]:
+        """When that was said last, of each of which it was, in seconds since 1970. Raises Unsupported."""
+        return {name: status.mtime_ns / 1e9 for name, status in self._below(_UNKEPT).items()}
+
+    def forget_unkept(self, name: str) -> None:
+        """It is no longer of interest why it was not published."""
+        self._forget(_UNKEPT, name)
 
     def resolve(self, beginning: str) -> str:
         """The name that begins so. Raises NoSuchSnapshot, also where several do."""
@@ -121,6 +146,10 @@ class Snapshots:
         if len(found) != 1:
             raise self._unknown(beginning, f"{len(found)} begin so" if found else "")
         return found[0]
+
+    def _forget(self, folder: bytes, name: str) -> None:
+        with contextlib.suppress(NotFound):
+            self.images.discard(_path(name, folder))
 
     def _below(self, folder: bytes) -> dict[str, Status]:
         found = {path.rpartition(b"/")[2].decode("utf-8", "replace"): one for path, one in self.images.files(folder)}
@@ -139,9 +168,5 @@ def check_source(name: str, manifest: Manifest) -> None:
         raise DamagedObject(f"the snapshot {name[:12]} names an image that was not made for it")
 
 
-def _path(name: str) -> bytes:
-    return FOLDER + b"/" + name.encode()
-
-
-def _mark(name: str) -> bytes:
-    return _USED + b"/" + name.encode()
+def _path(name: str, folder: bytes = FOLDER) -> bytes:
+    return folder + b"/" + name.encode()

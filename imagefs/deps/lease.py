@@ -4,6 +4,9 @@ The lead is a leased lock of `stripefs.write.lease`, beside the document that is
 thread while its holder installs, and handed over to the process that publishes in the background. A leader that the
 store does not hear of for LEASE seconds has lost it to whoever comes next. Nobody waits for ever: after a bound a host
 installs for itself. All times are those of the store's clock, or of the monotonic one of a host.
+
+A leader that will not publish says why, in the store. Then nobody waits for the next one to find the same: all install
+at once, as they would without us, and whoever has the lead may publish.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from stripefs.store.base import Store
 from stripefs.store.url import open_store
 from stripefs.write.lease import Lease, take
 
-__all__ = ["LEASE", "Lead", "Leading", "TooLong", "lead", "lead_or_wait"]
+__all__ = ["LEASE", "Lead", "Leading", "TooLong", "Unkept", "lead", "lead_or_wait"]
 
 _log = logging.getLogger(__name__)
 
@@ -43,6 +46,10 @@ _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.S
 
 class TooLong(Exception):
     """The leader did not publish in time."""
+
+
+class Unkept(Exception):
+    """A leader did not publish, for the reason that is the message."""
 
 
 class Lead:
@@ -97,15 +104,19 @@ class Leading:
         self.published = False
         self.may_publish = False
         self.remark = ""
+        self._name = name
+        self._why = ""
         self._store: Store | None = None
         self._lead: Lead | None = None
         try:
             with _signals_for_main():
                 self._store = open_store(settings, make=True)
-            self._lead = lead_or_wait(Snapshots(Images(self._store, _LOOK_EVERY)), name, patience, waiting)
+            self._lead = lead_or_wait(self._snapshots(self._store), name, patience, waiting)
             self.published, self.may_publish = self._lead is None, self._lead is not None
         except TooLong:
             self.remark = f", and who installs it did not publish it within {patience:g} s"
+        except Unkept as error:
+            self.remark = f", and was not published by who installed it: {error}"
         except Unsupported as error:
             self.may_publish = self._store is not None and self._store.capabilities.put
             self.remark = "" if self.may_publish else f", and takes none: {error.message}"
@@ -115,12 +126,20 @@ class Leading:
     def __enter__(self) -> Leading:
         return self
 
-    def __exit__(self, *_exc: object) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         with _signals_for_main():
             if self._lead is not None:
+                if self._store is not None and (error is None or isinstance(error, Exception)):
+                    why = self._why or str(error or "it was left at that")
+                    with contextlib.suppress(StoreError):  # the others find out by themselves
+                        self._snapshots(self._store).note_unkept(self._name, why)
                 self._lead.release()
             if self._store is not None:
                 self._store.close()
+
+    def give_up(self, why: str) -> None:
+        """It will not be published; why, where no exception says so."""
+        self._why = why
 
     def hand_over(self) -> str:
         """To a process that publishes: who leads, "" where nobody does."""
@@ -128,6 +147,10 @@ class Leading:
             return ""
         owner, self._lead = self._lead.hand_over(), None
         return owner
+
+    @staticmethod
+    def _snapshots(store: Store) -> Snapshots:
+        return Snapshots(Images(store, _LOOK_EVERY))
 
 
 def lead(snapshots: Snapshots, name: str, owner: str = "") -> Lead:
@@ -143,8 +166,8 @@ def lead(snapshots: Snapshots, name: str, owner: str = "") -> Lead:
 def lead_or_wait(snapshots: Snapshots, name: str, patience: float, waiting: Callable[[str], None]) -> Lead | None:
     """The lead, or None once the snapshot was published by the one who had it.
 
-    waiting: called once, with who leads, before this begins to wait. Raises TooLong after `patience` seconds, and
-    what `lead` raises but for Busy.
+    waiting: called once, with who leads, before this begins to wait. Raises TooLong after `patience` seconds, Unkept
+    where the last who led did not publish, and what `lead` raises but for Busy.
     """
     give_up, told = time.monotonic() + patience, False
     while True:
@@ -152,7 +175,11 @@ def lead_or_wait(snapshots: Snapshots, name: str, patience: float, waiting: Call
             with _signals_for_main():
                 found = lead(snapshots, name)
         except Busy as error:
-            if not told:
+            with _signals_for_main():
+                why = snapshots.unkept(name)
+            if why:
+                raise Unkept(why) from None
+            if not told and patience:
                 waiting(error.message)
                 told = True
         else:

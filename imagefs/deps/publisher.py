@@ -19,9 +19,10 @@ from imagefs.deps.outcome import Outcome
 from imagefs.deps.publish import Job, Place, publish
 from imagefs.images import Images
 from imagefs.snapshots import Snapshots
-from stripefs.errors import Busy, StripefsError, Unsupported
+from stripefs.errors import Busy, StoreError, StripefsError, Unsupported
 from stripefs.settings import StoreSettings
 from stripefs.store.url import open_store
+from stripefs.write.refusals import DraftLost
 
 __all__ = ["main"]
 
@@ -38,16 +39,17 @@ def main() -> int:
     os.nice(_NICE)
     try:
         done = _publish(job)
-    except Busy:
+    except (Busy, DraftLost):
         done = Outcome(False, ("another host leads, and publishes its own",), time.time())
     except (StripefsError, OSError) as error:
         done = Outcome(False, (str(error),), time.time())
     told = "published" if done.published else "not published"
-    sys.stderr.write(f"imagefs: snapshot {job.name[:12]} {told}: {'; '.join(done.lines) or job.target}\n")
+    lines = [f"snapshot {job.name[:12]} {told}: {'; '.join(done.lines) or job.target}"]
     try:
         outcome.keep(job.cache, job.name, done)
     except OSError as error:
-        sys.stderr.write(f"imagefs: how it ended is not kept: {error}\n")
+        lines.append(f"how it ended is not kept: {error}")
+    sys.stderr.write("".join(f"imagefs: {line}\n" for line in lines))
     return 0 if done.published else 1
 
 
@@ -57,7 +59,11 @@ def _publish(job: Job) -> Outcome:
         images = Images(store, _PATIENCE)
         leads = _lead(Snapshots(images), job)
         try:
-            return publish(job, images, leads.check if leads is not None else lambda: None, place)
+            done = _tried(job, images, leads, place)
+            if leads is not None and not done.published:
+                with contextlib.suppress(StoreError):  # the others find out by themselves
+                    Snapshots(images).note_unkept(job.name, done.lines[0])
+            return done
         finally:
             if leads is not None:
                 leads.release()
@@ -73,6 +79,16 @@ def _place(job: Job) -> Iterator[Place | None]:
 
     with opened(job) as upper:
         yield upper
+
+
+def _tried(job: Job, images: Images, leads: Lead | None, place: Place | None) -> Outcome:
+    """Raises Busy and DraftLost, where another host leads by now."""
+    try:
+        return publish(job, images, leads.check if leads is not None else lambda: None, place)
+    except (Busy, DraftLost):
+        raise
+    except (StripefsError, OSError) as error:
+        return Outcome(False, (str(error),), time.time())
 
 
 def _lead(snapshots: Snapshots, job: Job) -> Lead | None:

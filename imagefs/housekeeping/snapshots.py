@@ -82,6 +82,9 @@ def collect_snapshots(images: Images, *, older_than: float, dry_run: bool = Fals
     if not dry_run:
         for row in old:
             snapshots.remove(row.name)
+        for name, since in snapshots.unkept_since().items():
+            if now - since >= older_than:
+                snapshots.forget_unkept(name)
     found = [*of_old, *(image for image in _without_document(images, now) if image not in of_old)]
     return [row.name for row in old], sorted(found) if dry_run else _drop(images, found)
 

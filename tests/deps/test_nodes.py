@@ -35,9 +35,12 @@ def nodes(tmp_path: Path) -> Iterator[list[Service]]:
 
 
 class Fleet:
-    """Starts of one job on all nodes. Each has a directory of its own at the path of the target."""
+    """Starts of one job on all nodes. Each has a directory of its own at the path of the target.
 
-    def __init__(self, folder: Path, nodes: list[Service], pause: float) -> None:
+    pause: seconds before it is installed. more: what is run afterwards, with $log and $target.
+    """
+
+    def __init__(self, folder: Path, nodes: list[Service], pause: float, more: str = "true") -> None:
         self.log = folder / "log"
         self.store = folder / "store"
         target = folder / "deps"
@@ -45,7 +48,8 @@ class Fleet:
         files = {"heavy/__init__.py": "VALUE = 7\n", "heavy/data.bin": b"0123456789abcdef" * 20_000}
         wheel(folder / "wheels", "heavy", files)
         install = " ".join(pip("--quiet", "--target", target, "--find-links", folder / "wheels", "heavy"))
-        command = ["sh", "-c", f"echo $IMAGEFS_RUNTIME >> {self.log}; sleep {pause}; {install}"]
+        script = f"log={self.log}; target={target}; echo $IMAGEFS_RUNTIME >> $log; sleep {pause}; {install} && {more}"
+        command = ["sh", "-c", script]
         under = unshared(folder, prepare=f"mount -t tmpfs node {target}")
         self.starts = {
             node.settings.runtime: start(node, self.store, target, command, user=-1, then=_THEN, under=under)
@@ -72,6 +76,24 @@ def test_one_installs_and_seven_mount(tmp_path: Path, nodes: list[Service]) -> N
     assert len(fleet.installed()) == 1
     assert sum("mounted at" in err for _, err in told.values()) == NODES - 1
     assert len(snapshots_in(fleet.store).stored()) == 1
+
+
+_TOGETHER = """
+if [ "$(head -n 1 $log)" != "$IMAGEFS_RUNTIME" ]; then
+    for turn in $(seq 600); do [ "$(wc -l < $log)" = 3 ] && break; sleep 0.1; done
+    [ "$(wc -l < $log)" = 3 ]
+fi"""
+
+
+def test_nobody_waits_for_what_is_not_published(tmp_path: Path, nodes: list[Service]) -> None:
+    """One has found why it cannot be. The others install side by side, each until the other does so too."""
+    secret = "echo 'machine a login b password c' > $target/.netrc"
+    fleet = Fleet(tmp_path, nodes[:3], pause=1, more=f"{secret} && {_TOGETHER}")
+    told = fleet.told()
+    assert [out for out, _ in told.values()] == [_SEEN] * 3
+    assert len(fleet.installed()) == 3
+    assert sum("was not published by who installed it: secrets" in err for _, err in told.values()) >= 1
+    assert snapshots_in(fleet.store).stored() == {}
 
 
 def test_the_leader_is_killed(tmp_path: Path, nodes: list[Service]) -> None:

@@ -14,7 +14,7 @@ import pytest
 from imagefs.build.directory import scan
 from imagefs.build.image import build
 from imagefs.deps import lease
-from imagefs.deps.lease import LEASE, Lead, Leading, TooLong, lead, lead_or_wait
+from imagefs.deps.lease import LEASE, Lead, Leading, TooLong, Unkept, lead, lead_or_wait
 from imagefs.format.snapshot import Snapshot, key_digest
 from imagefs.snapshots import Snapshots
 from stripefs.errors import Busy, StoreError
@@ -125,6 +125,23 @@ def test_who_comes_when_it_was_just_published(snapshots: Snapshots, tmp_path: Pa
     lead(snapshots, NAME).release()  # and it was let go again
 
 
+def test_nobody_waits_for_what_will_not_be_published(snapshots: Snapshots, first: Lead) -> None:
+    told: list[str] = []
+    timer = threading.Timer(0.2, snapshots.note_unkept, (NAME, "it holds\na secret"))
+    timer.start()
+    with pytest.raises(Unkept, match="it holds a secret"):
+        lead_or_wait(snapshots, NAME, 10.0, told.append)
+    timer.join()
+    assert len(told) == 1
+    with pytest.raises(Unkept):
+        lead_or_wait(snapshots, NAME, 10.0, told.append)
+    assert len(told) == 1
+    first.release()
+    second = lead_or_wait(snapshots, NAME, 10.0, told.append)  # who leads may publish all the same
+    assert second is not None
+    second.release()
+
+
 def leading(tmp_path: Path, patience: float = 10.0) -> Leading:
     return Leading(StoreSettings(url=str(tmp_path / "store")), NAME, patience, lambda who: None)
 
@@ -144,6 +161,24 @@ def test_the_place_of_a_host(snapshots: Snapshots, tmp_path: Path) -> None:
     publish(snapshots, tmp_path / "source")
     with leading(tmp_path) as leads:
         assert (leads.may_publish, leads.published) == (False, True)
+
+
+def test_a_leader_that_gives_up_says_why(snapshots: Snapshots, tmp_path: Path) -> None:
+    with leading(tmp_path) as leads:
+        leads.give_up("the installer ended with status 1")
+        assert snapshots.unkept(NAME) == ""
+    with leading(tmp_path), leading(tmp_path) as other:
+        assert (other.may_publish, other.published) == (False, False)
+        assert "was not published by who installed it: the installer ended with status 1" in other.remark
+    publish(snapshots, tmp_path / "source")
+    assert snapshots.unkept(NAME) == ""
+
+
+def test_where_there_is_nothing_to_wait_for(snapshots: Snapshots, first: Lead, tmp_path: Path) -> None:
+    """Nothing can be mounted here, so nobody is told to wait."""
+    told: list[str] = []
+    with Leading(StoreSettings(url=str(tmp_path / "store")), NAME, 0.0, told.append) as place:
+        assert (place.may_publish, told) == (False, [])
 
 
 def test_stores_without_locks_and_stores_that_take_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
