@@ -15,20 +15,32 @@ from stripefs.errors import MountError
 if TYPE_CHECKING:
     from stripefs.mount import kernel
 
-__all__ = ["began", "must_be_seen", "namespace", "tables"]
+__all__ = ["began", "must_be_seen", "namespace", "started_by", "tables"]
 
-_STATE, _STARTED = 0, 19
-"""Places of `state` and `starttime` behind the name, in the stat of proc(5)."""
+_STATE, _PARENT, _STARTED = 0, 1, 19
+"""Places of `state`, `ppid` and `starttime` behind the name, in the stat of proc(5)."""
 
 
 def began(process: int) -> int:
     """When the process was started, in ticks since the machine was; 0 when there is none, or it has ended."""
+    _, fields = _stat(process)
+    return int(fields[_STARTED]) if fields and fields[_STATE] not in (b"Z", b"X") else 0
+
+
+def started_by(process: int) -> tuple[str, int]:
+    """What the process is called, and its parent, 0 for none that is to be seen; "" and 0 when there is no process."""
+    name, fields = _stat(process)
+    return (name, int(fields[_PARENT])) if fields else ("", 0)
+
+
+def _stat(process: int) -> tuple[str, list[bytes]]:
+    """Its name, and the fields behind; none when there is no process."""
     try:
         with open(f"/proc/{process}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
+            head, _, rest = file.read().rpartition(b")")
     except OSError:
-        return 0
-    return int(fields[_STARTED]) if fields[_STATE] not in (b"Z", b"X") else 0
+        return "", []
+    return head.partition(b"(")[2].decode("utf-8", "replace"), rest.split()
 
 
 def must_be_seen(process: int, since: int) -> None:

@@ -3,7 +3,8 @@
 The first that wants one attaches it and mounts it, as for any image; those that come while it stands are added to its
 users, and when the last of them has ended, however, it is unmounted. That is done by a program of its own
 (`imagefs.daemon.takeoff`), because an unmount may wait for the daemon. A mount that is still busy then, because a user
-left processes behind, is tried again now and then, and who comes meanwhile finds it mounted.
+left processes behind, is tried again now and then, and who comes meanwhile finds it mounted. One that is kept without
+users stays until it is unmounted, or until another snapshot is wanted in its place and nothing is open there.
 
 Clients take turns at a target (`imagefs.deps.target`), so none mounts there while this module is asked by another.
 
@@ -91,7 +92,7 @@ class Shares:
         """One more process uses a snapshot at its target.
 
         Answers `shared` where it is mounted there already, `missing` where the store has none, `stale` where what the
-        client saw mounted is none of this daemon's; else what `attach` answers, and the client is to mount it.
+        client saw mounted is none of this daemon's, or went; else what `attach` answers, and the client is to mount it.
         """
         name, target = str(request["snapshot"]["name"]), str(request["mountpoint"])
         answer = await self._at_target(request, name, target, attach) if target else await self._anew(name, attach)
@@ -118,6 +119,8 @@ class Shares:
         if known is None or known.owner:
             return {"stale": True}
         if known.snapshot != name:
+            if not known.users and await self._gives_way(known):
+                return {"stale": True}
             raise MountError(
                 f"another snapshot, {known.snapshot[:12]}, is mounted at {target}{_for(known)}",
                 hint="one target holds one snapshot at a time: wait, or name another --target",
@@ -174,6 +177,12 @@ class Shares:
         """Whether it will soon be unmounted, so that there is room for what is wanted."""
         unused = one.snapshot not in ("", name) and not (one.users or one.kept or one.owner)
         return unused or one.id in self._leaving
+
+    async def _gives_way(self, one: Attachment) -> bool:
+        """Unmount what was to stay, for another that is wanted in its place; whether nothing reads there any more."""
+        self._leaving.add(one.id)
+        await self._take_off(one)
+        return one.id not in self._host.attachments()
 
     def _is_over(self, one: Attachment) -> bool:
         if not one.snapshot or one.users or one.kept or one.owner or one.id in self._leaving:

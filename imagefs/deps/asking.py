@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -10,11 +11,15 @@ from imagefs.deps import facts
 from imagefs.deps.command import calls
 from imagefs.deps.facts import version_command
 from imagefs.deps.inputs import gather
-from imagefs.deps.key import Key
+from imagefs.deps.key import Key, Value
 from imagefs.deps.request import Facts, Refusal, Request, checked, key_of
 from imagefs.deps.requirements import Pins
+from stripefs.errors import StripefsError
 
-__all__ = ["Answer", "ask"]
+__all__ = ["Answer", "ask", "unchanged"]
+
+
+_FOLDER = re.compile(r"/(#[0-9]+)?$")  # how `imagefs.deps.contents.Files` names directories
 
 
 class Answer(NamedTuple):
@@ -41,6 +46,25 @@ def ask(request: Request, environ: Mapping[str, str] | None = None, known: Facts
         known = facts.ask(python, needed, others, request.cpu_level, environ, request.folder)
     inputs, pins, paths = gather(request, environ, known.python)
     return Answer(key_of(request, known, inputs), known, pins, paths)
+
+
+def unchanged(request: Request, answer: Answer, environ: Mapping[str, str] | None = None) -> bool:
+    """Whether the files, variables and settings that this answer was made of still say the same.
+
+    Directories are left out: what is built from one may write there.
+    """
+    then = answer.found
+    try:
+        now = ask(request, environ, answer.facts).found
+    except (StripefsError, OSError):
+        return False
+    return isinstance(now, Key) and isinstance(then, Key) and _without_folders(now) == _without_folders(then)
+
+
+def _without_folders(key: Key) -> Mapping[str, Value]:
+    files = key.components["files"]
+    assert isinstance(files, Mapping)
+    return {**key.components, "files": {name: one for name, one in files.items() if not _FOLDER.search(name)}}
 
 
 def _installers(

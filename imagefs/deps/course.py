@@ -13,13 +13,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from imagefs.deps import outcome
-from stripefs.errors import NotFound
+from stripefs.errors import MountError, NotFound
 from stripefs.settings import StoreSettings, redact
 
 if TYPE_CHECKING:
     from imagefs.deps.lease import Leading
 
-__all__ = ["SHORT", "Missed", "absent", "found_or_installed", "missed"]
+__all__ = ["CHANGED", "SHORT", "Missed", "absent", "found_or_installed", "missed"]
+
+CHANGED = "what it is installed from was changed meanwhile"
+"""Why something is not published: nobody knows what the installer read."""
 
 SHORT = 12
 """Digits of a key that people are shown."""
@@ -28,16 +31,20 @@ _T = TypeVar("_T")
 
 
 class Missed(NamedTuple):
-    """Why there is no hit. absent: because the store has no such snapshot, so one may be published."""
+    """Why there is no hit. absent: maybe because the store has no such snapshot, so one may be published. mountable:
+    whether one that another host publishes would be of use here."""
 
     reason: str
     absent: bool
+    mountable: bool = True
 
 
 def missed(error: Exception) -> Missed:
     """For something that kept a snapshot from being used."""
-    # The store itself may have to be made; of a snapshot that lacks something else it has the document.
-    return Missed(str(error), absent=isinstance(error, NotFound))
+    # The store itself may have to be made; of a snapshot that lacks something else it has the document. Where nothing
+    # can be mounted, nobody has asked the store.
+    unmountable = isinstance(error, MountError)
+    return Missed(str(error), absent=unmountable or isinstance(error, NotFound), mountable=not unmountable)
 
 
 def absent(store: StoreSettings, cache: str, name: str) -> Missed:
@@ -69,8 +76,8 @@ def found_or_installed(
     def waiting(who: str) -> None:
         tell(f"miss {name[:SHORT]}: waiting for what another host installs ({who})")
 
-    with Leading(store, name, patience, waiting) as leading:
+    with Leading(store, name, patience if found.mountable else 0.0, waiting) as leading:
         if not leading.published:
             return install(f"{found.reason}{leading.remark}", leading)
-        again = hit()
+        again = hit() if found.mountable else found
         return install(again.reason, None) if isinstance(again, Missed) else again

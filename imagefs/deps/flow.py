@@ -8,16 +8,17 @@ which nobody may install is refused: one with files that are not ours, or that o
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from imagefs.daemon.client import Client, Recording, Shared, Snapshot
 from imagefs.deps.course import SHORT, Missed, absent, found_or_installed, missed
-from imagefs.deps.target import Refused, State, Target, User
+from imagefs.deps.mark import User
+from imagefs.deps.target import Refused, State, Target
 from imagefs.deps.use import Used, let_go, use
 from imagefs.errors import CommandNotFound
 from imagefs.format.snapshot import key_digest
@@ -39,7 +40,8 @@ class Wish(NamedTuple):
     interpreter that compiles it; environment: its values for the markers of requirements. users: who uses it; kept: it
     stays mounted without them. wait: until it is published. patience: seconds to wait for another host that installs.
     probe: a program in Python that must run with what is mounted, "" for none. sites, beside, checked, allowed and
-    tolerant: as in `imagefs.deps.check.tree.Installation`; pinned: as in `imagefs.deps.publish.Job`.
+    tolerant: as in `imagefs.deps.check.tree.Installation`; pinned: as in `imagefs.deps.publish.Job`. unchanged: whether
+    the key is still that of what is installed from, which may change meanwhile.
     """
 
     store: StoreSettings
@@ -59,8 +61,15 @@ class Wish(NamedTuple):
     allowed: Sequence[str] = ()
     tolerant: bool = False
     pinned: Sequence[Any] = ()
+    unchanged: Callable[[], bool] | None = None
     recording: Recording = Recording("deps")
     tree: TreeOptions = TreeOptions()
+
+    @property
+    def interpreter(self) -> str:
+        """What imports from the target: its own interpreter where it is an environment."""
+        own = os.path.join(self.target, "bin/python")
+        return own if os.path.exists(own) else self.python
 
 
 def run(client: Client, wish: Wish, tell: Callable[[str], None]) -> int:
@@ -74,8 +83,8 @@ def run(client: Client, wish: Wish, tell: Callable[[str], None]) -> int:
 def install_without(reason: str, command: Sequence[str], tell: Callable[[str], None]) -> NoReturn:
     """Become the installer as its user wrote it, for a reason that people are told. Raises CommandNotFound."""
     tell(f"{reason}; installing without a snapshot")
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and that would be inherited
+        signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(command[0], list(command))  # noqa: S606
     except OSError as error:
@@ -103,11 +112,13 @@ class _Flow:
     def _run(self) -> int:
         state = self._target.state(self._name)
         if state is State.FINISHED:
-            self._target.join(self._wish.users)
+            self._note(lambda: self._target.join(self._wish.users))
             self._tell(f"hit {self._short}: {self._wish.target} was installed by an earlier start")
             return 0
         if state is State.CHANGED:
             self._without(f"{self._target.changes()[0]} in {self._wish.target} was changed since it was installed")
+        if state is State.UNSURE:
+            self._without(f"nobody knows whether what an earlier start left in {self._wish.target} is whole")
         if state is State.OURS:
             self._target.clear()
         elif state is not State.EMPTY:
@@ -118,12 +129,13 @@ class _Flow:
     def _refusal(self, state: State) -> Refused:
         path = self._wish.target
         if state is State.IN_USE:
-            users = ", ".join(map(str, self._target.users()))
+            users = ", ".join(self._target.users())
             return Refused(
-                f"{path} holds another installation, which process {users} uses", hint="name another --target"
+                f"{path} holds another installation, which {users} uses",
+                hint="name another --target, or remove it when nothing needs it any more",
             )
         return Refused(
-            f"{path} is not empty, and what is in it was not installed by imagefs", hint="name a new or empty --target"
+            f"{path} is not empty, and what is in it is no installation of imagefs", hint="name a new or empty --target"
         )
 
     # Hit
@@ -146,26 +158,24 @@ class _Flow:
         if wish.probe and not isinstance(used.attachment, Shared) and (failed := self._probe()):
             let_go(self._client, used, wish.target)
             return Missed(f"the probe failed: {failed}", absent=False)
-        try:
-            self._target.note_mounted(self._name, users)
-        except OSError as error:  # what is mounted is there all the same
-            self._tell(f"a daemon that is killed will not be known to have had these users: {error}")
+        self._note(lambda: self._target.note_mounted(self._name, users))
         self._tell(f"hit {self._short}: {_told(used)} at {wish.target} ({used.answered * 1000:.0f} ms)")
         return 0
 
     def _probe(self) -> str:
         """Why the probe failed, "" when it did not."""
-        target = self._wish.target
-        own = Path(target, "bin/python")
-        python = str(own) if own.exists() else self._wish.python
-        paths = [target, *filter(None, [os.environ.get("PYTHONPATH")])]
-        done = subprocess.run(
-            [python, "-c", self._wish.probe],
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        paths = [self._wish.target, *filter(None, [os.environ.get("PYTHONPATH")])]
+        try:
+            done = subprocess.run(
+                [self._wish.interpreter, "-c", self._wish.probe],
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+                capture_output=True,
+                text=True,
+                errors="replace",
+                check=False,
+            )
+        except OSError as error:  # which may be on what was mounted, and damaged
+            return f"{self._wish.interpreter} cannot be run: {error.strerror}"
         return (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1] if done.returncode else ""
 
     # Miss
@@ -176,7 +186,16 @@ class _Flow:
         return install_here(self._wish, self._target, self._name, reason, leading, self._tell)
 
     def _without(self, reason: str) -> NoReturn:
+        with contextlib.suppress(StripefsError, OSError):  # only the next start would be helped by it
+            self._target.note_plain(self._name, self._wish.users)
         install_without(reason, self._wish.command, self._tell)
+
+    def _note(self, note: Callable[[], None]) -> None:
+        """Write down who uses what is there; it is there all the same."""
+        try:
+            note()
+        except OSError as error:
+            self._tell(f"who uses {self._wish.target} cannot be noted: {error}")
 
     # What people are told
 

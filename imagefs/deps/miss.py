@@ -18,7 +18,7 @@ from imagefs.deps import inventory, outcome
 from imagefs.deps.bytecode import compile_tree
 from imagefs.deps.check.finding import Finding
 from imagefs.deps.check.verdict import outcome_findings
-from imagefs.deps.course import SHORT
+from imagefs.deps.course import CHANGED, SHORT
 from imagefs.deps.install import Outcome, install, installer_environment
 from imagefs.deps.lease import Leading
 from imagefs.deps.publish import Job
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 __all__ = ["course_findings", "install_here", "publish_beside"]
 
+_UNKNOWN = ""
+"""The key of what was installed from nobody knows which inputs: no start asks for it."""
+
 
 def install_here(
     wish: Wish, target: Target, name: str, reason: str, leading: Leading | None, tell: Callable[[str], None]
@@ -40,27 +43,37 @@ def install_here(
     leading: None where nothing is to be published. Raises StripefsError and OSError as long as nothing was run.
     """
     tell(f"miss {name[:SHORT]}: {reason}; installing into {wish.target}")
-    target.begin(name)
+    target.begin(name, wish.users)
     done = install(wish.command, installer_environment(os.environ))
     if done.status:
         tell(f"the installer ended with status {done.status}, so nothing is kept")
+        if leading is not None:
+            leading.give_up(f"the installer ended with status {done.status}")
         return done.status
     try:
         _keep(wish, target, name, done, leading, tell)
     except (StripefsError, OSError) as error:
         tell(f"snapshot {name[:SHORT]} is not published: {error}")
+        if leading is not None:
+            leading.give_up(str(error))
+        with contextlib.suppress(OSError):  # then a later start empties it, which it was about to be
+            target.hand_over()
     return 0
 
 
 def _keep(
     wish: Wish, target: Target, name: str, done: Outcome, leading: Leading | None, tell: Callable[[str], None]
 ) -> None:
+    """Leave what was installed as a hit would look, and publish it. Raises what keeps it from that, and OSError."""
+    problem = ""
     try:
-        failed = compile_tree(wish.python, [wish.target], "checked" if wish.checked else "unchecked").failed
+        failed = compile_tree(wish.interpreter, [wish.target], "checked" if wish.checked else "unchecked").failed
     except SnapshotError as error:
-        tell(f"snapshot {name[:SHORT]} is not published: {error.message}")
-        failed, leading = (), None
-    target.finish(wish.users, inventory.take(wish.target))
+        failed, problem = (), error.message
+    same = wish.unchanged is None or wish.unchanged()
+    target.finish(inventory.take(wish.target), name if same else _UNKNOWN)
+    if problem or not same:
+        raise SnapshotError(problem or CHANGED)
     if leading is None or not leading.may_publish:
         return
     findings = course_findings(done, [(os.path.relpath(path, wish.target), why) for path, why in failed])

@@ -4,7 +4,8 @@ A node that missed has what it installed in the directory itself. A mark in the 
 the next start takes it as it is, and one with another key knows that it may be emptied. What the mark does not know of
 is never touched:
 
-    CACHE/deps/targets/HASH.json    path, key, the directory's device and inode, whether it was finished, who uses it
+    CACHE/deps/targets/HASH.json    the mark (`imagefs.deps.mark`)
+    CACHE/deps/targets/HASH.begun   there while the directory is installed into, or emptied; what is in it may go
     CACHE/deps/targets/HASH.files   of each file in a finished one 8 bytes that change with it, sorted
     CACHE/deps/targets/HASH.users   of what is mounted there: its key, and the processes that use it
     CACHE/deps/targets/HASH.lock    who holds it has the turn at this path
@@ -26,19 +27,16 @@ from array import array
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from pathlib import Path
-from typing import Any
 
-from imagefs.daemon import processes
 from imagefs.deps import inventory
+from imagefs.deps.mark import Mark, User, living, load, save, which
 from imagefs.errors import SnapshotError
 from stripefs.appearing import appearing
 from stripefs.errors import StripefsError
 from stripefs.mount import kernel
+from stripefs.mount.unmounting import users
 
-__all__ = ["Refused", "State", "Target", "User"]
-
-User = tuple[int, int]
-"""A process, and when it began."""
+__all__ = ["Refused", "State", "Target"]
 
 _PAUSE = 0.05
 _PATIENCE = 1.0
@@ -57,6 +55,7 @@ class State(Enum):
     EMPTY = "empty"  # or not there, or a mountpoint of ours
     FINISHED = "finished"  # what this key installs, unchanged
     CHANGED = "changed"  # that, but files of it were changed or removed
+    UNSURE = "unsure"  # what the command of this key left, and nobody knows whether that is all
     OURS = "ours"  # of another key, or never finished; nobody uses it
     IN_USE = "in use"  # of another key, and somebody does
     FOREIGN = "foreign"  # with files that we know nothing of
@@ -73,6 +72,7 @@ class Target:
     @contextlib.contextmanager
     def turn(self, waiting: Callable[[], None]) -> Iterator[None]:
         """Nobody else of this cache mounts there, installs or looks meanwhile. `waiting` is called when that lasts."""
+        os.makedirs(self.cache, 0o700, exist_ok=True)  # as the daemon makes it: its files are nobody else's business
         self._mark.parent.mkdir(parents=True, exist_ok=True)
         descriptor = os.open(self._mark.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -90,64 +90,74 @@ class Target:
         if (here := kernel.find_mount(self.path)) is not None and here.fstype in ("erofs", "fuse.imagefs"):
             return State.EMPTY
         try:
-            found = os.stat(self.path)
-            empty = not os.listdir(self.path)
+            if not os.listdir(self.path):
+                return State.EMPTY
         except FileNotFoundError:
             return State.EMPTY
         except NotADirectoryError as error:
             raise Refused(f"{self.path} is no directory", hint="name another --target") from error
-        if empty:
-            return State.EMPTY
-        mark = self._read()
-        if mark is None or (mark["device"], mark["inode"]) != (found.st_dev, found.st_ino):
+        mark = self._own_mark()
+        if mark is None:
             return State.FOREIGN
-        if mark["key"] == key and mark["finished"]:
-            return State.CHANGED if self._gone() else State.FINISHED
-        return State.IN_USE if _living(mark["users"]) else State.OURS
+        if self._begun.exists():
+            return State.OURS
+        if not mark.finished:
+            return State.UNSURE if mark.key == key else State.FOREIGN
+        if mark.key != key:
+            return State.IN_USE if self.users() else State.OURS
+        known = self._known()
+        if known is None:
+            return State.UNSURE
+        return State.FINISHED if known <= set(_prints(inventory.take(self.path))) else State.CHANGED
 
-    def users(self) -> list[int]:
-        """The processes that use what is in it, as far as they told."""
-        mark = self._read()
-        return [process for process, _ in _living(mark["users"])] if mark is not None else []
+    def users(self) -> list[str]:
+        """Who uses what is in it, for people to read: the processes that it was installed for, else those that stand or
+        keep files there."""
+        mark = self._own_mark()
+        told = [f"process {process}" for process, _ in living(mark.users)] if mark is not None else []
+        return told or [one for one in users(self.path) if not one.startswith(f"process {os.getpid()} ")]
 
     # What is done with it
 
-    def begin(self, key: str) -> None:
-        """Make it where it is missing; from now on what is in it is ours, and of that key."""
+    def begin(self, key: str, users: Sequence[User]) -> None:
+        """Make it where it is missing; from now on what is in it is ours, and of that key, for these users."""
         os.makedirs(self.path, exist_ok=True)
-        found = os.stat(self.path)
         self._files.unlink(missing_ok=True)
-        self._write(
-            {
-                "path": self.path,
-                "key": key,
-                "device": found.st_dev,
-                "inode": found.st_ino,
-                "finished": False,
-                "users": [],
-            }
-        )
+        self._begun.touch()
+        save(self._json, Mark(self.path, which(self.path), key, finished=False, users=users))
 
-    def finish(self, users: Sequence[User], seen: inventory.Inventory) -> None:
-        """What was begun is whole, as it was `seen`, and used by these."""
-        mark = self._read()
+    def hand_over(self) -> None:
+        """What is in it is its users' from now on, whole or not, and not to be emptied. Needs no room on the disk."""
+        self._begun.unlink(missing_ok=True)
+
+    def finish(self, seen: inventory.Inventory, key: str) -> None:
+        """What was begun is whole, as it was `seen`, and of that key; it is handed over."""
+        mark = self._own_mark()
         if mark is None:
             raise SnapshotError(
                 f"the mark of {self.path} is gone", hint=f"somebody removed it from {self._mark.parent}"
             )
         with appearing(self._files) as file:
             file.write(_prints(seen).tobytes())
-        self._write({**mark, "finished": True, "users": [*mark["users"], *users]})
+        save(self._json, mark._replace(finished=True, key=key))
+        self.hand_over()
+
+    def note_plain(self, key: str, users: Sequence[User]) -> None:
+        """The command of that key fills it on its own, so nobody will know whether it is whole."""
+        mark = self._own_mark()
+        if mark is None or not mark.finished:
+            save(self._json, Mark(self.path, which(self.path), key, finished=False, users=users))
+        self.hand_over()
 
     def join(self, users: Sequence[User]) -> None:
         """These use what is in it."""
-        mark = self._read()
+        mark = self._own_mark()
         if mark is not None:
-            self._write({**mark, "users": [*_living(mark["users"]), *users]})
+            save(self._json, mark._replace(users=[*living(mark.users), *users]))
 
     def changes(self) -> list[str]:
         """Files that came, went or changed since it was finished, by name as far as they are there."""
-        seen, known = inventory.take(self.path), set(self._known())
+        seen, known = inventory.take(self.path), self._known() or set()
         prints = {path: _print(path, facts) for path, facts in seen.entries.items() if not facts.is_directory}
         changed = sorted(path for path, one in prints.items() if one not in known)
         return changed or (["a file that was removed"] if known - set(prints.values()) else [])
@@ -156,7 +166,7 @@ class Target:
         """Who uses what is mounted here for this key: a daemon that was killed has forgotten them."""
         try:
             noted = json.loads(self._mark.with_suffix(".users").read_text())
-            return _living(noted["users"]) if noted["key"] == key else []
+            return living(noted["users"]) if noted["key"] == key else []
         except (OSError, ValueError, KeyError, TypeError):
             return []
 
@@ -166,51 +176,63 @@ class Target:
             file.write(json.dumps({"key": key, "users": users}).encode())
 
     def clear(self) -> None:
-        """Empty a directory that is `State.OURS`. Raises Refused where others have put files there."""
-        mark = self._read()
+        """Empty a directory that is `State.OURS`. Raises Refused where others have put files there, and where it
+        cannot be done: then nobody can install there."""
+        mark = self._own_mark()
         if mark is None:
             return
-        if mark["finished"]:
+        if mark.finished and not self._begun.exists():
             strange = [path for path in self.changes() if "__pycache__/" not in path]
             if strange:
                 raise Refused(
                     f"{self.path} holds files that came later or were changed, such as {strange[0]}",
                     hint="move them away, or name another --target",
                 )
-        with os.scandir(self.path) as entries:
-            for entry in list(entries):
-                if entry.is_dir(follow_symlinks=False):
-                    shutil.rmtree(entry.path)
-                else:
-                    os.unlink(entry.path)
-
-    def _gone(self) -> bool:
-        """Whether files that were there when it was finished are not, or not as they were."""
-        return not set(self._known()) <= set(_prints(inventory.take(self.path)))
+        self._begun.touch()  # who is killed now has left a part of it
+        try:
+            _empty(self.path)
+        except OSError as error:
+            raise Refused(
+                f"{error.filename or self.path} cannot be removed: {error.strerror}",
+                hint="what an earlier start installed there is in the way; name another --target",
+            ) from error
 
     # The mark
+
+    @property
+    def _json(self) -> Path:
+        return self._mark.with_suffix(".json")
+
+    @property
+    def _begun(self) -> Path:
+        return self._mark.with_suffix(".begun")
 
     @property
     def _files(self) -> Path:
         return self._mark.with_suffix(".files")
 
-    def _known(self) -> array[int]:
+    def _known(self) -> set[int] | None:
+        """The prints of all files of a finished one, which has some; None where they are lost."""
         known = array("Q")
-        with contextlib.suppress(FileNotFoundError):
-            known.frombytes(self._files.read_bytes())
-        return known
-
-    def _read(self) -> dict[str, Any] | None:
-        """None where there is none, or one that cannot be read."""
         try:
-            mark: dict[str, Any] = json.loads(self._mark.with_suffix(".json").read_text())
-            return mark if mark["path"] == self.path else None
-        except (OSError, ValueError, KeyError, TypeError):
+            known.frombytes(self._files.read_bytes())
+        except (OSError, ValueError):
             return None
+        return set(known) or None
 
-    def _write(self, mark: dict[str, Any]) -> None:
-        with appearing(self._mark.with_suffix(".json")) as file:
-            file.write(json.dumps(mark).encode())
+    def _own_mark(self) -> Mark | None:
+        """None where there is none of the directory that stands there now."""
+        mark = load(self._json)
+        return mark if mark is not None and mark.directory == which(self.path) else None
+
+
+def _empty(path: str) -> None:
+    with os.scandir(path) as entries:
+        for entry in list(entries):
+            if entry.is_dir(follow_symlinks=False):
+                shutil.rmtree(entry.path)
+            else:
+                os.unlink(entry.path)
 
 
 def _taken(descriptor: int, patience: float) -> bool:
@@ -227,15 +249,12 @@ def _taken(descriptor: int, patience: float) -> bool:
             return True
 
 
-def _living(users: Sequence[Sequence[int]]) -> list[User]:
-    return [(process, began) for process, began in users if began and processes.began(process) == began]
-
-
 def _prints(seen: inventory.Inventory) -> array[int]:
     return array("Q", sorted(_print(path, facts) for path, facts in seen.entries.items() if not facts.is_directory))
 
 
 def _print(path: str, facts: inventory.Facts) -> int:
-    """A number that is another one when the file was changed, moved or replaced."""
-    text = f"{path}\0{facts}".encode("utf-8", "surrogateescape")
+    """A number that is another one when the file was changed, moved or replaced; not when the host was started again,
+    which may give another number to the device."""
+    text = f"{path}\0{facts._replace(device=0)}".encode("utf-8", "surrogateescape")
     return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "little")

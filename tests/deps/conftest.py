@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.deps.wheels import wheel
 from tests.imagefs.service import Service
 
 
@@ -17,6 +19,42 @@ from tests.imagefs.service import Service
 def service(tmp_path: Path) -> Iterator[Service]:
     with contextlib.closing(Service(tmp_path, background_rate="0", io_timeout="10")) as made:
         yield made
+
+
+@pytest.fixture
+def wheels(tmp_path: Path) -> Path:
+    """A folder with the package `heavy`."""
+    files = {"heavy/__init__.py": "VALUE = 7\n", "heavy/data.bin": b"0123456789abcdef" * 20_000}
+    wheel(tmp_path / "wheels", "heavy", files, programs={"weigh": "heavy:main"})
+    return tmp_path / "wheels"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def target(tmp_path: Path) -> Path:
+    return tmp_path / "deps"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, service: Service, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a job starts: a requirements file and wheels. The environment names the store."""
+    folder = tmp_path / "job"
+    wheel(folder / "wheels", "heavy", {"heavy/__init__.py": "VALUE = 7\n"}, requires=["light"])
+    wheel(folder / "wheels", "light", {"light/__init__.py": "VALUE = 8\n"}, programs={"weigh": "light:main"})
+    (folder / "requirements.txt").write_text("heavy==1.0\nlight==1.0\n")
+    service.environment |= {
+        "IMAGEFS_STORE": str(tmp_path / "store"),
+        "PIP_NO_INDEX": "1",
+        "PIP_ROOT_USER_ACTION": "ignore",
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    monkeypatch.chdir(folder)
+    return folder
 
 
 class Job:

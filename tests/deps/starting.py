@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -18,10 +19,12 @@ from imagefs.daemon.client import Client
 from imagefs.deps.flow import Wish, run
 from imagefs.settings import DaemonSettings
 from stripefs.errors import StripefsError
+from stripefs.mount import kernel
 from stripefs.settings import StoreSettings
-from tests.imagefs.service import Service
+from tests.deps.wheels import pip
+from tests.imagefs.service import PATIENCE, Service
 
-__all__ = ["start"]
+__all__ = ["away", "by_pip", "done", "is_mounted", "key_of", "start"]
 
 
 def start(
@@ -62,12 +65,38 @@ def start(
     return process
 
 
+def done(service: Service, store: Path | str, target: Path, command: Sequence[str], **more: Any) -> tuple[int, str]:
+    """The exit status and the lines of a start."""
+    process = start(service, store, target, command, **more)
+    _, told = process.communicate(timeout=PATIENCE * 4)
+    return process.returncode, told
+
+
+def by_pip(wheels: Path, target: Path) -> list[str]:
+    """What installs the package `heavy`."""
+    return pip("--quiet", "--target", target, "--find-links", wheels, "heavy")
+
+
+def away(target: Path) -> None:
+    """As on a host that has nothing yet."""
+    shutil.rmtree(target)
+
+
+def is_mounted(target: Path) -> bool:
+    return kernel.find_mount(str(target)) is not None
+
+
+def key_of(target: Path | str, salt: str = "") -> dict[str, Any]:
+    """The key of a start."""
+    return {"targets": [str(target)], "salt": salt}
+
+
 def _main(job: dict[str, Any]) -> int:
     user, then = job.pop("user"), job.pop("then", "")
     user = os.getpid() if user < 0 else user
     client = Client(DaemonSettings(**job.pop("settings")))
     store, target, command = StoreSettings(url=job.pop("store")), job.pop("target"), job.pop("command")
-    key = {"targets": [target], "salt": job.pop("salt", "")}
+    key = key_of(target, job.pop("salt", ""))
     users = [(user, processes.began(user))]
     wish = Wish(store, key, target, command, sys.executable, {}, users, **job)
     try:

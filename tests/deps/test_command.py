@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
 import sys
@@ -11,55 +10,12 @@ from pathlib import Path
 import pytest
 
 from stripefs.mount import kernel
+from tests.deps.commanding import ARGUMENTS, deps, names, value
 from tests.deps.conftest import Job
-from tests.deps.installed import snapshots_in
 from tests.deps.wheels import UV, wheel
 from tests.imagefs.service import Service, eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
-
-
-@pytest.fixture
-def folder(tmp_path: Path, service: Service, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where the job starts: a requirements file and wheels. The environment names the store."""
-    folder = tmp_path / "job"
-    wheel(folder / "wheels", "heavy", {"heavy/__init__.py": "VALUE = 7\n"}, requires=["light"])
-    wheel(folder / "wheels", "light", {"light/__init__.py": "VALUE = 8\n"}, programs={"weigh": "light:main"})
-    (folder / "requirements.txt").write_text("heavy==1.0\nlight==1.0\n")
-    service.environment |= {
-        "IMAGEFS_STORE": str(tmp_path / "store"),
-        "PIP_NO_INDEX": "1",
-        "PIP_ROOT_USER_ACTION": "ignore",
-        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-    }
-    monkeypatch.chdir(folder)
-    return folder
-
-
-@pytest.fixture
-def target(tmp_path: Path) -> Path:
-    return tmp_path / "deps"
-
-
-ARGUMENTS = ("-r", "requirements.txt", "--find-links", "wheels")
-
-
-def deps(service: Service, *arguments: object, code: int = 0) -> str:
-    """What `imagefs deps ARGUMENTS` says on standard error."""
-    done = service.run("deps", *map(str, arguments))
-    assert done.returncode == code, done.stderr + service.log()
-    return done.stderr
-
-
-def names(folder: Path) -> list[str]:
-    return list(snapshots_in(folder.parent / "store").stored())
-
-
-def value(python: Path | str, path: Path | str = "") -> str:
-    environment = {**os.environ, "PYTHONPATH": str(path)}
-    command = [python, "-P", "-c", "import heavy, light; print(heavy.VALUE + light.VALUE)"]
-    return subprocess.run(command, env=environment, capture_output=True, text=True).stdout.strip()
 
 
 @pytest.mark.parametrize("form", ["pip", "uv"])
@@ -159,6 +115,7 @@ def test_an_installer_that_fails_ends_as_it_would(service: Service, folder: Path
 
 def test_misuse(service: Service, folder: Path, target: Path) -> None:
     assert "--target" in deps(service, "pip", *ARGUMENTS, code=2)
+    assert "--target names nothing" in deps(service, "pip", "--target", "", *ARGUMENTS, code=2)
     assert "no such process" in deps(service, "pip", "--owner", "4194305", "--target", target, *ARGUMENTS, code=2)
     assert "secret" in deps(service, "pip", "--env", "HF_TOKEN", "--target", target, *ARGUMENTS, code=2)
     assert "Usage: imagefs deps pip" in service.ok("deps", "pip", "--help")

@@ -127,6 +127,24 @@ def test_kept_until_it_is_unmounted(service: Service, store: Path, name: str, ta
     until_gone(service, target)
 
 
+def test_what_is_kept_gives_way_when_nothing_is_open_there(
+    service: Service, store: Path, name: str, target: Path, jobs: list[Job]
+) -> None:
+    """As where process 1 runs the command, so that nobody is known to use it."""
+    use_here(service, store, name, target, kept=True)
+    install(target.with_name("other"), value=8)
+    other = published(target.with_name("other"), store, at=target)
+    with (target / "heavy/data.bin").open("rb") as file:
+        with pytest.raises(MountError, match="another snapshot"):
+            use_here(service, store, other, target, jobs[0].pid)
+        assert len(file.read()) == 1 << 20
+    assert imported(target).stdout.startswith("7 ")
+    use_here(service, store, other, target, jobs[0].pid)
+    assert imported(target).stdout.startswith("8 ")
+    jobs[0].end()
+    until_gone(service, target)
+
+
 def test_nothing_of_that_name(service: Service, store: Path, name: str, target: Path, jobs: list[Job]) -> None:
     assert use_here(service, store, "0" * 64, target, jobs[0].pid) is None
     assert not is_mounted(target)

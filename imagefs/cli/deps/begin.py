@@ -5,20 +5,23 @@ A start that finds what it wants mounted is over in a moment, so nothing is load
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
+import signal
+import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from imagefs.cli.deps.asked import REQUEST, request_of
+from imagefs.cli.deps.owner import users_of
 from imagefs.cli.plain import CONFIG, PLANE, TREE, read_line, recording
 from imagefs.config import Settings, resolve
-from imagefs.daemon import processes
 from imagefs.daemon.client import Client, Recording
 from imagefs.deps.request import Refusal, Request, checked
 from imagefs.plane.options import TreeOptions
 from imagefs.reference import parse_store
-from stripefs.cli.border import tell
+from stripefs.cli.border import INTERRUPTED, line
 from stripefs.cli.plain import Flag
 from stripefs.errors import ConfigError, StripefsError
 from stripefs.options import Given
@@ -73,10 +76,10 @@ def plain_deps(arguments: Sequence[str]) -> Callable[[], int] | None:
     if not arguments or arguments[0] not in FORMS:
         return None
     form = arguments[0]
-    line = read_line(arguments[1:], INSTALL, SECTIONS, others=form != "run")
-    if line is None or not line.words:
+    said = read_line(arguments[1:], INSTALL, SECTIONS, others=form != "run")
+    if said is None or not said.words:
         return None
-    return lambda: begin(form, line.words, line.values, line.given)
+    return lambda: begin(form, said.words, said.values, said.given)
 
 
 def begin(form: str, words: Sequence[str], values: Mapping[str, Any], given: Given) -> int:
@@ -87,7 +90,7 @@ def begin(form: str, words: Sequence[str], values: Mapping[str, Any], given: Giv
     """
     if len(values["targets"]) != 1:
         raise ConfigError("a host has one target", hint="--target DIR names the directory that is installed into")
-    users, record = _users(values["owner"]), recording(values["workload"], "", values["no_record"])
+    users, record = users_of(values["owner"]), recording(values["workload"], "", values["no_record"])
     settings = named_store(resolve(given, config=values["config"]))
     target = request_of(values, ()).targets[0].path
     request = checked(request_of(values, command_of(form, words, target, values["python"])))
@@ -105,14 +108,14 @@ def _start(
     request: Request, values: Mapping[str, Any], settings: Settings, users: list[tuple[int, int]], record: Recording
 ) -> int:
     from imagefs.deps import flow
-    from imagefs.deps.asking import ask
+    from imagefs.deps.asking import ask, unchanged
 
     try:
         answer = ask(request)
     except (StripefsError, OSError) as error:
-        flow.install_without(str(error), request.command, _told)
+        _without(request, settings, str(error))
     if isinstance(answer.found, Refusal):
-        flow.install_without(answer.found.reason, request.command, _told)
+        _without(request, settings, answer.found.reason)
     python = answer.facts.python
     wish = flow.Wish(
         settings.store,
@@ -124,7 +127,7 @@ def _start(
         users,
         sites=("",) if _fills_directory(request.command) else (),
         beside=python.sites if python is not None else (),
-        kept=values["keep"],
+        kept=values["keep"] or not users,
         wait=values["wait"],
         patience=settings.deps.patience,
         probe=values["probe"],
@@ -132,10 +135,25 @@ def _start(
         allowed=values["allowed"],
         tolerant=values["tolerant"],
         pinned=() if request.epoch or request.allow_unpinned else answer.pins,
+        unchanged=lambda: unchanged(request, answer),
         recording=record,
         tree=TreeOptions(plane=values["plane"], backing=values["backing"]),
     )
-    return flow.run(Client(settings.daemon), wish, _told)
+    status = flow.run(Client(settings.daemon), wish, _told)
+    if status == INTERRUPTED:  # bash goes on with a script unless what it ran ended in this way
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    return status
+
+
+def _without(request: Request, settings: Settings, reason: str) -> NoReturn:
+    """Become the installer. What it leaves in the target is not for a later start to remove."""
+    from imagefs.deps import flow
+    from imagefs.deps.target import Target
+
+    with contextlib.suppress(OSError):
+        Target(request.targets[0].path, settings.daemon.cache).hand_over()
+    flow.install_without(reason, request.command, _told)
 
 
 def _fills_directory(command: Sequence[str]) -> bool:
@@ -143,14 +161,8 @@ def _fills_directory(command: Sequence[str]) -> bool:
     return any(word in ("--target", "-t") or word.startswith("--target=") for word in command)
 
 
-def _users(owner: str) -> list[tuple[int, int]]:
-    """The process that uses what is mounted, and when it began. Raises ConfigError."""
-    process = int(owner) if owner.isdecimal() else 0 if owner else os.getppid()
-    began = processes.began(process) if process else 0
-    if not began:
-        raise ConfigError(f"--owner {owner}: there is no such process", hint="give a PID, such as $$ of a shell")
-    return [(process, began)]
-
-
-def _told(line: str) -> None:
-    tell(line, program="imagefs deps")
+def _told(text: str) -> None:
+    """Tell people. That nobody can read it, or that the disk of a log is full, is no reason to fail."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):  # written past the stream, which would fail once more when the program ends
+            os.write(sys.stderr.fileno(), f"{line(text, program='imagefs deps')}\n".encode(errors="backslashreplace"))

@@ -15,14 +15,15 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from imagefs import containers
 from imagefs.containers import Image
 from imagefs.daemon.client import Client, Recording
-from imagefs.deps.asking import Answer, ask
+from imagefs.deps.asking import Answer, ask, unchanged
 from imagefs.deps.container.python import facts_of
-from imagefs.deps.course import SHORT, Missed, absent, found_or_installed, missed
+from imagefs.deps.course import CHANGED, SHORT, Missed, absent, found_or_installed, missed
 from imagefs.deps.request import Facts, Refusal, Request, Target, checked
 from imagefs.deps.use import PATIENCE, check_whole
 from imagefs.errors import RunError, SnapshotError
@@ -103,6 +104,7 @@ class _Start:
         self._python = wish.request.python or "python3"
         self._used: contextlib.ExitStack
         self._answer: Answer
+        self._unchanged: Callable[[], bool]
         self._targets: list[str] = []
         self._name = ""
 
@@ -124,14 +126,16 @@ class _Start:
             return self._without(str(error), unread)
         request = checked(self._request(known))
         self._targets = [target.path for target in request.targets]
+        # Files of this host, such as its pip.conf, are none of the container's.
+        environ = {**self._environ, "PIP_CONFIG_FILE": os.devnull}
         try:
-            # Files of this host, such as its pip.conf, are none of the container's.
-            self._answer = ask(request, {**self._environ, "PIP_CONFIG_FILE": os.devnull}, known)
+            self._answer = ask(request, environ, known)
         except (StripefsError, OSError) as error:
             return self._without(str(error), unread)
         if isinstance(self._answer.found, Refusal):
             return self._without(self._answer.found.reason, self._answer.paths)
         self._name = self._answer.found.digest
+        self._unchanged = partial(unchanged, request, self._answer, environ)
         try:
             return found_or_installed(wish.store, self._name, wish.patience, self._hit, self._install, self._tell)
         except RunError:
@@ -181,6 +185,8 @@ class _Start:
             self._keep(installation, done, leading)
         except (StripefsError, OSError) as error:
             self._tell(f"snapshot {self._name[:SHORT]} is not published: {error}")
+            if leading is not None:
+                leading.give_up(str(error))
         return installation.layer()
 
     def _keep(self, installation: Installation, done: Outcome, leading: Leading | None) -> None:
@@ -194,6 +200,8 @@ class _Start:
             failed = installation.compile(self._targets, "checked" if wish.checked else "unchecked").failed
         except RunError as error:
             raise SnapshotError(error.message) from error
+        if not self._unchanged():
+            raise SnapshotError(CHANGED)
         python = answer.facts.python
         if leading is None or not leading.may_publish or python is None or isinstance(answer.found, Refusal):
             return

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from imagefs.deps.asking import ask
+from imagefs.deps.asking import ask, unchanged
 from imagefs.deps.key import Key, diff
 from imagefs.deps.request import Facts, Refusal, Request, Target
 from stripefs.errors import ConfigError
@@ -114,6 +114,19 @@ def test_another_python_changes_the_key(job: Path) -> None:
     other = ask(request(job, python=os.path.realpath(sys.executable)), environ(job)).found
     assert isinstance(other, Key)
     assert list(diff(key(job), other).changed) == ["python.executable"]
+
+
+def test_what_was_asked_may_have_changed_since(job: Path) -> None:
+    """Directories may: what is built from one may write there."""
+    answer = ask(request(job), environ(job))
+    assert unchanged(request(job), answer, environ(job))
+    assert not unchanged(request(job), answer, environ(job, PIP_INDEX_URL="https://other.example/simple"))
+    (job / "src/made.py").write_text("made = 1\n")
+    assert unchanged(request(job), answer, environ(job))
+    (job / "more.txt").write_text("numpy==1.26.4\n\n")
+    assert not unchanged(request(job), answer, environ(job))
+    (job / "more.txt").unlink()
+    assert not unchanged(request(job), answer, environ(job))
 
 
 def test_another_cpu_level_changes_the_key(job: Path) -> None:

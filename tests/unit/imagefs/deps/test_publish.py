@@ -35,12 +35,12 @@ def job(tmp_path: Path) -> Job:
     job = Job({}, str(tmp_path / "cache"), KEY, str(folder), 2.5)
     target = Target(job.target, job.cache)
     with target.turn(lambda: None):
-        target.begin(job.name)
+        target.begin(job.name, [])
         site = folder / "heavy-1.0.dist-info"
         site.mkdir()
         (site / "METADATA").write_text("Metadata-Version: 2.1\nName: heavy\nVersion: 1.0\n")
         record(site)
-        target.finish([], inventory.take(str(folder)))
+        target.finish(inventory.take(str(folder)), job.name)
     return job
 
 
@@ -54,10 +54,10 @@ def record(site: Path) -> None:
 def require(what: str, job: Job) -> None:
     """What was finished is finished once more, and requires another distribution."""
     target, site = Target(job.target, job.cache), Path(job.target, "heavy-1.0.dist-info")
-    target.begin(job.name)
+    target.begin(job.name, [])
     (site / "METADATA").write_text(f"Metadata-Version: 2.1\nName: heavy\nVersion: 1.0\nRequires-Dist: {what}\n")
     record(site)
-    target.finish([], inventory.take(job.target))
+    target.finish(inventory.take(job.target), job.name)
 
 
 def leads() -> None:

@@ -1,0 +1,33 @@
+"""A job whose start is `imagefs deps`, by the installed command."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from tests.deps.installed import snapshots_in
+from tests.imagefs.service import Service
+
+__all__ = ["ARGUMENTS", "deps", "names", "value"]
+
+ARGUMENTS = ("-r", "requirements.txt", "--find-links", "wheels")
+
+
+def deps(service: Service, *arguments: object, code: int = 0) -> str:
+    """What `imagefs deps ARGUMENTS` says on standard error."""
+    done = service.run("deps", *map(str, arguments))
+    assert done.returncode == code, done.stderr + service.log()
+    return done.stderr
+
+
+def names(folder: Path) -> list[str]:
+    """The snapshots in the store of a job."""
+    return list(snapshots_in(folder.parent / "store").stored())
+
+
+def value(python: Path | str, path: Path | str = "") -> str:
+    """What a job that imports both packages prints."""
+    environment = {**os.environ, "PYTHONPATH": str(path)}
+    command = [python, "-P", "-c", "import heavy, light; print(heavy.VALUE + light.VALUE)"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True).stdout.strip()

@@ -1,0 +1,232 @@
+"""Starts of jobs go on whatever fails of ours: the store, the cache, a mount, what was published, who reads what is
+told."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from stripefs.mount import kernel
+from tests.deps.commanding import ARGUMENTS, names, value
+from tests.deps.conftest import Job
+from tests.deps.installed import imported, install, published, snapshots_in
+from tests.deps.starting import away, by_pip, done, is_mounted, key_of
+from tests.deps.wheels import wheel
+from tests.imagefs.faults import flip, objects
+from tests.imagefs.service import PATIENCE, Service, eventually
+from tests.unit.command_conformance import program
+
+pytestmark = [pytest.mark.mount, pytest.mark.root]
+
+READ_ALL = "import heavy; open(heavy.__path__[0] + '/data.bin', 'rb').read()"
+
+
+def test_a_store_that_cannot_be_reached(service: Service, wheels: Path, target: Path) -> None:
+    status, told = done(service, "http://127.0.0.1:1/store", target, by_pip(wheels, target))
+    assert (status, "miss" in told) == (0, True)
+    assert imported(target).returncode == 0
+    status, told = done(service, "http://127.0.0.1:1/store", target, ["false"])
+    assert (status, "installed by an earlier start" in told) == (0, True)
+
+
+@pytest.mark.parametrize("kind", ["deps", "images", "metadata", "indexes"])
+def test_what_is_damaged_is_never_mounted(service: Service, store: Path, wheels: Path, target: Path, kind: str) -> None:
+    done(service, store, target, by_pip(wheels, target), wait=True)
+    away(target)
+    shutil.rmtree(service.settings.cache + "/deps")
+    for path in objects(store, kind):
+        flip(path)
+    status, told = done(service, store, target, by_pip(wheels, target))
+    assert (status, "miss" in told) == (0, True)
+    assert not is_mounted(target)
+    assert imported(target).stdout == "7 320000\n"
+
+
+def test_a_probe_that_fails(service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job]) -> None:
+    done(service, store, target, by_pip(wheels, target), wait=True)
+    away(target)
+    command = by_pip(wheels, target)
+    status, told = done(service, store, target, command, probe="import heavy; assert heavy.VALUE == 8")
+    assert (status, "the probe failed: AssertionError" in told) == (0, True)
+    assert not is_mounted(target)
+    assert imported(target).returncode == 0
+    away(target)
+    status, told = done(service, store, target, ["false"], user=jobs[0].pid, probe="import heavy")
+    assert (status, "mounted" in told) == (0, True)
+
+
+def test_files_that_were_changed_since(service: Service, store: Path, wheels: Path, target: Path) -> None:
+    done(service, store, target, by_pip(wheels, target), wait=True)
+    (target / "heavy/__init__.py").write_text("VALUE = 9\n")
+    status, told = done(service, store, target, ["true"])
+    assert (status, "was changed since" in told) == (0, True)
+    assert imported(target).stdout.startswith("7 ")  # an import believes the bytecode
+
+
+def test_a_cache_that_cannot_be_written(service: Service, store: Path, wheels: Path, target: Path) -> None:
+    service.folder.joinpath("cache").write_text("no directory")
+    status, told = done(service, store, target, by_pip(wheels, target))
+    assert (status, "without a snapshot" in told) == (0, True)
+    assert imported(target).returncode == 0
+
+
+def test_a_store_without_room(service: Service, wheels: Path, target: Path, tmp_path: Path) -> None:
+    data = random.Random(1).randbytes(1 << 20)
+    wheel(wheels, "heavy", {"heavy/__init__.py": "VALUE = 7\n", "heavy/data.bin": data})
+    small = tmp_path / "small"
+    small.mkdir()
+    kernel.mount("store", str(small), "tmpfs", 0, "size=256k")
+    try:
+        status, told = done(service, small / "store", target, by_pip(wheels, target), wait=True)
+        assert (status, "not published" in told) == (0, True)
+        assert snapshots_in(small / "store").stored() == {}
+    finally:
+        kernel.unmount(str(small), kernel.MNT_DETACH)
+    assert imported(target).returncode == 0
+
+
+def test_a_damaged_block_that_the_probe_reads(service: Service, store: Path, wheels: Path, target: Path) -> None:
+    done(service, store, target, by_pip(wheels, target), wait=True)
+    away(target)
+    shutil.rmtree(f"{service.settings.cache}/deps")
+    for path in objects(store, "packs"):
+        flip(path)
+    status, told = done(service, store, target, by_pip(wheels, target), probe=READ_ALL)
+    assert (status, "the probe failed: OSError: [Errno 5]" in told) == (0, True)
+    assert not is_mounted(target)
+    assert imported(target).stdout == "7 320000\n"
+
+
+def test_a_probe_whose_interpreter_cannot_be_run(service: Service, store: Path, wheels: Path, target: Path) -> None:
+    """It is one of the files that were mounted."""
+    (install(target) / "bin").mkdir()
+    (target / "bin/python").write_text("no program\n")
+    (target / "bin/python").chmod(0o755)
+    published(target, store, key=key_of(target))
+    away(target)
+    status, told = done(service, store, target, by_pip(wheels, target), probe="import heavy")
+    assert (status, "bin/python cannot be run: Exec format error" in told) == (0, True)
+    assert not is_mounted(target)
+    assert imported(target).stdout == "7 320000\n"
+
+
+@pytest.fixture
+def notes(service: Service) -> Path:
+    """Where marks of targets are kept: a disk of its own, that is soon full."""
+    folder = Path(service.settings.cache, "deps/targets")
+    folder.mkdir(parents=True)
+    kernel.mount("notes", str(folder), "tmpfs", 0, "size=64k")
+    return folder
+
+
+def fill(disk: Path) -> None:
+    with contextlib.suppress(OSError), (disk / "fill").open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(4096))
+
+
+def test_no_room_to_note_who_uses_it(
+    service: Service, store: Path, wheels: Path, target: Path, notes: Path, jobs: list[Job]
+) -> None:
+    done(service, store, target, by_pip(wheels, target), wait=True)
+    fill(notes)
+    status, told = done(service, store, target, ["false"], user=jobs[0].pid)
+    assert (status, "installed by an earlier start" in told, "cannot be noted" in told) == (0, True, True)
+
+
+def test_no_room_to_note_that_it_is_whole(
+    service: Service, store: Path, wheels: Path, target: Path, notes: Path, jobs: list[Job]
+) -> None:
+    """It is used all the same, and no later start takes it away."""
+    line = " ".join(by_pip(wheels, target))
+    command = ["sh", "-c", f"{line} && ! cat /dev/zero > {notes}/fill 2>/dev/null"]
+    status, told = done(service, store, target, command, user=jobs[0].pid, wait=True)
+    assert (status, "not published" in told) == (0, True)
+    assert imported(target).stdout == "7 320000\n"
+    (notes / "fill").unlink()
+    jobs[0].end()
+    status, told = done(service, store, target, ["true"])
+    assert (status, "whether what an earlier start left" in told) == (0, True)
+    status, told = done(service, store, target, ["true"], salt="other")
+    assert (status, "not empty" in told) == (2, True)
+    assert imported(target).stdout == "7 320000\n"
+
+
+@pytest.mark.parametrize("name", ["json", "files"])
+def test_notes_that_a_power_cut_spoiled(service: Service, store: Path, wheels: Path, target: Path, name: str) -> None:
+    done(service, store, target, by_pip(wheels, target), wait=True)
+    (note,) = Path(service.settings.cache, "deps/targets").glob(f"*.{name}")
+    note.write_bytes(note.read_bytes()[:5])
+    status, told = done(service, store, target, ["true"])
+    assert (status, "Traceback" in told) == (2 if name == "json" else 0, False)
+    assert imported(target).stdout == "7 320000\n"
+
+
+def test_what_was_installed_without_us_is_not_emptied(service: Service, folder: Path, target: Path) -> None:
+    """A start that failed left the directory to be emptied; since then somebody used it."""
+    (folder / "requirements.txt").write_text("nothing==1.0\n")
+    assert service.run("deps", "pip", "--target", str(target), *ARGUMENTS).returncode == 1
+    (folder / "requirements.txt").write_text("heavy\nlight\n")
+    service.ok("deps", "pip", "--target", str(target), *ARGUMENTS)
+    assert value(sys.executable, target) == "15"
+    (folder / "requirements.txt").write_text("heavy==1.0\nlight==1.0\n")
+    refused = service.run("deps", "pip", "--target", str(target), *ARGUMENTS)
+    assert (refused.returncode, "not empty" in refused.stderr) == (2, True)
+    assert value(sys.executable, target) == "15"
+
+
+@pytest.mark.parametrize("how", ["closed", "nobody reads"])
+def test_nobody_to_tell(service: Service, folder: Path, target: Path, jobs: list[Job], how: str) -> None:
+    """It ends as it would with somebody."""
+
+    def start(*arguments: object) -> int:
+        command = [program("imagefs"), "deps", "pip", "--target", target, "--owner", jobs[0].pid, *arguments]
+        reader, writer = os.pipe()
+        os.close(reader)
+        try:
+            return subprocess.run(
+                ["sh", "-c", 'exec "$@" 2>&-' if how == "closed" else 'exec "$@"', "sh", *map(str, command)],
+                env=service.environment,
+                stdout=subprocess.DEVNULL,
+                stderr=writer,
+            ).returncode
+        finally:
+            os.close(writer)
+
+    assert start("--wait", *ARGUMENTS, "--quiet") == 0
+    assert len(names(folder)) == 1
+    away(target)
+    assert start(*ARGUMENTS, "--quiet") == 0
+    assert is_mounted(target)
+    service.ok("umount", str(target))
+    assert start("--quiet", "--find-links", "wheels", "heavy") == 0
+    assert value(sys.executable, target) == "15"
+
+
+def test_the_installer_alone_has_the_signals_that_it_would_have() -> None:
+    """Nothing is ignored that would not be without us."""
+    script = "grep -E '^Sig(Blk|Ign)' /proc/self/status"
+    plain = subprocess.run(["sh", "-c", script], capture_output=True, text=True).stdout
+    body = f"from imagefs.deps.flow import install_without; install_without('why', ['sh', '-c', {script!r}], print)"
+    ours = subprocess.run([sys.executable, "-c", body], capture_output=True, text=True).stdout
+    assert ours.splitlines()[-2:] == plain.splitlines()
+
+
+def test_a_start_that_is_interrupted_ends_like_that(service: Service, folder: Path, target: Path) -> None:
+    """Else bash goes on with the script that it was in."""
+    script = folder / "install.sh"
+    script.write_text("trap 'trap - INT; kill -INT $$' INT; touch begun; while :; do sleep 0.05; done\n")
+    command = ["deps", "run", "--target", str(target), "--allow-unpinned", "--", "bash", str(script)]
+    process = service.start(*command)
+    eventually((folder / "begun").exists, "the script")
+    process.send_signal(signal.SIGINT)
+    _, told = process.communicate(timeout=PATIENCE)
+    assert (process.returncode, "status 130" in told) == (-signal.SIGINT, True)

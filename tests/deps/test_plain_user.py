@@ -1,0 +1,90 @@
+"""Hosts that can do less: users who are not root, and where there is no FUSE."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.deps.installed import snapshots_in
+from tests.deps.wheels import wheel
+from tests.imagefs.service import PATIENCE, Service
+from tests.others import AS_NOBODY, NOBODY, let_others_mount
+from tests.unshared import unshared
+
+pytestmark = [pytest.mark.mount, pytest.mark.root]
+
+WITHOUT_FUSE = "mount --bind /dev/null /dev/fuse"
+IMPORT = "import heavy; print(heavy.VALUE)"
+
+
+class Host:
+    """A folder that everyone may enter, and belongs to nobody: where a daemon, a store and a target are."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.service = Service(folder, background_rate="0", io_timeout="10")
+        self.service.environment |= {
+            "IMAGEFS_STORE": str(folder / "store"),
+            "HOME": str(folder),
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+            "PIP_ROOT_USER_ACTION": "ignore",
+            "PIP_NO_INDEX": "1",
+            "PIP_QUIET": "1",
+            "PIP_FIND_LINKS": str(folder / "wheels"),
+        }
+        wheel(folder / "wheels", "heavy", {"heavy/__init__.py": "VALUE = 7\n"})
+        os.chown(folder, NOBODY, NOBODY)
+
+    def run(self, prepare: str, user: Sequence[str], script: str) -> subprocess.CompletedProcess[str]:
+        """A job in a mount namespace of its own, whose starts are `start`."""
+        begin = f"""
+            set -e; cd {self.folder}
+            start() {{
+                imagefs deps pip --wait --target deps heavy==1.0
+                PYTHONPATH=deps {shlex.quote(sys.executable)} -P -c "$1"
+            }}
+        """
+        return subprocess.run(
+            unshared(self.folder, *user, "sh", "-c", begin + script, prepare=prepare),
+            env=self.service.environment,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE * 4,
+        )
+
+
+@pytest.fixture
+def host(open_path: Path) -> Iterator[Host]:
+    made = Host(open_path)
+    with contextlib.closing(made.service):
+        yield made
+
+
+def test_a_plain_user_mounts_through_fuse(host: Host) -> None:
+    script = f"""
+        start '{IMPORT}'; rm -rf deps; start '{IMPORT}'
+        grep " {host.folder}/deps fuse.imagefs " /proc/self/mounts >&2
+        imagefs umount deps
+    """
+    done = host.run(let_others_mount(host.folder), AS_NOBODY, script)
+    assert done.returncode == 0, done.stderr + host.service.log()
+    assert done.stdout.split() == ["7", "7"]
+    assert ("published" in done.stderr, "mounted at" in done.stderr) == (True, True)
+
+
+@pytest.mark.parametrize("user", [(), AS_NOBODY], ids=["root", "nobody"])
+def test_a_host_that_cannot_mount_installs_and_publishes(host: Host, user: Sequence[str]) -> None:
+    """For others, who can. It installs again when it has nothing."""
+    done = host.run(WITHOUT_FUSE, user, f"start '{IMPORT}'; rm -rf deps; start '{IMPORT}'")
+    assert done.returncode == 0, done.stderr + host.service.log()
+    assert done.stdout.split() == ["7", "7"]
+    assert (done.stderr.count("imagefs deps: miss "), done.stderr.count(" published:")) == (2, 1)
+    assert len(snapshots_in(host.folder / "store").stored()) == 1
