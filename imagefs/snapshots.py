@@ -14,6 +14,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 
 from imagefs.errors import DamagedObject, NoSuchSnapshot
+from imagefs.format.inode import printable
 from imagefs.format.manifest import Manifest
 from imagefs.format.snapshot import Snapshot
 from imagefs.images import Images, is_digest
@@ -128,7 +129,7 @@ class Snapshots:
             said = self.images.read(_path(name, _UNKEPT))[:_LONGEST].decode("utf-8", "replace")
         except NotFound:
             return ""
-        return "".join(one if one.isprintable() else "?" for one in said) or "it does not say why"
+        return printable(said) or "it does not say why"
 
     def unkept_since(self) -> dict[str, float]:
         """When that was said last, of each of which it was, in seconds since 1970. Raises Unsupported."""

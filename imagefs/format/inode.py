@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from imagefs.errors import FormatError
 
-__all__ = ["HOLE", "Inode", "address", "shown", "walk"]
+__all__ = ["HOLE", "Inode", "address", "printable", "shown", "walk"]
 
 HOLE = 0xFFFF_FFFF
 """The address of a chunk that holds nothing but zeros and is stored nowhere."""
@@ -74,5 +74,9 @@ def walk(root: Inode, *, directories: bool = False) -> Iterator[tuple[bytes, Ino
 
 def shown(name: bytes) -> str:
     """A name or path as part of a line for people, whatever bytes it has; no more than a line holds."""
-    text = name[:500].decode("utf-8", "backslashreplace")
+    return printable(name[:500].decode("utf-8", "backslashreplace"))
+
+
+def printable(text: str) -> str:
+    """A text that somebody else wrote, as part of a line for people: no terminal obeys it, and any can show it."""
     return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)

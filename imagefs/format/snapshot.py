@@ -28,6 +28,9 @@ Kind = Literal["host", "container"]
 
 _HEX = frozenset("0123456789abcdef")
 
+_LATEST = 1e11
+"""Seconds since 1970, in the year 5138: what is later no calendar can tell."""
+
 
 def canonical(value: Any) -> bytes:
     """A JSON value as canonical JSON. Raises FormatError for what is none."""
@@ -113,7 +116,7 @@ def _check(snapshot: Snapshot) -> None:
     if not snapshot.targets or (snapshot.kind == "host" and len(snapshot.targets) != 1):
         raise FormatError("the snapshot of a host must have one target")
     times = (snapshot.made_at, snapshot.made_seconds)
-    if not all(isinstance(one, int | float) and not isinstance(one, bool) for one in times):
+    if not all(isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one < _LATEST for one in times):
         raise FormatError("the snapshot does not say when it was made")
 
 

@@ -19,6 +19,7 @@ from imagefs.cli.plain import CONFIG, PLANE, TREE, read_line, recording
 from imagefs.config import Settings, resolve
 from imagefs.daemon.client import Client, Recording
 from imagefs.deps.request import Refusal, Request, checked
+from imagefs.format.inode import printable
 from imagefs.plane.options import TreeOptions
 from imagefs.reference import parse_store
 from stripefs.cli.border import INTERRUPTED, line
@@ -165,4 +166,4 @@ def _told(text: str) -> None:
     """Tell people. That nobody can read it, or that the disk of a log is full, is no reason to fail."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError):  # written past the stream, which would fail once more when the program ends
-            os.write(sys.stderr.fileno(), f"{line(text, program='imagefs deps')}\n".encode(errors="backslashreplace"))
+            os.write(sys.stderr.fileno(), f"{printable(line(text, program='imagefs deps'))}\n".encode())

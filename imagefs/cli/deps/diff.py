@@ -11,6 +11,7 @@ import click
 
 from imagefs.cli.common import flags, json_flag, print_json
 from imagefs.cli.deps.common import snapshots_of
+from imagefs.format.inode import printable
 from stripefs.cli.flags import SettingsCommand
 from stripefs.errors import ConfigError
 
@@ -78,8 +79,9 @@ def _side(ctx: click.Context, text: str, config: str) -> _Side:
 
 
 def _lines(kind: str, found: Changes[Any], told: Any) -> list[str]:
-    return [
+    lines = [
         *(f"- {kind} {name}: {told(value)}" for name, value in found.removed.items()),
         *(f"+ {kind} {name}: {told(value)}" for name, value in found.added.items()),
         *(f"~ {kind} {name}: {told(before)} -> {told(now)}" for name, (before, now) in found.changed.items()),
     ]
+    return [printable(line) for line in lines]

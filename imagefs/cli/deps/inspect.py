@@ -10,6 +10,7 @@ import click
 
 from imagefs.cli.common import flags, json_flag, print_json
 from imagefs.cli.deps.common import snapshots_of
+from imagefs.format.inode import printable
 from stripefs.cli.flags import SettingsCommand
 from stripefs.cli.show import table
 
@@ -35,9 +36,9 @@ def command(ctx: click.Context, snapshot: str, as_json: bool, config: str) -> No
         ("snapshot", found.name),
         ("image", found.image),
         ("kind", found.kind),
-        *(("target", target) for target in found.targets),
+        *(("target", printable(target)) for target in found.targets),
         ("made", time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(found.made_at))),
         ("installed in", f"{found.made_seconds:.1f} s"),
-        *(("noticed", line) for line in found.findings),
+        *(("noticed", printable(line)) for line in found.findings),
     ]
     sys.stdout.write(f"{table(rows)}\n\nkey\n{json.dumps(found.key, indent=2, sort_keys=True)}\n")

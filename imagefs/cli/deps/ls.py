@@ -10,6 +10,7 @@ import click
 
 from imagefs.cli.common import flags, json_flag, print_json
 from imagefs.cli.deps.common import SHORT, snapshots_of
+from imagefs.format.inode import printable
 from stripefs.cli.flags import SettingsCommand
 from stripefs.cli.show import columns
 from stripefs.units import format_size
@@ -42,9 +43,9 @@ def command(ctx: click.Context, as_json: bool, config: str) -> None:
     def cells(row: Row) -> list[str]:
         stored, used = (time.strftime("%Y-%m-%d %H:%M", time.localtime(at)) for at in (row.stored_at, row.used_at))
         if row.snapshot is None:
-            return [row.name[:SHORT], stored, used[:10], "", "", row.error]
+            return [row.name[:SHORT], stored, used[:10], "", "", printable(row.error)]
         one = row.snapshot
-        return [row.name[:SHORT], stored, used[:10], format_size(row.size), one.kind, " ".join(one.targets)]
+        return [row.name[:SHORT], stored, used[:10], format_size(row.size), one.kind, printable(" ".join(one.targets))]
 
     if as_json:
         print_json([facts(row) for row in rows])

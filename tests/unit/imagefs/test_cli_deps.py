@@ -51,6 +51,20 @@ def test_ls_and_inspect(capsys: pytest.CaptureFixture[str], images: Images, name
     assert "no dependency snapshot" in said(capsys, "inspect", "beef", code=NoSuchSnapshot.exit_code)
 
 
+def test_a_document_that_speaks_to_terminals(
+    capsys: pytest.CaptureFixture[str], images: Images, tmp_path: Path, name: str
+) -> None:
+    """Or has a path that is no text."""
+    document = tmp_path / "store/deps" / name
+    told = json.loads(document.read_text())
+    told |= {"targets": ["/opt/\x1b[2Jcaf\udce9"], "findings": ["\x07\x9b1m"]}
+    document.write_text(json.dumps(told))
+    for words in (["ls"], ["inspect", name]):
+        assert all(char.isprintable() or char == "\n" for char in said(capsys, *words))
+        assert "/opt/\\x1b[2Jcaf\\udce9" in said(capsys, *words)
+    assert answer(capsys, "inspect", name)["targets"] == told["targets"]
+
+
 def test_verify(capsys: pytest.CaptureFixture[str], tmp_path: Path, name: str) -> None:
     assert "all is well" in said(capsys, "verify", name[:12])
     assert answer(capsys, "verify", name)["damage"] == []
