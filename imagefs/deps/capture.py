@@ -16,7 +16,7 @@ from imagefs.build.content import Content
 from imagefs.build.directory import scan
 from imagefs.deps.check.outside import TRANSIENT, matches
 from imagefs.deps.check.sites import inside
-from imagefs.deps.inventory import OPAQUE
+from imagefs.deps.inventory import OPAQUE, Inventory
 from imagefs.errors import SnapshotError
 from imagefs.format.inode import Inode, shown, walk
 
@@ -30,9 +30,13 @@ _FOR_ITSELF = {_PREFIX + name for name in (b"origin", b"impure", b"nlink", b"upp
 """Of fs/overlayfs/overlayfs.h: how an upper file came to be, which says nothing once it is in a lower directory."""
 
 
-def capture_directory(path: str) -> Tree:
-    """All that is in a directory, and the directory itself as the root. Raises BuildError for what cannot be read."""
-    return scan(path)
+def capture_directory(seen: Inventory) -> Tree:
+    """A directory as the root, and of all that is in it what was `seen`. Raises BuildError for what cannot be read."""
+    root, contents = scan(seen.top)
+    for path, folder in list(walk(root, directories=True)):
+        above, children = f"{os.fsdecode(path)}/" if path else "", folder.children or {}
+        folder.children = {name: one for name, one in children.items() if above + os.fsdecode(name) in seen.entries}
+    return root, {inode: contents[inode] for _, inode in walk(root) if inode in contents}
 
 
 def capture_upper(upper: str, targets: Sequence[str], ignored: Sequence[str] = TRANSIENT) -> Tree:

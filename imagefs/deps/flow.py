@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from imagefs.daemon.client import Client, Recording, Shared, Snapshot
+from imagefs.deps import inventory
 from imagefs.deps.course import SHORT, Missed, absent, found_or_installed, missed
 from imagefs.deps.mark import User
 from imagefs.deps.target import Refused, State, Target
@@ -116,7 +117,8 @@ class _Flow:
             self._tell(f"hit {self._short}: {self._wish.target} was installed by an earlier start")
             return 0
         if state is State.CHANGED:
-            self._without(f"{self._target.changes()[0]} in {self._wish.target} was changed since it was installed")
+            changed = self._target.changes(inventory.take(self._wish.target)) or ["a file"]
+            self._without(f"{changed[0]} in {self._wish.target} was changed since it was installed")
         if state is State.UNSURE:
             self._without(f"nobody knows whether what an earlier start left in {self._wish.target} is whole")
         if state is State.OURS:

@@ -1,24 +1,25 @@
 """From what was installed to a snapshot in a store: checked, packed, and named in the end, so what is found is whole.
 
 The directory is in use meanwhile. So it is compared with what it was when the installer had ended, before it is checked
-and once more when it was packed; whatever was changed is not published. Nothing here harms the job: the worst that
-comes of it is no snapshot, and a line that says why.
+and once more when it was packed; where a file was changed nothing is published. What programs have put into
+`__pycache__` for themselves is left out. Nothing here harms the job: the worst that comes of it is no snapshot, and a
+line that says why.
 """
 
 from __future__ import annotations
 
 import contextlib
+import posixpath
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from imagefs.build.image import Report, build
-from imagefs.deps import inventory
 from imagefs.deps.capture import Tree, capture_directory
 from imagefs.deps.check.finding import Finding
 from imagefs.deps.check.tree import Findings, Installation, check_tree
 from imagefs.deps.check.verdict import Verdict, judge
-from imagefs.deps.inventory import Inventory
+from imagefs.deps.inventory import Inventory, take
 from imagefs.deps.outcome import Outcome
 from imagefs.deps.pinned import unpinned
 from imagefs.deps.requirements import Pins
@@ -88,11 +89,10 @@ class Directory:
         self.targets: tuple[str, ...] = (job.target,)
 
     def changed(self) -> Sequence[str]:
-        return self._target.changes()
+        return self._target.changes(take(self._job.target))
 
     def look(self) -> tuple[Inventory, Findings]:
-        job = self._job
-        seen = inventory.take(job.target)
+        job, seen = self._job, self._installed()
         return seen, check_tree(
             seen,
             Installation(
@@ -101,7 +101,15 @@ class Directory:
         )
 
     def capture(self) -> Tree:
-        return capture_directory(self._job.target)
+        return capture_directory(self._installed())
+
+    def _installed(self) -> Inventory:
+        """What there is but for caches, and directories that were made for these."""
+        seen = take(self._job.target)
+        caches = self._target.caches(seen)
+        kept = {path: facts for path, facts in seen.entries.items() if path not in caches}
+        empty = {posixpath.dirname(path) for path in caches} - {posixpath.dirname(path) for path in kept}
+        return seen._replace(entries={path: facts for path, facts in kept.items() if path not in empty})
 
 
 def publish(job: Job, images: Images, still_leads: Callable[[], None], place: Place | None = None) -> Outcome:

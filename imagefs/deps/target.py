@@ -155,12 +155,23 @@ class Target:
         if mark is not None:
             save(self._json, mark._replace(users=[*living(mark.users), *users]))
 
-    def changes(self) -> list[str]:
-        """Files that came, went or changed since it was finished, by name as far as they are there."""
-        seen, known = inventory.take(self.path), self._known() or set()
+    def changes(self, seen: inventory.Inventory) -> list[str]:
+        """Files that came, went or changed between when it was finished and when it was `seen`, by name as far as they
+        are there; `caches` do not count."""
+        came, gone = self._compared(seen)
+        strange = came if gone else [path for path in came if not _is_cache(path)]
+        return strange or (["a file that was removed"] if gone else [])
+
+    def caches(self, seen: inventory.Inventory) -> set[str]:
+        """Files that programs have put beside finished modules for themselves, as numba and `python -O` do."""
+        return set(filter(_is_cache, self._compared(seen)[0]))
+
+    def _compared(self, seen: inventory.Inventory) -> tuple[list[str], bool]:
+        """Files that are not as they were when it was finished, and whether any that was there then is gone."""
+        known = self._known() or set()
         prints = {path: _print(path, facts) for path, facts in seen.entries.items() if not facts.is_directory}
-        changed = sorted(path for path, one in prints.items() if one not in known)
-        return changed or (["a file that was removed"] if known - set(prints.values()) else [])
+        came = sorted(path for path, one in prints.items() if one not in known)
+        return came, not known <= set(prints.values())
 
     def mounted_for(self, key: str) -> list[User]:
         """Who uses what is mounted here for this key: a daemon that was killed has forgotten them."""
@@ -182,7 +193,7 @@ class Target:
         if mark is None:
             return
         if mark.finished and not self._begun.exists():
-            strange = [path for path in self.changes() if "__pycache__/" not in path]
+            strange = [path for path in self.changes(inventory.take(self.path)) if not _is_cache(path)]
             if strange:
                 raise Refused(
                     f"{self.path} holds files that came later or were changed, such as {strange[0]}",
@@ -224,6 +235,10 @@ class Target:
         """None where there is none of the directory that stands there now."""
         mark = load(self._json)
         return mark if mark is not None and mark.directory == which(self.path) else None
+
+
+def _is_cache(path: str) -> bool:
+    return os.path.basename(os.path.dirname(path)) == "__pycache__"
 
 
 def _empty(path: str) -> None:

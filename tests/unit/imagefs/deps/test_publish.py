@@ -10,13 +10,15 @@ from typing import Any
 import pytest
 
 from imagefs.build.directory import scan
-from imagefs.deps import inventory, publish
+from imagefs.deps import capture, inventory, publish
 from imagefs.deps.publish import Job
 from imagefs.deps.requirements import Pins
 from imagefs.deps.target import Target
+from imagefs.deps.trees import describe
 from imagefs.format.snapshot import Snapshot
 from imagefs.images import Images
 from imagefs.snapshots import Snapshots
+from imagefs.trace.stored import open_image
 from stripefs.errors import Busy
 from tests.unit.imagefs.stored import images_in, write_tree
 
@@ -128,6 +130,29 @@ def test_a_directory_that_changes_while_it_is_packed(
     assert not done.published
     assert "changed while they were packed" in done.lines[0]
     assert images.images() == {}
+
+
+def test_what_programs_keep_beside_modules_is_left_out(
+    images: Images, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came since it was installed, or while it is packed; as the bytecode of `python -O` does."""
+    scan_, caches = capture.scan, Path(job.target, "__pycache__")
+    caches.mkdir()
+    (caches / "heavy.cpython-311.opt-1.pyc").touch()
+
+    def late(path: str) -> Any:
+        (caches / "heavy.nbi").touch()
+        return scan_(path)
+
+    monkeypatch.setattr(capture, "scan", late)
+    done = publish.publish(job, images, leads)
+    assert (done.published, done.lines) == (True, ())
+    target = open_image(images, done.image).target
+    assert sorted(path.rpartition("/")[2] for path in describe(target.base, target.table)) == [
+        "METADATA",
+        "RECORD",
+        "heavy-1.0.dist-info",
+    ]
 
 
 def test_a_lead_that_was_lost(images: Images, job: Job) -> None:

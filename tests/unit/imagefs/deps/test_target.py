@@ -50,10 +50,10 @@ def test_one_that_is_finished(target: Target) -> None:
     assert target.state(KEY) is State.FINISHED
     Path(target.path, "more").touch()
     assert target.state(KEY) is State.FINISHED
-    assert target.changes() == ["more"]
+    assert target.changes(inventory.take(target.path)) == ["more"]
     file.write_text("y")
     assert target.state(KEY) is State.CHANGED
-    assert target.changes() == ["file", "more"]
+    assert target.changes(inventory.take(target.path)) == ["file", "more"]
 
 
 def test_a_file_of_it_that_was_removed(target: Target) -> None:
@@ -61,6 +61,21 @@ def test_a_file_of_it_that_was_removed(target: Target) -> None:
     Path(target.path, "other").touch()
     file.unlink()
     assert target.state(KEY) is State.CHANGED
+
+
+def test_what_programs_keep_beside_modules(target: Target) -> None:
+    file = finish(target)
+    caches = Path(target.path, "pkg/__pycache__")
+    caches.mkdir(parents=True)
+    (caches / "a.nbi").touch()
+    assert target.caches(inventory.take(target.path)) == {"pkg/__pycache__/a.nbi"}
+    assert target.changes(inventory.take(target.path)) == []
+    (caches / "a.nbi").rename(target.path + "/a.nbi")
+    assert target.caches(inventory.take(target.path)) == set()
+    assert target.changes(inventory.take(target.path)) == ["a.nbi"]
+    Path(target.path, "a.nbi").unlink()
+    file.unlink()
+    assert target.changes(inventory.take(target.path)) == ["a file that was removed"]
 
 
 def test_another_key_may_have_it_when_nobody_uses_it(target: Target) -> None:
