@@ -21,7 +21,7 @@ from imagefs.deps.course import SHORT, Missed, absent, found_or_installed, misse
 from imagefs.deps.mark import User
 from imagefs.deps.target import Refused, State, Target
 from imagefs.deps.use import Used, let_go, use
-from imagefs.errors import CommandNotFound
+from imagefs.errors import CommandNotExecutable, CommandNotFound
 from imagefs.format.snapshot import key_digest
 from imagefs.plane.options import TreeOptions
 from stripefs.errors import StripefsError
@@ -76,20 +76,22 @@ class Wish(NamedTuple):
 def run(client: Client, wish: Wish, tell: Callable[[str], None]) -> int:
     """Have it there; the exit status of the installer, 0 where none had to run. `tell` gets the lines for people.
 
-    Raises Refused, and CommandNotFound for an installer that cannot be run.
+    Raises Refused, and CommandNotFound or CommandNotExecutable for an installer that cannot be run without us.
     """
     return _Flow(client, wish, tell).run()
 
 
 def install_without(reason: str, command: Sequence[str], tell: Callable[[str], None]) -> NoReturn:
-    """Become the installer as its user wrote it, for a reason that people are told. Raises CommandNotFound."""
+    """Become the installer as its user wrote it, for a reason that people are told. Raises CommandNotFound and
+    CommandNotExecutable."""
     tell(f"{reason}; installing without a snapshot")
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and that would be inherited
         signal.signal(number, signal.SIG_DFL)
     try:
         os.execvp(command[0], list(command))  # noqa: S606
     except OSError as error:
-        raise CommandNotFound(f"{command[0]} cannot be run: {error.strerror}") from error
+        failure = CommandNotFound if isinstance(error, FileNotFoundError) else CommandNotExecutable
+        raise failure(f"{command[0]} cannot be run: {error.strerror}") from error
 
 
 class _Flow:
@@ -105,7 +107,7 @@ class _Flow:
         try:
             with self._target.turn(self._wait_for_turn):
                 return self._run()
-        except (Refused, CommandNotFound):
+        except (Refused, CommandNotFound, CommandNotExecutable):
             raise
         except (StripefsError, OSError) as error:
             self._without(str(error))

@@ -220,6 +220,17 @@ def test_the_installer_alone_has_the_signals_that_it_would_have() -> None:
     assert ours.splitlines()[-2:] == plain.splitlines()
 
 
+def test_an_installer_that_cannot_be_run_ends_like_in_a_shell(tmp_path: Path) -> None:
+    (tmp_path / "script").write_text("true\n")
+    body = (
+        "import sys; from imagefs.deps.flow import install_without; from stripefs.cli.border import guarded\n"
+        "sys.exit(guarded(lambda: install_without('why', sys.argv[1:], print), debug=False))"
+    )
+    for command, code in (("nowhere", 127), (str(tmp_path / "script"), 126), (str(tmp_path), 126)):
+        done = subprocess.run([sys.executable, "-c", body, command], capture_output=True, text=True)
+        assert (done.returncode, f"{command} cannot be run" in done.stderr) == (code, True)
+
+
 def test_a_start_that_is_interrupted_ends_like_that(service: Service, folder: Path, target: Path) -> None:
     """Else bash goes on with the script that it was in."""
     script = folder / "install.sh"
