@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
+import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -206,6 +209,27 @@ def test_starts_that_are_killed_at_any_moment(service: Service, store: Path, whe
         if is_mounted(target):
             service.ok("umount", str(target))
     assert verify(snapshots_in(store).images).damage == []
+
+
+@pytest.mark.slow
+def test_publishers_that_are_killed_at_any_moment(service: Service, store: Path, wheels: Path, target: Path) -> None:
+    """What they have stored by then is a whole snapshot or none."""
+    chance = random.Random(7)
+    for number in range(4):
+        _, told = done(service, store, target, by_pip(wheels, target), salt=f"{number}", patience=0)
+        publisher = re.search(r"in the background \(process (\d+)\)", told)
+        assert publisher is not None
+        time.sleep((number + chance.random()) / 4)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(int(publisher[1]), signal.SIGKILL)
+        assert verify(snapshots_in(store).images).damage == []
+        away(target)
+        status, _ = done(service, store, target, by_pip(wheels, target), salt=f"{number}", patience=0, wait=True)
+        assert (status, imported(target).stdout) == (0, "7 320000\n")
+        if is_mounted(target):
+            service.ok("umount", str(target))
+        else:
+            away(target)
 
 
 @pytest.mark.slow
