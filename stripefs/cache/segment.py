@@ -2,8 +2,9 @@
 OSError.
 
 Data goes around the page cache (O_DIRECT), since what a mount reads is cached under its own file already; where the
-file system refuses that, pages are dropped once they were used. The table goes through it: a few bytes that everybody
-looks at. Nothing is mapped, because a mapped file that somebody cuts short kills the process.
+file system refuses that, pages are dropped once they were used. What several read at once they read through it, else
+the disk had to bring the same bytes for each. So they do the table: a few bytes that everybody looks at. Nothing is
+mapped, because a mapped file that somebody cuts short kills the process.
 
 A block is written before its slot says so. What a crash tore between the two does not fit its check value; then the
 slot is cleared and the block is one that is not here. A segment that was evicted goes on working for those who have it
@@ -86,6 +87,7 @@ class Segment:
             self._descriptor, self.writable = _open(path, make)
             undo.callback(_close, self._descriptor)
             oslocks.ours(self._descriptor)
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # what lies behind may not be written yet
             self._check_header(make)
             self._data = _direct(self._descriptor, self.writable)
             self._release = undo.pop_all()
@@ -103,22 +105,23 @@ class Segment:
             found = os.pread(self._descriptor, SLOT * len(blocks), SLOTS_AT + SLOT * first)
         return found.ljust(SLOT * len(blocks), b"\0")
 
-    def read(self, blocks: range, into: memoryview, skip: int = 0) -> None:
+    def read(self, blocks: range, into: memoryview, skip: int = 0, *, shared: bool = False) -> None:
         """Fill `into`, which begins where a page does, with the bytes of `blocks` from `skip`, whole pages, on; it may
-        end before the last does."""
+        end before the last does. shared: others read the same at about this time."""
         at = _place(blocks) + skip
         with self._in_use.reading():
             done = 0
             while done < len(into):
                 try:
-                    count = os.preadv(self._data if self.direct else self._descriptor, [into[done:]], at + done)
+                    around = self.direct and not shared
+                    count = os.preadv(self._data if around else self._descriptor, [into[done:]], at + done)
                 except OSError as error:
                     self._may_go_on(error)
                     continue
                 if not count:
                     raise OSError(errno.EIO, "the file was cut short")
                 done += count
-            if not self.direct:
+            if not self.direct and not shared:
                 os.posix_fadvise(self._descriptor, at, len(into), os.POSIX_FADV_DONTNEED)
 
     def write(self, blocks: range, data: memoryview) -> None:

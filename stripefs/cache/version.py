@@ -42,6 +42,7 @@ class Version:
         self.length = filling.length
         self._using = filling.using
         self._impatient_until = 0.0
+        self._shared_until = 0.0
         filling.recall()
 
     # -- reading -------------------------------------------------------------------------------------------------
@@ -120,11 +121,12 @@ class Version:
                 return False
             if segment.filled_within(FILLING):
                 self.cache.disk.filling()
+            shared = time.monotonic() < self._shared_until
             done = 0
             while done < len(into):
                 step = into[done : done + self.cache.disk.step(len(into))]
                 with self.cache.disk.reading(len(step)):
-                    segment.read(blocks, step, done)
+                    segment.read(blocks, step, done, shared=shared)
                 done += len(step)
                 if done < len(into) and not self.readable:  # found out just now: the rest comes faster from the store
                     return False
@@ -184,6 +186,7 @@ class Version:
                 if watch is not None:
                     watch.progress(0)  # the host that was chosen is not silent: nobody has asked it yet
                 if segment.lock(blocks, self):
+                    self._shared_until = time.monotonic() + FILLING
                     return True
         # Whoever holds it is stopped, or very slow: from now on each fetches for itself.
         self._impatient_until = time.monotonic() + PATIENCE

@@ -191,9 +191,9 @@ def test_a_disk_that_refuses_direct_access_late_does_so_too(
 def at_odd_places(read: Callable[..., None]) -> Callable[..., None]:
     """Reads into memory that O_DIRECT does not take, which is then copied to where it belongs."""
 
-    def reading(segment: Segment, blocks: range, into: memoryview, skip: int = 0) -> None:
+    def reading(segment: Segment, blocks: range, into: memoryview, skip: int = 0, *, shared: bool = False) -> None:
         odd = memoryview(bytearray(len(into) + 1))[1:]
-        read(segment, blocks, odd, skip)
+        read(segment, blocks, odd, skip, shared=shared)
         into[:] = odd
 
     return reading

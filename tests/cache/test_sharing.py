@@ -24,6 +24,7 @@ from stripefs.cache import version
 from stripefs.cache.filler import Work
 from stripefs.cache.place import Place
 from stripefs.cache.segment import _LOCKS_AT, Segment
+from stripefs.store.allocator import aligned
 from tests.cache.material import MIB, Cached, cached, write
 from tests.cache.reader_process import STORE
 from tests.waiting import PATIENCE, eventually
@@ -268,3 +269,20 @@ def test_a_disk_that_hangs_is_not_waited_for_long(source: Path, folder: Path) ->
         assert (one.counts.bytes, other.counts.bytes) == (len(data), len(data))
         assert one.store.cache.figures["unfilled_bytes"] == len(data)
         disk.set()
+
+
+def test_what_is_read_through_memory_is_what_was_written_around_it(folder: Path) -> None:
+    """Pages of blocks that were not here yet, or that were written once more, are not served again."""
+    folder.mkdir()
+    with closing(Segment(str(folder / "segment"), bytes(16), 0, 64 * MIB, make=True)) as segment:
+        blocks, found = range(2, 4), aligned(2 * MIB)
+        segment.read(blocks, found, shared=True)
+        assert found == bytes(2 * MIB)
+        for seed in range(3):
+            data = aligned(2 * MIB)
+            data[:] = random.Random(seed).randbytes(2 * MIB)
+            segment.write(blocks, data)
+            segment.read(blocks, found, shared=True)
+            assert found == data
+            segment.read(blocks, found)
+            assert found == data
