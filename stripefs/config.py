@@ -118,7 +118,7 @@ STRIPEFS = Options("stripefs", _TITLES, (
            shown="the group in the store"),
     Option("mount", "umask", count(0, 0o777, base=8), "000", "Permission bits to take away, octal.", "MASK"),
     Option("mount", "read-ahead", kib, "16MiB", "The kernel's own read-ahead.", "SIZE", "read_ahead_kb"),
-    Option("mount", "max-background", count(1, 65535), "64", "Requests the kernel may have under way.", "N"),
+    Option("mount", "max-background", count(1, 65535), "256", "Requests the kernel may have under way.", "N"),
     Option("mount", "resend", parse_bool, "true", "Re-queue requests when a worker is replaced (kernel 6.9)."),
     Option("mount", "metrics", loopback, "", "Serve Prometheus metrics here; loopback only.", "HOST:PORT",
            shown="none"),

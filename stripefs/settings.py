@@ -126,7 +126,7 @@ class MountSettings(NamedTuple):
     gid: int = -1
     umask: int = 0
     read_ahead_kb: int = 16384
-    max_background: int = 64
+    max_background: int = 256  # see docs/architecture.md
     resend: bool = True  # False forces the fallback for kernels without FUSE_NOTIFY_RESEND
     options: tuple[str, ...] = ()  # further mount options: noexec, nosuid, nodev, context=…
     metrics: str = ""  # HOST:PORT on a loopback address, "" for none

@@ -77,7 +77,7 @@ def test_reads_and_survives_a_killed_worker(mounts: Mounts) -> None:
     limits = status["kernel"]
     assert isinstance(limits, dict)
     assert "Permission denied" in limits["read_ahead_kb"]["limit"]
-    assert limits["max_background"]["now"] == 64
+    assert limits["max_background"]["now"] == 256
     mounted.kill_worker()
     assert want in _inside(mounted, "sha256sum", str(mounted.path / "data")).stdout
     assert _status(mounted)["generation"] == 2
