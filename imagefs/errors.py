@@ -15,6 +15,7 @@ __all__ = [
     "DamagedObject",
     "FormatError",
     "HostileLayer",
+    "LayerFailed",
     "NoSuchImage",
     "NoSuchSnapshot",
     "RunError",
@@ -73,6 +74,14 @@ class RunError(StripefsError):
     """A container could not be run. The exit codes are those of `docker run`."""
 
     exit_code = 125
+
+
+class LayerFailed(RunError):
+    """One of the trees that a container was to have cannot be mounted. number: which, 0 for the one on top."""
+
+    def __init__(self, message: str, *, hint: str = "", number: int) -> None:
+        super().__init__(message, hint=hint)
+        self.number = number
 
 
 class CommandNotExecutable(RunError):

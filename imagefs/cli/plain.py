@@ -81,7 +81,9 @@ DEPS = (
     Flag("deps-python", "deps_python", "The image's interpreter, by name or path.  [python3]", metavar="PATH"),
     *(flag._replace(name=f"deps-{flag.name}", field=f"deps_{flag.field}")
       for flag in REQUEST if flag.field not in _OF_HOSTS),
+    Flag("deps-explain", "deps_explain", "Say of what the key is made; run and install nothing.", "switch"),
     Flag("deps-wait", "deps_wait", "Run the command when it is published, and not when it is installed.", "switch"),
+    Flag("deps-probe", "deps_probe", "A program in Python that must run with it.", metavar="CODE"),
     Flag("deps-bytecode", "deps_bytecode", "Whether imports compare sources with their bytecode.", default="unchecked",
          choices=("unchecked", "checked")),
     Flag("deps-allow-file", "deps_allowed", "Files that need not belong to a package.", "texts", "PATTERN"),

@@ -3,8 +3,11 @@
 A *start* begins when an image is attached and ends when the job says so, or is taken to be ready. While it lasts its
 first touches are recorded and the image's plan is replayed: the hot device from its first block to its last, then
 whatever else the plan names. Afterwards the rest of the image is fetched at a bounded rate, so that in the end it is
-local. What was recorded becomes a trace in a process of its own (`imagefs.trace.finish`), so that neither its time nor
-its memory is the daemon's.
+local. A dependency snapshot that has no plan yet is fetched whole at once: of what was installed for one job that job
+touches much, and import by import, each of which waits for the one before, it takes many times as long.
+
+What was recorded becomes a trace in a process of its own (`imagefs.trace.finish`), so that neither its time nor its
+memory is the daemon's.
 """
 
 from __future__ import annotations
@@ -190,6 +193,9 @@ class Starts:
                 if (plan := await self._plan(attachment, source)) is not None:
                     for number, device in enumerate(start.devices, 1):
                         await self._ahead(start, device, _planned(plan, number, device))
+                elif attachment.snapshot and self._settings.background_rate:
+                    for device in start.devices:
+                        await self._ahead(start, device, range(device.index.blocks))
                 await start.over.wait()
                 while self._settings.background_rate and not await self._rest(start):
                     await trio.sleep(_AGAIN)

@@ -11,12 +11,11 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 from imagefs.daemon.client import Client, Recording, Shared, Snapshot
-from imagefs.deps import inventory
+from imagefs.deps import inventory, trial
 from imagefs.deps.course import SHORT, Missed, absent, found_or_installed, missed
 from imagefs.deps.mark import User
 from imagefs.deps.target import Refused, State, Target
@@ -159,28 +158,15 @@ class _Flow:
             return missed(error)
         if used is None:
             return absent(wish.store, self._client.settings.cache, self._name)
-        if wish.probe and not isinstance(used.attachment, Shared) and (failed := self._probe()):
+        if wish.probe and not isinstance(used.attachment, Shared) and (failed := self._failure()):
             let_go(self._client, used, wish.target)
             return Missed(f"the probe failed: {failed}", absent=False)
         self._note(lambda: self._target.note_mounted(self._name, users))
         self._tell(f"hit {self._short}: {_told(used)} at {wish.target} ({used.answered * 1000:.0f} ms)")
         return 0
 
-    def _probe(self) -> str:
-        """Why the probe failed, "" when it did not."""
-        paths = [self._wish.target, *filter(None, [os.environ.get("PYTHONPATH")])]
-        try:
-            done = subprocess.run(
-                [self._wish.interpreter, "-c", self._wish.probe],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
-                capture_output=True,
-                text=True,
-                errors="replace",
-                check=False,
-            )
-        except OSError as error:  # which may be on what was mounted, and damaged
-            return f"{self._wish.interpreter} cannot be run: {error.strerror}"
-        return (done.stderr.strip().splitlines() or [f"exit status {done.returncode}"])[-1] if done.returncode else ""
+    def _failure(self) -> str:
+        return trial.failure(self._wish.interpreter, self._wish.probe, self._wish.target)
 
     # Miss
 

@@ -92,6 +92,7 @@ def _keep(
         leading.hand_over(),
         wish.pinned,
         wish.tolerant,
+        probe=(wish.interpreter, wish.probe, os.getcwd()) if wish.probe else (),
     )
     with publish_beside(job, tell, wait=wish.wait) as publisher:
         target.join([(publisher, processes.began(publisher))])
@@ -109,22 +110,25 @@ def publish_beside(job: Job, tell: Callable[[str], None], *, wait: bool, held: S
 
     held: descriptors that it is to keep. Raises OSError.
     """
-    publisher = _publisher(job, wait=wait, held=held)
+    publisher = _publisher(job, held)
     yield publisher.pid
-    if wait:
-        publisher.wait()
-    else:
+    if not wait:
         tell(f"snapshot {job.name[:SHORT]} is published in the background (process {publisher.pid})")
+        return
+    status = publisher.wait()
+    told = outcome.log_of(job.cache, job.name).read_text(errors="replace").splitlines()
+    for line in told or [f"snapshot {job.name[:SHORT]}: what publishes it ended with status {status}"]:
+        tell(line.removeprefix("imagefs: "))
 
 
-def _publisher(job: Job, *, wait: bool, held: Sequence[int]) -> subprocess.Popen[bytes]:
+def _publisher(job: Job, held: Sequence[int]) -> subprocess.Popen[bytes]:
     """The process that publishes, which outlives this one and its group."""
     with open(outcome.log_of(job.cache, job.name), "wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "imagefs.deps.publisher"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
-            stderr=None if wait else log,
+            stderr=log,
             start_new_session=True,
             pass_fds=held,
             cwd="/",

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from imagefs.build.image import Report, build
+from imagefs.deps import trial
 from imagefs.deps.capture import Tree, capture_directory
 from imagefs.deps.check.finding import Finding
 from imagefs.deps.check.tree import Findings, Installation, check_tree
@@ -38,7 +39,8 @@ class Job(NamedTuple):
     store: fields of `StoreSettings`. cache: of the daemon. key: the document of the key. seconds: that the installation
     took. findings: of the installer's course, as `Finding` has them. environment, sites, beside, allowed, checked and
     tolerant: as in `Installation`. owner: of the lead that is handed over, "" for none. pinned: fields of `Pins`, none
-    where anything may be installed. inside: fields of `imagefs.deps.container.upper.Inside`, none on a host.
+    where anything may be installed. inside: fields of `imagefs.deps.container.upper.Inside`, none on a host. probe: an
+    interpreter, the program in Python that it must run with what was installed, and where; none where it was tried.
     """
 
     store: Mapping[str, Any]
@@ -56,6 +58,7 @@ class Job(NamedTuple):
     pinned: Sequence[Any] = ()
     tolerant: bool = False
     inside: Sequence[Any] = ()
+    probe: Sequence[str] = ()
 
     @property
     def name(self) -> str:
@@ -126,6 +129,8 @@ def _publish(job: Job, images: Images, still_leads: Callable[[], None], place: P
     verdict = _verdict(job, place)
     if not verdict.publish:
         return Outcome(False, verdict.lines, time.time())
+    if job.probe and (failed := _trial(job.target, *job.probe)):
+        return Outcome(False, (f"the probe failed: {failed}",), time.time())
     if snapshots.has(job.name):
         return Outcome(True, verdict.lines, time.time())
     root, contents = place.capture()
@@ -141,6 +146,10 @@ def _publish(job: Job, images: Images, still_leads: Callable[[], None], place: P
         if not published:
             _take_back(snapshots, report, job.name)
     return Outcome(True, verdict.lines, time.time(), report.digest, report.new_bytes)
+
+
+def _trial(target: str, interpreter: str, code: str, folder: str) -> str:
+    return trial.failure(interpreter, code, target, folder, trial.read_only(target))
 
 
 def _verdict(job: Job, place: Place) -> Verdict:

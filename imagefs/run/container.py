@@ -26,7 +26,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from imagefs.errors import RunError
+from imagefs.errors import LayerFailed, RunError
 from imagefs.plane import overlay
 from imagefs.run import cgroups, devices, namespace, runtime
 from imagefs.run.folder import RunFolder, sweep
@@ -84,7 +84,7 @@ def run(
     on an overlay. kept_dir: where it lies instead, for good, as `imagefs.plane.overlay.mount` has it.
 
     Forwards signals, and so must be called on the main thread. Raises RunError, whose exit code is that of `docker
-    run`.
+    run`; LayerFailed for a layer that could not be mounted.
     """
     if os.geteuid() != 0:
         raise RunError("running a container needs root", hint="sudo")
@@ -263,8 +263,8 @@ def _is_runtime(report: int) -> bool:
 def _failure(report: bytes, program: runtime.Runtime, folder: RunFolder, command: str) -> RunError:
     if not report:
         return program.failure(folder.path, command)
-    message, hint = json.loads(report)
-    return RunError(message, hint=hint)
+    message, hint, number = json.loads(report)
+    return RunError(message, hint=hint) if number is None else LayerFailed(message, hint=hint, number=number)
 
 
 # The child
@@ -275,13 +275,15 @@ def _in_child(become: Callable[[int], NoReturn], parent: int, told: int) -> NoRe
         namespace.end_with(parent)
         _take_no_signals()
         become(told)
+    except LayerFailed as error:
+        _tell(told, error.message, error.hint, error.number)
     except StripefsError as error:
         _tell(told, error.message, error.hint)
     except OSError as error:
-        _tell(told, f"the container cannot be prepared: {error}", "")
+        _tell(told, _cannot_prepare(error))
     except BaseException as error:  # noqa: BLE001 the border of this process: its parent's frames must not run twice
         sys.excepthook(type(error), error, error.__traceback__)
-        _tell(told, f"the container cannot be prepared: {error!r}", "")
+        _tell(told, f"the container cannot be prepared: {error!r}")
     finally:
         os._exit(_FAILED)
 
@@ -294,8 +296,12 @@ def _take_no_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _tell(told: int, message: str, hint: str) -> None:
-    os.write(told, json.dumps([message, hint]).encode())
+def _tell(told: int, message: str, hint: str = "", number: int | None = None) -> None:
+    os.write(told, json.dumps([message, hint, number]).encode())
+
+
+def _cannot_prepare(error: OSError) -> str:
+    return f"the container cannot be prepared: {error}"
 
 
 def _become_runtime(
@@ -344,13 +350,16 @@ def _become_runtime(
 
 def _mount_layers(folder: RunFolder, layers: Sequence[Layer]) -> list[str]:
     """Where they are then: one alone at the root itself."""
-    if len(layers) == 1:
-        layers[0](folder.rootfs)
-        return [folder.rootfs]
-    places = [folder.layer(number) for number in range(len(layers))]
-    for layer, place in zip(layers, places, strict=True):
-        os.makedirs(place, 0o700)
-        layer(place)
+    alone = len(layers) == 1
+    places = [folder.rootfs if alone else folder.layer(number) for number in range(len(layers))]
+    for number, (layer, place) in enumerate(zip(layers, places, strict=True)):
+        os.makedirs(place, 0o700, exist_ok=alone)
+        try:
+            layer(place)
+        except StripefsError as error:
+            raise LayerFailed(error.message, hint=error.hint, number=number) from error
+        except OSError as error:
+            raise LayerFailed(_cannot_prepare(error), number=number) from error
     return places
 
 

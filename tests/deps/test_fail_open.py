@@ -63,6 +63,22 @@ def test_a_probe_that_fails(service: Service, store: Path, wheels: Path, target:
     assert (status, "mounted" in told) == (0, True)
 
 
+@pytest.mark.parametrize(
+    ("probe", "why"),
+    [
+        ("import heavy; assert heavy.VALUE == 8", "AssertionError"),
+        ("import heavy; open(heavy.__file__, 'a')", "Read-only file system"),
+    ],
+)
+def test_what_fails_the_probe_is_not_published(
+    service: Service, store: Path, wheels: Path, target: Path, probe: str, why: str
+) -> None:
+    status, told = done(service, store, target, by_pip(wheels, target), probe=probe, wait=True)
+    assert (status, "not published: the probe failed" in told, why in told) == (0, True, True)
+    assert snapshots_in(store).stored() == {}
+    assert imported(target).returncode == 0
+
+
 def test_files_that_were_changed_since(service: Service, store: Path, wheels: Path, target: Path) -> None:
     done(service, store, target, by_pip(wheels, target), wait=True)
     (target / "heavy/__init__.py").write_text("VALUE = 9\n")

@@ -6,7 +6,7 @@ import os
 import posixpath
 import re
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from imagefs.cli.deps.asked import REQUEST
 from imagefs.cli.plain import DEPS
@@ -19,6 +19,9 @@ from imagefs.reference import parse_store
 from imagefs.run.options import RunOptions
 from stripefs.cli.border import tell
 from stripefs.errors import ConfigError
+
+if TYPE_CHECKING:
+    from imagefs.deps.asking import Answer
 
 __all__ = ["begin_above"]
 
@@ -36,7 +39,7 @@ def begin_above(
     recording: Recording,
     values: Mapping[str, Any],
 ) -> int:
-    """Run the container until it ends; its exit status, or that of pip where it fails.
+    """Run the container until it ends; its exit status, or that of pip where it fails. Or say which key it has.
 
     values: of the flags in `imagefs.cli.plain.DEPS`, by field. Raises StripefsError.
     """
@@ -52,7 +55,17 @@ def begin_above(
         checked=values["deps_bytecode"] == "checked",
         allowed=values["deps_allowed"],
         tolerant=values["deps_tolerant"],
+        probe=values["deps_probe"],
     )
+    if values["deps_explain"]:
+        from imagefs.cli.deps.explained import show
+
+        def asked(allow: bool) -> Answer:
+            request = wish.request._replace(allow_unpinned=True) if allow else wish.request
+            return start.asked(client, settings.store, image, options, tree, wish._replace(request=request))
+
+        show(asked, explain=True, prefix="deps-")
+        return 0
     return start.run(client, settings.store, image, options, tree, recording, wish, _told)
 
 

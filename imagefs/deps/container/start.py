@@ -22,11 +22,12 @@ from imagefs import containers
 from imagefs.containers import Image
 from imagefs.daemon.client import Client, Recording
 from imagefs.deps.asking import Answer, ask, unchanged
+from imagefs.deps.container.programs import inside, output_of
 from imagefs.deps.container.python import facts_of
 from imagefs.deps.course import CHANGED, SHORT, Missed, absent, found_or_installed, missed
 from imagefs.deps.request import Facts, Refusal, Request, Target, checked
 from imagefs.deps.use import PATIENCE, check_whole
-from imagefs.errors import RunError, SnapshotError
+from imagefs.errors import LayerFailed, RunError, SnapshotError
 from imagefs.plane.options import TreeOptions
 from imagefs.run.container import Layer
 from imagefs.run.image_config import ImageConfig
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from imagefs.deps.install import Outcome
     from imagefs.deps.lease import Leading
 
-__all__ = ["Wish", "run"]
+__all__ = ["Wish", "asked", "run"]
 
 
 class Wish(NamedTuple):
@@ -61,6 +62,7 @@ class Wish(NamedTuple):
     checked: bool = False
     allowed: Sequence[str] = ()
     tolerant: bool = False
+    probe: str = ""
 
 
 def run(
@@ -82,6 +84,15 @@ def run(
         return _Start(store, found, options, wish, tell).run()
 
 
+def asked(
+    client: Client, store: StoreSettings, image: str, options: RunOptions, tree: TreeOptions, wish: Wish
+) -> Answer:
+    """What decides the key of such a start; nothing is installed. Raises ConfigError, and what `run` raises."""
+    with containers.attached(client, store, image, Recording(off=True), tree, options.runtime) as found:
+        one = _Start(store, found, options, wish, lambda _line: None)
+        return one.asked(one.known())
+
+
 class _Failed(Exception):
     """The installer did."""
 
@@ -101,47 +112,65 @@ class _Start:
         self._tell = tell
         own = ImageConfig.parse(image.attached.config).env
         self._environ = variables((PATH, *own), options.env, os.environ)
+        # Files of this host, such as its pip.conf, are none of the container's.
+        self._asking = {**self._environ, "PIP_CONFIG_FILE": os.devnull}
         self._python = wish.request.python or "python3"
         self._used: contextlib.ExitStack
         self._answer: Answer
         self._unchanged: Callable[[], bool]
         self._targets: list[str] = []
         self._name = ""
+        self._is_hit = False
 
     def run(self) -> int:
         with contextlib.ExitStack() as self._used:
             try:
-                layer = self._layer()
+                return self._with(self._layer())
             except _Failed as failed:
                 return failed.status
+
+    def _with(self, layer: Layer) -> int:
+        """Run the job's container with this above the image."""
+        try:
             return self._image.run(self._image.with_marker(self._options), [layer])
+        except LayerFailed as error:
+            if error.number or not self._is_hit:
+                raise
+            self._is_hit = False
+            return self._with(self._install(str(error), None))
 
     def _layer(self) -> Layer:
         """What lies above the image of the job's container. Raises _Failed, and RunError for what users meet."""
         wish, unread = self._wish, [*self._wish.files, *self._wish.request.inputs]
         try:
-            search = self._environ.get("PATH", "")
-            known = facts_of(self._image, self._options, search, self._python, wish.request.cpu_level)
+            known = self.known()
         except (StripefsError, OSError) as error:
             return self._without(str(error), unread)
         request = checked(self._request(known))
         self._targets = [target.path for target in request.targets]
-        # Files of this host, such as its pip.conf, are none of the container's.
-        environ = {**self._environ, "PIP_CONFIG_FILE": os.devnull}
         try:
-            self._answer = ask(request, environ, known)
+            self._answer = self.asked(known)
         except (StripefsError, OSError) as error:
             return self._without(str(error), unread)
         if isinstance(self._answer.found, Refusal):
             return self._without(self._answer.found.reason, self._answer.paths)
         self._name = self._answer.found.digest
-        self._unchanged = partial(unchanged, request, self._answer, environ)
+        self._unchanged = partial(unchanged, request, self._answer, self._asking)
         try:
             return found_or_installed(wish.store, self._name, wish.patience, self._hit, self._install, self._tell)
         except RunError:
             raise
         except (StripefsError, OSError) as error:
             return self._without(str(error), self._answer.paths)
+
+    def known(self) -> Facts:
+        """What the image's interpreter says of itself. Raises StripefsError, OSError."""
+        search, level = self._environ.get("PATH", ""), self._wish.request.cpu_level
+        return facts_of(self._image, self._options, search, self._python, level)
+
+    def asked(self, known: Facts) -> Answer:
+        """The key, or why there is none. Raises ConfigError, OSError."""
+        return ask(self._request(known), self._asking, known)
 
     def _request(self, known: Facts) -> Request:
         request, python = self._wish.request, known.python
@@ -167,17 +196,32 @@ class _Start:
             self._used.callback(containers.let_go, client, found)
             check_whole(found)
             layer = self._used.enter_context(containers.layer_of(client, found, image.tree, f"deps/{self._name}"))
+            if failed := self._failure(layer):
+                return Missed(failed, absent=False)
         except (StripefsError, OSError) as error:
             return missed(error)
         self._tell(f"hit {self._name[:SHORT]}: above the image ({answered * 1000:.0f} ms)")
+        self._is_hit = True
         return layer
+
+    def _failure(self, layer: Layer) -> str:
+        """Why the probe fails with this above the image, "" where it does not."""
+        if not self._wish.probe:
+            return ""
+        packages = [f"PYTHONPATH={target.path}" for target in self._wish.request.targets]
+        options = inside(self._options, [self._python, "-c", self._wish.probe])
+        try:
+            output_of(lambda given: self._image.run(given, [layer]), options._replace(env=[*options.env, *packages]))
+        except (StripefsError, OSError) as error:
+            return f"the probe failed: {error}"
+        return ""
 
     # Miss
 
     def _install(self, reason: str, leading: Leading | None) -> Layer:
         self._tell(f"miss {self._name[:SHORT]}: {reason}; installing in a container")
         installation = self._installation()
-        done = installation.run(self._command(), self._answer.paths, compiles=False)
+        done = installation.run(self._command(), self._answer.paths, self._tell, compiles=False)
         if done.status:
             self._tell(f"the installer ended with status {done.status}, so nothing is kept")
             raise _Failed(done.status)
@@ -202,6 +246,8 @@ class _Start:
             raise SnapshotError(error.message) from error
         if not self._unchanged():
             raise SnapshotError(CHANGED)
+        if failure := self._failure(installation.layer()):
+            raise SnapshotError(failure)
         python = answer.facts.python
         if leading is None or not leading.may_publish or python is None or isinstance(answer.found, Refusal):
             return
@@ -234,7 +280,7 @@ class _Start:
     def _without(self, reason: str, paths: Sequence[str]) -> Layer:
         self._tell(f"{reason}; installing without a snapshot")
         installation = self._installation()
-        done = installation.run(self._command(), paths, compiles=True)
+        done = installation.run(self._command(), paths, self._tell, compiles=True)
         if done.status:
             raise _Failed(done.status)
         return installation.layer()

@@ -1,0 +1,90 @@
+"""A job in a container whose own pip installs what it needs, and what it was seen to do."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from stripefs.mount import kernel
+from tests.deps.wheels import wheel
+from tests.imagefs.service import Service, eventually
+
+CGROUP = f"/imagefs-deps-{os.getpid()}"
+
+JOB = "import heavy, os; print(heavy.VALUE, os.environ.get('PYTHONPATH'))"
+SEEN = "7 None\n"
+
+
+class Job:
+    """What is installed, and how it is started. told: what the last start said."""
+
+    def __init__(self, service: Service, image: str, folder: Path) -> None:
+        self.service, self.image, self.folder = service, image, folder
+        self.store = folder / "store"
+        self.wheels = folder / "wheels"
+        self.requirements = folder / "requirements.txt"
+        self.told = ""
+        wheel(
+            self.wheels, "heavy", {"heavy/__init__.py": "VALUE = 7\n", "heavy/data.bin": b"0123456789abcdef" * 20_000}
+        )
+        self.wants("heavy==1.0")
+
+    def wants(self, *lines: str) -> None:
+        self.requirements.write_text("\n".join(["--no-index", f"--find-links {self.wheels}", *lines, ""]))
+
+    def words(self, *flags: str, script: str = JOB) -> list[str]:
+        ours = ["--deps", str(self.requirements), "--store", str(self.store), "--network", "none"]
+        ours += ["--cgroup-parent", CGROUP]
+        return ["run", *ours, *flags, self.image, "--", "python3", "-c", script]
+
+    def run(self, *flags: str, script: str = JOB, status: int = 0) -> str:
+        """What the command printed."""
+        done = self.service.run(*self.words(*flags, script=script))
+        self.told = done.stderr
+        assert done.returncode == status, done.stdout + done.stderr + self.service.log()
+        return done.stdout
+
+    def left(self) -> list[object]:
+        """What is there although nobody runs."""
+        cache, runtime = Path(self.service.settings.cache), Path(self.service.settings.runtime)
+        uppers = list((cache / "upper").iterdir()) if (cache / "upper").exists() else []
+        runs = [one for one in (runtime / "imagefs/runs").iterdir() if one.name != ".lock"]
+        mounts = [one for one in self.mounts() if one != self.service.settings.devices]
+        inner = [path for folder in cgroups() for path in folder.glob("imagefs-*")]
+        ready = list((runtime / "imagefs/ready").iterdir())
+        return [*uppers, *runs, *mounts, *inner, *ready, *self.service.status()["images"]]
+
+    def mounts(self) -> list[str]:
+        return [one.path for one in kernel.mounts() if Path(one.path).is_relative_to(self.folder)]
+
+    def nothing_is_left(self) -> None:
+        eventually(lambda: not self.left(), "nothing to be left")
+
+
+def cgroups() -> list[Path]:
+    """Those below which the containers have theirs."""
+    tops = [mount.path for mount in kernel.mounts() if mount.fstype in ("cgroup", "cgroup2")]
+    return [Path(top + CGROUP) for top in tops if os.path.isdir(top + CGROUP)]
+
+
+def project(folder: Path, code: str) -> Path:
+    """The sources of `heavy`, which do more than that when they are built."""
+    folder.mkdir()
+    made = wheel(folder, "heavy", {"heavy/__init__.py": "VALUE = 7\n"})
+    backend = f"""\
+import shutil, subprocess
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    shutil.copy("{made.name}", folder)
+    {code}
+    return "{made.name}"
+"""
+    settings = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'
+    (folder / "pyproject.toml").write_text(f"{settings}[project]\nname = 'heavy'\nversion = '1.0'\n")
+    (folder / "backend.py").write_text(backend)
+    return folder
+
+
+def key_in(told: str) -> str:
+    (found,) = re.findall(r"(?:hit|miss) ([0-9a-f]{12}):", told)
+    return str(found)

@@ -1,0 +1,146 @@
+"""Requirements that a container's own pip installs once: above the image on later starts."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.deps.container.job import JOB, SEEN, Job, key_in, project
+from tests.deps.installed import snapshots_in
+from tests.deps.python_image import CONFIG, SITE
+from tests.deps.wheels import wheel
+from tests.imagefs.service import PATIENCE, Service, built, eventually
+
+pytestmark = [pytest.mark.mount, pytest.mark.root]
+
+
+@pytest.mark.parametrize("runtime", ["crun", "runc"])
+def test_a_miss_then_hits(job: Job, runtime: str) -> None:
+    assert job.run("--deps-wait", "--oci-runtime", runtime) == SEEN
+    assert "miss" in job.told
+    assert "published" in job.told
+    assert len(snapshots_in(job.store).stored()) == 1
+    key = key_in(job.told)
+    shutil.rmtree(job.wheels)  # of which a hit needs none, but that they are part of the key
+    wheel(job.wheels, "heavy", {"heavy/__init__.py": "VALUE = 7\n", "heavy/data.bin": b"0123456789abcdef" * 20_000})
+    for flags in ([], ["--rw"], ["--plane", "tree"]):
+        assert job.run(*flags, "--oci-runtime", runtime) == SEEN
+        assert f"hit {key}: above the image" in job.told
+        job.nothing_is_left()
+
+
+def test_an_import_compiles_nothing(job: Job) -> None:
+    script = f"import os, heavy; print(os.path.exists(heavy.__cached__), heavy.__cached__.startswith('{SITE}'))"
+    assert job.run("--deps-wait", script=script) == "True True\n"
+    assert job.run(script=script) == "True True\n"
+    assert "hit" in job.told
+
+
+def test_it_goes_on_while_it_is_published(job: Job) -> None:
+    assert job.run() == SEEN
+    assert "in the background" in job.told
+    eventually(lambda: len(snapshots_in(job.store).stored()) == 1, "the snapshot")
+    job.nothing_is_left()
+
+
+def test_packages_of_the_image_that_are_replaced(job: Job) -> None:
+    """What an upgrade removes is gone above the image as well."""
+    wheel(job.wheels, "old", {"old/__init__.py": "VERSION = 2\n"}, version="2.0")
+    job.wants("old==2.0")
+    script = (
+        "import importlib.metadata as m, importlib.util as u, old; "
+        "print(old.VERSION, m.version('old'), u.find_spec('old.legacy'), u.find_spec('older'))"
+    )
+    for flags in (["--deps-wait"], [], ["--plane", "tree"]):
+        assert job.run(*flags, script=script) == "2 2.0 None None\n"
+    assert "hit" in job.told
+
+
+def test_a_target_of_its_own(job: Job) -> None:
+    script = "import sys; sys.path.append('/opt/deps'); import heavy; print(heavy.VALUE, heavy.__file__)"
+    for flags in (["--deps-wait"], []):
+        assert job.run(*flags, "--deps-target", "/opt/deps", script=script) == "7 /opt/deps/heavy/__init__.py\n"
+    assert "hit" in job.told
+
+
+def test_what_is_written_elsewhere(job: Job) -> None:
+    code = "open('/etc/written', 'w').write('x')"
+    job.wants(str(project(job.folder / "project", code)))
+    script = "import heavy, os; print(heavy.VALUE, os.path.exists('/etc/written'))"
+    assert job.run("--deps-wait", script=script) == "7 True\n"
+    assert "it wrote outside the targets: /etc/written: written" in job.told
+    assert snapshots_in(job.store).stored() == {}
+    assert job.run("--deps-wait", "--ignore-outside", "/etc/written", script=script) == "7 True\n"
+    assert "not published the last time: it wrote outside" in job.told
+    assert job.run(script=script) == "7 False\n"
+    assert "hit" in job.told
+
+
+def test_requirements_that_may_change(job: Job) -> None:
+    job.wants("heavy")
+    assert job.run() == SEEN
+    assert "no one version is asked for" in job.told
+    assert "--deps-epoch X or --deps-allow-unpinned keeps it all the same; installing without a snapshot" in job.told
+    assert job.run("--deps-wait", "--deps-epoch", "today") == SEEN
+    assert job.run("--deps-epoch", "today") == SEEN
+    assert "hit" in job.told
+
+
+def test_what_the_key_is_made_of(job: Job) -> None:
+    """It is that of the start, and nothing is installed to tell it."""
+    *lines, empty, digest = job.run("--deps-explain").splitlines()
+    assert any(line.split()[0] == "base_image" for line in lines)
+    assert not empty
+    assert not job.store.exists()
+    job.run("--deps-wait")
+    assert [*snapshots_in(job.store).stored()] == [digest]
+    job.wants("heavy")
+    assert "no one version is asked for" not in job.run("--deps-explain", status=2)
+    assert "--deps-epoch TEXT or --deps-allow-unpinned makes one" in job.told
+    job.nothing_is_left()
+
+
+def test_another_image_has_another_key(job: Job, tree: Path, tmp_path: Path) -> None:
+    job.run("--deps-wait")
+    key = key_in(job.told)
+    root = tmp_path / "root"
+    subprocess.run(["cp", "-al", tree, root], check=True)
+    (root / "etc/other").touch()
+    built(root, tmp_path / "images", "other", CONFIG)
+    job.image = f"{tmp_path}/images#other"
+    assert job.run() == SEEN
+    assert "miss" in job.told
+    assert key_in(job.told) != key
+    job.nothing_is_left()
+
+
+def test_two_hosts_at_once(job: Job, image: str, tmp_path: Path) -> None:
+    """One installs, and the other waits for what that publishes."""
+    (tmp_path / "other").mkdir()
+    with contextlib.closing(Service(tmp_path / "other", background_rate="0")) as other:
+        starts = [service.start(*job.words()) for service in (job.service, other)]
+        ended = [process.communicate(timeout=PATIENCE * 4) for process in starts]
+        assert [out for out, _ in ended] == [SEEN, SEEN]
+        told = "".join(errors for _, errors in ended)
+        assert told.count("installing in a container") == 1
+        assert told.count("above the image") == 1
+        eventually(lambda: other.status()["images"] == [] == job.service.status()["images"], "the end of all uses")
+
+
+def test_the_snapshot_is_recorded_like_an_image(job: Job) -> None:
+    job.run("--deps-wait")
+    job.service.stop()
+    shutil.rmtree(job.service.settings.cache)
+    script = f"{JOB}; sys = __import__('sys'); sys.stdout.flush(); sys.stdin.read()"
+    process = job.service.start(*job.words(script=script), stdin=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == SEEN
+    images = {bool(one["snapshot"]): one for one in job.service.status()["images"]}
+    assert images[True]["recording"]
+    assert images[True]["owner"] == process.pid
+    process.communicate("")
+    job.nothing_is_left()
