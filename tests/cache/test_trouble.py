@@ -103,9 +103,9 @@ def test_a_disk_slower_than_the_store_is_left_alone(source: Path, folder: Path) 
     data = write(source / "a", 40 * MIB)
     whole = Segment.read
 
-    def slowly(segment: Segment, blocks: range, into: memoryview, skip: int = 0) -> None:
+    def slowly(segment: Segment, blocks: range, into: memoryview, skip: int = 0, *, shared: bool = False) -> None:
         time.sleep(0.1)
-        whole(segment, blocks, into, skip)
+        whole(segment, blocks, into, skip, shared=shared)
 
     with cached(source, folder) as one, pytest.MonkeyPatch.context() as patch:  # undone before what `cached` does is
         one.read(b"/a")

@@ -39,7 +39,7 @@ def test_a_command_that_cannot_be_run(
 def test_what_cannot_be_prepared_says_why(containers: Containers, image: SmallImage) -> None:
     broken = SmallImage(image.metadata, image.device + "-that-is-not-there")
     status, _, errors = containers.run("true", image=broken)
-    assert (status, "RunError" in errors, "EROFS refused" in errors) == (125, True, True)
+    assert (status, "LayerFailed" in errors, "EROFS refused" in errors) == (125, True, True)
     assert containers.run("true", runtime="docker")[0] == 125
     assert containers.run("true", user="bob")[0] == 125
     assert containers.run("true", devices=["/etc/passwd"])[0] == 125
