@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar, TypeVar
 
@@ -20,7 +20,7 @@ from stripefs.errors import (
     Transient,
     Unsupported,
 )
-from stripefs.store.base import Attributes, Kind, Store
+from stripefs.store.base import Attributes, Buffer, Kind, Sink, Status, Store
 from tests.store.material import Populate, content, listing
 from tests.store.put_conformance import read
 
@@ -45,10 +45,7 @@ class WriteConformance:
         pieces = [content(3 * MIB, 1), b"", b"x", memoryview(content(MIB, 2))[5:]]
         whole = b"".join(pieces)
         path = folder + (b"/told" if told else b"/untold")
-        sink = store.create(path, length=len(whole) if told else None)
-        for piece in pieces:
-            sink.write(piece)
-        status = sink.close()
+        sink, status = patiently(lambda: in_pieces(store, path, pieces, len(whole) if told else None))
         assert (status.name, status.kind, status.length) == (path.rpartition(b"/")[2], Kind.FILE, len(whole))
         assert status.identity == store.stat(path).identity
         assert read(store, path) == whole
@@ -311,6 +308,18 @@ class WriteConformance:
     @staticmethod
     def _make(store: Store, path: bytes, data: bytes, block_size: int = 0) -> None:
         store.create(path, block_size=block_size).complete([data])
+
+
+def in_pieces(store: Store, path: bytes, pieces: Sequence[Buffer], length: int | None) -> tuple[Sink, Status]:
+    """A file made of these, and closed; none of it is left where that fails. Raises what the store does."""
+    sink = store.create(path, length=length)
+    try:
+        for piece in pieces:
+            sink.write(piece)
+        return sink, sink.close()
+    except StoreError:
+        sink.abort()
+        raise
 
 
 def placed(store: Store, path: bytes) -> list[tuple[int | str, ...]]:
