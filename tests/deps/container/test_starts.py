@@ -131,6 +131,22 @@ def test_two_hosts_at_once(job: Job, image: str, tmp_path: Path) -> None:
         eventually(lambda: other.status()["images"] == [] == job.service.status()["images"], "the end of all uses")
 
 
+def test_a_snapshot_without_a_record_is_fetched_whole_at_once(image: str, tmp_path: Path) -> None:
+    """And not when its start is over, as what an image has besides."""
+    with contextlib.closing(Service(tmp_path, io_timeout="10")) as service:
+        job = Job(service, image, tmp_path)
+        job.run("--deps-wait", "--no-record")
+        script = f"{JOB}; sys = __import__('sys'); sys.stdout.flush(); sys.stdin.read()"
+        process = service.start(*job.words("--no-record", script=script), stdin=subprocess.PIPE)
+        assert process.stdout is not None
+        assert process.stdout.readline() == SEEN
+        planned = {bool(one["snapshot"]): one["planned_blocks"] for one in service.status()["images"]}
+        assert planned[True] > 0
+        assert planned[False] == 0
+        process.communicate("")
+        job.nothing_is_left()
+
+
 def test_the_snapshot_is_recorded_like_an_image(job: Job) -> None:
     job.run("--deps-wait")
     job.service.stop()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import shutil
 import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -102,12 +103,17 @@ def test_a_probe_that_fails(job: Job) -> None:
     job.nothing_is_left()
 
 
-def test_a_start_that_is_killed_while_it_installs(job: Job) -> None:
-    code = "import os, time; open('begun', 'w').close(); time.sleep(1000)"
-    sources = project(job.folder / "project", code)
+def installing(job: Job) -> subprocess.Popen[str]:
+    """A start whose installer is at work, and never ends."""
+    sources = project(job.folder / "project", "import os, time; open('begun', 'w').close(); time.sleep(1000)")
     job.wants(str(sources))
     process = job.service.start(*job.words())
     eventually((sources / "begun").exists, "the installer")
+    return process
+
+
+def test_a_start_that_is_killed_while_it_installs(job: Job) -> None:
+    process = installing(job)
     process.kill()
     process.communicate()
     only = [job.service.settings.devices]
@@ -120,11 +126,7 @@ def test_a_start_that_is_killed_while_it_installs(job: Job) -> None:
 
 def test_an_interrupt_ends_it(job: Job) -> None:
     """As it would pip, while this holds the lead."""
-    code = "import os, time; open('begun', 'w').close(); time.sleep(1000)"
-    sources = project(job.folder / "project", code)
-    job.wants(str(sources))
-    process = job.service.start(*job.words())
-    eventually((sources / "begun").exists, "the installer")
+    process = installing(job)
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=60)
     assert process.returncode != 0
