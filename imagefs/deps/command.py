@@ -61,7 +61,7 @@ _UV = {
     "--prerelease": "prerelease",
     "--only-group": "group",
     "--project": "project",
-    "--directory": "project",
+    "--directory": "directory",
     **dict.fromkeys((
         *("-p", "-P", "--allow-insecure-host", "--color", "--config-file", "--config-settings-package"),
         *("--exclude-newer", "--exclude-newer-package", "--extra", "--fork-strategy", "--index-strategy"),
@@ -72,6 +72,8 @@ _UV = {
 }  # fmt: skip
 """Options that have a value, and what that is for; "" where it decides nothing that is not in the words themselves."""
 
+_MOVING = ("-C", "-D", "--chdir")  # of env and sudo
+
 _SWITCHES_OF_PYTHON = ("-W", "-X")  # and their values
 
 
@@ -79,7 +81,9 @@ class Call(NamedTuple):
     """An installer that is run, and what it is asked for.
 
     tool: pip, uv, or uv-project for `uv sync`. program: what runs the installer itself. requirements: each with whether
-    it is editable. values: of options, by what they are for. switches: all other options.
+    it is editable. values: of options, by what they are for. switches: all other options, with a value or
+    without. moved: it runs in another
+    directory than what starts it, so nobody here knows what its relative paths name.
     """
 
     tool: str
@@ -87,6 +91,7 @@ class Call(NamedTuple):
     requirements: Sequence[tuple[str, bool]]
     values: Mapping[str, Sequence[str]]
     switches: frozenset[str]
+    moved: bool = False
 
 
 def calls(words: Sequence[str]) -> Iterator[Call]:
@@ -103,7 +108,7 @@ def calls(words: Sequence[str]) -> Iterator[Call]:
             if found is None:
                 return
         if found is not None:
-            yield found
+            yield found._replace(moved=any(one.startswith(_MOVING) for one in words[:place]))
             return
 
 
@@ -176,12 +181,17 @@ def _call(
             if option in table:
                 value = next(words, "") if value is None else value
                 purpose = table[option]
-                (editable if purpose == "editable" else values.setdefault(purpose, [])).append(value)
+                if not purpose:
+                    switches.add(option)
+                elif purpose == "editable":
+                    editable.append(value)
+                else:
+                    several = tool != "pip" and purpose == "find-links"
+                    values.setdefault(purpose, []).extend(value.split(",") if several else [value])
             else:
                 switches.add(option)
     if plain[: len(verbs)] != list(verbs):
         return None
-    values.pop("", None)
     asked = [(text, False) for text in plain[len(verbs) :]] + [(text, True) for text in editable]
     return Call(tool, program, asked, values, frozenset(switches))
 

@@ -13,7 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from imagefs.deps import probe
-from imagefs.deps.command import is_pip, is_python
+from imagefs.deps.command import calls, is_pip, is_python
 from imagefs.deps.request import Facts, Python
 from stripefs.errors import ConfigError
 
@@ -155,9 +155,12 @@ def chosen_level(wanted: str, own: str) -> str:
 
 
 def python_of(command: Sequence[str], environ: Mapping[str, str], folder: str) -> str:
-    """The interpreter that a command installs for, as far as its words tell: the one that it runs, that of a `pip` or
-    of `uv … --python`, that of an active environment, else `python3`. "" where there is none.
+    """The interpreter that a command installs for, as far as its words tell: the one that it runs, that of a `pip`,
+    the one that `pip --python` or `uv … --python` names, that of an active environment, else `python3`. "" where there
+    is none.
     """
+    if other := _of_pip(command, environ, folder):
+        return other
     for word in command:
         if is_python(word):
             return _found(word, environ, folder)
@@ -168,13 +171,27 @@ def python_of(command: Sequence[str], environ: Mapping[str, str], folder: str) -
     return _found("python3", environ, folder)
 
 
+def _of_pip(command: Sequence[str], environ: Mapping[str, str], folder: str) -> str:
+    """The interpreter, or that of the environment, that pip is told to install for; "" where it is told none, or one
+    that is not there yet."""
+    if not any(call.tool == "pip" for call in calls(command)):
+        return ""
+    wanted = (_named_python(command) or [environ.get("PIP_PYTHON", "")])[-1]
+    own = os.path.join(folder, wanted, "bin/python")
+    return (own if os.path.exists(own) else _found(wanted, environ, folder)) if wanted else ""
+
+
+def _named_python(command: Sequence[str]) -> list[str]:
+    """What stands behind `--python`."""
+    named = [value for word, value in pairwise(command) if word == "--python"]
+    return named + [word.partition("=")[2] for word in command if word.startswith("--python=")]
+
+
 def _of_uv(command: Sequence[str], environ: Mapping[str, str], folder: str) -> str:
     """What uv itself would choose, given what the command says about it."""
-    words = list(command)
-    wanted = [value for word, value in pairwise(words) if word in ("-p", "--python")]
-    wanted += [word.partition("=")[2] for word in words if word.startswith("--python=")]
-    uv = next(word for word in words if os.path.basename(word) == "uv")
-    system = ["--system"] if "--system" in words else []
+    wanted = [value for word, value in pairwise(command) if word == "-p"] + _named_python(command)
+    uv = next(word for word in command if os.path.basename(word) == "uv")
+    system = ["--system"] if "--system" in command else []
     try:
         asked = subprocess.run(
             [uv, "python", "find", *system, *wanted[:1]],

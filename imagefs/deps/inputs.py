@@ -30,6 +30,10 @@ _LISTS = {
 
 _FILES = (*_LISTS, "override", "find-links")
 
+_ARCHIVES = (".whl", ".gz", ".bz2", ".xz", ".zip")
+
+_UNREAD = "it cannot be read from here; declare it with --requirements or --input"
+
 _ON = ("1", "true", "yes", "on", "t", "y")  # as pip and uv write it in variables and files
 
 
@@ -65,13 +69,14 @@ class _Gathering:
             self._list("command", path, "requirement")
         called = list(calls(self._request.command))
         for call in called:
-            self._call("command", call)
+            self._call("command", self._known("command", call) if call.moved else call)
         self._words(called)
         tools = {call.tool for call in called}  # of a command that is none of these, nobody knows which it uses
         if not tools or "pip" in tools:
             self._outside("pip", pip_settings(self._environ, self._prefix))
         if tools != {"pip"}:
-            self._outside("uv", uv_settings(self._environ, self._request.folder))
+            folders = [self._folder_of(call) for call in called if call.tool == "uv-project"]
+            self._outside("uv", uv_settings(self._environ, (folders or [self._request.folder])[0]))
         said = self._reader.finish()
         for source in said.sources:
             self._source(source.path, source.editable)
@@ -92,6 +97,8 @@ class _Gathering:
 
     def _call(self, where: str, call: Call) -> None:
         """An installer with its arguments, on the command line or in a script."""
+        if call.tool == "uv" and (folder := self._directory(call)):
+            self._reader.open(where, f"--directory {folder}", "what lies there is not looked for; run it there instead")
         for text, editable in call.requirements:
             self._reader.requirement(where, text, editable=editable)
         for purpose, values in call.values.items():
@@ -140,7 +147,10 @@ class _Gathering:
 
     def _project(self, where: str, call: Call) -> None:
         """`uv sync`, which installs what a lock file says."""
-        folder = self._absolute((call.values.get("project") or [""])[-1])
+        folder = self._folder_of(call)
+        if call.moved:
+            self._reader.open(where, "uv sync", "it runs in another directory; begin there")
+            return
         lock = os.path.join(folder, "uv.lock")
         if not os.path.isfile(lock):
             self._reader.open(where, "uv sync", "there is no uv.lock; `uv lock` makes it")
@@ -149,6 +159,15 @@ class _Gathering:
         if not call.switches & {"--locked", "--frozen"}:
             self._reader.open(where, "uv sync", "it may choose other versions than uv.lock; add --locked")
         self._reader.lock(lock)
+
+    def _folder_of(self, call: Call) -> str:
+        """That of the project of `uv sync`."""
+        project = (call.values.get("project") or [self._environ.get("UV_PROJECT", "")])[-1]
+        return self._absolute(posixpath.join(self._directory(call), project))
+
+    def _directory(self, call: Call) -> str:
+        """To which uv goes before it reads anything, "" where it stays."""
+        return (call.values.get("directory") or [self._environ.get("UV_WORKING_DIR", "")])[-1]
 
     def _source(self, path: str, editable: bool = False) -> None:
         # what is linked to is looked for there for ever, so its place counts as well
@@ -207,8 +226,9 @@ class _Gathering:
         def is_known(text: str, *, path: bool) -> bool:
             if posixpath.basename(text) in declared:
                 return False
-            if "$" in text or (path and "://" not in text and not os.path.exists(self._absolute(text))):
-                self._reader.open(where, text, "it cannot be read from here; declare it with --requirements or --input")
+            elsewhere = call.moved and not text.startswith(("/", "file:"))
+            if "$" in text or (path and "://" not in text and (elsewhere or not os.path.exists(self._absolute(text)))):
+                self._reader.open(where, text, _UNREAD)
                 return False
             return True
 
@@ -260,4 +280,5 @@ class _Gathering:
 
 
 def _is_path(text: str) -> bool:
-    return text.startswith((".", "/")) and "://" not in text
+    path = text.partition("@")[0]
+    return "://" not in text and (path.startswith(".") or "/" in path or path.endswith(_ARCHIVES))

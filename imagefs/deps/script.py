@@ -7,7 +7,7 @@ newest. What a script puts together from variables, or has other programs do, no
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from typing import NamedTuple
 
 from imagefs.deps.command import Call, calls
@@ -23,6 +23,8 @@ _NEWEST = {
     "git": ("clone", "fetch", "pull", "submodule"),
 }
 """Commands, and the words with which they bring what is newest somewhere."""
+
+_MOVING = ("cd", "popd", "pushd")
 
 _SHELLS = ("ash", "bash", "dash", "ksh", "sh", "zsh")
 _BREAKS = ("&", "&&", "(", ")", ";", ";;", "|", "||", "|&", "{", "}")
@@ -46,32 +48,35 @@ def is_shell(first: str, program: str) -> bool:
 
 def lines_of(text: str) -> Iterator[Line]:
     """The lines that install something, in order; lines that go on behind a backslash are one."""
-    number, begun = 1, ""
+    number, begun, moved = 1, "", False
     for count, line in enumerate(text.splitlines(), 1):
         if not begun:
             number = count
         if line.endswith("\\") and not line.lstrip().startswith("#"):
             begun += line[:-1] + " "
             continue
-        yield from _line(number, begun + line)
+        moved = yield from _line(number, begun + line, moved)
         begun = ""
-    yield from _line(number, begun)
+    yield from _line(number, begun, moved)
 
 
-def _line(number: int, text: str) -> Iterator[Line]:
+def _line(number: int, text: str, moved: bool) -> Generator[Line, None, bool]:
+    """moved: whether another directory was gone to before. Answers whether one was with this line."""
     if text.lstrip().startswith("#"):
-        return
+        return moved
     for words in _commands(text):
+        moved = moved or any(word in _MOVING for word in words)
         shown = shlex.join(words)
         call = next(calls(words), None)
         if call is not None:
-            yield Line(number, shown, call, "")
+            yield Line(number, shown, call._replace(moved=moved or call.moved), "")
         elif any(names_place(word) for word in words):
             yield Line(
                 number, shown, None, "what is there may change; bring it as a file, and declare that with --input"
             )
         elif _is_newest(words):
             yield Line(number, shown, None, "it brings whatever is newest")
+    return moved
 
 
 def _commands(text: str) -> list[list[str]]:

@@ -34,7 +34,7 @@ _IDLE_UV = re.compile(
     r"internal-.*|keyring-.*|link-mode|log-.*|managed-python|native-tls|no-cache|no-config|no-env-file|no-progress|"
     r"no-wrap|offline|preview.*|project|publish-.*|python-.*dir|python-downloads.*|python-install-.*|python-cache-dir|"
     r"python-preference|request-.*|run-.*|show-.*|stack-size|system-certs|test-.*|tool-.*|unmanaged-.*|upload-.*|"
-    r"working-dir|allow-insecure-host|require(d-version)?|color"
+    r"allow-insecure-host|require(d-version)?|color"
 )
 
 
@@ -69,11 +69,13 @@ def uv_settings(environ: Mapping[str, str], folder: str) -> dict[str, list[str]]
     found: dict[str, list[str]] = {}
     for name, value in environ.items():
         if name.startswith("UV_") and value:
-            found[_option(name[3:])] = _words(value)
+            found[_option(name[3:])] = value.split(",") if name == "UV_FIND_LINKS" else _words(value)
     found = {name: values for name, values in found.items() if not (_IDLE_UV.fullmatch(name) or _is_secret(name))}
     for level, path in _uv_files(environ, folder):
         for name, text in _flat(_uv_table(path)):
             if not (_IDLE_UV.fullmatch(name.partition(".")[0].removeprefix("pip.")) or _is_secret(name)):
+                if name.removeprefix("pip.") == "find-links" and "://" not in text:
+                    text = os.path.relpath(os.path.join(os.path.dirname(path), text), folder)  # uv asks from there
                 found.setdefault(f"{level}.{name}", []).append(without_secrets(text))
     return dict(sorted(found.items()))
 

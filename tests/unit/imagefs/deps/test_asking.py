@@ -208,6 +208,20 @@ def test_directories_of_wheels_are_inputs(job: Path) -> None:
     assert list(diff(before, key(job, *words)).changed) == ["files.wheels/"]
 
 
+def test_uv_looks_in_several_directories(job: Path) -> None:
+    """Separated by commas; and what a file of settings names lies beside that file."""
+    for name in ("wheels", "src/more", "src/below"):
+        (job / name).mkdir()
+    (job / "src/uv.toml").write_text("find-links = ['more']\n")
+    words = (*UV, "--no-index", "six==1")
+    for found in (
+        key(job, *words, "-f", "src/more,wheels"),
+        key(job, *words, variables={"UV_FIND_LINKS": "src/more,wheels"}),
+        key(job / "src/below", *words, "-f", "../../wheels"),
+    ):
+        assert {Path(name).name for name in found.components["files"]} == {"more", "wheels"}  # type: ignore[union-attr]
+
+
 def test_declared_files_and_directories_are_inputs(job: Path) -> None:
     found = key(job, "true", inputs=["src", "more.txt"], requirements=["requirements.txt"])
     assert list(found.components["files"]) == ["more.txt", "requirements.txt", "src/"]  # type: ignore[arg-type]
@@ -238,6 +252,37 @@ def test_what_a_script_makes_itself_may_be_declared(job: Path) -> None:
     (job / "install.sh").write_text("cd /work\npip install -r lists/requirements.txt\n")
     assert len(open_ends(job, "bash", "install.sh")) == 1
     assert open_ends(job, "bash", "install.sh", requirements=["requirements.txt"]) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("sh", "-c", "cd src && pip install -r requirements.txt"), "requirements.txt"),
+        (("sh", "-c", "pushd src\npip install six-1.16-py2.py3-none-any.whl"), "six-1.16-py2.py3-none-any.whl"),
+        (("sh", "-c", "cd src; uv sync --locked"), "uv sync"),
+        (("env", "-C", "src", "pip", "install", "-r", "requirements.txt"), "requirements.txt"),
+        (("env", "--chdir=src", "pip", "install", "-c", "more.txt", "six==1"), "more.txt"),
+        ((UV[0], "--directory", "src", *UV[1:], "-r", "requirements.txt"), "--directory src"),
+    ],
+)
+def test_paths_of_another_directory_are_not_taken_for_those_of_this_one(
+    job: Path, words: tuple[str, ...], what: str
+) -> None:
+    (job / "requirements.txt").write_text("six==1.16\n")
+    (job / "uv.lock").write_text(UV_LOCK)
+    (job.parent / "own").mkdir()
+    assert [line.split(": ")[:2] for line in open_ends(job, *words)] == [["command", what]]
+
+
+def test_where_uv_is_told_to_go_by_variables(job: Path) -> None:
+    (job / "src/uv.lock").write_text(UV_LOCK)
+    (job / "own").mkdir()
+    (job / "src/uv.toml").write_text("no-sources = true\n")
+    assert len(open_ends(job, *UV, "-r", "requirements.txt", variables={"UV_WORKING_DIR": "src"})) == 1
+    for name in ("UV_WORKING_DIR", "UV_PROJECT"):
+        found = key(job, UV[0], "sync", "--locked", variables={name: "src"})
+        assert "uv.lock" in found.components["files"]  # type: ignore[operator]
+        assert "uv.project.no-sources" in found.components["settings"]  # type: ignore[operator]
 
 
 def test_a_command_for_a_shell_is_read(job: Path) -> None:

@@ -69,7 +69,7 @@ def test_options_and_their_values() -> None:
         "find-links": ["wheels"],
     }
     assert found.requirements == [("six", False), ("-odd", False), ("--pre", False), ("./src", True)]
-    assert found.switches == {"-U", "--no-deps"}
+    assert found.switches == {"-U", "--no-deps", "--target", "--no-binary"}
 
 
 def test_an_option_that_is_not_known_has_a_requirement_for_its_value() -> None:

@@ -179,6 +179,19 @@ def test_which_interpreter_a_command_is_for(tmp_path: Path) -> None:
     assert facts.python_of(["bash"], {"PATH": "/nowhere"}, "/") == ""
 
 
+def test_the_interpreter_that_pip_is_told_to_install_for(tmp_path: Path) -> None:
+    own, pip = tmp_path / "env/bin/python", [sys.executable, "-m", "pip"]
+    own.parent.mkdir(parents=True)
+    own.symlink_to(sys.executable)
+    for words, variables in (
+        (["--python", str(own), "install", "x"], {}),
+        (["install", "--python=env", "x"], {}),
+        (["install", "x"], {"PIP_PYTHON": "env"}),
+    ):
+        assert facts.python_of([*pip, *words], {"PATH": "", **variables}, str(tmp_path)) == str(own)
+    assert facts.python_of([*pip, "--python", "missing", "install", "x"], {}, str(tmp_path)) == sys.executable
+
+
 def test_uv_says_which_interpreter_it_takes(tmp_path: Path) -> None:
     uv = str(Path(sys.executable).with_name("uv"))
     environ = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), "UV_PYTHON_DOWNLOADS": "never"}
