@@ -107,7 +107,13 @@ class NotEmpty(StoreError):
 
 
 class Busy(StoreError):
+    """by: who holds the file, and since when, for people; "" where nobody knows."""
+
     errno = _errno.EBUSY
+
+    def __init__(self, message: str, *, hint: str = "", by: str = "") -> None:
+        super().__init__(message, hint=hint)
+        self.by = by
 
 
 class QuotaExceeded(StoreError):

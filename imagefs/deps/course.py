@@ -74,7 +74,7 @@ def found_or_installed(
     from imagefs.deps.lease import Leading  # not needed by most, who find what they want
 
     def waiting(who: str) -> None:
-        tell(f"miss {name[:SHORT]}: waiting for what another host installs ({who})")
+        tell(f"miss {name[:SHORT]}: waiting for what another host installs{f' ({who})' if who else ''}")
 
     with Leading(store, name, patience if found.mountable else 0.0, waiting) as leading:
         if not leading.published:

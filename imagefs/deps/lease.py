@@ -166,8 +166,8 @@ def lead(snapshots: Snapshots, name: str, owner: str = "") -> Lead:
 def lead_or_wait(snapshots: Snapshots, name: str, patience: float, waiting: Callable[[str], None]) -> Lead | None:
     """The lead, or None once the snapshot was published by the one who had it.
 
-    waiting: called once, with who leads, before this begins to wait. Raises TooLong after `patience` seconds, Unkept
-    where the last who led did not publish, and what `lead` raises but for Busy.
+    waiting: called once, with who leads, "" where nobody knows, before this begins to wait. Raises TooLong after
+    `patience` seconds, Unkept where the last who led did not publish, and what `lead` raises but for Busy.
     """
     give_up, told = time.monotonic() + patience, False
     while True:
@@ -180,7 +180,7 @@ def lead_or_wait(snapshots: Snapshots, name: str, patience: float, waiting: Call
             if why:
                 raise Unkept(why) from None
             if not told and patience:
-                waiting(error.message)
+                waiting(error.by)
                 told = True
         else:
             if not _is_there(snapshots, name):

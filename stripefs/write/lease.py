@@ -291,5 +291,6 @@ def _clear_dead(store: Store, path: bytes, lock: bytes, seconds: float, *, dead:
 
 def _busy(store: Store, path: bytes, lock: bytes, seconds: float) -> Busy:
     held = _read(store, lock)
-    who = f" by {held.where} since {held.since}" if held is not None and held.where else ""
-    return Busy(f"{path!r} is being written{who}", hint=f"a dead writer's lock runs out after {seconds:g} s")
+    who = f"{held.where} since {held.since}" if held is not None and held.where else ""
+    hint = f"a dead writer's lock runs out after {seconds:g} s"
+    return Busy(f"{path!r} is being written{f' by {who}' if who else ''}", hint=hint, by=who)

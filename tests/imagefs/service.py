@@ -22,7 +22,7 @@ from stripefs.mount import kernel
 from stripefs.store.local import LocalStore
 from tests.waiting import PATIENCE, eventually
 
-__all__ = ["PATIENCE", "Service", "built", "eventually"]
+__all__ = ["PATIENCE", "Service", "built", "commands", "eventually"]
 
 
 def built(source: Path, store: Path, tag: str, config: dict[str, Any] | None = None) -> Report:
@@ -101,7 +101,7 @@ class Service:
 
     def processes(self) -> list[int]:
         """Everything of this daemon that runs."""
-        return [pid for pid, command in _commands() if any(self.folder.as_posix() in word for word in command)]
+        return [pid for pid, command in commands() if any(self.folder.as_posix() in word for word in command)]
 
     def stop(self) -> None:
         """End the daemon as one that is asked to; what is mounted stays."""
@@ -129,7 +129,8 @@ class Service:
             raise
 
 
-def _commands() -> Iterator[tuple[int, Sequence[str]]]:
+def commands() -> Iterator[tuple[int, Sequence[str]]]:
+    """Every other process, with its command line."""
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:

@@ -97,7 +97,7 @@ class _Failed(Exception):
     """The installer did."""
 
     def __init__(self, status: int) -> None:
-        super().__init__(f"exit status {status}")
+        super().__init__(f"the installer ended with status {status}")
         self.status = status
 
 
@@ -223,8 +223,9 @@ class _Start:
         installation = self._installation()
         done = installation.run(self._command(), self._answer.paths, self._tell, compiles=False)
         if done.status:
-            self._tell(f"the installer ended with status {done.status}, so nothing is kept")
-            raise _Failed(done.status)
+            failed = _Failed(done.status)
+            self._tell(f"{failed}, so nothing is kept")
+            raise failed
         try:
             self._keep(installation, done, leading)
         except (StripefsError, OSError) as error:

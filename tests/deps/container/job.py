@@ -47,16 +47,20 @@ class Job:
 
     def left(self) -> list[object]:
         """What is there although nobody runs."""
-        cache, runtime = Path(self.service.settings.cache), Path(self.service.settings.runtime)
-        uppers = list((cache / "upper").iterdir()) if (cache / "upper").exists() else []
+        runtime = Path(self.service.settings.runtime)
         runs = [one for one in (runtime / "imagefs/runs").iterdir() if one.name != ".lock"]
         mounts = [one for one in self.mounts() if one != self.service.settings.devices]
         inner = [path for folder in cgroups() for path in folder.glob("imagefs-*")]
         ready = list((runtime / "imagefs/ready").iterdir())
-        return [*uppers, *runs, *mounts, *inner, *ready, *self.service.status()["images"]]
+        return [*self.uppers(), *runs, *mounts, *inner, *ready, *self.service.status()["images"]]
+
+    def uppers(self) -> list[Path]:
+        """What containers of this host have written, or write."""
+        folder = Path(self.service.settings.cache, "upper")
+        return list(folder.iterdir()) if folder.exists() else []
 
     def mounts(self) -> list[str]:
-        return [one.path for one in kernel.mounts() if Path(one.path).is_relative_to(self.folder)]
+        return [one.path for one in kernel.mounts() if Path(one.path).is_relative_to(self.service.folder)]
 
     def nothing_is_left(self) -> None:
         eventually(lambda: not self.left(), "nothing to be left")

@@ -13,7 +13,7 @@ from tests.deps.container.job import JOB, SEEN, Job, key_in, project
 from tests.deps.installed import snapshots_in
 from tests.deps.python_image import CONFIG, SITE
 from tests.deps.wheels import wheel
-from tests.imagefs.service import PATIENCE, Service, built, eventually
+from tests.imagefs.service import Service, built, eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 
@@ -116,19 +116,6 @@ def test_another_image_has_another_key(job: Job, tree: Path, tmp_path: Path) -> 
     assert "miss" in job.told
     assert key_in(job.told) != key
     job.nothing_is_left()
-
-
-def test_two_hosts_at_once(job: Job, image: str, tmp_path: Path) -> None:
-    """One installs, and the other waits for what that publishes."""
-    (tmp_path / "other").mkdir()
-    with contextlib.closing(Service(tmp_path / "other", background_rate="0")) as other:
-        starts = [service.start(*job.words()) for service in (job.service, other)]
-        ended = [process.communicate(timeout=PATIENCE * 4) for process in starts]
-        assert [out for out, _ in ended] == [SEEN, SEEN]
-        told = "".join(errors for _, errors in ended)
-        assert told.count("installing in a container") == 1
-        assert told.count("above the image") == 1
-        eventually(lambda: other.status()["images"] == [] == job.service.status()["images"], "the end of all uses")
 
 
 def test_a_snapshot_without_a_record_is_fetched_whole_at_once(image: str, tmp_path: Path) -> None:
