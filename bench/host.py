@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from bench.processes import PeakMemory, pss, tree
 from bench.programs import output
 from bench.tools import cold, remove_mounts, remove_tree
 
-__all__ = ["PROGRAM", "Host", "await_plan", "host"]
+__all__ = ["PROGRAM", "Host", "await_hot", "await_plan", "host"]
 
 PROGRAM = Path(sys.executable).with_name("imagefs")
 _LOCAL_WITHIN = 120.0
@@ -141,8 +141,23 @@ def host(work: Path, *, daemon: bool = True) -> Iterator[Host]:
 
 def await_plan(store: Path) -> None:
     """Until a recorded start has taught the next ones, in a directory store. Raises BenchError."""
+    _await(lambda: any((store / "plans").glob("*/[!.]*")), f"no plan was made of the start in {store}")
+
+
+def await_hot(store: Path) -> None:
+    """Until the one dependency snapshot of a directory store has a hot device. Raises BenchError."""
+    (document,) = (store / "deps").glob("[!.]*")
+    _await(lambda: _made_from(store, document), f"the snapshot in {store} got no hot device")
+
+
+def _made_from(store: Path, document: Path) -> str:
+    image = json.loads(document.read_text())["image"]
+    return str(json.loads((store / "images" / image).read_text())["base"])
+
+
+def _await(there: Callable[[], object], failure: str) -> None:
     deadline = time.monotonic() + _STORED_WITHIN
-    while not any((store / "plans").glob("*/[!.]*")):
+    while not there():
         if time.monotonic() > deadline:
-            raise BenchError(f"no plan was made of the start in {store} within {_STORED_WITHIN:g} s")
+            raise BenchError(f"{failure} within {_STORED_WITHIN:g} s")
         time.sleep(0.1)

@@ -4,7 +4,8 @@
     used/NAME      an empty object, whose time says when the snapshot was used last, by a day
     unkept/NAME    a line of text: why the last host that installed it has not published it
 
-A document is written after its image and never changes, so of several that are made for one key the first stays.
+A document is written after its image, and of several that are made for one key the first stays. One thing of it changes
+later, once for all: it names an optimised image in place of the one that this was made from (`imagefs.deps.hot`).
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ from __future__ import annotations
 import contextlib
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 
-from imagefs.errors import DamagedObject, NoSuchSnapshot
+from imagefs.errors import DamagedObject, NoSuchImage, NoSuchSnapshot
 from imagefs.format.inode import printable
 from imagefs.format.manifest import Manifest
 from imagefs.format.snapshot import Snapshot
@@ -80,6 +82,38 @@ class Snapshots:
             raise DamagedObject(f"the image {snapshot.image[:12]} was removed while its snapshot was published")
         self._forget(_UNKEPT, snapshot.name)
         return True
+
+    def improve(self, name: str, base: str, image: str) -> bool:
+        """Let the document that names `base` name `image`, which was made from that and is stored; whether it does now.
+
+        False where it is gone, or names another by now.
+        """
+        try:
+            found = self.load(name)
+        except NoSuchSnapshot:
+            return False
+        if found.image != base:
+            return found.image == image
+        self.images.create(_path(name), replace(found, image=image).to_json(), replace=True)
+        if not self.images.has(base):  # it was taken away with its image, and is back for that long only
+            self.remove(name)
+            return False
+        return True
+
+    def names(self, name: str, image: str) -> bool:
+        """Whether the document names this image, or one that was made from it."""
+        named = self.load(name).image
+        return image == named or image == self.images.manifest(named).base
+
+    def take_back(self, name: str, image: str) -> None:
+        """Remove an image that was made for the snapshot, unless the document that is there by now needs it."""
+        with contextlib.suppress(NoSuchImage):
+            try:
+                needed = self.names(name, image)
+            except NoSuchSnapshot:
+                needed = False
+            if not needed:
+                self.images.remove(image)
 
     def remove(self, name: str) -> None:
         """Take the document away; its image stays. Raises NoSuchSnapshot."""

@@ -120,6 +120,8 @@ class Host:
                 source = self._opened.source(store)
                 digest, offline = await self._documents.resolve(source, name, finder(request))
                 manifest = checked(request, await self._documents.manifest(digest, source))
+                if "snapshot" in request and await self._base_is_here(manifest, source):
+                    digest, manifest = manifest.base, await self._documents.manifest(manifest.base, source)
                 with self._opened.wanting(*(one.index for one in manifest.devices)):
                     attachment, answer = await self._bring(request, digest, manifest, source)
                     if not offline and not is_digest(name):
@@ -129,6 +131,13 @@ class Host:
                 f"{redact(store.url)}: no answer within {timeout:g} s",
                 hint="see whether the store is up and reachable; --io-timeout sets how long to wait",
             )
+
+    async def _base_is_here(self, manifest: Manifest, source: PackSource) -> bool:
+        """Whether the image that this one was made from is on this host, and the copies of the hot device are not."""
+        if not manifest.base:
+            return False
+        *others, hot = [await self._opened.is_complete(one.index, source) for one in manifest.devices]
+        return all(others) and not hot
 
     def _use(self, request: Mapping[str, Any], digest: str, manifest: Manifest) -> Attachment:
         recording, url = request["recording"], redact(str(request["store"]["url"]))

@@ -49,6 +49,15 @@ class Opened:
             if digest not in self.devices:
                 self.devices[digest] = self._blocks.open(digest, index, source)
 
+    async def is_complete(self, digest: str, source: PackSource) -> bool:
+        """Whether all of the device with this block index is on this host. No store is asked."""
+        index = await self._documents.kept_index(digest)
+        if index is None:
+            return False
+        device = self._blocks.open(digest, index, source)
+        device.close()
+        return device.complete
+
     async def open_what_was(self) -> None:
         """Serve the devices that an earlier worker served, where their indexes are here still."""
         for digest, facts in self._state.known.items():

@@ -6,21 +6,14 @@ whatever else the plan names. Afterwards the rest of the image is fetched at a b
 local. A dependency snapshot that has no plan yet is fetched whole at once: of what was installed for one job that job
 touches much, and import by import, each of which waits for the one before, it takes many times as long.
 
-What was recorded becomes a trace in a process of its own (`imagefs.trace.finish`), so that neither its time nor its
-memory is the daemon's.
+What was recorded is learned from in `imagefs.daemon.learning`.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
-import platform
-import sys
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import trio
@@ -28,6 +21,7 @@ import trio
 from imagefs.blocks.fetch import Blocks, Device
 from imagefs.blocks.source import PackSource
 from imagefs.daemon.documents import Documents
+from imagefs.daemon.learning import Learning
 from imagefs.daemon.state import Attachment, State
 from imagefs.format.index import BLOCK
 from imagefs.format.plan import Plan
@@ -48,9 +42,6 @@ _BACKGROUND = 2
 
 _TURN, _TURN_WITHIN = 1.0, 30.0
 """Seconds of the background's rate that one image gets before it is the next one's turn; and what that may take."""
-
-_OLD = 3600.0
-"""Seconds after which nobody makes a trace of a record any more."""
 
 _AGAIN = 30.0
 """Seconds before a background that met an error goes on."""
@@ -84,7 +75,7 @@ class Starts:
         self._settings = settings
         self._blocks = blocks
         self._documents = documents
-        self._folder = Path(settings.cache) / "traces"
+        self._learning = Learning(settings)
         self._starts: dict[str, _Start] = {}  # by attachment
         self._nursery: trio.Nursery
         self._background = trio.Lock()
@@ -97,10 +88,7 @@ class Starts:
 
     async def tidy(self) -> None:
         """Remove records of which no trace was made, because a daemon was killed meanwhile."""
-        try:
-            await trio.to_thread.run_sync(_remove_old, self._folder)
-        except OSError as error:
-            _log.warning("old records stay in %s: %s", self._folder, error)
+        await self._learning.tidy()
 
     # -- recording -----------------------------------------------------------------------------------------------
 
@@ -160,7 +148,7 @@ class Starts:
         by_digest = {device.digest: device.index for device in start.devices}
         start.judged |= score(start.planned, touched, lambda digest, block: by_digest[digest].place(block).length)
         raw, start.recorder = start.recorder.to_bytes(), None
-        self._nursery.start_soon(self._make_trace, attachment, raw, how, start.judged["seconds"])
+        self._nursery.start_soon(self._learning.learn, attachment, raw, how, start.judged["seconds"])
         _log.info("the start of %s is over (%s): %s", attachment.name, how, start.judged)
 
     def drop(self, attachment: Attachment) -> None:
@@ -232,43 +220,10 @@ class Starts:
     async def _plan(self, attachment: Attachment, source: PackSource) -> Plan | None:
         """The plan of this image and workload; None when there is none, or it cannot be had."""
         try:
-            return await self._documents.plan(attachment.image, attachment.workload, self._folder, source)
+            return await self._documents.plan(attachment.image, attachment.workload, self._learning.folder, source)
         except StripefsError as error:
             _log.warning("the plan of %s cannot be had, it starts without: %s", attachment.name, error)
             return None
-
-    async def _make_trace(self, attachment: Attachment, raw: bytes, how: str, seconds: float) -> None:
-        """Hand what was recorded to the program that makes a trace of it."""
-        path = self._folder / f"{attachment.id}.raw"
-        facts = {
-            "raw": str(path),
-            "folder": str(self._folder),
-            "store": attachment.store,
-            "image": attachment.image,
-            "metadata": attachment.metadata,
-            "workload": attachment.workload,
-            "node": platform.node(),
-            "started": attachment.since,
-            "seconds": seconds,
-            "ended_by": how,
-        }
-        try:
-            await trio.to_thread.run_sync(_keep, path, raw)
-            done = await trio.run_process(
-                [sys.executable, "-P", "-m", "imagefs.trace.finish"],
-                stdin=json.dumps(facts).encode(),
-                capture_stdout=True,
-                capture_stderr=True,
-                check=False,
-            )
-        except OSError as error:
-            _log.error("the start of %s leaves no trace: %s", attachment.name, error)
-            return
-        if done.returncode:
-            _log.error("the start of %s leaves no trace: %s", attachment.name, _text(done.stderr))
-            await trio.to_thread.run_sync(_remove, path)
-        else:
-            _log.info("%s: %s", attachment.name, _text(done.stdout))
 
 
 def _planned(plan: Plan, number: int, device: Device) -> Iterable[int]:
@@ -276,23 +231,3 @@ def _planned(plan: Plan, number: int, device: Device) -> Iterable[int]:
     for run in plan.runs:
         if run.device == number:
             yield from range(run.first, min(run.first + run.blocks, device.index.blocks))
-
-
-def _remove_old(folder: Path) -> None:
-    for path in folder.glob("*.raw"):
-        if time.time() - path.stat().st_mtime > _OLD:
-            path.unlink(missing_ok=True)
-
-
-def _text(output: bytes) -> str:
-    return output.decode("utf-8", "replace").strip()
-
-
-def _remove(path: Path) -> None:
-    with contextlib.suppress(OSError):  # the disk may be what failed; it is swept later
-        path.unlink(missing_ok=True)
-
-
-def _keep(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(data)

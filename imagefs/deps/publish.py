@@ -8,13 +8,12 @@ line that says why.
 
 from __future__ import annotations
 
-import contextlib
 import posixpath
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from imagefs.build.image import Report, build
+from imagefs.build.image import build
 from imagefs.deps import trial
 from imagefs.deps.capture import Tree, capture_directory
 from imagefs.deps.check.finding import Finding
@@ -25,7 +24,6 @@ from imagefs.deps.outcome import Outcome
 from imagefs.deps.pinned import unpinned
 from imagefs.deps.requirements import Pins
 from imagefs.deps.target import Target
-from imagefs.errors import NoSuchImage
 from imagefs.format.snapshot import Kind, Snapshot, key_digest
 from imagefs.images import Images
 from imagefs.snapshots import Snapshots
@@ -144,7 +142,7 @@ def _publish(job: Job, images: Images, still_leads: Callable[[], None], place: P
         published = snapshots.put(made)
     finally:
         if not published:
-            _take_back(snapshots, report, job.name)
+            snapshots.take_back(job.name, report.digest)
     return Outcome(True, verdict.lines, time.time(), report.digest, report.new_bytes)
 
 
@@ -167,10 +165,3 @@ def _changed(place: Place) -> Finding | None:
     return (
         Finding("changed", changes[0], f"and {len(changes) - 1} more" if len(changes) > 1 else "") if changes else None
     )
-
-
-def _take_back(snapshots: Snapshots, report: Report, name: str) -> None:
-    """The image that no document names, unless the one that is there by now does."""
-    with contextlib.suppress(NoSuchImage):
-        if not snapshots.has(name) or snapshots.load(name).image != report.digest:
-            snapshots.images.remove(report.digest)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -11,7 +12,7 @@ from imagefs.images import Images
 from imagefs.snapshots import Snapshots
 from stripefs.errors import ConfigError, Unsupported
 
-__all__ = ["Row", "list_images", "must_list", "remove_image"]
+__all__ = ["Row", "drop_images", "list_images", "must_list", "remove_image"]
 
 _AT_ONCE = 16
 
@@ -89,15 +90,26 @@ def remove_image(images: Images, name: str) -> tuple[list[str], list[str]]:
     for tag in gone:
         images.untag(tag)
     kept = {named for tag, named in tags.items() if tag not in gone} | snapshots.keys()
-    if digest in kept or (is_tag and not images.has(digest)):
+    if is_tag and not images.has(digest):
         return gone, []
+    return gone, drop_images(images, [digest], kept)
+
+
+def drop_images(images: Images, digests: Iterable[str], kept: Collection[str]) -> list[str]:
+    """Take images away but for those that are kept, and then what they were optimised from, unless that is kept or
+    another image was made from it too; the digests that went. Raises NoSuchImage for one that is not there."""
+    gone = sorted({*digests} - {*kept})
+    if not gone:
+        return []
     bases = {row.digest: row.base for row in list_images(images) if row.base}
-    base = bases.pop(digest, "")
-    images.remove(digest)
-    if not base or base in kept or base in bases.values() or not images.has(base):
-        return gone, [digest]
-    images.remove(base)
-    return gone, [digest, base]
+    for digest in gone:
+        images.remove(digest)
+    needed = {*kept, *gone, *(base for digest, base in bases.items() if digest not in gone)}
+    left = sorted({bases[digest] for digest in gone if digest in bases} - needed)
+    left = [base for base in left if images.has(base)]
+    for base in left:
+        images.remove(base)
+    return [*gone, *left]
 
 
 def _row(digest: str, tags: tuple[str, ...], stored_at: float, manifest: Manifest) -> Row:

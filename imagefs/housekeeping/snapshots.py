@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
 from imagefs.format.snapshot import Snapshot
-from imagefs.housekeeping.listing import must_list
+from imagefs.housekeeping.listing import drop_images, must_list
 from imagefs.images import GRACE, Images
 from imagefs.snapshots import Snapshots
 from stripefs.errors import Unsupported
@@ -85,13 +85,15 @@ def collect_snapshots(images: Images, *, older_than: float, dry_run: bool = Fals
         for name, since in snapshots.unkept_since().items():
             if now - since >= older_than:
                 snapshots.forget_unkept(name)
-    found = [*of_old, *(image for image in _without_document(images, now) if image not in of_old)]
+    found = {*of_old, *_without_document(images, now)}
     return [row.name for row in old], sorted(found) if dry_run else _drop(images, found)
 
 
 def _without_document(images: Images, now: float) -> list[str]:
-    """Images that a publisher that died has stored: a snapshot's manifest says of which, and has no config."""
-    known, found = Snapshots(images).stored(), []
+    """Images that a publisher has stored that died, or was not the first: a snapshot's manifest says of which, and has
+    no config. Where the document names another image, that may be one that was made from it."""
+    snapshots, found = Snapshots(images), []
+    known = snapshots.stored()
     for digest, status in images.images().items():
         if now - status.mtime_ns / 1e9 < GRACE:
             continue  # its document may be on its way
@@ -99,17 +101,22 @@ def _without_document(images: Images, now: float) -> list[str]:
             manifest = images.manifest(digest)
         except (NoSuchImage, DamagedObject, FormatError):
             continue
-        if manifest.source and not manifest.config and manifest.source not in known:
+        if manifest.source and not manifest.config and not _needed(snapshots, known, manifest.source, digest):
             found.append(digest)
     return found
 
 
-def _drop(images: Images, digests: Sequence[str]) -> list[str]:
+def _needed(snapshots: Snapshots, known: Container[str], name: str, image: str) -> bool:
+    """Whether the snapshot of that name is there and needs the image, or nobody can tell."""
+    try:
+        return name in known and snapshots.names(name, image)
+    except NoSuchSnapshot:
+        return False
+    except (NoSuchImage, DamagedObject, FormatError):
+        return True
+
+
+def _drop(images: Images, digests: Iterable[str]) -> list[str]:
     """Remove these images but for those that something names: a publisher may have come meanwhile."""
-    if not digests:
-        return []
-    named = {*images.tags().values(), *Snapshots(images).images_named().values()}
-    gone = [digest for digest in sorted(set(digests)) if digest not in named and images.has(digest)]
-    for digest in gone:
-        images.remove(digest)
-    return gone
+    there = [digest for digest in digests if images.has(digest)]
+    return drop_images(images, there, {*images.tags().values(), *Snapshots(images).images_named().values()})

@@ -58,11 +58,12 @@ def use_here(
     target: Path,
     *users: int,
     kept: bool = False,
+    recorded: bool = False,
     plane: Literal["auto", "erofs", "tree"] = "auto",
 ) -> Used | None:
     """Use it for these processes."""
     wanted = Wanted(name, tuple((pid, processes.began(pid)) for pid in users), kept)
-    recording = Recording("deps", off=True)
+    recording = Recording("deps", off=not recorded)
     client = Client(service.settings)
     return use(client, StoreSettings(url=str(store)), wanted, str(target), recording, TreeOptions(plane=plane))
 

@@ -1,0 +1,111 @@
+"""`python -m imagefs.deps.hot`: gives a snapshot the hot device that its first recorded start asks for.
+
+What a job imports lies in many places of what was installed, and each of them is a request to the store, on every host
+that starts. Copied one after the other in the order of the first touch (`imagefs.build.hot`) it is one sequential read.
+It is done once for a snapshot, by the first host of which the store has a trace, beside the job and below it in
+priority; plans alone follow what later starts touch. Where the store has locks the others leave it to the one that
+holds that of the snapshot.
+
+On standard input it takes a JSON object: `store` (the fields of `StoreSettings`) and `name` (of the snapshot). On
+standard output comes one line that says what was done, or why nothing was. What goes wrong is one line on standard
+error and the exit code of the error, and leaves the snapshot as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator
+
+from imagefs.build.hot import optimize
+from imagefs.deps.lease import lead
+from imagefs.gather import complete, stored_traces
+from imagefs.images import Images
+from imagefs.snapshots import Snapshots, check_source
+from imagefs.traces import Traces
+from stripefs.errors import Busy, StripefsError, Unsupported
+from stripefs.settings import StoreSettings
+from stripefs.store.url import open_store
+from stripefs.units import format_size
+
+__all__ = ["SCATTERED", "improve", "main"]
+
+SCATTERED = 32
+"""Places of a plan up to which they are fetched as they lie: four turns of the ranges that are under way at once."""
+
+_PATIENCE = 60.0
+"""Seconds in which a store may come back."""
+
+_NICE = 19
+"""The job has the processors."""
+
+
+def main() -> int:
+    """The program; its exit code."""
+    asked = json.loads(sys.stdin.read())
+    os.nice(_NICE)
+    try:
+        with contextlib.closing(open_store(StoreSettings(**asked["store"]))) as store:
+            told = improve(Snapshots(Images(store, _PATIENCE)), asked["name"])
+    except StripefsError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
+    sys.stdout.write(f"{told}\n")
+    return 0
+
+
+def improve(snapshots: Snapshots, name: str) -> str:
+    """Give the snapshot a hot device, if it has none and starts ask for it; what was done, for people.
+
+    Raises NoSuchSnapshot, DamagedObject, FormatError, DraftLost for a lead that was lost meanwhile, and StoreErrors.
+    """
+    images = snapshots.images
+    base = snapshots.load(name).image
+    manifest = images.manifest(base)
+    check_source(name, manifest)
+    if manifest.base:
+        return "it has a hot device"
+    if (places := _places(Traces(images.store), base)) <= SCATTERED:
+        return f"what starts touch lies in {places} places"
+    try:
+        with _led(snapshots, name) as check:
+            report = optimize(images, base, complete(stored_traces(images, base)))
+            improved = False
+            try:
+                check()
+                improved = snapshots.improve(name, base, report.digest)
+            finally:
+                if not improved:
+                    snapshots.take_back(name, report.digest)
+    except Busy:
+        return "another host does it"
+    if not improved:
+        return "it was removed, or replaced, meanwhile"
+    size = format_size(report.stored_bytes)
+    return f"{report.extents} extents, {size}, which lay in {places} places, are one hot device now"
+
+
+def _places(traces: Traces, image: str) -> int:
+    """Runs of blocks in the longest plan of the image."""
+    plans = (traces.plan(image, workload) for workload in traces.workloads(image))
+    return max((len(plan.runs) for plan in plans if plan is not None), default=0)
+
+
+@contextlib.contextmanager
+def _led(snapshots: Snapshots, name: str) -> Iterator[Callable[[], None]]:
+    """Alone, where the store has locks; what asks whether that is still so. Raises Busy."""
+    try:
+        held = lead(snapshots, name)
+    except Unsupported:
+        yield lambda: None
+        return
+    try:
+        yield held.check
+    finally:
+        held.release()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
