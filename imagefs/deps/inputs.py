@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from imagefs.deps.command import Call, calls
 from imagefs.deps.contents import Files
+from imagefs.deps.present import distributions, searched
 from imagefs.deps.request import Inputs, Python, Request
 from imagefs.deps.requirements import Pins, Reader
 from imagefs.deps.script import is_shell, lines_of
@@ -55,7 +56,9 @@ class _Gathering:
     def __init__(self, request: Request, environ: Mapping[str, str], python: Python | None) -> None:
         self._request = request
         self._environ = environ
-        self._prefix = python.prefix if python else ""
+        self._python = python
+        self._linked = False  # whether an environment that is made has what its interpreter has
+        self._set: dict[str, list[str]] = {}  # for pip, beside its command line
         self._files = Files([target.path for target in request.targets])
         self._indexes: dict[str, list[str]] = {}
         self._settings: dict[str, list[str]] = {}
@@ -65,6 +68,7 @@ class _Gathering:
         self._reader = Reader(request.folder, self._files.text, os.path.exists, variables, markers)
 
     def run(self) -> Gathered:
+        self._set = pip_settings(self._environ, self._python.prefix if self._python else "")
         for path in self._request.requirements:
             self._list("command", path, "requirement")
         called = list(calls(self._request.command))
@@ -73,7 +77,7 @@ class _Gathering:
         self._words(called)
         tools = {call.tool for call in called}  # of a command that is none of these, nobody knows which it uses
         if not tools or "pip" in tools:
-            self._outside("pip", pip_settings(self._environ, self._prefix))
+            self._outside("pip", self._set)
         if tools != {"pip"}:
             folders = [self._folder_of(call) for call in called if call.tool == "uv-project"]
             self._outside("uv", uv_settings(self._environ, (folders or [self._request.folder])[0]))
@@ -97,6 +101,7 @@ class _Gathering:
 
     def _call(self, where: str, call: Call) -> None:
         """An installer with its arguments, on the command line or in a script."""
+        self._present(call)
         if call.tool == "uv" and (folder := self._directory(call)):
             self._reader.open(where, f"--directory {folder}", "what lies there is not looked for; run it there instead")
         for text, editable in call.requirements:
@@ -110,6 +115,13 @@ class _Gathering:
             self._reader.option(where, "require-hashes")
         if call.tool == "uv-project":
             self._project(where, call)
+
+    def _present(self, call: Call) -> None:
+        """What pip finds installed already. Of an image it is known, but for where a variable has pip look."""
+        folders = searched(call, self._set, self._environ, self._python, linked=self._linked)
+        found = folders if self._request.base_image else distributions(folders)
+        if found:
+            self._settings["pip.present"] = found
 
     def _argument(self, where: str, purpose: str, value: str) -> None:
         if purpose in _INDEXES:
@@ -212,6 +224,7 @@ class _Gathering:
 
     def _scan(self, name: str, text: str) -> None:
         """A shell script."""
+        self._linked |= "--system-site-packages" in text
         for line in lines_of(text):
             where = name if name == "command" else f"{name}:{line.number}"
             if line.call is None:

@@ -71,7 +71,10 @@ def _keep(
     except SnapshotError as error:
         failed, problem = (), error.message
     same = wish.unchanged is None or wish.unchanged()
-    target.finish(inventory.take(wish.target), name if same else _UNKNOWN)
+    seen = inventory.take(wish.target)
+    if all(facts.is_directory for facts in seen.entries.values()):  # a hit would bring nothing of what it put elsewhere
+        raise SnapshotError(f"there are no files in {wish.target}", hint="does the command install there?")
+    target.finish(seen, name if same else _UNKNOWN)
     if problem or not same:
         raise SnapshotError(problem or CHANGED)
     if leading is None or not leading.may_publish:

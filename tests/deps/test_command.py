@@ -44,6 +44,16 @@ def test_a_virtual_environment(service: Service, folder: Path, target: Path) -> 
     assert subprocess.run([target / "bin/weigh"]).returncode == 1  # it has no main, and finds its interpreter
 
 
+def test_a_command_that_installs_elsewhere(service: Service, folder: Path, target: Path, tmp_path: Path) -> None:
+    """A hit would bring nothing of that, so the command runs each time."""
+    arguments = ("run", "--wait", "--target", target, "--", "pip", "install", *ARGUMENTS, "--target")
+    for _ in range(2):
+        assert f"not published: there are no files in {target}" in deps(service, *arguments, tmp_path / "elsewhere")
+        assert value(sys.executable, tmp_path / "elsewhere") == "15"
+        shutil.rmtree(tmp_path / "elsewhere")
+    assert names(folder) == []
+
+
 def test_any_command(service: Service, folder: Path, target: Path) -> None:
     script = folder / "install.sh"
     script.write_text(

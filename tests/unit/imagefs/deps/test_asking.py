@@ -22,6 +22,9 @@ PIP = [sys.executable, "-m", "pip", "install"]
 UV = [str(Path(sys.executable).with_name("uv")), "pip", "install"]
 
 
+LINKED = "python3 -m venv --system-site-packages env"
+
+
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
     return make(tmp_path / "job-1")
@@ -206,6 +209,29 @@ def test_directories_of_wheels_are_inputs(job: Path) -> None:
     before = key(job, *words)
     (job / "wheels/six-1-py3-none-any.whl").write_bytes(b"x")
     assert list(diff(before, key(job, *words)).changed) == ["files.wheels/"]
+
+
+def test_what_pip_finds_installed_is_in_the_key(job: Path) -> None:
+    """It is not installed once more, so a host that lacks it needs another snapshot."""
+    (job / "beside/light-1.0.dist-info").mkdir(parents=True)
+    variables = {"PYTHONPATH": str(job / "beside")}
+    into = (*PIP[:3], "--python", "env", "install", "six==1")
+    assert key(job, *into, variables=variables).components["settings"] == {"pip.present": ["light-1.0"]}
+    for one in ("--target=/opt/deps", "-I", "--force-reinstall"):
+        assert key(job, *into, one, variables=variables).components["settings"] == {}
+    assert key(job, *UV, "six==1", variables=variables).components["settings"] == {}
+    own = [f"pip-{facts_of('pip').installers['pip']}"]
+    for words in ((*PIP, "--prefix", "/opt/deps", "six==1"), ("sh", "-c", f"{LINKED} && env/bin/pip install six==1")):
+        found = key(job, *words).components["settings"]
+        assert set(own) <= set(found["pip.present"])  # type: ignore[index,arg-type,call-overload]
+
+
+def test_an_image_says_what_pip_finds_installed(job: Path) -> None:
+    words = (*PIP, "six==1")
+    plain = key(job, *words, base_image="sha256:1")
+    assert diff(plain, key(job, *words, base_image="sha256:1", variables={"PYTHONPATH": "/app"})).added == {
+        "settings.pip.present": ["/app"]
+    }
 
 
 def test_uv_looks_in_several_directories(job: Path) -> None:

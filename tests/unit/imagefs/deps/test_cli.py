@@ -238,5 +238,8 @@ def test_the_flags_that_the_document_names_are_there() -> None:
         "--torch-backend",
         "--group",
         "--override",
-    }  # of pip and uv
+        "--directory",
+        "--prefix",
+        "--system-site-packages",
+    }  # of pip, uv and venv
     assert set(re.findall(r"--[a-z][a-z-]*", text)) == known | others
