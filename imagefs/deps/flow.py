@@ -173,7 +173,8 @@ class _Flow:
     def _install(self, reason: str, leading: Leading | None) -> int:
         from imagefs.deps.miss import install_here  # not needed by most, who find what they want
 
-        return install_here(self._wish, self._target, self._name, reason, leading, self._tell)
+        settings = self._client.settings
+        return install_here(self._wish, settings, self._target, self._name, reason, leading, self._tell)
 
     def _without(self, reason: str) -> NoReturn:
         with contextlib.suppress(StripefsError, OSError):  # only the next start would be helped by it

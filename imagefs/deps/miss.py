@@ -21,9 +21,11 @@ from imagefs.deps.check.verdict import outcome_findings
 from imagefs.deps.course import CHANGED, SHORT
 from imagefs.deps.install import Outcome, install, installer_environment
 from imagefs.deps.lease import Leading
+from imagefs.deps.packed import Probe
 from imagefs.deps.publish import Job
 from imagefs.deps.target import Target
 from imagefs.errors import SnapshotError
+from imagefs.settings import DaemonSettings
 from stripefs.errors import StripefsError
 
 if TYPE_CHECKING:
@@ -36,11 +38,18 @@ _UNKNOWN = ""
 
 
 def install_here(
-    wish: Wish, target: Target, name: str, reason: str, leading: Leading | None, tell: Callable[[str], None]
+    wish: Wish,
+    settings: DaemonSettings,
+    target: Target,
+    name: str,
+    reason: str,
+    leading: Leading | None,
+    tell: Callable[[str], None],
 ) -> int:
     """Install what the store does not give, for that reason; the exit status of the installer.
 
-    leading: None where nothing is to be published. Raises StripefsError and OSError as long as nothing was run.
+    settings: of the daemon. leading: None where nothing is to be published. Raises StripefsError and OSError as long as
+    nothing was run.
     """
     tell(f"miss {name[:SHORT]}: {reason}; installing into {wish.target}")
     target.begin(name, wish.users)
@@ -51,7 +60,7 @@ def install_here(
             leading.give_up(f"the installer ended with status {done.status}")
         return done.status
     try:
-        _keep(wish, target, name, done, leading, tell)
+        _keep(wish, settings, target, name, done, leading, tell)
     except (StripefsError, OSError) as error:
         tell(f"snapshot {name[:SHORT]} is not published: {error}")
         if leading is not None:
@@ -62,7 +71,13 @@ def install_here(
 
 
 def _keep(
-    wish: Wish, target: Target, name: str, done: Outcome, leading: Leading | None, tell: Callable[[str], None]
+    wish: Wish,
+    settings: DaemonSettings,
+    target: Target,
+    name: str,
+    done: Outcome,
+    leading: Leading | None,
+    tell: Callable[[str], None],
 ) -> None:
     """Leave what was installed as a hit would look, and publish it. Raises what keeps it from that, and OSError."""
     problem = ""
@@ -80,9 +95,10 @@ def _keep(
     if leading is None or not leading.may_publish:
         return
     findings = course_findings(done, [(os.path.relpath(path, wish.target), why) for path, why in failed])
+    probe = Probe(wish.interpreter, wish.probe, os.getcwd(), settings._asdict(), wish.tree)
     job = Job(
         wish.store._asdict(),
-        target.cache,
+        settings.cache,
         wish.key,
         wish.target,
         done.seconds,
@@ -95,7 +111,7 @@ def _keep(
         leading.hand_over(),
         wish.pinned,
         wish.tolerant,
-        probe=(wish.interpreter, wish.probe, os.getcwd()) if wish.probe else (),
+        probe=probe if wish.probe else (),
     )
     with publish_beside(job, tell, wait=wish.wait) as publisher:
         target.join([(publisher, processes.began(publisher))])

@@ -14,19 +14,20 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from imagefs.build.image import build
-from imagefs.deps import trial
 from imagefs.deps.capture import Tree, capture_directory
 from imagefs.deps.check.finding import Finding
 from imagefs.deps.check.tree import Findings, Installation, check_tree
 from imagefs.deps.check.verdict import Verdict, judge
 from imagefs.deps.inventory import Inventory, take
 from imagefs.deps.outcome import Outcome
+from imagefs.deps.packed import Probe, Tried, try_packed
 from imagefs.deps.pinned import unpinned
 from imagefs.deps.requirements import Pins
 from imagefs.deps.target import Target
 from imagefs.format.snapshot import Kind, Snapshot, key_digest
 from imagefs.images import Images
 from imagefs.snapshots import Snapshots
+from stripefs.settings import StoreSettings
 
 __all__ = ["Directory", "Job", "Place", "publish"]
 
@@ -37,8 +38,8 @@ class Job(NamedTuple):
     store: fields of `StoreSettings`. cache: of the daemon. key: the document of the key. seconds: that the installation
     took. findings: of the installer's course, as `Finding` has them. environment, sites, beside, allowed, checked and
     tolerant: as in `Installation`. owner: of the lead that is handed over, "" for none. pinned: fields of `Pins`, none
-    where anything may be installed. inside: fields of `imagefs.deps.container.upper.Inside`, none on a host. probe: an
-    interpreter, the program in Python that it must run with what was installed, and where; none where it was tried.
+    where anything may be installed. inside: fields of `imagefs.deps.container.upper.Inside`, none on a host. probe:
+    fields of `imagefs.deps.packed.Probe`, none where nothing is to be tried, or it was.
     """
 
     store: Mapping[str, Any]
@@ -56,7 +57,7 @@ class Job(NamedTuple):
     pinned: Sequence[Any] = ()
     tolerant: bool = False
     inside: Sequence[Any] = ()
-    probe: Sequence[str] = ()
+    probe: Sequence[Any] = ()
 
     @property
     def name(self) -> str:
@@ -127,27 +128,34 @@ def _publish(job: Job, images: Images, still_leads: Callable[[], None], place: P
     verdict = _verdict(job, place)
     if not verdict.publish:
         return Outcome(False, verdict.lines, time.time())
-    if job.probe and (failed := _trial(job.target, *job.probe)):
-        return Outcome(False, (f"the probe failed: {failed}",), time.time())
     if snapshots.has(job.name):
         return Outcome(True, verdict.lines, time.time())
     root, contents = place.capture()
     report = build(root, contents, images, source=job.name)
-    made = Snapshot(job.key, report.digest, place.kind, place.targets, time.time(), job.seconds, verdict.lines)
     published = False
     try:
         if changed := _changed(place):
             return Outcome(False, judge([changed]).lines, time.time())
+        tried = _tried(job, report.digest)
+        if tried.failure:
+            return Outcome(False, (f"the probe failed: {tried.failure}", *_noted(tried)), time.time())
+        lines = (*verdict.lines, *_noted(tried))
         still_leads()
-        published = snapshots.put(made)
+        published = snapshots.put(
+            Snapshot(job.key, report.digest, place.kind, place.targets, time.time(), job.seconds, lines)
+        )
     finally:
         if not published:
             snapshots.take_back(job.name, report.digest)
-    return Outcome(True, verdict.lines, time.time(), report.digest, report.new_bytes)
+    return Outcome(True, lines, time.time(), report.digest, report.new_bytes)
 
 
-def _trial(target: str, interpreter: str, code: str, folder: str) -> str:
-    return trial.failure(interpreter, code, target, folder, trial.read_only(target))
+def _tried(job: Job, image: str) -> Tried:
+    return try_packed(Probe(*job.probe), job.target, StoreSettings(**job.store), image) if job.probe else Tried("")
+
+
+def _noted(tried: Tried) -> tuple[str, ...]:
+    return (f"the probe ran on what was installed: {tried.unmounted}",) if tried.unmounted else ()
 
 
 def _verdict(job: Job, place: Place) -> Verdict:

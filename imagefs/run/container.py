@@ -21,7 +21,6 @@ import os
 import resource
 import select
 import signal
-import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -62,7 +61,6 @@ _FORWARDED = (
 _PAUSE, _PATIENCE = 0.01, 2.0
 """Seconds between looks whether the command runs, when a signal waits for that; and until it is not waited for."""
 
-_FAILED = 125
 _FILES = ("/etc/resolv.conf", "/etc/hosts")
 _NOT_FOR_THE_RUNTIME = ("NOTIFY_SOCKET", "LISTEN_FDS", "LISTEN_FDNAMES", "LISTEN_PID")
 
@@ -108,10 +106,11 @@ def run(
             _terminal_kept(outside.terminal),
             RunFolder(runtime_dir, scratch, options.cgroup_parent) as folder,
             _signals_held() as forwarded,
-            _child(lambda told: _become_runtime(options, image, outside, program, folder, layers, kept_dir, told)) as (
-                child,
-                report,
-            ),
+            namespace.child(
+                lambda told: _in_child(
+                    lambda: _become_runtime(options, image, outside, program, folder, layers, kept_dir, told), told
+                )
+            ) as (child, report),
             _swept(runtime_dir),
         ):
             status, ended_by = _wait(child, report, folder, forwarded, stop, terminal=outside.terminal)
@@ -173,36 +172,6 @@ def _signals_held() -> Iterator[frozenset[signal.Signals]]:
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL if handler is None else handler)
-
-
-@contextlib.contextmanager
-def _child(become: Callable[[int], NoReturn]) -> Iterator[tuple[int, int]]:
-    """A child that is process 1 of its own PID namespace; a pipe that says what kept it from becoming the runtime.
-
-    After the block it is gone.
-    """
-    report, told = os.pipe()
-    parent = os.pidfd_open(os.getpid())
-    sys.stdout.flush()
-    try:
-        with namespace.children_in_new_pid_namespace():
-            pid = os.fork()
-            if pid == 0:
-                _in_child(become, parent, told)
-    except OSError:
-        os.close(report)
-        raise
-    finally:
-        os.close(parent)
-        os.close(told)
-    try:
-        yield pid, report
-    finally:
-        os.close(report)
-        with contextlib.suppress(ChildProcessError):  # it was waited for already
-            if not os.waitpid(pid, os.WNOHANG)[0]:
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
 
 
 @contextlib.contextmanager
@@ -270,22 +239,19 @@ def _failure(report: bytes, program: runtime.Runtime, folder: RunFolder, command
 # The child
 
 
-def _in_child(become: Callable[[int], NoReturn], parent: int, told: int) -> NoReturn:
+def _in_child(become: Callable[[], NoReturn], told: int) -> None:
     try:
-        namespace.end_with(parent)
         _take_no_signals()
-        become(told)
+        become()
     except LayerFailed as error:
         _tell(told, error.message, error.hint, error.number)
     except StripefsError as error:
         _tell(told, error.message, error.hint)
     except OSError as error:
         _tell(told, _cannot_prepare(error))
-    except BaseException as error:  # noqa: BLE001 the border of this process: its parent's frames must not run twice
-        sys.excepthook(type(error), error, error.__traceback__)
+    except BaseException as error:
         _tell(told, f"the container cannot be prepared: {error!r}")
-    finally:
-        os._exit(_FAILED)
+        raise
 
 
 def _take_no_signals() -> None:

@@ -12,11 +12,13 @@ import ctypes
 import os
 import select
 import signal
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from typing import NoReturn
 
 from stripefs.mount import kernel
 
-__all__ = ["children_in_new_pid_namespace", "end_with", "is_alone", "keep_only", "private_mounts"]
+__all__ = ["child", "is_alone", "keep_only", "private_mounts"]
 
 _CLONE_NEWNS, _CLONE_NEWPID = 0x00020000, 0x20000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_SLAVE = 2, 4, 8, 1 << 14, 1 << 19
@@ -29,7 +31,49 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 
 @contextlib.contextmanager
-def children_in_new_pid_namespace() -> Iterator[None]:
+def child(run: Callable[[int], None]) -> Iterator[tuple[int, int]]:
+    """A child that is process 1 of a new PID namespace and is killed when this thread ends; and where to read what it
+    tells.
+
+    run: what it does, given where to write; it must not rely on other threads, and tells errors in its own way. After
+    the block the child is gone, and with it all that it has started. Raises OSError.
+    """
+    report, told = os.pipe()
+    parent = os.pidfd_open(os.getpid())
+    sys.stdout.flush()
+    try:
+        with _children_in_new_pid_namespace():
+            pid = os.fork()
+            if pid == 0:
+                _in_child(run, parent, told)
+    except OSError:
+        os.close(report)
+        raise
+    finally:
+        os.close(parent)
+        os.close(told)
+    try:
+        yield pid, report
+    finally:
+        os.close(report)
+        with contextlib.suppress(ChildProcessError):  # it was waited for already
+            if not os.waitpid(pid, os.WNOHANG)[0]:
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
+
+
+def _in_child(run: Callable[[int], None], parent: int, told: int) -> NoReturn:
+    try:
+        _end_with(parent)
+        run(told)
+    except BaseException as error:  # noqa: BLE001 the border of this process: its parent's frames must not run twice
+        sys.excepthook(type(error), error, error.__traceback__)
+    finally:
+        os._exit(1)
+
+
+@contextlib.contextmanager
+def _children_in_new_pid_namespace() -> Iterator[None]:
     """The first child forked inside the block is process 1 of a new PID namespace. Raises OSError."""
     own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -42,7 +86,7 @@ def children_in_new_pid_namespace() -> Iterator[None]:
         os.close(own)
 
 
-def end_with(parent: int) -> None:
+def _end_with(parent: int) -> None:
     """Be killed when the thread that forked us ends; exits at once when it already did. `parent`: a pidfd of it."""
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
     if select.select([parent], [], [], 0)[0]:

@@ -48,8 +48,9 @@ class Host:
         begin = f"""
             set -e; cd {self.folder}
             start() {{
-                imagefs deps pip --wait --target deps heavy==1.0
-                PYTHONPATH=deps {shlex.quote(sys.executable)} -P -c "$1"
+                code=$1; shift
+                imagefs deps pip --wait --target deps "$@" heavy==1.0
+                PYTHONPATH=deps {shlex.quote(sys.executable)} -P -c "$code"
             }}
         """
         return subprocess.run(
@@ -88,3 +89,21 @@ def test_a_host_that_cannot_mount_installs_and_publishes(host: Host, user: Seque
     assert done.stdout.split() == ["7", "7"]
     assert (done.stderr.count("imagefs deps: miss "), done.stderr.count(" published:")) == (2, 1)
     assert len(snapshots_in(host.folder / "store").stored()) == 1
+
+
+@pytest.mark.parametrize(
+    ("prepare", "user", "why"),
+    [("true", AS_NOBODY, "only root can mount it"), (WITHOUT_FUSE, (), "devices cannot be mounted")],
+    ids=["nobody", "no FUSE"],
+)
+def test_a_probe_where_nothing_can_be_mounted_for_it(host: Host, prepare: str, user: Sequence[str], why: str) -> None:
+    """It runs on what was installed, and the snapshot says so."""
+    done = host.run(prepare, user, f"start '{IMPORT}' --probe 'import heavy; assert heavy.VALUE == 8'; rm -rf deps")
+    assert "not published: the probe failed: AssertionError" in done.stderr, done.stderr
+    assert snapshots_in(host.folder / "store").stored() == {}
+    done = host.run(prepare, user, f"start '{IMPORT}' --probe 'import heavy; assert heavy.VALUE == 7'")
+    assert (done.returncode, done.stdout) == (0, "7\n"), done.stderr + host.service.log()
+    snapshots = snapshots_in(host.folder / "store")
+    (name,) = snapshots.stored()
+    (noted,) = snapshots.load(name).findings
+    assert (noted.startswith("the probe ran on what was installed: "), why in noted) == (True, True), noted
