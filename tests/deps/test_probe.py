@@ -62,16 +62,24 @@ def test_what_fails_when_it_is_packed_is_not_published(
     eventually(lambda: is_clean(service, target), "the end of the trial")
 
 
-@pytest.mark.parametrize(("plane", "kind"), [("erofs", "erofs"), ("tree", "fuse.imagefs")])
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        (["--plane", "erofs"], "erofs"),
+        (["--plane", "erofs", "--erofs-backing", "loop"], "erofs"),
+        (["--plane", "tree"], "fuse.imagefs"),
+    ],
+    ids=["erofs", "loop", "tree"],
+)
 def test_what_runs_when_it_is_packed_is_published(
-    service: Service, store: Path, folder: Path, target: Path, plane: str, kind: str
+    service: Service, store: Path, folder: Path, target: Path, options: list[str], kind: str
 ) -> None:
     """Although it would fail where it was installed. What it writes beside itself comes to nothing."""
     wheel(folder / "wheels", "heavy", {"heavy/__init__.py": PICKY}, requires=["light"])
     probe = (
         f"import heavy, os; assert heavy.TYPE == {kind!r}, heavy.TYPE; assert not os.access(heavy.__file__, os.W_OK)"
     )
-    done = service.run("deps", "pip", "--target", str(target), "--wait", "--plane", plane, "--probe", probe, *ARGUMENTS)
+    done = service.run("deps", "pip", "--target", str(target), "--wait", *options, "--probe", probe, *ARGUMENTS)
     assert (done.returncode, " published" in done.stderr) == (0, True), done.stderr
     assert "what was installed" not in done.stderr
     (name,) = snapshots_in(store).stored()
