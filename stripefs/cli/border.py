@@ -8,6 +8,8 @@ its traceback at the level debug. `program` is the name in front.
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -25,8 +27,16 @@ def line(what: str, hint: str = "", *, program: str = "stripefs") -> str:
 
 
 def tell(what: str, hint: str = "", *, program: str = "stripefs") -> None:
-    """Write one line to standard error."""
-    sys.stderr.write(line(what, hint, program=program) + "\n")
+    """Write one line to standard error. That nobody can read it, or that the disk of a log is full, is no reason to
+    fail; so it is written past the stream, which would fail once more when the program ends."""
+    text = line(what, hint, program=program) + "\n"
+    with contextlib.suppress(OSError):
+        try:
+            descriptor = sys.stderr.fileno()
+        except io.UnsupportedOperation:  # somebody in this process takes it
+            sys.stderr.write(text)
+        else:
+            os.write(descriptor, text.encode(errors="backslashreplace"))
 
 
 def wants_debug(arguments: Sequence[str], program: str = "stripefs") -> bool:

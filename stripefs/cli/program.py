@@ -42,6 +42,7 @@ class Program:
 
     def run(self) -> int:
         """Handle sys.argv and answer the exit code."""
+        _open_streams()
         arguments = sys.argv[1:]
         if arguments in (["--help"], ["-h"]):
             try:
@@ -69,6 +70,17 @@ class Program:
         if "stripefs.api.engine" in sys.modules:
             _leave(code)
         return code
+
+
+def _open_streams() -> None:
+    """Let standard streams that were closed lead nowhere: another file would have their number, and get what libraries
+    print. Programs that are run from here have them closed as before."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        try:
+            os.fstat(number)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            setattr(sys, name, open(number, "w" if number else "r", closefd=False))  # noqa: SIM115 it stays open
 
 
 def _leave(code: int) -> None:

@@ -199,9 +199,9 @@ def test_what_was_installed_without_us_is_not_emptied(service: Service, folder: 
     assert value(sys.executable, target) == "15"
 
 
-@pytest.mark.parametrize("how", ["closed", "nobody reads"])
+@pytest.mark.parametrize("how", ["2>&-", ">&-", "<&- >&- 2>&-", "2>/dev/full", ""])
 def test_nobody_to_tell(service: Service, folder: Path, target: Path, jobs: list[Job], how: str) -> None:
-    """It ends as it would with somebody."""
+    """It ends as it would with somebody. how: as a shell says it; with nothing, nobody reads."""
 
     def start(*arguments: object) -> int:
         command = [program("imagefs"), "deps", "pip", "--target", target, "--owner", jobs[0].pid, *arguments]
@@ -209,7 +209,7 @@ def test_nobody_to_tell(service: Service, folder: Path, target: Path, jobs: list
         os.close(reader)
         try:
             return subprocess.run(
-                ["sh", "-c", 'exec "$@" 2>&-' if how == "closed" else 'exec "$@"', "sh", *map(str, command)],
+                ["sh", "-c", f'exec "$@" {how}', "sh", *map(str, command)],
                 env=service.environment,
                 stdout=subprocess.DEVNULL,
                 stderr=writer,
@@ -224,6 +224,21 @@ def test_nobody_to_tell(service: Service, folder: Path, target: Path, jobs: list
     assert is_mounted(target)
     service.ok("umount", str(target))
     assert start("--quiet", "--find-links", "wheels", "heavy") == 0
+    assert value(sys.executable, target) == "15"
+
+
+def test_a_working_directory_that_is_gone(service: Service, folder: Path, target: Path, tmp_path: Path) -> None:
+    """uv installs from there too."""
+    (tmp_path / "gone").mkdir()
+    arguments = [program("imagefs"), "deps", "uv", "--target", target, "--offline", "--no-index", "heavy", "-f"]
+    done = subprocess.run(
+        ["sh", "-c", f'rmdir {tmp_path}/gone && exec "$@"', "sh", *map(str, arguments), folder / "wheels"],
+        cwd=tmp_path / "gone",
+        env=service.environment,
+        capture_output=True,
+        text=True,
+    )
+    assert (done.returncode, "the working directory is gone; installing without" in done.stderr) == (0, True)
     assert value(sys.executable, target) == "15"
 
 

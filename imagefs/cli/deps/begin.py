@@ -9,7 +9,6 @@ import contextlib
 import os
 import shlex
 import signal
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
@@ -22,7 +21,7 @@ from imagefs.deps.request import Refusal, Request, checked
 from imagefs.format.inode import printable
 from imagefs.plane.options import TreeOptions
 from imagefs.reference import parse_store
-from stripefs.cli.border import INTERRUPTED, line
+from stripefs.cli.border import INTERRUPTED, tell
 from stripefs.cli.plain import Flag
 from stripefs.errors import ConfigError, StripefsError
 from stripefs.options import Given
@@ -93,7 +92,13 @@ def begin(form: str, words: Sequence[str], values: Mapping[str, Any], given: Giv
         raise ConfigError("a host has one target", hint="--target DIR names the directory that is installed into")
     users, record = users_of(values["owner"]), recording(values["workload"], "", values["no_record"])
     settings = named_store(resolve(given, config=values["config"]))
-    target = request_of(values, ()).targets[0].path
+    try:
+        target = request_of(values, ()).targets[0].path
+    except FileNotFoundError:
+        from imagefs.deps import flow
+
+        command = command_of(form, words, values["targets"][0], values["python"])
+        flow.install_without("the working directory is gone", command, _told)
     request = checked(request_of(values, command_of(form, words, target, values["python"])))
     return _start(request, values, settings, users, record)
 
@@ -163,7 +168,4 @@ def _fills_directory(command: Sequence[str]) -> bool:
 
 
 def _told(text: str) -> None:
-    """Tell people. That nobody can read it, or that the disk of a log is full, is no reason to fail."""
-    if sys.stderr is not None:
-        with contextlib.suppress(OSError):  # written past the stream, which would fail once more when the program ends
-            os.write(sys.stderr.fileno(), f"{printable(line(text, program='imagefs deps'))}\n".encode())
+    tell(printable(text), program="imagefs deps")
