@@ -228,18 +228,18 @@ def test_nobody_to_tell(service: Service, folder: Path, target: Path, jobs: list
 
 
 def test_a_working_directory_that_is_gone(service: Service, folder: Path, target: Path, tmp_path: Path) -> None:
-    """uv installs from there too."""
+    """Many commands can do without."""
     (tmp_path / "gone").mkdir()
-    arguments = [program("imagefs"), "deps", "uv", "--target", target, "--offline", "--no-index", "heavy", "-f"]
+    arguments = [program("imagefs"), "deps", "run", "--target", target, "--", "cp", "-r", folder / "wheels", target]
     done = subprocess.run(
-        ["sh", "-c", f'rmdir {tmp_path}/gone && exec "$@"', "sh", *map(str, arguments), folder / "wheels"],
+        ["sh", "-c", f'rmdir {tmp_path}/gone && exec "$@"', "sh", *map(str, arguments)],
         cwd=tmp_path / "gone",
         env=service.environment,
         capture_output=True,
         text=True,
     )
     assert (done.returncode, "the working directory is gone; installing without" in done.stderr) == (0, True)
-    assert value(sys.executable, target) == "15"
+    assert len(list(target.iterdir())) == 2
 
 
 def test_the_installer_alone_has_the_signals_that_it_would_have() -> None:
