@@ -30,7 +30,7 @@ need_packages() {
 }
 
 # What the tests need besides: a second opinion on the images that we write and on what layers mean, what runs containers
-# of them, a registry to build them from, and programs that write files in ways of their own.
+# of them, a registry to build them from, programs that write files in ways of their own, and a Python that is no CPython.
 need_test_packages() {
     local missing=()
     command -v fsck.erofs >/dev/null || missing+=(erofs-utils)
@@ -43,6 +43,8 @@ need_test_packages() {
     for program in fio rsync sqlite3 zip; do
         command -v "$program" >/dev/null || missing+=("$program")
     done
+    command -v pypy3 >/dev/null || missing+=(pypy3)
+    pypy3 -c 'import pip' 2>/dev/null || missing+=(python3-pip)
     [ -x /bin/busybox ] && ! ldd /bin/busybox >/dev/null 2>&1 || missing+=(busybox-static)
     apt_install "${missing[@]}"
 }
