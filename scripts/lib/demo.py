@@ -1,5 +1,5 @@
-"""The demonstration behind ./scripts/demo: stripefs reading (`demo_files`) and writing (`demo_saves`), and imagefs
-(`demo_images`), each before and after.
+"""The demonstration behind ./scripts/demo: stripefs reading (`demo_files`) and writing (`demo_saves`), and imagefs with
+an image (`demo_images`) and with what a job installs (`demo_deps`), each before and after.
 
 Prints what it does and what came out; leaves nothing behind, also when interrupted.
 """
@@ -12,6 +12,7 @@ import subprocess
 import sys
 from contextlib import nullcontext
 
+import demo_deps
 import demo_files
 import demo_images
 import demo_saves
@@ -35,6 +36,9 @@ def main(arguments: list[str]) -> int:
             print(flush=True)
             with temporary_folder() as folder:
                 demo_images.demonstrate(demo_images.on_cluster(hdfs) if hdfs else demo_images.simulated(folder), folder)
+            print(flush=True)
+            with temporary_folder() as folder:
+                demo_deps.demonstrate(demo_images.on_cluster(hdfs) if hdfs else demo_images.simulated(folder), folder)
     except KeyboardInterrupt:
         return 130
     except subprocess.CalledProcessError as error:
