@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from imagefs.deps import hot
+from imagefs.traces import Traces
 from tests.deps.container.job import JOB, SEEN, Job, key_in, project
 from tests.deps.installed import snapshots_in
 from tests.deps.python_image import CONFIG, SITE
@@ -146,4 +148,25 @@ def test_the_snapshot_is_recorded_like_an_image(job: Job) -> None:
     assert images[True]["recording"]
     assert images[True]["owner"] == process.pid
     process.communicate("")
+    job.nothing_is_left()
+
+
+def test_a_snapshot_with_a_hot_device_is_above_the_image_too(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = f"{JOB}; print(len(open(heavy.__path__[0] + '/data.bin', 'rb').read()))"
+    job.run("--deps-wait")
+    job.service.stop()
+    shutil.rmtree(job.service.settings.cache)
+    assert job.run(script=script) == f"{SEEN}320000\n"
+    snapshots = snapshots_in(job.store)
+    ((name, image),) = snapshots.images_named().items()
+    plans = Traces(snapshots.images.store)
+    eventually(lambda: [one for one, _ in plans.plans()] == [image], "what the start taught")
+    monkeypatch.setattr(hot, "SCATTERED", 0)
+    assert "are one hot device now" in hot.improve(snapshots, name)
+    job.service.stop()
+    shutil.rmtree(job.service.settings.cache)
+    for flags in ([], ["--plane", "tree"]):
+        assert job.run(*flags, script=script) == f"{SEEN}320000\n"
+        assert "above the image" in job.told
+    assert [device.tag for device in snapshots.images.manifest(snapshots.load(name).image).devices] == ["cold", "hot"]
     job.nothing_is_left()
