@@ -74,6 +74,8 @@ _UV = {
 
 _MOVING = ("-C", "-D", "--chdir")  # of env and sudo
 
+_ASSIGNED = re.compile(r"(PIP|UV)_\w+=")
+
 _SWITCHES_OF_PYTHON = ("-W", "-X")  # and their values
 
 
@@ -83,7 +85,8 @@ class Call(NamedTuple):
     tool: pip, uv, or uv-project for `uv sync`. program: what runs the installer itself. requirements: each with whether
     it is editable. values: of options, by what they are for. switches: all other options, with a value or
     without. moved: it runs in another
-    directory than what starts it, so nobody here knows what its relative paths name.
+    directory than what starts it, so nobody here knows what its relative paths name. variables: those of pip and uv
+    that are set for it alone.
     """
 
     tool: str
@@ -92,6 +95,7 @@ class Call(NamedTuple):
     values: Mapping[str, Sequence[str]]
     switches: frozenset[str]
     moved: bool = False
+    variables: Mapping[str, str] = {}
 
 
 def calls(words: Sequence[str]) -> Iterator[Call]:
@@ -108,7 +112,9 @@ def calls(words: Sequence[str]) -> Iterator[Call]:
             if found is None:
                 return
         if found is not None:
-            yield found._replace(moved=any(one.startswith(_MOVING) for one in words[:place]))
+            moved = any(one.startswith(_MOVING) for one in words[:place])
+            assigned = [one.partition("=") for one in words[:place] if _ASSIGNED.match(one)]
+            yield found._replace(moved=moved, variables={name: value for name, _, value in assigned})
             return
 
 
@@ -131,7 +137,7 @@ def _of_python(word: str, rest: Sequence[str]) -> Call | None:
     program = [word, *rest[: len(rest) - len(behind)]]
     if name == "uv":
         return _uv(program, behind)
-    return _call("pip", program, behind, _PIP, ["install"]) if name == "pip" else None
+    return _call("pip", program, behind, _PIP, ["install"]) if is_pip(name) else None
 
 
 def _uv(program: Sequence[str], rest: Sequence[str]) -> Call | None:
@@ -148,7 +154,7 @@ def _as_files(call: Call) -> Call:
 
 
 def _module_in(rest: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """The module that an interpreter with these arguments runs, "" for none, and what that gets."""
+    """The module or script that an interpreter with these arguments runs, "" for none, and what that gets."""
     place = 0
     while place < len(rest) and rest[place].startswith("-"):
         word = rest[place]
@@ -159,6 +165,8 @@ def _module_in(rest: Sequence[str]) -> tuple[str, Sequence[str]]:
         if word.startswith("-c"):
             break
         place += 2 if word in _SWITCHES_OF_PYTHON else 1
+    else:
+        return (rest[place], rest[place + 1 :]) if place < len(rest) else ("", ())
     return "", ()
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import posixpath
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -12,8 +13,8 @@ from imagefs.deps.contents import Files
 from imagefs.deps.present import distributions, searched
 from imagefs.deps.request import Inputs, Python, Request
 from imagefs.deps.requirements import Pins, Reader
-from imagefs.deps.script import is_shell, lines_of
-from imagefs.deps.settings import pip_settings, uv_settings
+from imagefs.deps.script import is_shell, lines_of, why_open
+from imagefs.deps.settings import pip_settings, said_by, uv_settings
 from imagefs.deps.urls import without_secrets
 from stripefs.errors import ConfigError
 
@@ -75,6 +76,9 @@ class _Gathering:
         for call in called:
             self._call("command", self._known("command", call) if call.moved else call)
         self._words(called)
+        others = [word for word in self._request.command if word not in self._texts]
+        if not called and (why := why_open(others)):
+            self._reader.open("command", shlex.join(others), why)
         tools = {call.tool for call in called}  # of a command that is none of these, nobody knows which it uses
         if not tools or "pip" in tools:
             self._outside("pip", self._set)
@@ -101,6 +105,8 @@ class _Gathering:
 
     def _call(self, where: str, call: Call) -> None:
         """An installer with its arguments, on the command line or in a script."""
+        for name, said in said_by(call.variables, call.tool.removesuffix("-project")).items():
+            self._said(where, name, said)
         self._present(call)
         if call.tool == "uv" and (folder := self._directory(call)):
             self._reader.open(where, f"--directory {folder}", "what lies there is not looked for; run it there instead")
@@ -255,23 +261,26 @@ class _Gathering:
 
     def _outside(self, tool: str, settings: Mapping[str, Sequence[str]]) -> None:
         """What is set for a tool beside its command line."""
-        where = f"settings of {tool}"
         for name, values in settings.items():
             purpose = "index" if name.endswith("index.url") else name.rpartition(".")[2]
-            for value in values:
-                if purpose in ("pre", "require-hashes"):
-                    if value.lower() in _ON:
-                        self._reader.option(where, purpose)
-                elif purpose == "constraint-dependencies":
-                    self._reader.requirement(where, value, constraint=True)
-                elif purpose == "override-dependencies":
-                    own = self._reader.apart()
-                    own.requirement(where, value)
-                    self._reader.take(own)
-                elif purpose not in _INDEXES:
-                    self._argument(where, purpose, value)
+            self._said(f"settings of {tool}", purpose, values)
             component = self._indexes if purpose in _INDEXES else self._settings
             component[f"{tool}.{name}"] = [self._shown(value) for value in values]
+
+    def _said(self, where: str, purpose: str, values: Sequence[str]) -> None:
+        """An option that is set in a file or by a variable."""
+        for value in values:
+            if purpose in ("pre", "require-hashes"):
+                if value.lower() in _ON:
+                    self._reader.option(where, purpose)
+            elif purpose == "constraint-dependencies":
+                self._reader.requirement(where, value, constraint=True)
+            elif purpose == "override-dependencies":
+                own = self._reader.apart()
+                own.requirement(where, value)
+                self._reader.take(own)
+            elif purpose not in _INDEXES:
+                self._argument(where, purpose, value)
 
     def _shown(self, word: str) -> str:
         """A word without secrets, in which a file goes by its name."""

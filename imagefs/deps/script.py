@@ -6,6 +6,7 @@ newest. What a script puts together from variables, or has other programs do, no
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Generator, Iterator, Sequence
 from typing import NamedTuple
@@ -13,10 +14,12 @@ from typing import NamedTuple
 from imagefs.deps.command import Call, calls
 from imagefs.deps.urls import names_place
 
-__all__ = ["Line", "is_shell", "lines_of"]
+__all__ = ["Line", "is_shell", "lines_of", "why_open"]
 
 _NEWEST = {
-    **dict.fromkeys(("apt", "apt-get", "conda", "dnf", "mamba", "micromamba", "npm", "yum", "zypper"), ("install",)),
+    **dict.fromkeys(("apt", "apt-get", "dnf", "yum", "zypper"), ("install",)),
+    **dict.fromkeys(("conda", "mamba", "micromamba"), ("create", "install", "update")),
+    **dict.fromkeys(("npm", "pnpm", "yarn"), ("add", "i", "install", "update")),
     "apk": ("add",),
     "cargo": ("install",),
     "gem": ("install",),
@@ -27,6 +30,7 @@ _NEWEST = {
 _MOVING = ("cd", "popd", "pushd")
 
 _SHELLS = ("ash", "bash", "dash", "ksh", "sh", "zsh")
+_REDIRECTION = re.compile(r"&?[<>]+[&|]?")  # with a descriptor before it, and a file or descriptor behind it
 _BREAKS = ("&", "&&", "(", ")", ";", ";;", "|", "||", "|&", "{", "}")
 
 
@@ -60,6 +64,13 @@ def lines_of(text: str) -> Iterator[Line]:
     yield from _line(number, begun, moved)
 
 
+def why_open(words: Sequence[str]) -> str:
+    """Why what a command that runs no installer brings may be another thing tomorrow; "" where that does not show."""
+    if any(names_place(word) for word in words):
+        return "what is there may change; bring it as a file, and declare that with --input"
+    return "it brings whatever is newest" if _is_newest(words) else ""
+
+
 def _line(number: int, text: str, moved: bool) -> Generator[Line, None, bool]:
     """moved: whether another directory was gone to before. Answers whether one was with this line."""
     if text.lstrip().startswith("#"):
@@ -70,12 +81,8 @@ def _line(number: int, text: str, moved: bool) -> Generator[Line, None, bool]:
         call = next(calls(words), None)
         if call is not None:
             yield Line(number, shown, call._replace(moved=moved or call.moved), "")
-        elif any(names_place(word) for word in words):
-            yield Line(
-                number, shown, None, "what is there may change; bring it as a file, and declare that with --input"
-            )
-        elif _is_newest(words):
-            yield Line(number, shown, None, "it brings whatever is newest")
+        elif why := why_open(words):
+            yield Line(number, shown, None, why)
     return moved
 
 
@@ -88,9 +95,14 @@ def _commands(text: str) -> list[list[str]]:
     except ValueError:  # a quotation that ends on another line
         words = text.split()
     found: list[list[str]] = [[]]
-    for word in words:
+    rest = iter(words)
+    for word in rest:
         if word in _BREAKS:
             found.append([])
+        elif _REDIRECTION.fullmatch(word):
+            next(rest, "")
+            if found[-1] and found[-1][-1].isdecimal():
+                found[-1].pop()
         else:
             found[-1].append(word)
     return [command for command in found if command]

@@ -18,7 +18,7 @@ from typing import Any
 from imagefs.deps.urls import without_secrets
 from stripefs.errors import ConfigError
 
-__all__ = ["pip_settings", "uv_settings"]
+__all__ = ["pip_settings", "said_by", "uv_settings"]
 
 _SECRET = re.compile(r"token|passw|secret|username|credential")
 
@@ -36,6 +36,21 @@ _IDLE_UV = re.compile(
     r"python-preference|request-.*|run-.*|show-.*|stack-size|system-certs|test-.*|tool-.*|unmanaged-.*|upload-.*|"
     r"allow-insecure-host|require(d-version)?|color"
 )
+
+
+def said_by(variables: Mapping[str, str], tool: str) -> dict[str, list[str]]:
+    """Options of pip or uv with their values, as variables say them."""
+    found = {}
+    for name, value in variables.items():
+        if name.startswith(f"{tool.upper()}_") and value:
+            option = _option(name[len(tool) + 1 :])
+            several = tool == "uv" and option == "find-links"
+            found[option] = [without_secrets(one) for one in (value.split(",") if several else value.split())]
+    return {name: values for name, values in found.items() if _counts(tool, name)}
+
+
+def _counts(tool: str, name: str) -> bool:
+    return not (_is_secret(name) or (name in _IDLE_PIP if tool == "pip" else _IDLE_UV.fullmatch(name)))
 
 
 def pip_settings(environ: Mapping[str, str], prefix: str) -> dict[str, list[str]]:
@@ -56,9 +71,8 @@ def pip_settings(environ: Mapping[str, str], prefix: str) -> dict[str, list[str]
                 options.update(parser.items(section))
     for options in sections.values():
         found.update({_option(name): _words(value) for name, value in options.items()})
-    variables = {name[4:]: value for name, value in environ.items() if name.startswith("PIP_") and value}
-    found.update({_option(name): _words(value) for name, value in variables.items()})
-    return {name: values for name, values in sorted(found.items()) if name not in _IDLE_PIP and not _is_secret(name)}
+    found.update(said_by(environ, "pip"))
+    return {name: values for name, values in sorted(found.items()) if _counts("pip", name)}
 
 
 def uv_settings(environ: Mapping[str, str], folder: str) -> dict[str, list[str]]:
@@ -66,14 +80,10 @@ def uv_settings(environ: Mapping[str, str], folder: str) -> dict[str, list[str]]
 
     Raises ConfigError for a file that uv could not read either.
     """
-    found: dict[str, list[str]] = {}
-    for name, value in environ.items():
-        if name.startswith("UV_") and value:
-            found[_option(name[3:])] = value.split(",") if name == "UV_FIND_LINKS" else _words(value)
-    found = {name: values for name, values in found.items() if not (_IDLE_UV.fullmatch(name) or _is_secret(name))}
+    found = said_by(environ, "uv")
     for level, path in _uv_files(environ, folder):
         for name, text in _flat(_uv_table(path)):
-            if not (_IDLE_UV.fullmatch(name.partition(".")[0].removeprefix("pip.")) or _is_secret(name)):
+            if _counts("uv", name.removeprefix("pip.").partition(".")[0]) and not _is_secret(name):
                 if name.removeprefix("pip.") == "find-links" and "://" not in text:
                     text = os.path.relpath(os.path.join(os.path.dirname(path), text), folder)  # uv asks from there
                 found.setdefault(f"{level}.{name}", []).append(without_secrets(text))

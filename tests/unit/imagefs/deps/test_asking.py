@@ -300,6 +300,32 @@ def test_paths_of_another_directory_are_not_taken_for_those_of_this_one(
     assert [line.split(": ")[:2] for line in open_ends(job, *words)] == [["command", what]]
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "git clone https://user:secret@example.com/repo /opt/deps",
+        "curl -o /opt/deps/tool https://user:secret@example.com/tool",
+        "env A=b apt-get install -y gcc",
+        "conda create -p /opt/deps numpy",
+    ],
+)
+def test_a_command_that_brings_what_may_change_is_open(job: Path, command: str) -> None:
+    (found,) = open_ends(job, *command.split())
+    assert found.startswith(f"command: {command.replace('user:secret@', '')}: ")
+    assert open_ends(job, *command.split(), epoch="1") == []
+
+
+def test_variables_that_are_set_for_an_installer_alone(job: Path) -> None:
+    (job / "wheels").mkdir()
+    for words in (
+        ("env", "A=b", "PIP_FIND_LINKS=wheels", "PIP_CONSTRAINT=more.txt", *PIP, "six==1"),
+        ("sh", "-c", "PIP_FIND_LINKS=wheels PIP_CONSTRAINT=more.txt pip install six==1"),
+        ("env", "UV_FIND_LINKS=wheels,other", "UV_CONSTRAINT=more.txt", *UV, "six==1"),
+    ):
+        assert list(key(job, *words).components["files"]) == ["more.txt", "wheels/"]  # type: ignore[arg-type]
+    assert len(open_ends(job, "env", "PIP_PRE=1", *PIP, "six==1")) == 1
+
+
 def test_where_uv_is_told_to_go_by_variables(job: Path) -> None:
     (job / "src/uv.lock").write_text(UV_LOCK)
     (job / "own").mkdir()

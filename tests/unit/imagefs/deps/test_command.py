@@ -137,6 +137,17 @@ def test_what_a_script_shows() -> None:
     assert second.requirements == [("torch==2", False)]
 
 
+def test_where_a_script_leads_streams_is_no_requirement() -> None:
+    (line,) = lines_of("pip install six==1 >>log.txt 2>&1 <input --no-deps 2> errors &>all >| more")
+    assert line.call is not None
+    assert (line.call.requirements, line.call.switches) == ([("six==1", False)], {"--no-deps"})
+
+
+def test_a_pip_that_an_interpreter_runs_as_a_script() -> None:
+    assert call_in("python3 -I /opt/bin/pip3.11 install -r a.txt").values == {"requirement": ["a.txt"]}
+    assert list(calls(["python3", "install.py", "pip", "install", "six"])) == []
+
+
 def test_a_script_may_end_anywhere() -> None:
     assert [line.number for line in lines_of("echo\npip install six \\")] == [2]
     assert list(lines_of("")) == []
