@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
 import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from io import BufferedReader
 
 from imagefs.deps.key import Value, canonical
 from imagefs.deps.urls import without_secrets
@@ -56,11 +58,8 @@ class Files:
 
     def text(self, path: str, name: str) -> tuple[str, bytes]:
         """A file in which URLs may have passwords, which do not count: its name and its bytes. Raises ConfigError."""
-        try:
-            with open(path, "rb") as file:
-                data = file.read()
-        except OSError as error:
-            raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
+        with _opened(path) as file:
+            data = file.read()
         counted = without_secrets(data.decode("latin-1")).encode("latin-1")
         return self._put(path, name, hashlib.sha256(counted).hexdigest()), data
 
@@ -90,9 +89,17 @@ class Files:
 
 def digest_of_file(path: str) -> str:
     """SHA-256 in hexadecimal. Raises ConfigError."""
+    with _opened(path) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@contextlib.contextmanager
+def _opened(path: str) -> Iterator[BufferedReader]:
     try:
+        if not stat.S_ISREG(os.stat(path).st_mode) and not os.path.isdir(path):
+            raise ConfigError(f"{path} can be read but once", hint="put what it brings into a file")
         with open(path, "rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+            yield file
     except OSError as error:
         raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
 

@@ -7,13 +7,14 @@ something of it runs, nobody knows whether the files are as they will stay.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 
@@ -59,13 +60,14 @@ def install(command: Sequence[str], env: Mapping[str, str]) -> Outcome:
     exist has status 127. Raises SnapshotError when the command was not begun for a reason that is ours.
     """
     began = time.monotonic()
+    left_open = list(_left_open())
     reader, writer = os.pipe()
     with _Signals() as signals, open(reader, encoding="utf-8") as report:
         try:
             process = subprocess.Popen(
                 [sys.executable, "-I", "-S", reaper.__file__, str(writer), str(os.getpid()), *command],
                 env=env,
-                pass_fds=(writer,),
+                pass_fds=(writer, *left_open),
             )
         except OSError as error:
             raise SnapshotError(f"the installer cannot be started: {error.strerror}") from error
@@ -80,6 +82,14 @@ def install(command: Sequence[str], env: Mapping[str, str]) -> Outcome:
         signals.repeat()
         raise SnapshotError("the installer could not be started under supervision")
     return read_end(told, time.monotonic() - began)
+
+
+def _left_open() -> Iterator[int]:
+    """Descriptors that whoever started us has left open for what is run from here."""
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):  # that of the directory itself is closed by now
+            if int(name) > 2 and os.get_inheritable(int(name)):
+                yield int(name)
 
 
 def read_end(told: str, seconds: float) -> Outcome:

@@ -16,7 +16,7 @@ from imagefs.run.image_config import ImageConfig
 from imagefs.run.options import Bind, RunOptions
 from imagefs.run.users import User, resolve
 
-__all__ = ["PATH", "DeviceNode", "Kind", "Outside", "Spec", "Tree", "arguments", "build", "variables"]
+__all__ = ["PATH", "DeviceNode", "Kind", "Outside", "Spec", "Tree", "arguments", "build", "own_mount", "variables"]
 
 CAPABILITIES = (
     "CAP_AUDIT_WRITE",
@@ -228,6 +228,13 @@ def _capabilities(user: User) -> dict[str, list[str]]:
 
 
 # Mounts
+
+
+def own_mount(path: str, image: ImageConfig) -> str:
+    """The file system that a container mounts for itself at or above this path, "" for none: what an image has there is
+    hidden, or copied."""
+    own = [*(entry[0] for entry in _MOUNTS), *_SCRATCH, *image.volumes]
+    return next((one for one in own if f"{path}/".startswith(f"{one}/")), "")
 
 
 def _mounts(

@@ -9,6 +9,7 @@ import pty
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -94,6 +95,14 @@ def test_its_arguments_and_streams_are_as_they_were(tmp_path: Path) -> None:
     )
     assert done.stdout.decode().splitlines() == ["two  words|*", "typed", str(tmp_path)]
     assert done.stderr.decode().splitlines()[-1] == "problem"
+
+
+def test_what_else_is_open_for_it_stays_open() -> None:
+    with tempfile.TemporaryFile() as file:
+        os.set_inheritable(file.fileno(), True)
+        assert install(["sh", "-c", f"echo told >/proc/self/fd/{file.fileno()}"], os.environ).status == 0
+        file.seek(0)
+        assert file.read() == b"told\n"
 
 
 def test_its_signals_are_as_they_were() -> None:

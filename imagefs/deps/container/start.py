@@ -32,8 +32,8 @@ from imagefs.plane.options import TreeOptions
 from imagefs.run.container import Layer
 from imagefs.run.image_config import ImageConfig
 from imagefs.run.options import RunOptions
-from imagefs.run.spec import PATH, variables
-from stripefs.errors import StripefsError
+from imagefs.run.spec import PATH, own_mount, variables
+from stripefs.errors import ConfigError, StripefsError
 from stripefs.settings import StoreSettings
 
 if TYPE_CHECKING:
@@ -110,8 +110,15 @@ class _Start:
         self._options = options
         self._wish = wish
         self._tell = tell
-        own = ImageConfig.parse(image.attached.config).env
-        self._environ = variables((PATH, *own), options.env, os.environ)
+        config = ImageConfig.parse(image.attached.config)
+        for target in wish.request.targets:
+            if own := own_mount(target.path, config):
+                raise ConfigError(
+                    f"what is installed in {target.path} would not be seen: each container has a file system of its own"
+                    f" at {own}",
+                    hint="name another --deps-target",
+                )
+        self._environ = variables((PATH, *config.env), options.env, os.environ)
         # Files of this host, such as its pip.conf, are none of the container's.
         self._asking = {**self._environ, "PIP_CONFIG_FILE": os.devnull}
         self._python = wish.request.python or "python3"

@@ -69,6 +69,13 @@ def test_a_target_of_its_own(job: Job) -> None:
     assert "hit" in job.told
 
 
+@pytest.mark.parametrize("target", ["/tmp/deps", "/dev/shm/deps", "/run"])
+def test_a_target_that_the_job_would_not_see(job: Job, target: str) -> None:
+    job.run("--deps-target", target, status=2)
+    assert f"what is installed in {target} would not be seen" in job.told
+    assert job.service.status()["images"] == []
+
+
 def test_what_is_written_elsewhere(job: Job) -> None:
     code = "open('/etc/written', 'w').write('x')"
     job.wants(str(project(job.folder / "project", code)))

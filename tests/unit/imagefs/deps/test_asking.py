@@ -409,6 +409,17 @@ def test_an_installer_may_come_into_being_with_its_target(job: Path) -> None:
     assert ask(request(job, *words, python=sys.executable), environ(job)).facts.installers == {}
 
 
+def test_what_can_be_read_but_once_is_left_to_the_installer(job: Path) -> None:
+    """As `-r <(…)` of a shell."""
+    os.mkfifo(job / "pipe")
+    (job / "includes.txt").write_text("-r pipe\n")
+    for words in ((*PIP, "-r", "pipe"), (*PIP, "-r", "includes.txt"), (*UV, "--override", "pipe", "six==1")):
+        with pytest.raises(ConfigError, match="can be read but once"):
+            key(job, *words)
+    with pytest.raises(ConfigError, match="can be read but once"):
+        key(job, "true", inputs=["pipe"])
+
+
 def test_what_standard_input_brings_is_open(job: Path) -> None:
     assert len(open_ends(job, *UV, "-r", "-")) == 1
     assert len(open_ends(job, *PIP, "-r", "/dev/stdin")) == 1
