@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
+from imagefs.deps.threads import signals_for_main
 from imagefs.images import Images
 from imagefs.snapshots import FOLDER, Snapshots
 from stripefs.errors import Busy, Exists, StoreError, Unsupported
@@ -38,10 +38,6 @@ _LOOK_EVERY = 1.0
 
 _TRY_EVERY = LEASE / 2
 """Seconds between tries to take the lead from one that may have died; each writes to the store."""
-
-
-_FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT}
-"""About the thread that made them."""
 
 
 class TooLong(Exception):
@@ -109,7 +105,7 @@ class Leading:
         self._store: Store | None = None
         self._lead: Lead | None = None
         try:
-            with _signals_for_main():
+            with signals_for_main():
                 self._store = open_store(settings, make=True)
             self._lead = lead_or_wait(self._snapshots(self._store), name, patience, waiting)
             self.published, self.may_publish = self._lead is None, self._lead is not None
@@ -127,7 +123,7 @@ class Leading:
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
-        with _signals_for_main():
+        with signals_for_main():
             if self._lead is not None:
                 if self._store is not None and (error is None or isinstance(error, Exception)):
                     why = self._why or str(error or "it was left at that")
@@ -172,10 +168,10 @@ def lead_or_wait(snapshots: Snapshots, name: str, patience: float, waiting: Call
     give_up, told = time.monotonic() + patience, False
     while True:
         try:
-            with _signals_for_main():
+            with signals_for_main():
                 found = lead(snapshots, name)
         except Busy as error:
-            with _signals_for_main():
+            with signals_for_main():
                 why = snapshots.unkept(name)
             if why:
                 raise Unkept(why) from None
@@ -197,16 +193,5 @@ def lead_or_wait(snapshots: Snapshots, name: str, patience: float, waiting: Call
 
 
 def _is_there(snapshots: Snapshots, name: str) -> bool:
-    with _signals_for_main():
+    with signals_for_main():
         return snapshots.has(name)
-
-
-@contextlib.contextmanager
-def _signals_for_main() -> Iterator[None]:
-    """Threads that begin in the block, by our hand or that of a store's client, take no signals: the main thread may be
-    about to wait for them, with a container or an installer to pass them on to."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals() - _FAULTS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)

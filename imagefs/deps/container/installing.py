@@ -19,7 +19,7 @@ from imagefs.containers import Image
 from imagefs.deps import bytecode, inventory, reaper
 from imagefs.deps.capture import is_captured
 from imagefs.deps.container.disk import Room
-from imagefs.deps.container.programs import inside, output_of, streams
+from imagefs.deps.container.programs import inside, output_of, streams, told
 from imagefs.deps.install import Outcome, installer_environment, read_end
 from imagefs.errors import SnapshotError
 from imagefs.plane import overlay
@@ -102,12 +102,12 @@ class Installation:
             binds=[self._bind(), *binds], env=_given(environ), workdir=os.getcwd()
         )
         began = time.monotonic()
-        with open(os.devnull, "rb") as nothing, streams(nothing.fileno(), 2, 2):
+        with open(os.devnull, "rb") as nothing, told() as output, streams(nothing.fileno(), output, output):
             status = self._run(options)
         seconds = time.monotonic() - began
         self._take_away([*(bind.target for bind in binds), options.workdir, _EXCHANGE])
-        told = self._report()
-        return read_end(told[1], seconds) if len(told) > 1 else Outcome(status or 1, (), seconds)
+        report = self._report()
+        return read_end(report[1], seconds) if len(report) > 1 else Outcome(status or 1, (), seconds)
 
     def compile(self, targets: Sequence[str], mode: bytecode.Mode) -> bytecode.CompileReport:
         """Make bytecode of what was installed into `targets`. Raises SnapshotError, RunError and OSError."""

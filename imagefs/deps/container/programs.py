@@ -7,12 +7,16 @@ import contextlib
 import os
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator, Sequence
 
+from imagefs.deps.threads import signals_for_main
 from imagefs.run.options import RunOptions
 from stripefs.errors import ConfigError
 
-__all__ = ["inside", "output_of", "streams"]
+__all__ = ["inside", "output_of", "streams", "told"]
+
+_PIECE = 1 << 16  # bytes, which is what a pipe holds
 
 
 def inside(options: RunOptions, command: Sequence[str]) -> RunOptions:
@@ -45,6 +49,35 @@ def output_of(run: Callable[[RunOptions], int], options: RunOptions) -> str:
     finally:
         os.close(reader)
         os.close(writer)
+
+
+@contextlib.contextmanager
+def told() -> Iterator[int]:
+    """A descriptor for output that people are to see on standard error. Where nobody reads that, or the disk of a log
+    is full, the output is lost, and a program does not fail by it."""
+    if os.isatty(2):
+        yield 2
+        return
+    reader, writer = os.pipe()
+    errors = os.dup(2)
+    thread = threading.Thread(target=_forward, args=(reader, errors), name="output", daemon=True)
+    with signals_for_main():
+        thread.start()
+    try:
+        yield writer
+    finally:
+        os.close(writer)
+        thread.join()
+        os.close(reader)
+        os.close(errors)
+
+
+def _forward(reader: int, errors: int) -> None:
+    while data := os.read(reader, _PIECE):
+        left = memoryview(data)
+        with contextlib.suppress(OSError):
+            while left:
+                left = left[os.write(errors, left) :]
 
 
 @contextlib.contextmanager

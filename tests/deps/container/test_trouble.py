@@ -17,6 +17,7 @@ from tests.deps.installed import snapshots_in
 from tests.deps.wheels import wheel
 from tests.imagefs.faults import flip, objects
 from tests.imagefs.service import Service, built, eventually
+from tests.unit.command_conformance import program
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 
@@ -38,6 +39,19 @@ def test_an_installer_that_fails(job: Job) -> None:
     assert "No matching distribution" in job.told
     assert "the installer ended with status 1" in job.told
     job.nothing_is_left()
+
+
+@pytest.mark.parametrize("how", ["2>&-", "2>/dev/full", "2>&1 >/dev/null | :", "<&- 2>&-"])
+def test_nobody_to_tell(job: Job, tmp_path: Path, how: str) -> None:
+    """pip would fail by it where it cannot write."""
+    script = f"import heavy; open('{tmp_path}/seen', 'w').write(str(heavy.VALUE))"
+    words = job.words("--deps-wait", "--bind", f"{tmp_path}:{tmp_path}", script=script)
+    shell = f'"$@" {how}; exit ${{PIPESTATUS[0]}}'
+    done = subprocess.run(["bash", "-c", shell, "bash", program("imagefs"), *words], env=job.service.environment)
+    assert done.returncode == 0
+    assert (tmp_path / "seen").read_text() == "7"
+    job.run("--deps-wait")
+    assert "hit" in job.told
 
 
 def test_an_image_without_python(service: Service, tmp_path: Path) -> None:
