@@ -37,7 +37,7 @@ def read_lock(path: str, data: bytes) -> list[Locked]:
     try:
         document = tomllib.loads(data.decode())
         return _of_pylock(document) if is_pylock(path) else _of_uv(document)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
+    except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
         why = (str(error).splitlines() or [type(error).__name__])[0]
         raise ConfigError(f"{path} is no lock file: {why}") from error
 

@@ -20,6 +20,7 @@ import pip_requirements_parser as pip
 from packaging.specifiers import SpecifierSet
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 
+from imagefs.deps.lines import line_parser, lines_of
 from imagefs.deps.lockfiles import is_pylock, read_lock
 from imagefs.deps.request import OpenEnd
 from imagefs.deps.urls import without_secrets
@@ -27,8 +28,14 @@ from stripefs.errors import ConfigError
 
 __all__ = ["Pins", "Reader", "Requirements", "Source", "unpinned_installed"]
 
-_UNREADABLE = (pip.PipError, pip.OptionParsingError, ValueError, TypeError, AttributeError, AssertionError)
+_UNREADABLE = (
+    *(pip.PipError, pip.OptionParsingError, ValueError, TypeError, AttributeError, AssertionError),
+    RecursionError,  # of brackets without end
+)
 """What the parser raises for lines that pip would not accept either; of its own it has no one class for them."""
+
+_SHOWN = 200
+"""Characters of a line, or of a reason, that people are shown."""
 
 _DEEPEST = 64
 """Files that include one another: more than people write, and few enough for Python's stack."""
@@ -109,7 +116,7 @@ class Reader:
         self._is_there = is_there
         self._variables = variables
         self._markers = markers
-        self._parse_line = pip.get_line_parser()
+        self._parse_line = line_parser()
         self._seen: set[tuple[str, bool]] = set()
         self._depth = 0
         self._sources: list[Source] = []
@@ -162,7 +169,7 @@ class Reader:
 
     def open(self, where: str, what: str, why: str) -> None:
         """An open end that the caller found."""
-        self._findings.append(_Finding(OpenEnd(where, without_secrets(what), why)))
+        self._findings.append(_Finding(_open_end(where, what, why)))
 
     def finish(self) -> Requirements:
         """What all of it says together."""
@@ -192,12 +199,15 @@ class Reader:
             self.open(name, posixpath.basename(path), "it names no exact versions; compile it into a requirements file")
             return
         try:
-            lines = list(pip.preprocess(pip.auto_decode(data)))
+            lines = list(lines_of(data))
         except ValueError as error:
             raise ConfigError(f"{path} is no text") from error
         for line in lines:
-            if not isinstance(line, pip.CommentLine):
-                self._line(f"{name}:{line[0]}", line[1], absolute, name, constraint)
+            where = f"{name}:{line.number}"
+            if line.why:
+                self.open(where, line.text, line.why)
+            else:
+                self._line(where, line.text, absolute, name, constraint)
 
     def _line(self, where: str, line: str, path: str, name: str, constraint: bool) -> None:
         text = without_secrets(line)
@@ -247,10 +257,10 @@ class Reader:
             self._hashes_required = True
         elif name == "pre":
             why = "what is needed besides comes in whatever version is newest, unfinished ones included"
-            self._findings.append(_Finding(OpenEnd(where, "--pre", why), loose=True))
+            self._findings.append(_Finding(_open_end(where, "--pre", why), loose=True))
         elif _is_remote(value):
             why = "what is listed there may change; copy it to this host, or give hashes"
-            self._findings.append(_Finding(OpenEnd(where, without_secrets(value), why), loose=True))
+            self._findings.append(_Finding(_open_end(where, value, why), loose=True))
         else:
             self._find_links.append(Source(posixpath.join(folder, _local_path(value)), where, editable=False))
 
@@ -277,7 +287,7 @@ class Reader:
         elif hashed:
             self._fixed.add(name)
         elif not constraint:
-            self._findings.append(_Finding(OpenEnd(where, text, _UNPINNED), name))
+            self._findings.append(_Finding(_open_end(where, text, _UNPINNED), name))
 
     def _applies(self, where: str, text: str, marker: Any) -> bool:
         """Whether a requirement counts here. Where nobody can say it does."""
@@ -304,7 +314,15 @@ class Reader:
 
     def _not_understood(self, where: str, text: str, message: str) -> None:
         why = (message.strip().splitlines() or ["it is no requirement"])[0].removeprefix(_PARSER)
-        self.open(where, text, f"it is not understood: {without_secrets(why)}")
+        self.open(where, text, f"it is not understood: {_short(without_secrets(why))}")
+
+
+def _open_end(where: str, what: str, why: str) -> OpenEnd:
+    return OpenEnd(where, _short(without_secrets(what)), why)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
 def unpinned_installed(pins: Pins, installed: Mapping[str, str], sourced: Collection[str] = ()) -> list[str]:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["show"]
 
+_SHOWN = 50
+"""Lines of what may change: more than a screen."""
+
 
 def show(asked: Callable[[bool], Answer], *, explain: bool, as_json: bool = False, prefix: str = "") -> None:
     """Print the key on standard output: its digest, every component besides, or the document.
@@ -38,8 +41,10 @@ def show(asked: Callable[[bool], Answer], *, explain: bool, as_json: bool = Fals
         sys.stdout.write(key.digest + "\n")
     if open_ends:
         if not as_json:
-            for one in open_ends:
+            for one in open_ends[:_SHOWN]:
                 tell(str(one), program="imagefs")
+            if more := open_ends[_SHOWN:]:
+                tell(f"and {len(more)} more, which --json tells", program="imagefs")
         raise ConfigError(
             f"there is no key, since {len(open_ends)} of the inputs may change",
             hint=f"--{prefix}epoch TEXT or --{prefix}allow-unpinned makes one",

@@ -73,6 +73,18 @@ def test_open_ends_are_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
     assert re.search(r"^files +none$", out, re.MULTILINE)
 
 
+def test_many_open_ends(capsys: pytest.CaptureFixture[str], job: Path) -> None:
+    (job / "many.txt").write_text("".join(f"package-{number}\n" for number in range(1000)))
+    command = ("--target", "/opt/deps", "--", *PIP, "-r", "many.txt")
+    _, err = said(capsys, "key", *command, code=2)
+    *lines, more, last = err.splitlines()
+    assert [line.split(": ")[2] for line in lines] == [f"package-{number}" for number in range(50)]
+    assert more == "imagefs: and 950 more, which --json tells"
+    assert "since 1000 of the inputs may change" in last
+    out, _ = said(capsys, "key", "--json", *command, code=2)
+    assert len(json.loads(out)["open_ends"]) == 1000
+
+
 def test_key_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     flags = ["key", "--target", "/opt/deps", "--json"]
     found = json.loads(said(capsys, *flags, "--", *PIP, "six==1")[0])

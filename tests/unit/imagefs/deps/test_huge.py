@@ -1,0 +1,137 @@
+"""Requirements that nobody has written by hand: they are read, or refused in a line. What took the square of the time
+would never end here."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from pathlib import Path
+
+import pip_requirements_parser as pip
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagefs.deps.contents import Files
+from imagefs.deps.lines import LONGEST, line_parser
+from imagefs.deps.requirements import Reader, Requirements
+from imagefs.deps.urls import without_secrets
+from stripefs.errors import ConfigError
+
+MANY = 20_000
+LONG = 1_000_000
+
+
+def read(folder: Path, name: str = "main.txt") -> Requirements:
+    reader = Reader(str(folder), Files([]).text, os.path.exists, {}, None)
+    reader.file(name)
+    return reader.finish()
+
+
+def read_text(folder: Path, text: str) -> Requirements:
+    (folder / "main.txt").write_text(text)
+    return read(folder)
+
+
+def test_many_requirements_with_hashes(tmp_path: Path) -> None:
+    digests = [hashlib.sha256(b"%d" % number).hexdigest() for number in range(MANY)]
+    lines = (f"package-{one}==1.{one} \\\n    --hash=sha256:{digest}\n" for one, digest in enumerate(digests))
+    found = read_text(tmp_path, "".join(lines))
+    assert found.open_ends == []
+    assert len(found.pins.exact) == MANY
+    assert found.pins.exact["package-19999"] == ["==1.19999"]
+
+
+def test_many_files(tmp_path: Path) -> None:
+    for number in range(2000):
+        (tmp_path / f"f{number}.txt").write_text(f"package-{number}==1.{number}\n-r f{number // 2}.txt\n-c main.txt\n")
+    found = read_text(tmp_path, "".join(f"-r f{number}.txt\n" for number in range(2000)))
+    assert found.open_ends == []
+    assert len(found.pins.exact) == 2000
+
+
+def test_files_that_all_include_one_another(tmp_path: Path) -> None:
+    includes = "".join(f"-r f{number}.txt\n" for number in range(50))
+    for number in range(50):
+        (tmp_path / f"f{number}.txt").write_text(f"{includes}package-{number}\n")
+    assert [one.what for one in read(tmp_path, "f0.txt").open_ends[:2]] == ["package-49", "package-48"]
+
+
+def test_a_chain_of_files(tmp_path: Path) -> None:
+    for number in range(2000):
+        (tmp_path / f"f{number}.txt").write_text(f"-r f{number + 1}.txt\n")
+    with pytest.raises(ConfigError, match=r"f64\.txt is included through more than 64 files"):
+        read(tmp_path, "f0.txt")
+
+
+def test_a_file_that_is_too_large(tmp_path: Path) -> None:
+    with open(tmp_path / "main.txt", "wb") as file:
+        file.truncate(50_000_000)
+    with pytest.raises(ConfigError, match=r"main\.txt has more than 16 MiB"):
+        read(tmp_path)
+
+
+LINES = {
+    "name": "x" * LONG + "==1",
+    "hashes": "x==1" + f" --hash=sha256:{'ab' * 32}" * (LONG // 80),
+    "continued": "x==1 \\\n" + f" --hash=sha256:{'ab' * 32} \\\n" * (LONG // 80),
+    "blank": "x==1" + " " * LONG + "y",
+    "parameters": "https://example/" + "?" * LONG,
+    "secrets": "https://example/?" + "key" * (LONG // 3),
+    "options": "--find-links " + "a/" * (LONG // 2),
+    "brackets": "x==1; " + "(" * LONG,
+}
+
+
+@pytest.mark.parametrize("line", [pytest.param(line, id=name) for name, line in LINES.items()])
+def test_a_line_that_is_too_long(tmp_path: Path, line: str) -> None:
+    """The rest is read all the same."""
+    found = read_text(tmp_path, f"first==1\n{line}\nlast==1\n")
+    (one,) = found.open_ends
+    assert (one.where, one.why) == ("main.txt:2", f"it is longer than {LONGEST} characters; break it up")
+    assert len(one.what) < 250
+    assert list(found.pins.exact) == ["first", "last"]
+
+
+def test_a_line_as_long_as_may_be(tmp_path: Path) -> None:
+    head, each = "x==1", f" --hash=sha256:{'ab' * 32}"
+    line = head + each * ((LONGEST - len(head)) // len(each))
+    assert read_text(tmp_path, line).open_ends == []
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("x==1" + " " * 50_000 + "y", "it has a thousand blanks in a row"),
+        ("x==1; " + "(" * 50_000, "it is not understood: "),
+        ("x @ https://example/" + "?" * 50_000, "what is there may change"),
+    ],
+)
+def test_a_line_that_is_hard_to_read(tmp_path: Path, line: str, why: str) -> None:
+    (one,) = read_text(tmp_path, line).open_ends
+    assert one.why.startswith(why)
+    assert len(str(one)) < 600
+
+
+def test_comments_may_be_long(tmp_path: Path) -> None:
+    found = read_text(tmp_path, f"#{'c' * LONG}\nx==1\n  # {' ' * LONG}c\n")
+    assert (found.open_ends, list(found.pins.exact)) == ([], ["x"])
+
+
+def test_lines_leave_nothing_to_the_next() -> None:
+    """They are read by one parser, where pip has a new one for each."""
+    lines = ["-f a", "x==1 --hash=sha256:ab --hash=sha256:cd", "-f b --pre", "--no-binary y", "--no-binary z", "z==1"]
+    parse, parse_alone = line_parser(), pip.get_line_parser()
+    for line in lines:
+        for ours, theirs in zip(parse(line), parse_alone(line), strict=True):
+            assert str(ours) == str(theirs)
+
+
+SECRET = re.compile(r"(?i)([?&][^=&#\s]*(?:auth|credential|key|passw|secret|signature|token)[^=&#\s]*=)[^&#\s\"'\\]*")
+
+
+@given(st.lists(st.sampled_from(["?", "&", "=", "#", " ", '"', "a", "key", "TOKEN", "s"])).map("".join))
+def test_secrets_among_parameters(text: str) -> None:
+    """As the plain form of it has them, which takes the square of the time."""
+    assert without_secrets(text) == SECRET.sub(r"\1", text)
