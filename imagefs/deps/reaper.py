@@ -6,7 +6,8 @@ REPORT is a descriptor, or the path of a file, to which it writes one line of JS
 another in the end: `status`, as a shell would say it, and `survivors`, pid and command line of processes that still ran
 when the command had long ended, and were ended. PARENT is the process that started it: signals that come from it are
 passed on to the command. A terminal sends its own to the command itself, and so does whoever signals the whole group,
-which all are in. In a container this is process 1, all of whose signals come from outside, and PARENT is 0.
+which all are in. In a container this is process 1, all of whose signals come from outside, and PARENT is 0;
+the interpreter may be any CPython from 3.7 on there, or a PyPy.
 
 When PARENT dies everything is killed, so that nobody goes on writing into a directory that nobody looks after. When
 this process is killed, the command is too.
@@ -61,16 +62,24 @@ def main(report: int, parent: int, command: list[str]) -> int:
     _tell(report, {})
     status = None
     while status is None:
-        received = signal.sigwaitinfo(waited)
-        if received.si_signo == _PARENT_DIED:
+        number, sender = _next(waited)
+        if number == _PARENT_DIED:
             _end(signal.SIGKILL, _STUCK)
             return 1
-        if received.si_signo == signal.SIGCHLD:
+        if number == signal.SIGCHLD:
             status = _reap(child)
-        elif received.si_pid == parent:
-            os.kill(child, received.si_signo)
+        elif sender == parent:
+            os.kill(child, number)
     _tell(report, {"status": status if status >= 0 else 128 - status, "survivors": _end_survivors()})
     return 0
+
+
+def _next(waited: set[signal.Signals]) -> tuple[int, int]:
+    """Wait for one of these signals; it, and who sent it."""
+    if not hasattr(signal, "sigwaitinfo"):  # as in PyPy, which runs this in containers only
+        return signal.sigwait(waited), 0
+    received = signal.sigwaitinfo(waited)
+    return received.si_signo, received.si_pid
 
 
 def _prctl(option: int, value: int) -> None:
@@ -109,7 +118,7 @@ def _reap(child: int) -> int | None:
             if pid == 0:
                 return found
             if pid == child:
-                found = os.waitstatus_to_exitcode(status)
+                found = -os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
     except ChildProcessError:
         return found
 

@@ -24,6 +24,7 @@ class Job:
         self.store = folder / "store"
         self.wheels = folder / "wheels"
         self.requirements = folder / "requirements.txt"
+        self.python = "python3"
         self.told = ""
         wheel(
             self.wheels, "heavy", {"heavy/__init__.py": "VALUE = 7\n", "heavy/data.bin": b"0123456789abcdef" * 20_000}
@@ -36,7 +37,7 @@ class Job:
     def words(self, *flags: str, script: str = JOB) -> list[str]:
         ours = ["--deps", str(self.requirements), "--store", str(self.store), "--network", "none"]
         ours += ["--cgroup-parent", CGROUP]
-        return ["run", *ours, *flags, self.image, "--", "python3", "-c", script]
+        return ["run", *ours, *flags, self.image, "--", self.python, "-c", script]
 
     def run(self, *flags: str, script: str = JOB, status: int = 0) -> str:
         """What the command printed."""
