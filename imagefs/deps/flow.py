@@ -11,65 +11,24 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, NoReturn
 
-from imagefs.daemon.client import Client, Recording, Shared, Snapshot
+from imagefs.daemon.client import Client, Shared, Snapshot
 from imagefs.deps import inventory, trial
 from imagefs.deps.course import SHORT, Missed, absent, found_or_installed, missed
-from imagefs.deps.mark import User
 from imagefs.deps.target import Refused, State, Target
 from imagefs.deps.use import Used, let_go, use
+from imagefs.deps.wish import Wish
 from imagefs.errors import CommandNotExecutable, CommandNotFound
 from imagefs.format.snapshot import key_digest
-from imagefs.plane.options import TreeOptions
 from stripefs.errors import StripefsError
 from stripefs.mount import kernel
-from stripefs.settings import StoreSettings
 
 if TYPE_CHECKING:
     from imagefs.deps.lease import Leading
 
-__all__ = ["Wish", "install_without", "run"]
-
-
-class Wish(NamedTuple):
-    """What is wanted on this host.
-
-    key: the document of the key. target: where, absolute, with links resolved. command: installs it. python: the
-    interpreter that compiles it; environment: its values for the markers of requirements. users: who uses it; kept: it
-    stays mounted without them. wait: until it is published. patience: seconds to wait for another host that installs.
-    probe: a program in Python that must run with what is mounted, "" for none. sites, beside, checked, allowed and
-    tolerant: as in `imagefs.deps.check.tree.Installation`; pinned: as in `imagefs.deps.publish.Job`. unchanged: whether
-    the key is still that of what is installed from, which may change meanwhile.
-    """
-
-    store: StoreSettings
-    key: Any
-    target: str
-    command: Sequence[str]
-    python: str
-    environment: Mapping[str, str]
-    users: Sequence[User]
-    sites: Sequence[str] = ()
-    beside: Sequence[str] = ()
-    kept: bool = False
-    wait: bool = False
-    patience: float = 600.0
-    probe: str = ""
-    checked: bool = False
-    allowed: Sequence[str] = ()
-    tolerant: bool = False
-    pinned: Sequence[Any] = ()
-    unchanged: Callable[[], bool] | None = None
-    recording: Recording = Recording("deps")
-    tree: TreeOptions = TreeOptions()
-
-    @property
-    def interpreter(self) -> str:
-        """What imports from the target: its own interpreter where it is an environment."""
-        own = os.path.join(self.target, "bin/python")
-        return own if os.path.exists(own) else self.python
+__all__ = ["install_without", "run"]
 
 
 def run(client: Client, wish: Wish, tell: Callable[[str], None]) -> int:

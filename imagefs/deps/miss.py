@@ -11,7 +11,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING
 
 from imagefs.daemon import processes
 from imagefs.deps import inventory, outcome
@@ -24,12 +23,10 @@ from imagefs.deps.lease import Leading
 from imagefs.deps.packed import Probe
 from imagefs.deps.publish import Job
 from imagefs.deps.target import Target
+from imagefs.deps.wish import Wish
 from imagefs.errors import SnapshotError
 from imagefs.settings import DaemonSettings
 from stripefs.errors import StripefsError
-
-if TYPE_CHECKING:
-    from imagefs.deps.flow import Wish
 
 __all__ = ["course_findings", "install_here", "publish_beside"]
 

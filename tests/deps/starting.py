@@ -16,7 +16,8 @@ from typing import Any
 
 from imagefs.daemon import processes
 from imagefs.daemon.client import Client
-from imagefs.deps.flow import Wish, run
+from imagefs.deps.flow import run
+from imagefs.deps.wish import Wish
 from imagefs.settings import DaemonSettings
 from stripefs.errors import StripefsError
 from stripefs.mount import kernel

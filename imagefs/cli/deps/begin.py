@@ -115,6 +115,7 @@ def _start(
 ) -> int:
     from imagefs.deps import flow
     from imagefs.deps.asking import ask, unchanged
+    from imagefs.deps.wish import Wish
 
     try:
         answer = ask(request)
@@ -123,7 +124,7 @@ def _start(
     if isinstance(answer.found, Refusal):
         _without(request, settings, answer.found.reason)
     python = answer.facts.python
-    wish = flow.Wish(
+    wish = Wish(
         settings.store,
         answer.found.to_document(),
         request.targets[0].path,

@@ -50,7 +50,7 @@ class Wish(NamedTuple):
     store: of dependency snapshots. request: what decides the key, without what the image says: its targets, of which
     there is none where the interpreter's own place is meant, its command, and the image. files: requirements files,
     absolute. outside: patterns of what may be written outside the targets. wait, patience, checked, allowed, tolerant:
-    as in `imagefs.deps.flow.Wish`.
+    as in `imagefs.deps.wish.Wish`.
     """
 
     store: StoreSettings

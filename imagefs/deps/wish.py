@@ -1,0 +1,53 @@
+"""What a start on a host is asked for. Plain values."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from imagefs.daemon.client import Recording
+from imagefs.deps.mark import User
+from imagefs.plane.options import TreeOptions
+from stripefs.settings import StoreSettings
+
+__all__ = ["Wish"]
+
+
+class Wish(NamedTuple):
+    """What is wanted on this host.
+
+    key: the document of the key. target: where, absolute, with links resolved. command: installs it. python: the
+    interpreter that compiles it; environment: its values for the markers of requirements. users: who uses it; kept: it
+    stays mounted without them. wait: until it is published. patience: seconds to wait for another host that installs.
+    probe: a program in Python that must run with what is mounted, "" for none. sites, beside, checked, allowed and
+    tolerant: as in `imagefs.deps.check.tree.Installation`; pinned: as in `imagefs.deps.publish.Job`. unchanged: whether
+    the key is still that of what is installed from, which may change meanwhile.
+    """
+
+    store: StoreSettings
+    key: Any
+    target: str
+    command: Sequence[str]
+    python: str
+    environment: Mapping[str, str]
+    users: Sequence[User]
+    sites: Sequence[str] = ()
+    beside: Sequence[str] = ()
+    kept: bool = False
+    wait: bool = False
+    patience: float = 600.0
+    probe: str = ""
+    checked: bool = False
+    allowed: Sequence[str] = ()
+    tolerant: bool = False
+    pinned: Sequence[Any] = ()
+    unchanged: Callable[[], bool] | None = None
+    recording: Recording = Recording("deps")
+    tree: TreeOptions = TreeOptions()
+
+    @property
+    def interpreter(self) -> str:
+        """What imports from the target: its own interpreter where it is an environment."""
+        own = os.path.join(self.target, "bin/python")
+        return own if os.path.exists(own) else self.python
