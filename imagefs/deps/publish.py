@@ -39,7 +39,7 @@ class Job(NamedTuple):
     took. findings: of the installer's course, as `Finding` has them. environment, sites, beside, allowed, checked and
     tolerant: as in `Installation`. owner: of the lead that is handed over, "" for none. pinned: fields of `Pins`, none
     where anything may be installed. inside: fields of `imagefs.deps.container.upper.Inside`, none on a host. probe:
-    fields of `imagefs.deps.packed.Probe`, none where nothing is to be tried, or it was.
+    fields of `imagefs.deps.packed.Probe`, none where nothing is to be tried, nor in a container: `inside` has that.
     """
 
     store: Mapping[str, Any]
@@ -79,6 +79,9 @@ class Place(Protocol):
     def capture(self) -> Tree:
         """What is to be packed."""
 
+    def tried(self, image: str) -> Tried:
+        """How the trial of what was packed went, the image of this digest. Raises StripefsError and OSError."""
+
 
 class Directory:
     """The target of a job on a host."""
@@ -104,6 +107,12 @@ class Directory:
 
     def capture(self) -> Tree:
         return capture_directory(self._installed())
+
+    def tried(self, image: str) -> Tried:
+        job = self._job
+        if not job.probe:
+            return Tried("")
+        return try_packed(Probe(*job.probe), job.target, StoreSettings(**job.store), image)
 
     def _installed(self) -> Inventory:
         """What there is but for caches, and directories that were made for these."""
@@ -136,7 +145,7 @@ def _publish(job: Job, images: Images, still_leads: Callable[[], None], place: P
     try:
         if changed := _changed(place):
             return Outcome(False, judge([changed]).lines, time.time())
-        tried = _tried(job, report.digest)
+        tried = place.tried(report.digest)
         if tried.failure:
             return Outcome(False, (f"the probe failed: {tried.failure}", *_noted(tried)), time.time())
         lines = (*verdict.lines, *_noted(tried))
@@ -148,10 +157,6 @@ def _publish(job: Job, images: Images, still_leads: Callable[[], None], place: P
         if not published:
             snapshots.take_back(job.name, report.digest)
     return Outcome(True, lines, time.time(), report.digest, report.new_bytes)
-
-
-def _tried(job: Job, image: str) -> Tried:
-    return try_packed(Probe(*job.probe), job.target, StoreSettings(**job.store), image) if job.probe else Tried("")
 
 
 def _noted(tried: Tried) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -37,6 +38,8 @@ def main() -> int:
     """The program; its exit code."""
     job = Job(**json.loads(sys.stdin.read()))
     os.nice(_NICE)
+    # Threads, which stores have, inherit it: whoever waits for the container of a probe is to be told that it ended.
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
     try:
         done = _publish(job)
     except (Busy, DraftLost):

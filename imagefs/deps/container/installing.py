@@ -19,18 +19,15 @@ from imagefs.containers import Image
 from imagefs.deps import bytecode, inventory, reaper
 from imagefs.deps.capture import is_captured
 from imagefs.deps.container.disk import Room
-from imagefs.deps.container.programs import inside, output_of, streams, told
+from imagefs.deps.container.programs import bound, inside, output_of, streams, told
 from imagefs.deps.install import Outcome, installer_environment, read_end
 from imagefs.errors import SnapshotError
 from imagefs.plane import overlay
 from imagefs.run.container import Layer
 from imagefs.run.options import Bind, RunOptions
 from stripefs.errors import ConfigError
-from stripefs.mount import kernel
 
 __all__ = ["Installation"]
-
-_MS_BIND = 4096
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
@@ -65,8 +62,7 @@ class Installation:
 
     def layer(self) -> Layer:
         """It, above the image. Nothing may be run here any more."""
-        upper = self.upper
-        return lambda target: kernel.mount(upper, target, "", _MS_BIND, "")
+        return bound(self.upper)
 
     def run(
         self, command: Sequence[str], paths: Sequence[str], tell: Callable[[str], None], *, compiles: bool

@@ -11,12 +11,21 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 
 from imagefs.deps.threads import signals_for_main
+from imagefs.run.container import Layer
 from imagefs.run.options import RunOptions
 from stripefs.errors import ConfigError
+from stripefs.mount import kernel
 
-__all__ = ["inside", "output_of", "streams", "told"]
+__all__ = ["bound", "inside", "output_of", "streams", "told"]
+
+_MS_BIND = 4096
 
 _PIECE = 1 << 16  # bytes, which is what a pipe holds
+
+
+def bound(folder: str) -> Layer:
+    """A directory of the host as a tree above an image."""
+    return lambda target: kernel.mount(folder, target, "", _MS_BIND, "")
 
 
 def inside(options: RunOptions, command: Sequence[str]) -> RunOptions:

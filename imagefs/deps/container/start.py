@@ -22,7 +22,7 @@ from imagefs import containers
 from imagefs.containers import Image
 from imagefs.daemon.client import Client, Recording
 from imagefs.deps.asking import Answer, ask, unchanged
-from imagefs.deps.container.programs import inside, output_of
+from imagefs.deps.container import trial
 from imagefs.deps.container.python import facts_of
 from imagefs.deps.course import CHANGED, SHORT, Missed, absent, found_or_installed, missed
 from imagefs.deps.request import Facts, Refusal, Request, Target, checked
@@ -203,25 +203,17 @@ class _Start:
             self._used.callback(containers.let_go, client, found)
             check_whole(found)
             layer = self._used.enter_context(containers.layer_of(client, found, image.tree, f"deps/{self._name}"))
-            if failed := self._failure(layer):
-                return Missed(failed, absent=False)
+            if wish.probe and (failed := trial.failure(image, self._trial(), layer)):
+                return Missed(f"the probe failed: {failed}", absent=False)
         except (StripefsError, OSError) as error:
             return missed(error)
         self._tell(f"hit {self._name[:SHORT]}: above the image ({answered * 1000:.0f} ms)")
         self._is_hit = True
         return layer
 
-    def _failure(self, layer: Layer) -> str:
-        """Why the probe fails with this above the image, "" where it does not."""
-        if not self._wish.probe:
-            return ""
-        packages = [f"PYTHONPATH={target.path}" for target in self._wish.request.targets]
-        options = inside(self._options, [self._python, "-c", self._wish.probe])
-        try:
-            output_of(lambda given: self._image.run(given, [layer]), options._replace(env=[*options.env, *packages]))
-        except (StripefsError, OSError) as error:
-            return f"the probe failed: {error}"
-        return ""
+    def _trial(self) -> RunOptions:
+        targets = [target.path for target in self._wish.request.targets]
+        return trial.options_for(self._options, self._python, self._wish.probe, targets)
 
     # Miss
 
@@ -254,8 +246,6 @@ class _Start:
             raise SnapshotError(error.message) from error
         if not self._unchanged():
             raise SnapshotError(CHANGED)
-        if failure := self._failure(installation.layer()):
-            raise SnapshotError(failure)
         python = answer.facts.python
         if leading is None or not leading.may_publish or python is None or isinstance(answer.found, Refusal):
             return
@@ -263,7 +253,7 @@ class _Start:
         identifier = image.attached.id
         inside = Inside(
             settings._asdict(), self._store._asdict(), image.attached.image, tree, identifier, image.held,
-            self._targets, wish.outside,
+            self._targets, wish.outside, self._trial() if wish.probe else (),
         )  # fmt: skip
         job = Job(
             wish.store._asdict(),

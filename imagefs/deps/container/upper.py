@@ -21,15 +21,21 @@ from imagefs.deps.check.consistent import check_consistent, describe_site
 from imagefs.deps.check.finding import Finding
 from imagefs.deps.check.outside import IGNORED, check_outside
 from imagefs.deps.check.tree import Findings, Installation, check_tree
+from imagefs.deps.container import trial
+from imagefs.deps.container.programs import bound
 from imagefs.deps.inventory import Inventory
+from imagefs.deps.packed import Tried
 from imagefs.deps.publish import Job
+from imagefs.errors import LayerFailed
 from imagefs.format.snapshot import Kind
 from imagefs.plane import overlay
 from imagefs.plane.options import TreeOptions
 from imagefs.run import namespace
 from imagefs.run.container import Layer
+from imagefs.run.options import Limits, RunOptions
 from imagefs.run.rootfs import RootTree
 from imagefs.settings import DaemonSettings, ready_folder
+from stripefs.errors import MountError
 from stripefs.mount import kernel
 from stripefs.settings import StoreSettings
 
@@ -41,7 +47,8 @@ class Inside(NamedTuple):
 
     settings: fields of `DaemonSettings`. store: of the image, fields of `StoreSettings`; image: its digest; tree:
     fields of `TreeOptions`. identifier: of the attachment whose `leftovers.upper_folder` it is; held: a descriptor that
-    keeps that. targets: absolute, in the container. outside: patterns of what may be written elsewhere.
+    keeps that. targets: absolute, in the container. outside: patterns of what may be written elsewhere. probe: fields
+    of `RunOptions`, the container that must not fail with what was packed; none where nothing is to be tried.
     """
 
     settings: Mapping[str, Any]
@@ -52,6 +59,7 @@ class Inside(NamedTuple):
     held: int
     targets: Sequence[str]
     outside: Sequence[str] = ()
+    probe: Sequence[Any] = ()
 
 
 class Upper:
@@ -85,6 +93,21 @@ class Upper:
     def capture(self) -> Tree:
         return capture_upper(self._upper, self.targets)
 
+    def tried(self, image: str) -> Tried:
+        inside, store = self._inside, StoreSettings(**self._job.store)
+        if not inside.probe:
+            return Tried("")
+        options = RunOptions(*inside.probe)
+        options = options._replace(limits=Limits(*options.limits))
+        client, tree = Client(DaemonSettings(**inside.settings)), TreeOptions(*inside.tree)
+        off = Recording(off=True)
+        with containers.attached(client, StoreSettings(**inside.store), inside.image, off, tree) as below:
+            try:
+                with containers.attached(client, store, image, off, tree) as packed, packed.layer() as layer:
+                    return Tried(trial.failure(below, options, layer))
+            except (LayerFailed, MountError) as error:
+                return Tried(trial.failure(below, options, bound(self._upper)), str(error))
+
     def _broken(self) -> list[Finding]:
         """Requirements of packages of the image that were met before."""
 
@@ -107,6 +130,7 @@ def opened(job: Job) -> Iterator[Upper]:
     settings, tree = DaemonSettings(**inside.settings), TreeOptions(*inside.tree)
     client, store = Client(settings), StoreSettings(**inside.store)
     upper = str(leftovers.upper_folder(settings.cache, inside.identifier) / "upper")
+    os.set_inheritable(inside.held, False)  # else runtimes of containers kept it as well
     try:
         with containers.attached(client, store, inside.image, Recording(off=True), tree) as image:
             folder = ready_folder(settings.runtime, image.attached.id)
