@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
 from imagefs.daemon.client import Client, Shared, Snapshot
-from imagefs.deps import inventory, trial
+from imagefs.deps import inventory, pending, trial
 from imagefs.deps.course import SHORT, Missed, absent, found_or_installed, missed
 from imagefs.deps.target import Refused, State, Target
 from imagefs.deps.use import Used, let_go, use
@@ -75,6 +75,7 @@ class _Flow:
         if state is State.FINISHED:
             self._note(lambda: self._target.join(self._wish.users))
             self._tell(f"hit {self._short}: {self._wish.target} was installed by an earlier start")
+            self._publish_after_all()
             return 0
         if state is State.CHANGED:
             changed = self._target.changes(inventory.take(self._wish.target)) or ["a file"]
@@ -134,6 +135,16 @@ class _Flow:
 
         settings = self._client.settings
         return install_here(self._wish, settings, self._target, self._name, reason, leading, self._tell)
+
+    def _publish_after_all(self) -> None:
+        """What that start has not, because its publisher was killed or the store was away."""
+        try:
+            if left := pending.left(self._client.settings.cache, self._name):
+                from imagefs.deps.miss import publish_again  # which is rarely needed here
+
+                publish_again(self._wish, self._target, left, self._tell)
+        except (StripefsError, OSError, TypeError) as error:
+            self._tell(f"snapshot {self._short} is not published: {error}")
 
     def _without(self, reason: str) -> NoReturn:
         with contextlib.suppress(StripefsError, OSError):  # only the next start would be helped by it

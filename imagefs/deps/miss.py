@@ -13,7 +13,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 
 from imagefs.daemon import processes
-from imagefs.deps import inventory, outcome
+from imagefs.deps import inventory, outcome, pending
 from imagefs.deps.bytecode import compile_tree
 from imagefs.deps.check.finding import Finding
 from imagefs.deps.check.verdict import outcome_findings
@@ -28,7 +28,7 @@ from imagefs.errors import SnapshotError
 from imagefs.settings import DaemonSettings
 from stripefs.errors import StripefsError
 
-__all__ = ["course_findings", "install_here", "publish_beside"]
+__all__ = ["course_findings", "install_here", "publish_again", "publish_beside"]
 
 _UNKNOWN = ""
 """The key of what was installed from nobody knows which inputs: no start asks for it."""
@@ -110,8 +110,25 @@ def _keep(
         wish.tolerant,
         probe=probe if wish.probe else (),
     )
-    with publish_beside(job, tell, wait=wish.wait) as publisher:
-        target.join([(publisher, processes.began(publisher))])
+    descriptor = pending.begin(job.cache, job.name, job._asdict())
+    _publish_here(job, target, descriptor, tell, wait=wish.wait)
+
+
+def publish_again(wish: Wish, target: Target, left: pending.Left, tell: Callable[[str], None]) -> None:
+    """Publish after all what an earlier start of this host installed, whose publisher came to no answer.
+
+    Raises OSError, and TypeError for a document of another version.
+    """
+    _publish_here(Job(**left.job), target, left.descriptor, tell, wait=wish.wait)
+
+
+def _publish_here(job: Job, target: Target, descriptor: int, tell: Callable[[str], None], *, wait: bool) -> None:
+    """descriptor: with the lock of what is pending; it is closed."""
+    try:
+        with publish_beside(job, tell, wait=wait, held=[descriptor]) as publisher:
+            target.join([(publisher, processes.began(publisher))])
+    finally:
+        os.close(descriptor)
 
 
 def course_findings(done: Outcome, uncompiled: Sequence[tuple[str, str]]) -> list[Finding]:

@@ -14,13 +14,14 @@ __all__ = ["Outcome", "keep", "last", "log_of"]
 
 class Outcome(NamedTuple):
     """published: whether there is a snapshot now, by whomever. lines: why not, or what was noticed. at: seconds since
-    1970. stored: bytes that came into the store."""
+    1970. stored: bytes that came into the store. broken: whether trouble kept it from that, which may be over later."""
 
     published: bool
     lines: tuple[str, ...]
     at: float
     image: str = ""
     stored: int = 0
+    broken: bool = False
 
 
 def keep(cache: str, name: str, outcome: Outcome) -> None:

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from imagefs.deps import outcome
+from imagefs.deps import outcome, pending
 from imagefs.deps.lease import Lead, lead
 from imagefs.deps.outcome import Outcome
 from imagefs.deps.publish import Job, Place, publish
@@ -45,11 +45,13 @@ def main() -> int:
     except (Busy, DraftLost):
         done = Outcome(False, ("another host leads, and publishes its own",), time.time())
     except (StripefsError, OSError) as error:
-        done = Outcome(False, (str(error),), time.time())
+        done = Outcome(False, (str(error),), time.time(), broken=True)
     told = "published" if done.published else "not published"
     lines = [f"snapshot {job.name[:12]} {told}: {'; '.join(done.lines) or job.target}"]
     try:
         outcome.keep(job.cache, job.name, done)
+        if not done.broken:
+            pending.end(job.cache, job.name)
     except OSError as error:
         lines.append(f"how it ended is not kept: {error}")
     sys.stderr.write("".join(f"imagefs: {line}\n" for line in lines))
@@ -91,7 +93,7 @@ def _tried(job: Job, images: Images, leads: Lead | None, place: Place | None) ->
     except (Busy, DraftLost):
         raise
     except (StripefsError, OSError) as error:
-        return Outcome(False, (str(error),), time.time())
+        return Outcome(False, (str(error),), time.time(), broken=True)
 
 
 def _lead(snapshots: Snapshots, job: Job) -> Lead | None:

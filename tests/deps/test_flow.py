@@ -232,6 +232,28 @@ def test_publishers_that_are_killed_at_any_moment(service: Service, store: Path,
             away(target)
 
 
+def test_what_a_killed_publisher_has_not_published_the_next_start_does(
+    service: Service, store: Path, wheels: Path, target: Path, tmp_path: Path
+) -> None:
+    slow = tmp_path / "slow"
+    slow.touch()
+    probe = f"import os, time; os.path.exists({str(slow)!r}) and time.sleep(600)"
+    _, told = done(service, store, target, by_pip(wheels, target), probe=probe)
+    (publisher,) = map(int, re.findall(r"in the background \(process (\d+)\)", told))
+    _, told = done(service, store, target, ["false"], probe=probe)
+    assert "in the background" not in told  # it lives
+    os.kill(publisher, signal.SIGKILL)
+    slow.unlink()
+    eventually(lambda: not os.path.exists(f"/proc/{publisher}"), "the end of the publisher")
+    status, told = done(service, store, target, ["false"], wait=True)
+    assert status == 0
+    assert "installed by an earlier start" in told
+    assert " published: " in told
+    assert len(snapshots_in(store).stored()) == 1
+    _, told = done(service, store, target, ["false"], wait=True)
+    assert "published" not in told
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("known", [False, True], ids=["miss", "hit"])
 def test_eight_starts_at_once_on_one_host(

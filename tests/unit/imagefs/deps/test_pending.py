@@ -1,0 +1,94 @@
+"""What is to be published on this host, and who does it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from imagefs.deps import pending, publisher
+from imagefs.deps.outcome import Outcome, last
+from imagefs.deps.publish import Job
+from stripefs.errors import ServiceDown, StoreError
+
+NAME = "a" * 64
+
+
+def test_who_publishes_holds_it(tmp_path: Path) -> None:
+    cache = str(tmp_path)
+    assert pending.left(cache, NAME) is None
+    held = pending.begin(cache, NAME, {"key": 7})
+    assert pending.left(cache, NAME) is None
+    process = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, pass_fds=[held])
+    os.close(held)
+    assert pending.left(cache, NAME) is None
+    process.kill()
+    process.communicate()
+    found = pending.left(cache, NAME)
+    assert found is not None
+    assert found.job == {"key": 7}
+    assert pending.left(cache, NAME) is None  # now we do
+    os.close(found.descriptor)
+    pending.end(cache, NAME)
+    assert pending.left(cache, NAME) is None
+    pending.end(cache, NAME)
+
+
+@pytest.mark.parametrize("spoilt", ["", "{", "[1]", "null"])
+def test_what_a_power_cut_leaves_is_removed(tmp_path: Path, spoilt: str) -> None:
+    os.close(pending.begin(str(tmp_path), NAME, {}))
+    (path,) = tmp_path.rglob("*.json")
+    path.write_text(spoilt)
+    assert pending.left(str(tmp_path), NAME) is None
+    assert not path.exists()
+
+
+def test_it_is_its_owners_alone(tmp_path: Path) -> None:
+    os.close(pending.begin(str(tmp_path), NAME, {"store": "with a password"}))
+    (path,) = tmp_path.rglob("*.json")
+    assert path.stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("ends", "stays"),
+    [
+        (Outcome(True, (), 1.0), False),
+        (Outcome(False, ("a secret",), 1.0), False),
+        (ServiceDown("away"), True),
+        (StoreError("refused"), True),
+        (OSError(28, "No space left on device"), True),
+    ],
+    ids=str,
+)
+def test_trouble_is_no_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ends: Outcome | Exception, stays: bool
+) -> None:
+    """What speaks against it will do so tomorrow; a store may be back by then."""
+
+    def publish(*_given: object) -> Outcome:
+        if isinstance(ends, Exception):
+            raise ends
+        return ends
+
+    job = Job({"url": str(tmp_path / "store")}, str(tmp_path / "cache"), {"salt": time.time_ns()}, "/opt/deps", 1.0)
+    descriptor = pending.begin(job.cache, job.name, job._asdict())
+    monkeypatch.setattr(publisher, "publish", publish)
+    monkeypatch.setattr(os, "nice", lambda _by: 0)
+    monkeypatch.setattr("signal.pthread_sigmask", lambda *_given: set())
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps(job._asdict())))
+    assert publisher.main() == (not isinstance(ends, Outcome) or not ends.published)
+    os.close(descriptor)
+    found = pending.left(job.cache, job.name)
+    assert (found is not None) == stays
+    if found is not None:
+        assert found.job == json.loads(json.dumps(job._asdict()))
+        os.close(found.descriptor)
+    told = last(job.cache, job.name)
+    assert told is not None
+    assert told.broken == stays
