@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import sys
 from collections.abc import Iterable
 
@@ -15,6 +16,9 @@ from imagefs.settings import DaemonSettings
 __all__ = ["Sweeper"]
 
 _log = logging.getLogger(__name__)
+
+_SOON, _LATER = 2.0, 60.0
+"""Seconds until what could not go yet is tried again, the first time and at most: each try is a process."""
 
 
 class Sweeper:
@@ -37,13 +41,18 @@ class Sweeper:
 
     async def run(self) -> None:
         """Until cancelled."""
+        pause = math.inf
         while True:
-            await self._stir.wait()
+            with trio.move_on_after(pause) as waited:
+                await self._stir.wait()
             self._stir = trio.Event()
             over, remains = set(self._over), await self._remains()
             self._over -= over - remains
             if left := over & remains:
-                await self._remove(sorted(left))  # what cannot go yet is tried again when the next one ends
+                await self._remove(sorted(left))
+                pause = min(2 * pause, _LATER) if waited.cancelled_caught else _SOON
+            else:
+                pause = math.inf
 
     async def _remove(self, ids: list[str]) -> None:
         facts = {"cache": self._settings.cache, "runtime": self._settings.runtime, "ids": ids}
