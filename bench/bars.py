@@ -54,7 +54,7 @@ def draw(
         [bar.label for bar in bars], [row.median for row in rows], xerr=errors, color=colours, ecolor="#444444"
     )
     axes.bar_label(drawn, fmt=f"%.{digits}f", padding=6)
-    axes.set_xlabel(scale)
+    axes.set_xlabel(scale, loc="right")
     if wide:
         figure.suptitle(title, fontsize=10)
     else:
