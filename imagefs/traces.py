@@ -138,7 +138,8 @@ class Traces:
             found = [status.name for batch in self.store.scandir(folder.encode()) for status in batch]
         except NotFound:
             return []  # nothing was stored yet
-        return [name.decode("utf-8", "replace") for name in found]
+        # What is being written has a name that begins with a dot in some stores; nothing of ours does.
+        return [name.decode("utf-8", "replace") for name in found if not name.startswith(b".")]
 
 
 @contextlib.contextmanager

@@ -44,6 +44,16 @@ def test_traces_are_found_again_the_oldest_first(traces: Traces) -> None:
     assert sorted(traces.bases()) == [BASE, OTHER]
 
 
+def test_what_is_being_written_is_not_there_yet(traces: Traces, tmp_path: Path) -> None:
+    traces.put(made(5.0))
+    traces.put_plan(Plan(BASE, "default", 1, [Run(1, 0, 4)]))
+    for folder in ("traces", f"traces/{BASE}", f"traces/{BASE}/default", "plans", f"plans/{BASE}"):
+        (tmp_path / "store" / folder / ".default.2582005966aa.tmp").touch()
+    assert traces.workloads(BASE) == ["default"]
+    assert len(traces.names(BASE, "default")) == 1
+    assert (traces.bases(), traces.plans()) == ([BASE], [(BASE, "default")])
+
+
 def test_where_there_is_nothing_nothing_is_found(traces: Traces) -> None:
     assert traces.bases() == traces.workloads(BASE) == traces.names(BASE, "default") == []
     assert traces.plans() == []
