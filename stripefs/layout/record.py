@@ -138,7 +138,8 @@ class LockDocument:
     where: str = ""
     since: str = ""
 
-    def to_bytes(self) -> bytes:
+    def to_bytes(self, blanks: int = 0) -> bytes:
+        """blanks: behind the text; they mean nothing."""
         return _document(
             _LOCK,
             {
@@ -148,6 +149,7 @@ class LockDocument:
                 "versions": list(self.versions),
                 "where": self.where,
             },
+            blanks,
         )
 
     @classmethod
@@ -187,8 +189,9 @@ def _size(value: object) -> int:
     return value
 
 
-def _document(title: str, content: dict[str, Any]) -> bytes:
-    body = f"{title}\n{json.dumps(content, sort_keys=True, separators=(',', ':'))}\n".encode("ascii")
+def _document(title: str, content: dict[str, Any], blanks: int = 0) -> bytes:
+    text = json.dumps(content, sort_keys=True, separators=(",", ":")) + " " * blanks
+    body = f"{title}\n{text}\n".encode("ascii")
     return body + xxhash.xxh3_128_hexdigest(body).encode() + b"\n"
 
 

@@ -18,6 +18,7 @@ import contextlib
 import dataclasses
 import logging
 import os
+import secrets
 import socket
 import threading
 import time
@@ -44,6 +45,10 @@ _SURE = 2 / 3
 
 _TRIES = 3
 _LOOKS, _MOMENT = 5, 0.1  # seconds
+
+_BLANKS = 4096
+"""A new lock has fewer blanks than these, their number drawn by lot: by its length a writer tells its own from one that
+took its place just now, and need not read it, which on HDFS takes a data host."""
 
 _LOOKED_AT = 10_000
 """Names that are listed before a directory is renamed: a tenth of a second of a NameNode's time."""
@@ -165,21 +170,26 @@ def take(store: Store, path: bytes, versions: Sequence[str] = (), owner: str = "
     lock = lock_path(path)
     if store.stat(split(path)[0]).kind is not Kind.DIRECTORY:  # `put` would make it
         raise NotADirectory(f"there is no directory for {path!r}")
+    data = document.to_bytes(blanks=secrets.randbelow(_BLANKS))
     contended = False
     for _ in range(_TRIES):
         now = time.monotonic()
         try:
-            store.put(lock, [document.to_bytes()])
+            store.put(lock, [data])
         except Exists:
             contended = True
             held = _read(store, lock)
             if held is None or held.owner != document.owner:
                 _clear_dead(store, path, lock, seconds, dead=held is not None and _same_mount(held, document))
                 continue
-        held = _settled(store, lock) if contended else document
-        if held is not None and held.owner == document.owner:
+        if not contended:
             with contextlib.suppress(NotFound):  # moved away by somebody who will put it back
-                return Lease(store, document, store.stat(lock), now, seconds)
+                status = store.stat(lock)
+                if status.length == len(data):
+                    return Lease(store, document, status, now, seconds)
+        found = _looked_at(store, lock)
+        if found is not None and found[0].owner == document.owner:
+            return Lease(store, document, found[1], now, seconds)
     raise Busy(f"{path!r} is being written by somebody else")
 
 
@@ -252,6 +262,19 @@ def _settled(store: Store, lock: bytes) -> LockDocument | None:
         held = _read(store, lock)
         if held is not None:
             return held
+        time.sleep(_MOMENT)
+    return None
+
+
+def _looked_at(store: Store, lock: bytes) -> tuple[LockDocument, Status] | None:
+    """The lock as it is when nobody holds it up, and the status of the very file that says so: where many want it, one
+    may take the place of another between two calls."""
+    for _ in range(_LOOKS):
+        with contextlib.suppress(NotFound):
+            status = store.stat(lock)
+            held = _read(store, lock)
+            if held is not None and store.stat(lock).identity == status.identity:
+                return held, status
         time.sleep(_MOMENT)
     return None
 
