@@ -143,7 +143,7 @@ class _Flow:
                 from imagefs.deps.miss import publish_again  # which is rarely needed here
 
                 publish_again(self._wish, self._target, left, self._tell)
-        except (StripefsError, OSError, TypeError) as error:
+        except (StripefsError, OSError) as error:
             self._tell(f"snapshot {self._short} is not published: {error}")
 
     def _without(self, reason: str) -> NoReturn:

@@ -25,6 +25,7 @@ from imagefs.deps.publish import Job
 from imagefs.deps.target import Target
 from imagefs.deps.wish import Wish
 from imagefs.errors import SnapshotError
+from imagefs.format.snapshot import key_digest
 from imagefs.settings import DaemonSettings
 from stripefs.errors import StripefsError
 
@@ -117,9 +118,15 @@ def _keep(
 def publish_again(wish: Wish, target: Target, left: pending.Left, tell: Callable[[str], None]) -> None:
     """Publish after all what an earlier start of this host installed, whose publisher came to no answer.
 
-    Raises OSError, and TypeError for a document of another version.
+    Raises OSError.
     """
-    _publish_here(Job(**left.job), target, left.descriptor, tell, wait=wish.wait)
+    try:
+        job = Job(**left.job)
+    except TypeError:  # of another version, which nobody goes on with
+        os.close(left.descriptor)
+        pending.end(target.cache, key_digest(wish.key))
+    else:
+        _publish_here(job, target, left.descriptor, tell, wait=wish.wait)
 
 
 def _publish_here(job: Job, target: Target, descriptor: int, tell: Callable[[str], None], *, wait: bool) -> None:

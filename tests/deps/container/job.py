@@ -16,6 +16,17 @@ JOB = "import heavy, os; print(heavy.VALUE, os.environ.get('PYTHONPATH'))"
 SEEN = "7 None\n"
 
 
+_REFUSING = """\
+import imagefs.mounts
+from stripefs.errors import MountError
+def place(attached, target, tree, settings, *, name, copy=-1, placed=imagefs.mounts.place):
+    if {where}:
+        raise MountError("the kernel refuses it")
+    return placed(attached, target, tree, settings, name=name, copy=copy)
+imagefs.mounts.place = place
+"""
+
+
 class Job:
     """What is installed, and how it is started. told: what the last start said."""
 
@@ -54,6 +65,11 @@ class Job:
         inner = [path for folder in cgroups() for path in folder.glob("imagefs-*")]
         ready = list((runtime / "imagefs/ready").iterdir())
         return [*self.uppers(), *runs, *mounts, *inner, *ready, *self.service.status()["images"]]
+
+    def kernel_refuses(self, where: str) -> None:
+        """From now on programs of this host mount no tree for which the expression, of `target` and `name`, is true."""
+        (self.folder / "sitecustomize.py").write_text(_REFUSING.format(where=where))
+        self.service.environment["PYTHONPATH"] = str(self.folder)
 
     def uppers(self) -> list[Path]:
         """What containers of this host have written, or write."""

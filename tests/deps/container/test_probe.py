@@ -72,17 +72,7 @@ def test_it_runs_in_a_container_like_the_job_s(job: Job) -> None:
 
 def test_where_what_was_packed_cannot_be_mounted(untidy: Job) -> None:
     """It runs on what was installed, and the snapshot says so."""
-    refuse = """\
-import imagefs.mounts
-from stripefs.errors import MountError
-def place(attached, target, tree, settings, *, name, copy=-1, placed=imagefs.mounts.place):
-    if target.endswith("/layers/0"):
-        raise MountError("the kernel refuses it")
-    return placed(attached, target, tree, settings, name=name, copy=copy)
-imagefs.mounts.place = place
-"""
-    (untidy.folder / "sitecustomize.py").write_text(refuse)
-    untidy.service.environment["PYTHONPATH"] = str(untidy.folder)
+    untidy.kernel_refuses('target.endswith("/layers/0")')
     assert untidy.run("--deps-wait", *ELSEWHERE, "--deps-probe", PACKED) == SEEN
     assert "not published: the probe failed" in untidy.told
     assert "the probe ran on what was installed: the kernel refuses it" in untidy.told

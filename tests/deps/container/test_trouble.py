@@ -83,17 +83,7 @@ def test_what_is_damaged_is_never_mounted(job: Job, kind: str) -> None:
 def test_a_snapshot_that_the_kernel_does_not_mount(job: Job) -> None:
     """It is found out when the container is prepared, and the start goes on without it."""
     job.run("--deps-wait")
-    refuse = """\
-import imagefs.mounts
-from stripefs.errors import MountError
-def place(attached, target, tree, settings, *, name, copy=-1, placed=imagefs.mounts.place):
-    if name.startswith("deps/"):
-        raise MountError("the kernel refuses it")
-    return placed(attached, target, tree, settings, name=name, copy=copy)
-imagefs.mounts.place = place
-"""
-    (job.folder / "sitecustomize.py").write_text(refuse)
-    job.service.environment["PYTHONPATH"] = str(job.folder)
+    job.kernel_refuses('name.startswith("deps/")')
     assert job.run() == SEEN
     assert "the kernel refuses it; installing in a container" in job.told
     job.nothing_is_left()

@@ -176,6 +176,35 @@ def test_only_one_takes_over(store, tmp_path):
     assert not [name for name in names(tmp_path) if "lock" not in name]
 
 
+class Overtaken(LocalStore):
+    """A store in which another lock takes the place of one when that is looked at for the `at`-th time."""
+
+    def __init__(self, folder, at):
+        super().__init__(folder)
+        self.other = LocalStore(folder)
+        self.left = at
+
+    def stat(self, path):
+        if path == lock_path(b"/file"):
+            self.left -= 1
+            if not self.left:
+                self.other.remove(path)
+                take(self.other, b"/file", owner="other")
+        return super().stat(path)
+
+
+@pytest.mark.parametrize(("contended", "at"), [(False, 1), (True, 2), (True, 3)])
+def test_another_that_took_its_place_at_once_is_not_taken_for_ones_own(store, tmp_path, contended, at):
+    if contended:
+        take(store, b"/file")
+        age(tmp_path, LEASE + 1)
+    overtaken = Overtaken(str(tmp_path).encode(), at)
+    with pytest.raises((Busy, DraftLost)):
+        take(overtaken, b"/file").check()
+    assert overtaken.left <= 0
+    assert b'"other"' in bytes(store.get(lock_path(b"/file")))
+
+
 def test_the_next_worker_of_a_mount_takes_over_at_once(store):
     take(store, b"/file", owner="mount/1")
     with pytest.raises(Busy):

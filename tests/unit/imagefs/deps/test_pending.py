@@ -9,12 +9,18 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from imagefs.deps import pending, publisher
+from imagefs.deps.miss import publish_again
 from imagefs.deps.outcome import Outcome, last
 from imagefs.deps.publish import Job
+from imagefs.deps.target import Target
+from imagefs.deps.wish import Wish
+from imagefs.format.snapshot import key_digest
 from stripefs.errors import ServiceDown, StoreError
 
 NAME = "a" * 64
@@ -92,3 +98,15 @@ def test_trouble_is_no_answer(
     told = last(job.cache, job.name)
     assert told is not None
     assert told.broken == stays
+
+
+def test_what_another_version_left_nobody_goes_on_with(tmp_path: Path) -> None:
+    wish = SimpleNamespace(key={"salt": 1}, wait=False)
+    name = key_digest(wish.key)
+    os.close(pending.begin(str(tmp_path), name, {"of another version": True}))
+    found = pending.left(str(tmp_path), name)
+    assert found is not None
+    publish_again(cast("Wish", wish), Target("/opt/deps", str(tmp_path)), found, pytest.fail)
+    assert not list(tmp_path.rglob("*.json"))
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(found.descriptor)
