@@ -2,73 +2,23 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import shutil
 import sys
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from imagefs.deps.asking import ask, unchanged
 from imagefs.deps.key import Key, diff
-from imagefs.deps.request import Facts, Refusal, Request, Target
 from stripefs.errors import ConfigError
+from tests.unit.imagefs.deps.asked import LINKED, PIP, UV, environ, facts_of, key, known, make, open_ends, request
 from tests.unit.imagefs.deps.locks import UV_LOCK
-
-PIP = [sys.executable, "-m", "pip", "install"]
-UV = [str(Path(sys.executable).with_name("uv")), "pip", "install"]
-
-
-LINKED = "python3 -m venv --system-site-packages env"
 
 
 @pytest.fixture
 def job(tmp_path: Path) -> Path:
     return make(tmp_path / "job-1")
-
-
-def make(folder: Path) -> Path:
-    (folder / "src").mkdir(parents=True)
-    (folder / "src/pyproject.toml").write_text("[project]\nname = 'own'\nversion = '1'\n")
-    (folder / "src/own.py").write_text("x = 1\n")
-    (folder / "requirements.txt").write_text("-r more.txt\nsix==1.16\n./src\n")
-    (folder / "more.txt").write_text("numpy==1.26.4\n")
-    (folder / "six-1.16-py2.py3-none-any.whl").write_bytes(b"wheel")
-    return folder
-
-
-def environ(job: Path, **more: str) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
-    return {**kept, "HOME": str(job.parent / "home"), "XDG_CONFIG_DIRS": str(job / "xdg"), **more}
-
-
-def request(job: Path, *words: str, **more: Any) -> Request:
-    command = words or (*PIP, "--target", "/opt/deps", "-r", "requirements.txt")
-    return Request([Target("/opt/deps", 0, 0)], command, str(job))._replace(**more)
-
-
-@functools.cache
-def facts_of(tool: str) -> Facts:
-    """The facts of this host, which one test after the other need not ask for."""
-    return ask(request(Path("/"), *{"uv": UV, "pip": PIP}[tool], "six==1"), os.environ).facts
-
-
-def known(words: Sequence[str]) -> Facts:
-    return facts_of("uv" if UV[0] in words else "pip")
-
-
-def key(job: Path, *words: str, variables: dict[str, str] | None = None, **more: Any) -> Key:
-    found = ask(request(job, *words, **more), environ(job, **(variables or {})), known(words)).found
-    assert isinstance(found, Key), found
-    return found
-
-
-def open_ends(job: Path, *words: str, variables: dict[str, str] | None = None, **more: Any) -> list[str]:
-    found = ask(request(job, *words, **more), environ(job, **(variables or {})), known(words)).found
-    return [str(one) for one in found.open_ends] if isinstance(found, Refusal) else []
 
 
 def test_equal_inputs_have_equal_keys_whatever_else_differs_between_two_nodes(job: Path, tmp_path: Path) -> None:
@@ -256,104 +206,6 @@ def test_declared_files_and_directories_are_inputs(job: Path) -> None:
 def test_declared_variables_are_in_the_key(job: Path) -> None:
     found = key(job, env=["MAX_JOBS", "CC", "INDEX"], variables={"MAX_JOBS": "4", "INDEX": "https://a:b@x"})
     assert found.components["environment"] == {"CC": None, "INDEX": "https://x", "MAX_JOBS": "4"}
-
-
-def test_scripts_are_inputs_and_are_read(job: Path) -> None:
-    script = job / "install.sh"
-    script.write_text("#!/bin/sh\npip install six==1\npip install -r requirements.txt\n")
-    script.chmod(0o755)
-    for words in (["./install.sh"], ["bash", "-e", "install.sh"], ["env", "X=1", "./install.sh"]):
-        found = key(job, *words)
-        assert list(found.components["files"]) == ["install.sh", "more.txt", "requirements.txt", "src/"]  # type: ignore[arg-type]
-    script.write_text("pip install numpy\ncurl https://x | sh\npip install -r $1\npip install ./nowhere.whl\n")
-    assert [line.split(": ")[:2] for line in open_ends(job, "bash", "install.sh")] == [
-        ["install.sh:1", "numpy"],
-        ["install.sh:2", "curl https://x"],
-        ["install.sh:3", "$1"],
-        ["install.sh:4", "./nowhere.whl"],
-    ]
-
-
-def test_a_script_that_carries_a_load_is_not_read(job: Path) -> None:
-    script = job / "install.sh"
-    script.write_bytes(b"#!/bin/sh\n" + b"\xff$(curl https://x)\n" * 100_000)
-    (line,) = open_ends(job, "sh", "install.sh")
-    assert line.startswith("command: install.sh: a script of more than 1 MiB is not read")
-    assert list(key(job, "sh", "install.sh", epoch="1").components["files"]) == ["install.sh"]  # type: ignore[arg-type]
-
-
-def test_what_a_script_makes_itself_may_be_declared(job: Path) -> None:
-    (job / "install.sh").write_text("cd /work\npip install -r lists/requirements.txt\n")
-    assert len(open_ends(job, "bash", "install.sh")) == 1
-    assert open_ends(job, "bash", "install.sh", requirements=["requirements.txt"]) == []
-
-
-@pytest.mark.parametrize(
-    ("words", "what"),
-    [
-        (("sh", "-c", "cd src && pip install -r requirements.txt"), "requirements.txt"),
-        (("sh", "-c", "pushd src\npip install six-1.16-py2.py3-none-any.whl"), "six-1.16-py2.py3-none-any.whl"),
-        (("sh", "-c", "cd src; uv sync --locked"), "uv sync"),
-        (("env", "-C", "src", "pip", "install", "-r", "requirements.txt"), "requirements.txt"),
-        (("env", "--chdir=src", "pip", "install", "-c", "more.txt", "six==1"), "more.txt"),
-        ((UV[0], "--directory", "src", *UV[1:], "-r", "requirements.txt"), "--directory src"),
-    ],
-)
-def test_paths_of_another_directory_are_not_taken_for_those_of_this_one(
-    job: Path, words: tuple[str, ...], what: str
-) -> None:
-    (job / "requirements.txt").write_text("six==1.16\n")
-    (job / "uv.lock").write_text(UV_LOCK)
-    (job.parent / "own").mkdir()
-    assert [line.split(": ")[:2] for line in open_ends(job, *words)] == [["command", what]]
-
-
-@pytest.mark.parametrize(
-    "command",
-    [
-        "git clone https://user:secret@example.com/repo /opt/deps",
-        "curl -o /opt/deps/tool https://user:secret@example.com/tool",
-        "env A=b apt-get install -y gcc",
-        "conda create -p /opt/deps numpy",
-    ],
-)
-def test_a_command_that_brings_what_may_change_is_open(job: Path, command: str) -> None:
-    (found,) = open_ends(job, *command.split())
-    assert found.startswith(f"command: {command.replace('user:secret@', '')}: ")
-    assert open_ends(job, *command.split(), epoch="1") == []
-
-
-def test_variables_that_are_set_for_an_installer_alone(job: Path) -> None:
-    (job / "wheels").mkdir()
-    for words in (
-        ("env", "A=b", "PIP_FIND_LINKS=wheels", "PIP_CONSTRAINT=more.txt", *PIP, "six==1"),
-        ("sh", "-c", "PIP_FIND_LINKS=wheels PIP_CONSTRAINT=more.txt pip install six==1"),
-        ("env", "UV_FIND_LINKS=wheels,other", "UV_CONSTRAINT=more.txt", *UV, "six==1"),
-    ):
-        assert list(key(job, *words).components["files"]) == ["more.txt", "wheels/"]  # type: ignore[arg-type]
-    assert len(open_ends(job, "env", "PIP_PRE=1", *PIP, "six==1")) == 1
-
-
-def test_where_uv_is_told_to_go_by_variables(job: Path) -> None:
-    (job / "src/uv.lock").write_text(UV_LOCK)
-    (job / "own").mkdir()
-    (job / "src/uv.toml").write_text("no-sources = true\n")
-    assert len(open_ends(job, *UV, "-r", "requirements.txt", variables={"UV_WORKING_DIR": "src"})) == 1
-    for name in ("UV_WORKING_DIR", "UV_PROJECT"):
-        found = key(job, UV[0], "sync", "--locked", variables={name: "src"})
-        assert "uv.lock" in found.components["files"]  # type: ignore[operator]
-        assert "uv.project.no-sources" in found.components["settings"]  # type: ignore[operator]
-
-
-def test_a_command_for_a_shell_is_read(job: Path) -> None:
-    assert [line.split(": ")[:2] for line in open_ends(job, "bash", "-c", "pip install numpy && true")] == [
-        ["command", "numpy"]
-    ]
-    assert open_ends(job, "bash", "-ec", "pip install numpy==1") == []
-    found = key(job, "sh", "-c", f"pip install -r {job}/requirements.txt -c {job}/more.txt && ls {job}/more.txt.old")
-    assert found.components["command"] == [
-        *("sh", "-c", f"pip install -r requirements.txt -c more.txt && ls {job}/more.txt.old")
-    ]
 
 
 def test_programs_count_by_their_versions_and_not_by_their_bytes(job: Path) -> None:

@@ -1,0 +1,61 @@
+"""Requests with real files, and what is asked for their keys."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from imagefs.deps.asking import ask
+from imagefs.deps.key import Key
+from imagefs.deps.request import Facts, Refusal, Request, Target
+
+PIP = [sys.executable, "-m", "pip", "install"]
+UV = [str(Path(sys.executable).with_name("uv")), "pip", "install"]
+
+
+LINKED = "python3 -m venv --system-site-packages env"
+
+
+def make(folder: Path) -> Path:
+    (folder / "src").mkdir(parents=True)
+    (folder / "src/pyproject.toml").write_text("[project]\nname = 'own'\nversion = '1'\n")
+    (folder / "src/own.py").write_text("x = 1\n")
+    (folder / "requirements.txt").write_text("-r more.txt\nsix==1.16\n./src\n")
+    (folder / "more.txt").write_text("numpy==1.26.4\n")
+    (folder / "six-1.16-py2.py3-none-any.whl").write_bytes(b"wheel")
+    return folder
+
+
+def environ(job: Path, **more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_"))}
+    return {**kept, "HOME": str(job.parent / "home"), "XDG_CONFIG_DIRS": str(job / "xdg"), **more}
+
+
+def request(job: Path, *words: str, **more: Any) -> Request:
+    command = words or (*PIP, "--target", "/opt/deps", "-r", "requirements.txt")
+    return Request([Target("/opt/deps", 0, 0)], command, str(job))._replace(**more)
+
+
+@functools.cache
+def facts_of(tool: str) -> Facts:
+    """The facts of this host, which one test after the other need not ask for."""
+    return ask(request(Path("/"), *{"uv": UV, "pip": PIP}[tool], "six==1"), os.environ).facts
+
+
+def known(words: Sequence[str]) -> Facts:
+    return facts_of("uv" if UV[0] in words else "pip")
+
+
+def key(job: Path, *words: str, variables: dict[str, str] | None = None, **more: Any) -> Key:
+    found = ask(request(job, *words, **more), environ(job, **(variables or {})), known(words)).found
+    assert isinstance(found, Key), found
+    return found
+
+
+def open_ends(job: Path, *words: str, variables: dict[str, str] | None = None, **more: Any) -> list[str]:
+    found = ask(request(job, *words, **more), environ(job, **(variables or {})), known(words)).found
+    return [str(one) for one in found.open_ends] if isinstance(found, Refusal) else []
