@@ -1,0 +1,39 @@
+"""The surroundings of one check: its seed, its share of the full counts, a folder, and a real HDFS on demand."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.hdfs_instance import HdfsInstance
+
+__all__ = ["Context", "Violation"]
+
+
+class Violation(AssertionError):
+    """A promise was broken; the message says which one, where, and at which step of the seed."""
+
+
+@dataclass(frozen=True)
+class Context:
+    """`scale` is the share of the full counts, 1.0 for the figures in docs/soak.md.
+
+    folder: empty, for this check alone. hdfs: starts a cluster at the first call and answers the same one afterwards;
+    the command ends it.
+    """
+
+    seed: int
+    scale: float
+    folder: Path
+    say: Callable[[str], None]
+    hdfs: Callable[[], HdfsInstance]
+
+    def count(self, full: int) -> int:
+        """How often to try what the full run tries `full` times: at least once."""
+        return max(1, round(full * self.scale))
+
+    def random(self, purpose: str) -> random.Random:
+        """A generator that follows from the seed and the purpose alone."""
+        return random.Random(f"{self.seed}/{purpose}")
