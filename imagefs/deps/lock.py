@@ -1,0 +1,139 @@
+"""A resolved lock: the distributions that an installation will bring, each with its version, kind and digests.
+
+A lock is what a resolver answers for a set of requirements, an interpreter and an index. It is part of the key of a
+dependency snapshot, the installer is held to it, and it is kept beside the snapshot. Two locks are equal if and only if
+an installation of either brings the same distributions; order of answers and spelling of names do not count.
+
+Pure.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal, NamedTuple, get_args
+
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from imagefs.deps.key import Value
+from imagefs.deps.urls import without_secrets
+from imagefs.errors import FormatError
+
+__all__ = ["Kind", "Lock", "LockedRequirement"]
+
+Kind = Literal["wheel", "sdist", "vcs", "local", "editable"]
+"""How a distribution comes: as a wheel, as an archive of sources, from a repository, from a file or directory of this
+host, or as a link to such a directory."""
+
+_DIGEST = re.compile(r"[a-z0-9_]+:[0-9a-f]{32,128}")
+
+
+class LockedRequirement(NamedTuple):
+    """One distribution.
+
+    name: canonical. version: "" where only a build tells it. digests: `ALGORITHM:HEX` of the files that may be
+    installed, sorted; of a local source that was built, that of its wheel. source: URL without secrets, repository with
+    its commit, or path; "" for a file of an index.
+    """
+
+    name: str
+    version: str
+    kind: Kind
+    digests: Sequence[str] = ()
+    source: str = ""
+
+    @property
+    def is_built(self) -> bool:
+        """Whether it is built where it is installed, so that the host's build environment decides as well."""
+        return self.kind != "wheel"
+
+    @property
+    def is_pinned(self) -> bool:
+        """Whether equal entries bring equal sources: by digest, or by the commit of a repository."""
+        return bool(self.digests) or self.kind == "vcs"
+
+    def __str__(self) -> str:
+        """As a requirements file writes it, without digests."""
+        if self.source:
+            return f"{self.name} @ {self.source}"
+        return f"{self.name}=={self.version}" if self.version else self.name
+
+
+class Lock(NamedTuple):
+    """requirements: by name, each once. tool: what resolved them, such as `uv 0.5.1`, or the name of a lock file."""
+
+    requirements: Sequence[LockedRequirement]
+    tool: str = ""
+
+    @classmethod
+    def of(cls, requirements: Iterable[LockedRequirement], tool: str = "") -> Lock:
+        """The lock of these in any order and spelling. Raises FormatError for two of one name that differ."""
+        found: dict[str, LockedRequirement] = {}
+        for one in requirements:
+            name = canonicalize_name(one.name)
+            clean = LockedRequirement(
+                name, _version(one.version), one.kind, tuple(sorted(set(one.digests))), without_secrets(one.source)
+            )
+            if found.setdefault(name, clean) != clean:
+                raise FormatError(f"the lock names {name} twice, with different versions or files")
+        return cls(tuple(found[name] for name in sorted(found)), tool)
+
+    @property
+    def unpinned(self) -> Sequence[LockedRequirement]:
+        """Distributions whose files no digest and no commit decides."""
+        return [one for one in self.requirements if not one.is_pinned]
+
+    @property
+    def built(self) -> Sequence[LockedRequirement]:
+        """Distributions that are built from source when they are installed."""
+        return [one for one in self.requirements if one.is_built]
+
+    def to_key(self) -> Value:
+        """The part of it that is in a key: all but the tool."""
+        return [[one.name, one.version, one.kind, list(one.digests), one.source] for one in self.requirements]
+
+    def to_document(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {"tool": self.tool, "requirements": self.to_key()}
+
+    @classmethod
+    def from_document(cls, document: Any) -> Lock:
+        """The inverse of `to_document`. Raises FormatError for anything else."""
+        try:
+            return cls.of([_entry(one) for one in document["requirements"]], _text(document["tool"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise FormatError("the document of a lock is damaged") from error
+
+    def to_text(self) -> str:
+        """A requirements file with hashes, one distribution a line."""
+        lines = []
+        for one in self.requirements:
+            hashes = one.digests if one.kind in ("wheel", "sdist") else ()
+            lines.append(" \\\n    ".join([str(one), *(f"--hash={digest}" for digest in hashes)]))
+        return "".join(f"{line}\n" for line in lines)
+
+    def constraints(self) -> str:
+        """A constraints file for the installer, without digests: pip would ask for them of every requirement."""
+        return "".join(f"{one}\n" for one in self.requirements if one.version or one.source)
+
+
+def _entry(value: Any) -> LockedRequirement:
+    name, version, kind, digests, source = value
+    if kind not in get_args(Kind) or not all(_DIGEST.fullmatch(_text(one)) for one in digests):
+        raise ValueError(kind)
+    return LockedRequirement(_text(name), _text(version), kind, tuple(digests), _text(source))
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise TypeError(value)
+    return value
+
+
+def _version(text: str) -> str:
+    """The canonical spelling of a version; one that is none is left as it is."""
+    try:
+        return str(Version(text))
+    except InvalidVersion:
+        return text
