@@ -6,8 +6,10 @@ segment, so no part ever changes once a manifest names it. Behind its units ever
 (`stripefs.layout.sums`); the digest in the manifest is that of the table, so manifest, table and bytes each vouch for
 the next.
 
-The manifest stands at the file's own name. Its length alone (`may_be_manifest`) tells it from all but one in 4096 of
-other small files, on every store, without opening them.
+The manifest stands at the file's own name and bears a mark that no user of a mount can give a file: the block size
+MANIFEST_BLOCK_SIZE, or what a store keeps in its place. The mark alone tells it from other files, since users may have
+files of any bytes, manifests of other sources among them. A file that bears the mark and is no whole manifest is
+damaged. The length (`may_be_manifest`) finds manifests that lost their mark in a copy.
 """
 
 from __future__ import annotations
@@ -67,9 +69,8 @@ LENGTH_STEP, LENGTH_REST = 4096, 1789
 """A manifest's length leaves LENGTH_REST when divided by LENGTH_STEP; zeros before its checksum make it so."""
 
 MANIFEST_BLOCK_SIZE = (1 << 20) + 4096
-"""Block size that manifests are written with where the store has one, so that `hdfs dfs -stat %o` shows what they are.
-A multiple of 512 as HDFS wants it, and above the least block size it allows (1 MiB). Readers do not demand it, since
-copies lose it."""
+"""Block size that manifests are written with, which marks them: `hdfs dfs -stat %o` shows it, `distcp -pb` keeps it. A
+multiple of 512 as HDFS wants it, and above the least block size it allows (1 MiB), so no cluster has it as its own."""
 
 MAX_PARTS = 100_000
 """Parts of one file: 6 TiB in parts of 64 MiB, and a list of 4 MB."""
@@ -168,10 +169,9 @@ class Heading:
         return hidden.list_path(self.version, self.list_digest, pool)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Heading | None:
-        """The heading of a manifest; None for bytes that are none. Raises ManifestError for a damaged or newer one."""
-        if not data.startswith(MAGIC):
-            return None
+    def from_bytes(cls, data: bytes) -> Heading:
+        """The heading of the manifest that `data` is all of. Raises ManifestError for anything else."""
+        _demand(data.startswith(MAGIC), "it does not begin as a manifest")
         if len(data) < _HEAD.size + DIGEST:
             raise ManifestError("the manifest is cut short")
         _, form, flags, version, generation, unit, length, segments, parts, pool, zero, digest = _HEAD.unpack_from(data)
@@ -343,8 +343,6 @@ class Manifest:
         Raises ManifestError with one line that says what is wrong.
         """
         heading = Heading.from_bytes(data)
-        if heading is None:
-            raise ManifestError("the file is no manifest")
         begin = _HEAD.size + len(heading.pool)
         listed = (parts_list or b"") if heading.outside else data[begin : begin + heading.list_length]
         _demand(len(listed) == heading.list_length, "its list has not the length it should have")

@@ -63,7 +63,8 @@ class Status:
     """One entry of a directory. `name` is its last component (b"" for the root).
 
     mode holds permission bits only (0o7777). owner and group are names or decimal ids as text, "" where the store has
-    none. block_size in bytes is the unit in which the store spreads the file over hosts, 0 where it does not.
+    none. block_size in bytes is the unit in which the store spreads the file over hosts, 0 where it does not. marked:
+    the store holds the mark of a manifest on this file, whatever its bytes are (capability `marks`).
     """
 
     name: bytes
@@ -78,6 +79,7 @@ class Status:
     block_size: int = 0
     replication: int = 1
     links: int = 1
+    marked: bool = False
 
     @property
     def identity(self) -> Identity:
@@ -115,7 +117,8 @@ class Capabilities:
 
     writes: `create`, `mkdir`, `rmdir` and `rename` onto a free path work. replace: `rename(replace=True)` works and is
     atomic. place: `create(host=…)` puts every block's first replica on that host. concat: `concat` works.
-    attributes: `set_attributes` works.
+    attributes: `set_attributes` works. marks: a file created with MANIFEST_BLOCK_SIZE keeps that as the mark of a
+    manifest, which `Status.marked` tells of and which no user of a mount can give a file.
     """
 
     locations: bool = False
@@ -134,6 +137,7 @@ class Capabilities:
     place: bool = False
     concat: bool = False
     attributes: bool = False
+    marks: bool = False
 
 
 @dataclass(frozen=True, slots=True)

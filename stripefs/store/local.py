@@ -6,6 +6,9 @@ that a directory swapped for a link cannot lead out of the root (the kernel reso
 A handle holds the inode open, which a rename or unlink cannot take away. Bytes written into that inode show as a new
 size or mtime, looked at after each read. Two things escape this check: a write within the file system's time stamp
 granularity (a tick of the kernel, 1 to 10 ms) of the previous one, and a writer that puts the old mtime back.
+
+The mark of a manifest is the extended attribute MARK, since a local file has no block size of its own. A file that this
+process may not read shows no mark.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import os
 import stat as modes
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace as replaced
 
 from stripefs.errors import (
     Busy,
@@ -26,6 +30,7 @@ from stripefs.errors import (
     StoreError,
     Unsupported,
 )
+from stripefs.layout.striped import MANIFEST_BLOCK_SIZE
 from stripefs.store.base import (
     Attributes,
     Block,
@@ -46,7 +51,13 @@ from stripefs.store.oserrors import STORE_ERRORS
 from stripefs.store.ranges import InUse, blocks_by_size, check_range
 from stripefs.units import shown
 
-__all__ = ["LocalHandle", "LocalStore"]
+__all__ = ["MARK", "LocalHandle", "LocalStore"]
+
+MARK = "user.stripefs.manifest"
+"""Set by this store alone: a mount answers no request to set attributes of the store's files. `user.` serves mounts of
+plain users too. Copies keep it where they keep extended attributes (`cp -a`, `rsync -X`, `tar --xattrs`)."""
+
+_UNMARKED = frozenset((errno.ENODATA, errno.EOPNOTSUPP, errno.EACCES, errno.EPERM, errno.ENOENT))
 
 _BATCH = 1000
 """Entries looked up per scandir batch: about 3 ms of lstat calls."""
@@ -69,6 +80,7 @@ class LocalStore(Store):
         replace=True,
         concat=True,
         attributes=True,
+        marks=True,
     )
 
     def __init__(self, root: bytes, url: str = "", *, make: bool = False) -> None:
@@ -79,11 +91,14 @@ class LocalStore(Store):
                 with contextlib.suppress(FileExistsError):
                     os.makedirs(root)
             self._root = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        if not _keeps_marks(self._root):
+            self.capabilities = replaced(self.capabilities, marks=False)
         self._in_use = InUse(self.url, lambda: os.close(self._root))
 
     def stat(self, path: bytes) -> Status:
         with self._parent(path) as (folder, name):
-            return _status(b"" if path == b"/" else name, os.stat(name, dir_fd=folder, follow_symlinks=False))
+            found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            return _status(b"" if path == b"/" else name, found, marked=_is_marked(found, folder, name))
 
     def scandir(self, path: bytes, after: bytes = b"") -> Iterator[Sequence[Status]]:
         with self._parent(path) as (folder, name):
@@ -107,7 +122,7 @@ class LocalStore(Store):
             try:
                 found = os.fstat(fd)
                 _refuse_unreadable(path, found)
-                status = _status(name, found)
+                status = _status(name, found, marked=_has_mark(fd))
                 if expect is not None and status.identity != expect:
                     raise StaleVersion(f"{shown(path)} was replaced or changed")
             except BaseException:
@@ -135,8 +150,17 @@ class LocalStore(Store):
     ) -> Sink:
         if host:
             raise Unsupported("a local directory has no data hosts to choose from")
+        mark = block_size == MANIFEST_BLOCK_SIZE
+        if mark and not self.capabilities.marks:
+            raise Unsupported(f"{self.url} cannot mark manifests: its file system has no extended attributes")
         with self._parent(path) as (folder, name):
-            return LocalSink(folder, name, lambda found: _status(name, found), lambda: _errors(path))
+            return LocalSink(
+                folder,
+                name,
+                lambda found: _status(name, found, marked=mark),
+                lambda: _errors(path),
+                {MARK: b"1"} if mark else {},
+            )
 
     def mkdir(self, path: bytes, mode: int = 0o755) -> None:
         with self._parent(path) as (folder, name):
@@ -241,12 +265,37 @@ class LocalHandle(Handle):
 
 def _look(folder: int, name: bytes) -> Status | None:
     try:
-        return _status(name, os.stat(name, dir_fd=folder, follow_symlinks=False))
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        return _status(name, found, marked=_is_marked(found, folder, name))
     except FileNotFoundError:
         return None  # vanished since it was listed
 
 
-def _status(name: bytes, found: os.stat_result) -> Status:
+def _keeps_marks(root: int) -> bool:
+    """Whether the file system of the directory `root` has extended attributes that users may set."""
+    try:
+        os.getxattr(f"/proc/self/fd/{root}", MARK)
+    except OSError as error:
+        return error.errno != errno.EOPNOTSUPP
+    return True
+
+
+def _is_marked(found: os.stat_result, folder: int, name: bytes) -> bool:
+    return modes.S_ISREG(found.st_mode) and _has_mark(b"/proc/self/fd/%d/%b" % (folder, name))
+
+
+def _has_mark(file: int | bytes) -> bool:
+    """Whether the file, given as an open descriptor or a path, bears MARK. Links are not followed."""
+    try:
+        os.getxattr(file, MARK, **({} if isinstance(file, int) else {"follow_symlinks": False}))
+    except OSError as error:
+        if error.errno in _UNMARKED:
+            return False
+        raise
+    return True
+
+
+def _status(name: bytes, found: os.stat_result, *, marked: bool = False) -> Status:
     return Status(
         name=name,
         kind=_kind(found.st_mode),
@@ -258,6 +307,7 @@ def _status(name: bytes, found: os.stat_result) -> Status:
         group=str(found.st_gid),
         file_id=f"{found.st_dev}:{found.st_ino}",
         links=found.st_nlink,
+        marked=marked,
     )
 
 

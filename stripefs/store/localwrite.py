@@ -15,7 +15,7 @@ import grp
 import os
 import pwd
 import stat as modes
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
 from stripefs.errors import NotEmpty, StoreError, Unsupported
@@ -33,9 +33,19 @@ _PIECE = 1 << 20
 
 
 class LocalSink(Sink):
-    """A new file `name` in the directory `folder`, a descriptor that stays the caller's; made at once."""
+    """A new file `name` in the directory `folder`, a descriptor that stays the caller's; made at once.
 
-    def __init__(self, folder: int, name: bytes, describe: Callable[[os.stat_result], Status], errors: Errors) -> None:
+    attributes: extended attributes that it bears from the start, by name.
+    """
+
+    def __init__(
+        self,
+        folder: int,
+        name: bytes,
+        describe: Callable[[os.stat_result], Status],
+        errors: Errors,
+        attributes: Mapping[str, bytes],
+    ) -> None:
         self._name = name
         self._describe = describe
         self._errors = errors
@@ -48,6 +58,13 @@ class LocalSink(Sink):
             except OSError:
                 os.close(self._folder)
                 raise
+        try:
+            with errors():
+                for key, value in attributes.items():
+                    os.setxattr(self._descriptor, key, value)
+        except BaseException:
+            self.abort()
+            raise
 
     def write(self, data: Buffer) -> None:
         self._check_open()

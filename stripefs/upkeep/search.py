@@ -10,6 +10,7 @@ is named by no file.
 from __future__ import annotations
 
 import itertools
+import logging
 import re
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -19,10 +20,11 @@ from functools import partial
 from stripefs.errors import NotEmpty, NotFound, StaleVersion, StoreError
 from stripefs.layout import hidden
 from stripefs.layout.record import LEASE, LockDocument
-from stripefs.layout.striped import MANIFEST_BLOCK_SIZE, MANIFEST_MAX, Heading, Manifest, may_be_manifest
+from stripefs.layout.striped import MANIFEST_MAX, Heading, Manifest, ManifestError, may_be_manifest
 from stripefs.store.base import Kind as EntryKind
 from stripefs.store.base import Status, Store
 from stripefs.store.wrappers.striped import StripedStore
+from stripefs.units import shown
 from stripefs.upkeep import pool
 from stripefs.upkeep.strays import needed
 from stripefs.upkeep.survey import Item, Kind, older
@@ -31,6 +33,8 @@ from stripefs.write.clock import StoreClock
 from stripefs.write.names import join
 
 __all__ = ["Search", "Seen"]
+
+_log = logging.getLogger(__name__)
 
 AT_ONCE = 64
 """Manifests opened at once: each takes a round trip or two."""
@@ -169,34 +173,44 @@ class Search:
     def _named(self, path: bytes, entry: Status) -> Mapping[str, int] | StoreError | None:
         """The versions that the file at `path` needs, and how many objects of each.
 
-        None when it is not there any more, or not as it was listed.
+        None when it is not there any more, or not as it was listed. A file without the mark is a user's, whatever its
+        bytes are: it can keep the versions that it names, and nothing else.
         """
         for attempt in itertools.count(1):
+            failure: StoreError
             try:
-                manifest = patiently(lambda: self._manifest(path)) if entry.length <= MANIFEST_MAX else None
-                if manifest is not None:
-                    return {version: len(needed(manifest, version)) for version in manifest.versions}
-                if entry.block_size != MANIFEST_BLOCK_SIZE:
-                    return {}
-                if patiently(lambda: self._store.stat(path)).identity != entry.identity:
-                    return None
-                return StoreError("it should be a manifest and is none")
+                manifest = patiently(lambda: self._manifest(path))
             except NotFound:
                 return None
             except StaleVersion as error:
-                if attempt == _TRIES:
-                    return error
+                if attempt < _TRIES:
+                    continue
+                failure = error
+            except ManifestError as error:
+                if entry.marked and not self._stands(path, entry):
+                    return None
+                failure = error
             except StoreError as error:
-                return error
+                failure = error
+            else:
+                if not entry.marked:
+                    _log.info("%s is a manifest that lost its mark in a copy: what it names stays", shown(path))
+                return {version: len(needed(manifest, version)) for version in manifest.versions}
+            return failure if entry.marked else {}
         raise AssertionError("unreachable")
 
-    def _manifest(self, path: bytes) -> Manifest | None:
-        """As `StripedStore.manifest`, in one round trip where the list of parts is in it."""
+    def _manifest(self, path: bytes) -> Manifest:
+        """The manifest at `path`, in one round trip where the list of parts is in it. Raises ManifestError."""
         data = bytes(self._store.glance(path, MANIFEST_MAX))
         heading = Heading.from_bytes(data)
-        if heading is not None and heading.outside:
-            return self._view.manifest(path)
-        return None if heading is None else Manifest.from_bytes(data)
+        return self._view.manifest_in(path, data) if heading.outside else Manifest.from_bytes(data)
+
+    def _stands(self, path: bytes, entry: Status) -> bool:
+        """Whether the file at `path` is still the one that was listed."""
+        try:
+            return patiently(lambda: self._store.stat(path)).identity == entry.identity
+        except StoreError:
+            return False
 
     def _look_beside(self, seen: Seen, listed: Listed, entry: Status, beside: bool) -> None:
         """Take note of what is hidden beside a file."""
@@ -238,10 +252,11 @@ def _name(seen: Seen, version: str, path: bytes, count: int) -> bool:
 
 
 def _looks_like_manifest(entry: Status) -> bool:
-    """Whether it may be the manifest of a file. What is hidden is of a file that is not published."""
-    if hidden.is_hidden(entry.name):
-        return False
-    return may_be_manifest(entry.length) or entry.block_size == MANIFEST_BLOCK_SIZE
+    """Whether it is the manifest of a file, or of such a length that it may have lost its mark in a copy.
+
+    Hidden manifests are of files that are not published.
+    """
+    return not hidden.is_hidden(entry.name) and (entry.marked or may_be_manifest(entry.length))
 
 
 def _meaning(name: bytes) -> tuple[Kind | None, bytes, str]:

@@ -55,6 +55,7 @@ class Means:
     writes: bool
     replace: bool
     concat: bool
+    marks: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,9 +81,12 @@ def best_layout(wanted: Layout, means: Means) -> tuple[Layout, str]:
         return wanted, ""
     if not (means.writes and means.replace):
         return Layout.PLAIN, "the store cannot rename a file over another in one step"
-    if wanted is Layout.CONCAT and not means.concat:
-        return Layout.PLAIN, "the store cannot join files"
-    return wanted, ""
+    if wanted is Layout.STRIPED and means.marks:
+        return wanted, ""
+    why = "" if wanted is Layout.CONCAT else "the store cannot mark the manifests of striped files"
+    if means.concat:
+        return Layout.CONCAT, why
+    return Layout.PLAIN, why or "the store cannot join files"
 
 
 def striped_shape(policy: WritePolicy, hosts: int, share: int, done: int, block: int = 0) -> Shape:

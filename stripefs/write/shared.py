@@ -83,7 +83,7 @@ class Shared:
         if wanted is Layout.STRIPED and not isinstance(self.view, StripedStore):
             layout, why = Layout.PLAIN, "striped files cannot be read here"
         else:
-            layout, why = best_layout(wanted, Means(able.writes, able.replace, able.concat))
+            layout, why = best_layout(wanted, Means(able.writes, able.replace, able.concat, able.marks))
         if why and why not in self.said:
             self.said.add(why)
             _log.warning("big files are written as %s, not %s: %s", layout.value, wanted.value, why)

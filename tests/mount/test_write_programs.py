@@ -105,6 +105,16 @@ def test_out_of_order(kept: Kept, tmp_path: Path, program: Program, layout: str)
 
 
 @pytest.mark.mount
+def test_files_that_look_like_those_of_a_mount_are_ordinary(kept: Kept) -> None:
+    """The test data of this repository hold manifests, parts and lists of parts."""
+    mounted, _ = kept("striped", staged=False)
+    golden = Path(__file__).parents[1] / "golden"
+    assert list(golden.glob("*.manifest"))
+    subprocess.run(["cp", "-r", golden, mounted.path / "golden"], check=True)
+    subprocess.run(["diff", "-r", golden, mounted.path / "golden"], check=True)
+
+
+@pytest.mark.mount
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_out_of_order_without_staging(kept: Kept, tmp_path: Path, layout: str) -> None:
     """Refused at the call that is out of order, the old version stays, and the log names the option."""

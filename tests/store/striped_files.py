@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stripefs.layout.striped import Manifest
+from stripefs.layout.striped import MANIFEST_BLOCK_SIZE, Manifest
 from stripefs.store.base import Store
 from stripefs.store.wrappers.striped import StripedStore, pool_of
 from tests.unit.layout.striping import stripe
 
-__all__ = ["write_striped"]
+__all__ = ["write_marked", "write_striped"]
 
 
 def write_striped(
@@ -29,5 +29,16 @@ def write_striped(
     listed = manifest.parts_list()
     for name, part in [*objects.items(), *([listed] if listed else [])]:
         store.put(name, [part], replace=True)
-    store.put(path, [manifest.to_bytes()], replace=True)
+    write_marked(store, path, manifest.to_bytes())
     return manifest
+
+
+def write_marked(store: Store, path: bytes, data: bytes) -> None:
+    """Replace what is at `path` by a file of these bytes that bears the mark of a manifest."""
+    if isinstance(store, StripedStore):
+        store = store.inner
+    beside = path + b".new"
+    store.put(beside, [b""], replace=True)  # makes the directories above
+    store.remove(beside)
+    store.create(beside, block_size=MANIFEST_BLOCK_SIZE, length=len(data)).complete([data])
+    store.rename(beside, path, replace=True)

@@ -20,6 +20,7 @@ from stripefs.errors import (
     Transient,
     Unsupported,
 )
+from stripefs.layout.striped import MANIFEST_BLOCK_SIZE
 from stripefs.store.base import Attributes, Buffer, Kind, Sink, Status, Store
 from tests.store.material import Populate, content, listing
 from tests.store.put_conformance import read
@@ -65,6 +66,27 @@ class WriteConformance:
     def test_an_empty_file_by_create(self, store: Store, folder: bytes) -> None:
         assert store.create(folder + b"/file").close().length == 0
         assert read(store, folder + b"/file") == b""
+
+    def test_the_mark_of_a_manifest_is_the_file_s_own(self, store: Store, folder: bytes) -> None:
+        """It is there from the start, moves with the file, and has nothing to do with its bytes."""
+        marks = store.capabilities.marks
+
+        def marked(path: bytes) -> set[bool]:
+            handle = store.open(path)
+            handle.close()
+            [listed] = [entry for entry in listing(store, folder) if entry.name == path.rpartition(b"/")[2]]
+            return {store.stat(path).marked, handle.status.marked, listed.marked}
+
+        sink = patiently(lambda: store.create(folder + b"/new", block_size=MANIFEST_BLOCK_SIZE, length=5))
+        assert sink.complete([b"bytes"]).marked is marks
+        store.put(folder + b"/file", [b"bytes"])
+        assert (marked(folder + b"/new"), marked(folder + b"/file")) == ({marks}, {False})
+        if store.capabilities.replace:
+            store.rename(folder + b"/new", folder + b"/file", replace=True)
+            assert marked(folder + b"/file") == {marks}
+        store.put(folder + b"/file", [b"other"], replace=True)
+        assert marked(folder + b"/file") == {False}
+        assert read(store, folder + b"/file") == b"other"
 
     def test_create_takes_no_name_that_is_taken(self, store: Store, populate: Populate, folder: bytes) -> None:
         populate.write(folder + b"/file", b"first")

@@ -35,6 +35,7 @@ from stripefs.errors import (
     StaleVersion,
     StoreError,
 )
+from stripefs.layout.striped import MANIFEST_BLOCK_SIZE
 from stripefs.store.base import Buffer, Kind, Status, Watch
 from stripefs.store.hdfs.bounded import bounded
 from stripefs.store.hdfs.conf import Target
@@ -322,6 +323,7 @@ def _status(info: Any) -> Status:
         group=info.group,
         block_size=info.blocksize or 0,
         replication=info.replication or 0,
+        marked=info.blocksize == MANIFEST_BLOCK_SIZE,
     )
 
 

@@ -116,6 +116,7 @@ class HdfsStore(Store):
             place=self.chooses_host,
             concat=self._web,
             attributes=True,
+            marks=True,
         )
         self._writer = HdfsWriter(
             self._rest if self._web else None,

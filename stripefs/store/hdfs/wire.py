@@ -29,6 +29,7 @@ from stripefs.errors import (
     Transient,
     Unsupported,
 )
+from stripefs.layout.striped import MANIFEST_BLOCK_SIZE
 from stripefs.store.base import Kind, Status
 
 __all__ = [
@@ -138,6 +139,7 @@ def _status(document: Mapping[str, Any], name: bytes | None) -> Status:
         file_id=str(document["fileId"]) if document.get("fileId") else "",
         block_size=int(document["blockSize"]),
         replication=int(document["replication"]),
+        marked=document["blockSize"] == MANIFEST_BLOCK_SIZE,
     )
 
 

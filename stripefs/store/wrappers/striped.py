@@ -5,9 +5,9 @@
     open             a handle that reads the parts (`striped_handle`)
     all that writes  goes to the inner store as it is: whoever removes or renames a manifest moves the whole file
 
-Which entries are manifests is told by their length first (`may_be_manifest`), so of other files one in 4096 of the
-small ones is opened in vain; 64 are opened at once, and what they say is kept by their identity. A manifest that cannot
-be used is listed with the length it has itself, under an id that no file has: its open says what is wrong.
+Manifests are told from other files by their mark (`Status.marked`), never by their bytes, which users may choose; 64
+are opened at once, and their headings are kept by their identity. A file that bears the mark and is no whole manifest
+is listed with the length it has itself, under an id that no file has: its open says what is wrong.
 
 **Pools.** Parts are named by version and number alone, so a manifest can lead nowhere but into a pool: the one at this
 store's root, or one of `trust_pool` when the manifest names it. A manifest that names any other pool is looked for in
@@ -25,21 +25,13 @@ from typing import TypeVar
 
 from stripefs.errors import ConfigError, NotADirectory, NotFound, StaleVersion, StoreError, StripefsError, Transient
 from stripefs.layout.hidden import POOL, is_hidden_path
-from stripefs.layout.striped import (
-    MAGIC,
-    MANIFEST_MAX,
-    STRIPED_ID,
-    Heading,
-    Manifest,
-    ManifestError,
-    may_be_manifest,
-)
-from stripefs.store.base import Buffer, Handle, Identity, Status, Store, Watch
+from stripefs.layout.striped import MANIFEST_MAX, STRIPED_ID, Heading, Manifest, ManifestError
+from stripefs.store.base import Buffer, Handle, Identity, Status, Store
 from stripefs.store.url import parse_url
-from stripefs.store.wrappers.base import WrappedHandle, WrappedStore
+from stripefs.store.wrappers.base import WrappedStore
 from stripefs.store.wrappers.striped_handle import PartFiles, StripedHandle
 from stripefs.store.wrappers.striped_listing import StripedListing
-from stripefs.store.wrappers.striped_seen import Seen, SeenManifests, as_seen, candidate, seen_in, seen_of
+from stripefs.store.wrappers.striped_seen import Seen, SeenManifests, as_seen, seen_in, seen_of, too_long
 from stripefs.units import shown
 
 __all__ = ["StripedStore", "pool_of"]
@@ -82,7 +74,7 @@ class StripedStore(WrappedStore):
     def stat(self, path: bytes) -> Status:
         _refuse_hidden(path)
         status = self.inner.stat(path)
-        if not candidate(status):
+        if not status.marked:
             return status
         try:
             seen = self._look(path, status)
@@ -103,18 +95,20 @@ class StripedStore(WrappedStore):
         handle = self.inner.open(path)
         try:
             status, manifest = handle.status, None
-            if may_be_manifest(status.length):
-                manifest = self._manifest_in(path, handle.read(0, status.length))
+            if status.marked:
+                # One byte more than a manifest may have shows that it is none.
+                length = min(status.length, MANIFEST_MAX + 1)
+                manifest = self.manifest_in(path, handle.read(0, length) if length else b"")
                 status = as_seen(status, seen_of(manifest))
             if expect is not None and status.identity != expect:
                 raise StaleVersion(f"{shown(path)} was replaced or changed")
         except BaseException:
             handle.close()
             raise
-        if manifest is not None:
-            handle.close()
-            return self._striped(path, handle.status, status, manifest)
-        return _PlainHandle(handle) if status.length <= MANIFEST_MAX else handle
+        if manifest is None:
+            return handle
+        handle.close()
+        return self._striped(path, handle.status, status, manifest)
 
     def _open_striped(self, path: bytes, expect: Identity) -> Handle:
         """Open what was seen as a striped file: two short questions, where a handle on the manifest takes many.
@@ -122,9 +116,11 @@ class StripedStore(WrappedStore):
         The manifest may be a later one than the status; then it names another version than is expected.
         """
         inner = self.inner.stat(path)
-        manifest = self._manifest_in(path, self.inner.glance(path, MANIFEST_MAX)) if candidate(inner) else None
+        if not inner.marked:
+            raise StaleVersion(f"{shown(path)} was replaced or changed")
+        manifest = self._manifest_of(path, inner)
         status = as_seen(inner, seen_of(manifest))
-        if manifest is None or status.identity != expect:
+        if status.identity != expect:
             raise StaleVersion(f"{shown(path)} was replaced or changed")
         return self._striped(path, inner, status, manifest)
 
@@ -134,10 +130,11 @@ class StripedStore(WrappedStore):
 
     def manifest(self, path: bytes) -> Manifest | None:
         """The manifest of the striped file at `path`, None for any other file. Raises what `open` raises."""
-        if not candidate(self.inner.stat(path)):
+        status = self.inner.stat(path)
+        if not status.marked:
             return None
         try:
-            return self._manifest_in(path, self.inner.glance(path, MANIFEST_MAX))
+            return self._manifest_of(path, status)
         except StaleVersion:  # as in `stat`
             return self.manifest(path)
 
@@ -153,23 +150,26 @@ class StripedStore(WrappedStore):
     # -- manifests ---------------------------------------------------------------------------------------------------
 
     def _look(self, path: bytes, status: Status) -> Seen:
-        """What the candidate of `status` at `path` says. Raises what reading it raises."""
+        """The heading of the marked file of `status` at `path`. Raises what reading it raises."""
         folder = posixpath.dirname(path)
         seen = self._seen.get(folder, status)
         if seen is None:
-            seen = seen_in(bytes(self.inner.glance(path, MANIFEST_MAX)))
+            seen = too_long(status) or seen_in(bytes(self.inner.glance(path, MANIFEST_MAX)))
             self._seen.keep(folder, status, seen)
         return seen
 
-    def _manifest_in(self, path: bytes, document: Buffer) -> Manifest | None:
-        """The manifest of which `document` is all; None for another file. Reads its list, where that is outside."""
+    def _manifest_of(self, path: bytes, status: Status) -> Manifest:
+        """The manifest at `path`, which had this status just now; StaleVersion where a longer file took its place."""
+        if (damage := too_long(status)) is not None:
+            raise StoreError(f"{shown(path)}: {damage.damage}", hint=damage.hint)
+        return self.manifest_in(path, self.inner.glance(path, MANIFEST_MAX))
+
+    def manifest_in(self, path: bytes, document: Buffer) -> Manifest:
+        """The manifest of which `document` is all. Reads its list, where that is outside."""
         data = bytes(document)
         heading = None
         try:
-            heading = Heading.from_bytes(data)
-            if heading is None:
-                return None
-            found = heading
+            found = heading = Heading.from_bytes(data)
             listed = self.in_pool(found.pool, lambda store, pool: _list(store, pool, found)) if found.outside else None
             return Manifest.from_bytes(data, listed)
         except ManifestError as error:
@@ -223,16 +223,6 @@ class StripedStore(WrappedStore):
         except StripefsError as error:
             message = f"the pool {shown(pool)} cannot be reached from {self.url}: {error.message}"
             raise StoreError(message, hint=error.hint) from error
-
-
-class _PlainHandle(WrappedHandle):
-    """A small file that is no manifest, for all its length says: cut or padded manifests must not pass for content."""
-
-    def read(self, offset: int, length: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
-        data = self.inner.read(offset, length, host=host, watch=watch)
-        if not offset and bytes(memoryview(data)[: len(MAGIC)]) == MAGIC:
-            raise StoreError(f"{shown(self.status.name)}: a manifest of a striped file that was cut or changed")
-        return data
 
 
 def pool_of(url: str) -> bytes:

@@ -19,7 +19,7 @@ from stripefs.errors import StoreError
 from stripefs.layout.hidden import is_hidden
 from stripefs.layout.striped import MANIFEST_MAX
 from stripefs.store.base import Status, Store
-from stripefs.store.wrappers.striped_seen import Seen, SeenManifests, below, candidate, listed_as, seen_in
+from stripefs.store.wrappers.striped_seen import Seen, SeenManifests, below, listed_as, seen_in
 from stripefs.units import shown
 
 __all__ = ["StripedListing"]
@@ -65,7 +65,7 @@ class StripedListing:
         page = _Page([status for status in batch if not is_hidden(status.name)])
         unknown = []
         for index, status in enumerate(page.statuses):
-            if candidate(status):
+            if status.marked:
                 listed = self._seen.listed(self._folder, status)
                 if listed is None:
                     unknown.append(index)

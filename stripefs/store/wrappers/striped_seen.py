@@ -7,19 +7,19 @@ import time
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from stripefs.layout.striped import STRIPED_ID, Heading, Manifest, ManifestError, may_be_manifest
-from stripefs.store.base import Kind, Status
+from stripefs.layout.striped import MANIFEST_MAX, STRIPED_ID, Heading, Manifest, ManifestError
+from stripefs.store.base import Status
 
 __all__ = [
     "Seen",
     "SeenManifests",
     "as_seen",
     "below",
-    "candidate",
     "is_seen",
     "listed_as",
     "seen_in",
     "seen_of",
+    "too_long",
 ]
 
 KEPT = 65_536
@@ -38,7 +38,7 @@ _common = attrgetter("name", "atime_ns", "mode", "owner", "group", "replication"
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a heading says for a listing, `damage` the line about one that is no use. No manifest has neither."""
+    """What a heading says for a listing; `damage` is the line about a marked file that is no whole manifest."""
 
     length: int = -1
     unit: int = 0
@@ -49,7 +49,7 @@ class Seen:
 
 @dataclass(slots=True)
 class _Kept:
-    """What the candidate of this length and time said, and `listed`, how a listing last showed it."""
+    """The heading of the manifest of this length and time, and `listed`, how a listing last showed it."""
 
     length: int
     mtime_ns: int
@@ -58,7 +58,7 @@ class _Kept:
 
 
 class SeenManifests:
-    """What candidates said, by their identity; for many threads.
+    """The headings of manifests, by their identity; for many threads.
 
     One version is kept of a file, by its id; without ids two files may look alike, so there the path tells them apart.
     """
@@ -71,12 +71,12 @@ class SeenManifests:
         return len(self._kept)
 
     def get(self, folder: bytes, status: Status) -> Seen | None:
-        """What the candidate of `status` in the directory `folder` said, None where that is not kept."""
+        """The heading of the manifest of `status` in the directory `folder`, None where that is not kept."""
         kept = self._of(folder, status)
         return None if kept is None else kept.seen
 
     def listed(self, folder: bytes, status: Status) -> Status | None:
-        """`listed_as` what the candidate said; None where that is not kept.
+        """`listed_as` the heading of this manifest; None where that is not kept.
 
         A status of what has not changed is not made again: that would be half of what a second listing costs more than
         one of other files.
@@ -90,7 +90,7 @@ class SeenManifests:
         return listed
 
     def keep(self, folder: bytes, status: Status, seen: Seen) -> Status:
-        """Keep what the candidate said, where its identity can be relied on; how a listing shows it."""
+        """Keep a heading, where the identity of its manifest can be relied on; how a listing shows it."""
         listed = listed_as(status, seen)
         if not status.file_id and not 0 < status.mtime_ns < time.time_ns() - SETTLED:
             return listed
@@ -109,13 +109,15 @@ class SeenManifests:
         return kept
 
 
-def candidate(status: Status) -> bool:
-    """Whether an entry may be a manifest."""
-    return status.kind is Kind.FILE and may_be_manifest(status.length)
+def too_long(status: Status) -> Seen | None:
+    """The damage of a marked file that has more bytes than any manifest; None for others."""
+    if status.length <= MANIFEST_MAX:
+        return None
+    return Seen(damage=f"the manifest is damaged: it has {status.length} bytes, more than any manifest")
 
 
 def seen_in(data: bytes) -> Seen:
-    """What a candidate whose bytes these are says."""
+    """The heading of a marked file whose bytes these are."""
     try:
         return seen_of(Heading.from_bytes(data))
     except ManifestError as error:
@@ -127,7 +129,7 @@ def seen_of(found: Heading | Manifest | None) -> Seen:
 
 
 def as_seen(status: Status, seen: Seen) -> Status:
-    """The status of the file that a candidate stands for."""
+    """The status of the striped file that a manifest stands for."""
     if not seen.version:
         return status
     # Spelt out, since `replace` takes four times as long, which shows in the listing of a large directory.
@@ -144,6 +146,7 @@ def as_seen(status: Status, seen: Seen) -> Status:
         block_size=seen.unit,
         replication=status.replication,
         links=status.links,
+        marked=True,
     )
 
 

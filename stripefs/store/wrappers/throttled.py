@@ -99,7 +99,7 @@ class ThrottledStore(WrappedStore):
             raise Unsupported(f"{self.inner.url} has no file ids to note by what was placed where")
         if host and host not in self.hosts_control.names:
             raise HostFailed(f"there is no host {host}", host=host)
-        sink = super().create(path, length=length)
+        sink = super().create(path, block_size=block_size, length=length)  # the inner store keeps marks
         wanted = Layout(
             block_size or self._block_size, min(replication or self._replication, len(self.hosts_control.names)), ()
         )

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from stripefs.errors import HostFailed, StaleVersion, StoreError
-from stripefs.layout.striped import Manifest, digest_of
+from stripefs.layout.striped import MANIFEST_MAX, Manifest, ManifestError, digest_of
 from stripefs.store.wrappers.striped import StripedStore
 from tests.store.material import content, listing
 from tests.store.striped.material import DATA, OTHER, UNIT, same, whole
-from tests.store.striped_files import write_striped
+from tests.store.striped_files import write_marked, write_striped
 
 
 def test_parts_that_are_gone_with_their_version(store: StripedStore, tmp_path: Path) -> None:
@@ -27,10 +28,6 @@ def test_parts_that_are_gone_with_their_version(store: StripedStore, tmp_path: P
     with pytest.raises(StaleVersion):
         old.read(UNIT, UNIT)
     old.close()
-
-
-def put_manifest(store: StripedStore, path: bytes, data: bytes) -> None:
-    store.inner.put(path, [data], replace=True)
 
 
 def resealed(data: bytes) -> bytes:
@@ -51,7 +48,7 @@ def damaged(manifest: Manifest) -> dict[str, tuple[bytes, str]]:
 def test_damaged_manifests(store: StripedStore, name: str) -> None:
     manifest = write_striped(store, b"/a/good", DATA)
     data, message = damaged(manifest)[name]
-    put_manifest(store, b"/a/bad", data)
+    write_marked(store, b"/a/bad", data)
     for call in (store.stat, store.open, store.manifest, store.get):
         with pytest.raises(StoreError, match=message) as caught:
             call(b"/a/bad")
@@ -65,19 +62,41 @@ def test_damaged_manifests(store: StripedStore, name: str) -> None:
     assert whole(store, b"/a/good") == DATA
 
 
-@pytest.mark.parametrize("change", [lambda data: data[:1000], lambda data: data + b"\n", lambda data: data[:20]])
-def test_manifests_of_another_length_do_not_pass_for_content(store: StripedStore, change: object) -> None:
-    manifest = write_striped(store, b"/f", DATA)
-    put_manifest(store, b"/f", change(manifest.to_bytes()))  # type: ignore[operator]
-    with pytest.raises(StoreError, match="cut or changed"):
-        store.get(b"/f")
+CHANGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda data: b"",
+    "one byte": lambda data: data[:1],
+    "a cut magic number": lambda data: data[:11],
+    "a cut head": lambda data: data[:20],
+    "a cut list": lambda data: data[:1000],
+    "a byte more": lambda data: data + b"\n",
+    "a bit of the magic number": lambda data: bytes([data[0] ^ 1]) + data[1:],
+    "the longest": lambda data: data.ljust(MANIFEST_MAX, b"\0"),
+    "too long": lambda data: data.ljust(MANIFEST_MAX + 1, b"\0"),
+    "ordinary bytes": lambda data: b"x" * len(data),
+}
 
 
-def test_other_files_of_a_manifest_s_length(store: StripedStore) -> None:
-    store.put(b"/f", [b"x" * 1789])
-    assert same(store.stat(b"/f"), store.inner.stat(b"/f"), *listing(store, b"/"))
-    assert whole(store, b"/f") == b"x" * 1789
-    assert store.manifest(b"/f") is None
+@pytest.mark.parametrize("change", CHANGES)
+def test_marked_files_that_are_no_whole_manifest_are_refused(store: StripedStore, change: str) -> None:
+    data = CHANGES[change](write_striped(store, b"/f", DATA).to_bytes())
+    write_marked(store, b"/f", data)
+    for call in (store.stat, store.open, store.get, store.manifest):
+        with pytest.raises(StoreError, match=r"manifest is (damaged|cut short)") as caught:
+            call(b"/f")
+        assert type(caught.value) in (StoreError, ManifestError)
+    [listed] = listing(store, b"/")
+    assert listed.length == len(data)
+    with pytest.raises(StoreError):
+        store.open(b"/f", listed.identity)
+
+
+def test_files_without_the_mark_are_ordinary_whatever_their_bytes(store: StripedStore) -> None:
+    manifest = write_striped(store, b"/striped", DATA).to_bytes()
+    for data in (manifest, *(change(manifest) for change in CHANGES.values())):
+        store.put(b"/f", [data], replace=True)
+        assert same(store.stat(b"/f"), store.inner.stat(b"/f"), listing(store, b"/")[0])
+        assert whole(store, b"/f") == data
+        assert store.manifest(b"/f") is None
 
 
 def part_file(tmp_path: Path, manifest: Manifest, index: int) -> Path:

@@ -32,10 +32,10 @@ class Pages(WrappedStore):
 
     NAME = "pages"
 
-    def __init__(self, inner: Store, pages: Sequence[Sequence[bytes]], length: int = len(MANIFEST)) -> None:
+    def __init__(self, inner: Store, pages: Sequence[Sequence[bytes]], *, marked: bool = True) -> None:
         super().__init__(inner)
         self.pages = pages
-        self.length = length
+        self.marked = marked
         self.failing: set[int] = set()
         self.asked: list[int] = []
         self.looked: list[list[bytes]] = []
@@ -47,7 +47,7 @@ class Pages(WrappedStore):
             self.asked.append(number)
             if number in self.failing:
                 raise ServiceDown("away")
-            yield [Status(name, Kind.FILE, self.length, 1, file_id=f"{name!r}") for name in page]
+            yield [Status(name, Kind.FILE, len(MANIFEST), 1, file_id=f"{name!r}", marked=self.marked) for name in page]
 
     def glance_each(self, paths: Sequence[bytes], length: int) -> list[Buffer | StoreError]:
         self.looked.append([path.rpartition(b"/")[2] for path in paths])
@@ -108,9 +108,9 @@ def test_pages_with_nothing_to_look_at_come_when_they_are_wanted(
     inner: LocalStore, workers: ThreadPoolExecutor
 ) -> None:
     seen = SeenManifests()
-    for length in (1000, len(MANIFEST)):
-        store = Pages(inner, names(2, 2), length)
-        if length != 1000:
+    for marked in (False, True):
+        store = Pages(inner, names(2, 2), marked=marked)
+        if marked:
             list(listing(store, workers, seen))
             store.asked.clear()
             store.looked.clear()
@@ -171,7 +171,7 @@ def test_a_listing_given_up_while_the_next_page_is_fetched(inner: LocalStore) ->
 @pytest.mark.parametrize("seen", [Seen(5, 4096, "0.1"), Seen(), Seen(damage="spoilt")])
 def test_what_has_not_changed_is_not_made_again(seen: Seen) -> None:
     kept = SeenManifests()
-    status = Status(b"f", Kind.FILE, 1789, 2, 3, 0o640, "o", "g", "7", 1 << 20, 2, 4)
+    status = Status(b"f", Kind.FILE, 1789, 2, 3, 0o640, "o", "g", "7", 1 << 20, 2, 4, marked=True)
     assert kept.listed(b"/", status) is None
     first = kept.keep(b"/", status, seen)
     assert first == listed_as(status, seen)
@@ -193,7 +193,7 @@ def test_what_has_not_changed_is_not_made_again(seen: Seen) -> None:
 )
 def test_what_a_manifest_leaves_as_it_is_is_shown_as_it_is_now(seen: Seen, change: dict[str, Any]) -> None:
     kept = SeenManifests()
-    status = Status(b"f", Kind.FILE, 1789, 2, 3, 0o640, "o", "g", "7", 1 << 20, 2, 4)
+    status = Status(b"f", Kind.FILE, 1789, 2, 3, 0o640, "o", "g", "7", 1 << 20, 2, 4, marked=True)
     kept.keep(b"/", status, seen)
     changed = dataclasses.replace(status, **change)
     for now in (changed, status):
@@ -223,7 +223,7 @@ def test_without_ids_the_path_tells_files_apart() -> None:
 
 
 def test_a_manifest_changes_three_things_of_a_status() -> None:
-    status = Status(b"f", Kind.FILE, 1789, 2, 3, 0o640, "o", "g", "7", 1 << 20, 2, 4)
+    status = Status(b"f", Kind.FILE, 1789, 2, 3, 0o640, "o", "g", "7", 1 << 20, 2, 4, marked=True)
     for field in dataclasses.fields(Status):
         assert getattr(status, field.name) != field.default
     assert as_seen(status, Seen(5, 4096, "0.1")) == dataclasses.replace(

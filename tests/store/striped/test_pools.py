@@ -12,7 +12,6 @@ from stripefs.settings import StoreSettings
 from stripefs.store.base import Store
 from stripefs.store.url import elsewhere, open_store, opener
 from stripefs.store.wrappers.striped import StripedStore, pool_of
-from tests.store.s3_server import s3_server
 from tests.store.striped.material import DATA, OTHER, whole
 from tests.store.striped_files import write_striped
 
@@ -67,15 +66,6 @@ def test_local_directories(tmp_path: Path, url: str) -> None:
     above = open_store(StoreSettings(url=url.format(root)))
     reads(above, url.format(f"{root}/run"))
     above.close()
-
-
-def test_buckets() -> None:
-    with s3_server() as server:
-        for prefix in ("", "a%20prefix/%C3%BCber/"):
-            above = open_store(StoreSettings(url=server.url(prefix)), make=True)
-            above.put(b"/run/x", [b"x"])
-            reads(above, server.url(f"{prefix}run"))
-            above.close()
 
 
 def test_a_list_that_lies_in_another_pool(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from tests.store.material import Place, listing
 from tests.store.places import LocalPopulate
 from tests.store.put_conformance import PutConformance
 from tests.store.striped.material import DATA, OTHER, UNIT, Failing, same, whole
-from tests.store.striped_files import write_striped
+from tests.store.striped_files import write_marked, write_striped
 
 
 class TestConforms(ListingConformance, PutConformance, StoreConformance):
@@ -249,7 +249,7 @@ def test_opening_what_was_seen_asks_little(inner: LocalStore) -> None:
     assert bytes(handle.read(0, len(DATA))) == DATA
     handle.close()
     for change in (
-        lambda: store.put(b"/f", [dataclasses.replace(manifest, generation=1).to_bytes()], replace=True),
+        lambda: write_marked(store, b"/f", dataclasses.replace(manifest, generation=1).to_bytes()),
         lambda: store.put(b"/f", [b"plain"], replace=True),
         lambda: store.put(b"/f", [b"x" * 1789], replace=True),
         lambda: (store.remove(b"/f"), store.mkdir(b"/f")),

@@ -150,10 +150,10 @@ def test_a_block_size_that_hdfs_takes() -> None:
 
 
 def test_other_files_are_none() -> None:
-    assert Heading.from_bytes(b"") is None
-    assert Heading.from_bytes(b"STRIPEFS is a word\n" * 100) is None
-    with pytest.raises(ManifestError, match="no manifest"):
-        Manifest.from_bytes(b"")
+    for data in (b"", b"STRIPEFS is a word\n" * 100):
+        for read in (Heading.from_bytes, Manifest.from_bytes):
+            with pytest.raises(ManifestError, match="does not begin as a manifest"):
+                read(data)
 
 
 def test_versions_that_are_needed() -> None:

@@ -15,6 +15,7 @@ from stripefs.store.base import Buffer, Status, Store
 from stripefs.store.local import LocalStore
 from stripefs.store.wrappers.base import Parser, WrappedStore
 from stripefs.store.wrappers.striped import StripedStore
+from tests.store.striped_files import write_marked
 
 __all__ = ["DAY", "Hooked", "Place", "version"]
 
@@ -104,7 +105,8 @@ class Place:
         """A published file."""
         parts = self.parts(version, data, 3, seconds)
         manifest = Manifest(version, 0, UNIT, self.view.pool, (Segment(len(data), parts),))
-        self.file(path, manifest.to_bytes(), seconds)
+        write_marked(self.store, b"/" + path.encode(), manifest.to_bytes())
+        self.age(path, seconds)
         return manifest
 
     def record(self, folder: str, name: str, record: Record, seconds: float) -> bytes:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from stripefs.errors import NoSpace, PermissionDenied, QuotaExceeded, ServiceDown, StoreError, Unsupported
+from stripefs.layout.striped import Manifest, Segment
 from stripefs.store.base import Capabilities
 from stripefs.upkeep.survey import Verdict
 from tests.unit.upkeep.collecting import OLD, collect, crashes, files, kept, removed
@@ -30,17 +32,45 @@ def test_a_directory_that_cannot_be_listed_keeps_the_pool_and_is_named(place: Pl
     assert found.trouble == [(b"/private", "/private: no permission")]
 
 
-def test_a_manifest_that_cannot_be_read_keeps_the_pool_and_is_named(place: Place) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda data: data[:40] + bytes([data[40] ^ 1]) + data[41:],
+        lambda data: bytes([data[0] ^ 1]) + data[1:],
+        lambda data: b"",
+        lambda data: data[:11],
+        lambda data: data * 100,
+    ],
+    ids=["a field", "the magic number", "empty", "cut", "longer"],
+)
+@pytest.mark.parametrize("force", [False, True])
+def test_a_manifest_that_cannot_be_read_keeps_the_pool_and_is_named(
+    place: Place, damage: Callable[[bytes], bytes], force: bool
+) -> None:
     files(place, OLD)
     crashes(place, OLD)
     target = place.root / "d/striped"
-    data = bytearray(target.read_bytes())
-    data[40] ^= 1
-    target.write_bytes(data)
-    found = collect(place)
+    target.write_bytes(damage(target.read_bytes()))
+    before = {path for path in place.everything() if path.startswith(".stripefs/")}
+    found = collect(place, force=force)
     assert kept(found) == {Verdict.UNKNOWN: 2}
     assert [path for path, _ in found.trouble] == [b"/d/striped"]
-    assert "damaged" in found.trouble[0][1]
+    assert "manifest is damaged" in found.trouble[0][1] or "more than the 65536" in found.trouble[0][1]
+    assert before <= place.everything()
+
+
+def test_files_that_users_made_to_look_like_manifests_stop_nothing(place: Place) -> None:
+    """One without the mark keeps the versions that it names, whole, and no others."""
+    good = place.striped("d/good", version(7), seconds=OLD).to_bytes()
+    parts = place.parts(version(5), b"y" * 10_000, 2, OLD)
+    lost = Manifest(version(5), 0, 4096, place.view.pool, (Segment(10_000, parts),))
+    place.parts(version(6), b"z" * 10_000, 2, OLD)
+    place.file("d/copy", lost.to_bytes(), OLD)
+    for number, data in enumerate((good[:-1] + b"x", good[:40] + b"\xff" + good[41:], b"x" * 1789)):
+        place.file(f"d/user{number}", data, OLD)
+    found = collect(place)
+    assert found.trouble == []
+    assert removed(found) == {f".stripefs/{version(6)}"}
 
 
 def test_a_lock_that_cannot_be_read_protects_everything_it_might(place: Place) -> None:

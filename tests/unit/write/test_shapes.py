@@ -25,19 +25,21 @@ MIB = 1 << 20
 
 
 @pytest.mark.parametrize(
-    ("wanted", "writes", "replace", "concat", "got"),
+    ("wanted", "writes", "replace", "concat", "marks", "got"),
     [
-        ("concat", True, True, True, "concat"),
-        ("concat", True, True, False, "plain"),
-        ("concat", True, False, True, "plain"),
-        ("striped", True, True, False, "striped"),
-        ("striped", True, False, True, "plain"),
-        ("plain", True, True, True, "plain"),
-        ("striped", False, False, False, "plain"),
+        ("concat", True, True, True, False, "concat"),
+        ("concat", True, True, False, True, "plain"),
+        ("concat", True, False, True, True, "plain"),
+        ("striped", True, True, False, True, "striped"),
+        ("striped", True, True, True, False, "concat"),
+        ("striped", True, True, False, False, "plain"),
+        ("striped", True, False, True, True, "plain"),
+        ("plain", True, True, True, True, "plain"),
+        ("striped", False, False, False, True, "plain"),
     ],
 )
-def test_the_best_layout(wanted, writes, replace, concat, got):
-    layout, why = best_layout(Layout(wanted), Means(writes, replace, concat))
+def test_the_best_layout(wanted, writes, replace, concat, marks, got):
+    layout, why = best_layout(Layout(wanted), Means(writes, replace, concat, marks))
     assert layout is Layout(got)
     assert bool(why) == (wanted != got)
 
