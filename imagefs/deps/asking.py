@@ -23,12 +23,12 @@ _FOLDER = re.compile(r"/(#[0-9]+)?$")  # how `imagefs.deps.contents.Files` names
 
 
 class Answer(NamedTuple):
-    """found: the key, or why there is none. facts: what it was made of. pins: what is known of what it will bring.
-    paths: absolute, of files and directories that it is installed from."""
+    """found: the key, or why there is none. facts: what it was made of. pins: what is known of what it will bring, None
+    where nothing is. paths: absolute, of files and directories that it is installed from."""
 
     found: Key | Refusal
     facts: Facts
-    pins: Pins
+    pins: Pins | None
     paths: Sequence[str]
 
 
@@ -41,10 +41,10 @@ def ask(request: Request, environ: Mapping[str, str] | None = None, known: Facts
     environ = os.environ if environ is None else environ
     checked(request)
     if known is None:
-        python = request.python or facts.python_of(request.command, environ, request.folder)
+        python = request.python or facts.python_of(request.setup or request.command, environ, request.folder)
         needed, others = _installers(request, python, environ)
         known = facts.ask(python, needed, others, request.cpu_level, environ, request.folder)
-    inputs, pins, paths = gather(request, environ, known.python)
+    inputs, pins, paths = gather(request, environ, known)
     return Answer(key_of(request, known, inputs), known, pins, paths)
 
 

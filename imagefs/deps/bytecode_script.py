@@ -1,6 +1,6 @@
 """Compiles all sources below some directories: a program of its own, for the interpreter that will import them.
 
-That may be any CPython from 3.8 on or PyPy from 3.9 on, inside a container too, so this needs nothing but its standard
+That may be any CPython from 3.8 on, inside a container too, so this needs nothing but its standard
 library and comes to it as text (`python -c`). Its one argument is a JSON object, or @ and the path of a file with one:
 
     paths     directories with sources below them, and sources
@@ -13,8 +13,7 @@ else a process knows shows in them:
 - constants are hashed with a seed that the caller sets to 0;
 - names are interned, and a set with one that something else has interned is made anew, so that two equal sets of a
   program are no longer one. Sources with such sets are compiled once more, when all of their names are interned;
-- letters are interned for good by who first uses one as a name, so all are from the start;
-- PyPy marks each text of which the process has interned an equal one, so there the form is the last without marks.
+- letters are interned for good by who first uses one as a name, so all are from the start.
 
 Standard input is a pipe that its caller keeps open: when it ends, so does this program. On standard output comes one
 JSON object: `compiled` (a count) and `failed` (a list of path and reason, in order). Exit status 0: every file was
@@ -37,8 +36,6 @@ from collections.abc import Iterator
 
 __all__ = ["main"]
 
-_IS_PYPY = sys.implementation.name == "pypy"
-_FORM = 2 if _IS_PYPY else marshal.version
 _TAG = sys.implementation.cache_tag
 _INDEX = struct.Struct("=I")
 _LETTERS = [sys.intern(chr(number)) for number in range(256)]  # see above; kept, since interning ends with the last use
@@ -54,8 +51,7 @@ def main(argument: str) -> int:
     flags = 0b11 if job["checked"] else 0b01  # of PEP 552
     sources = [path for _, path in sorted((-size, path) for top in job["paths"] for path, size in _sources(top))]
     workers = max(1, min(job["workers"], len(sources)))
-    if not _IS_PYPY:  # which frees nothing without it
-        gc.disable()  # code has no cycles, and what little else there is ends with the process
+    gc.disable()  # code has no cycles, and what little else there is ends with the process
     reader, writer = os.pipe()
     pool = [_start(sources, flags, reader, writer) for _ in range(workers)]
     os.close(reader)
@@ -137,7 +133,7 @@ def _compile(path: str, flags: int) -> None:
         code = compile(source, path, "exec", dont_inherit=True, optimize=0)
         del first
     head = importlib.util.MAGIC_NUMBER + flags.to_bytes(4, "little") + importlib.util.source_hash(source)
-    data = head + marshal.dumps(code, _FORM)
+    data = head + marshal.dumps(code)
     folder, name = os.path.split(path)
     folder = os.path.join(folder, "__pycache__")
     target = os.path.join(folder, f"{name[:-3]}.{_TAG}.pyc")

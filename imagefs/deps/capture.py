@@ -17,6 +17,7 @@ from imagefs.build.directory import scan
 from imagefs.deps.check.outside import TRANSIENT, matches
 from imagefs.deps.check.sites import inside
 from imagefs.deps.inventory import OPAQUE, Inventory
+from imagefs.deps.mark import ATTRIBUTE
 from imagefs.errors import SnapshotError
 from imagefs.format.inode import Inode, shown, walk
 
@@ -31,8 +32,12 @@ _FOR_ITSELF = {_PREFIX + name for name in (b"origin", b"impure", b"nlink", b"upp
 
 
 def capture_directory(seen: Inventory) -> Tree:
-    """A directory as the root, and of all that is in it what was `seen`. Raises BuildError for what cannot be read."""
+    """A directory as the root, without its label, and of all that is in it what was `seen`.
+
+    Raises BuildError for what cannot be read.
+    """
     root, contents = scan(seen.top)
+    root.xattrs = tuple(one for one in root.xattrs if one[0] != os.fsencode(ATTRIBUTE))
     for path, folder in list(walk(root, directories=True)):
         above, children = f"{os.fsdecode(path)}/" if path else "", folder.children or {}
         folder.children = {name: one for name, one in children.items() if above + os.fsdecode(name) in seen.entries}

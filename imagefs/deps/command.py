@@ -125,7 +125,7 @@ def is_pip(word: str) -> bool:
 
 def is_python(word: str) -> bool:
     """Whether it is the name or path of an interpreter."""
-    return bool(re.fullmatch(r"(python|pypy)[\d.]*", _name(word)))
+    return bool(re.fullmatch(r"python[\d.]*", _name(word)))
 
 
 def _name(word: str) -> str:

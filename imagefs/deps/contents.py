@@ -52,13 +52,6 @@ class Files:
         """The name of what is at this absolute path, "" for what is not among them."""
         return self._names.get(path, "")
 
-    def named_in(self, text: str) -> str:
-        """`text` in which these files go by their names wherever their absolute paths stand."""
-        paths = "|".join(re.escape(path) for path in sorted(self._names, key=len, reverse=True))
-        return (
-            re.sub(rf"(?<![\w./-])({paths})(?![\w./-])", lambda found: self._names[found[0]], text) if paths else text
-        )
-
     def text(self, path: str, name: str) -> tuple[str, bytes]:
         """A file in which URLs may have passwords, which do not count: its name and its bytes. Raises ConfigError."""
         with _opened(path) as file:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import json
 import os
 import re
@@ -32,7 +34,15 @@ __all__ = [
 
 _PATIENCE = 60.0  # seconds for an interpreter, which may lie on a network and have to be fetched
 
-_PIP_VERSION = "import pip; print('pip', pip.__version__)"
+_PIP_VERSION = "import pip; print('pip', pip.__version__, flush=True)"
+
+_PIP_CONFIG = f"""
+import runpy, sys
+{_PIP_VERSION}
+sys.argv = ['pip', 'config', 'list']
+runpy.run_module('pip', run_name='__main__', alter_sys=True)
+"""
+"""Its version, and what `pip config list` prints, by one interpreter: half of what a pip takes is its start."""
 
 LEVELS = ("x86-64-v1", "x86-64-v2", "x86-64-v3", "x86-64-v4")
 """The levels of the x86-64 psABI, each with all that is below."""
@@ -73,8 +83,8 @@ def ask(
     here = os.uname()
     level = chosen_level(cpu_level, level_of(here.machine, _cpu_flags()))
     if told is None:
-        return Facts(here.sysname, here.machine, level, probe.libc(), None, versions)
-    return read_probe(told)._replace(cpu_level=level, installers=versions)
+        return Facts(here.sysname, here.machine, level, probe.libc(), None, versions, _config(answers.get("pip", "")))
+    return read_probe(told)._replace(cpu_level=level, installers=versions, pip_config=_config(answers.get("pip", "")))
 
 
 def probe_command(python: str) -> list[str]:
@@ -101,16 +111,16 @@ def read_inside(text: str, cpu_level: str) -> Facts:
 
 
 def version_command(program: Sequence[str], environ: Mapping[str, str], folder: str) -> list[str]:
-    """What makes an installer that is run by these words print its name and version.
+    """What makes an installer that is run by these words print its name and version, and a pip what is configured.
 
-    A pip is looked at where it would be imported from: `pip --version` says the same, and takes half a second for it.
+    A pip is run from where it would be imported.
     """
     if list(program[-2:]) == ["-m", "pip"]:
-        return [*program[:-2], "-c", _PIP_VERSION]
+        return [*program[:-2], "-c", _PIP_CONFIG]
     python = _of_script(_found(program[0], environ, folder)) if is_pip(program[0]) else ""
     if not python:
         return [*program, "--version"]
-    return [python, "-c", f"import sys; sys.path = [path for path in sys.path if path]; {_PIP_VERSION}"]
+    return [python, "-c", f"import sys; sys.path = [path for path in sys.path if path]\n{_PIP_CONFIG}"]
 
 
 def read_probe(text: str) -> Facts:
@@ -244,9 +254,8 @@ def _answers(
                 found[name] = _answer(commands[name], process)
     finally:
         for process in running.values():
-            if process.poll() is None:
+            with process:  # which closes its pipes and waits for it
                 process.kill()
-                process.communicate()
     return found
 
 
@@ -293,6 +302,17 @@ def _version(command: Sequence[str], text: str) -> str:
     if len(words) < 2:
         raise ConfigError(f"{' '.join(command)} tells no version")
     return words[1]
+
+
+def _config(text: str) -> dict[str, str]:
+    """What `pip config list` printed behind a line with pip's version: lines such as `install.no-deps='1'`."""
+    found = {}
+    for line in text.splitlines()[1:]:
+        name, _, value = line.partition("=")
+        if not name.startswith(":env:"):  # variables are read by themselves
+            with contextlib.suppress(ValueError, SyntaxError):  # a line that is none, such as a warning
+                found[name] = str(ast.literal_eval(value))
+    return found
 
 
 def _cpu_flags() -> Collection[str]:

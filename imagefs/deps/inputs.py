@@ -1,7 +1,9 @@
-"""Reads what a request is made of: requirements files, sources, scripts, variables, and settings of installers."""
+"""Reads what a request is made of: requirements files, sources, variables, and settings of installers."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 import posixpath
 import shlex
@@ -11,10 +13,9 @@ from typing import NamedTuple
 from imagefs.deps.command import Call, calls
 from imagefs.deps.contents import Files
 from imagefs.deps.present import distributions, searched
-from imagefs.deps.request import Inputs, Python, Request
+from imagefs.deps.request import Facts, Inputs, Request
 from imagefs.deps.requirements import Pins, Reader
-from imagefs.deps.script import is_shell, lines_of, why_open
-from imagefs.deps.settings import pip_settings, said_by, uv_settings
+from imagefs.deps.settings import pip_settings, said_by, uv_files, uv_table
 from imagefs.deps.urls import without_secrets
 from stripefs.errors import ConfigError
 
@@ -36,58 +37,55 @@ _ARCHIVES = (".whl", ".gz", ".bz2", ".xz", ".zip")
 
 _UNREAD = "it cannot be read from here; declare it with --requirements or --input"
 
-_SCRIPT = 1 << 20
-"""Characters of a script that are read for what it installs. What is longer carries a load that is none."""
+_UNKNOWN = "what it installs is not known here; declare what decides that with --input, or give --epoch"
 
 _ON = ("1", "true", "yes", "on", "t", "y")  # as pip and uv write it in variables and files
 
 
 class Gathered(NamedTuple):
-    """pins: what is known of what will be installed, for `requirements.unpinned_installed`. paths: absolute, of the
-    files and directories that were read."""
+    """pins: what is known of what will be installed, for `requirements.unpinned_installed`; None for a command of which
+    only its declared inputs are known. paths: absolute, of the files and directories that were read."""
 
     inputs: Inputs
-    pins: Pins
+    pins: Pins | None
     paths: Sequence[str]
 
 
-def gather(request: Request, environ: Mapping[str, str], python: Python | None) -> Gathered:
+def gather(request: Request, environ: Mapping[str, str], facts: Facts) -> Gathered:
     """Everything that a request's files, variables and settings say. Raises ConfigError for what cannot be read."""
-    return _Gathering(request, environ, python).run()
+    return _Gathering(request, environ, facts).run()
 
 
 class _Gathering:
-    def __init__(self, request: Request, environ: Mapping[str, str], python: Python | None) -> None:
+    def __init__(self, request: Request, environ: Mapping[str, str], facts: Facts) -> None:
         self._request = request
         self._environ = environ
-        self._python = python
-        self._linked = False  # whether an environment that is made has what its interpreter has
-        self._set: dict[str, list[str]] = {}  # for pip, beside its command line
+        self._python = facts.python
+        self._set = pip_settings(facts.pip_config, environ)
         self._files = Files([target.path for target in request.targets])
         self._indexes: dict[str, list[str]] = {}
         self._settings: dict[str, list[str]] = {}
-        self._texts: set[str] = set()  # words that are scripts themselves
         variables = {name: environ.get(name) for name in request.env}
-        markers = python.markers if python else None
+        markers = self._python.markers if self._python else None
         self._reader = Reader(request.folder, self._files.text, os.path.exists, variables, markers)
 
     def run(self) -> Gathered:
-        self._set = pip_settings(self._environ, self._python.prefix if self._python else "")
         for path in self._request.requirements:
             self._list("command", path, "requirement")
         called = list(calls(self._request.command))
         for call in called:
             self._call("command", self._known("command", call) if call.moved else call)
         self._words(called)
-        others = [word for word in self._request.command if word not in self._texts]
-        if not called and (why := why_open(others)):
-            self._reader.open("command", shlex.join(others), why)
+        if not called and not self._request.inputs and not self._request.requirements:
+            self._reader.open("command", shlex.join(self._request.command), _UNKNOWN)
         tools = {call.tool for call in called}  # of a command that is none of these, nobody knows which it uses
         if not tools or "pip" in tools:
             self._outside("pip", self._set)
         if tools != {"pip"}:
+            self._outside("uv", said_by(self._environ, "uv"))
             folders = [self._folder_of(call) for call in called if call.tool == "uv-project"]
-            self._outside("uv", uv_settings(self._environ, (folders or [self._request.folder])[0]))
+            for path in uv_files(self._environ, (folders or [self._request.folder])[0]):
+                self._settings_of_uv(path)
         said = self._reader.finish()
         for source in said.sources:
             self._source(source.path, source.editable)
@@ -97,17 +95,17 @@ class _Gathering:
         for path in self._request.inputs:
             self._source(self._absolute(path))
         inputs = Inputs(
-            [self._shown(word) for word in self._request.command],
+            [self._shown(word) for word in (*self._request.setup, *self._request.command)],
             self._files.digests,
             {name: self._value(name) for name in sorted(self._request.env)},
             dict(sorted(self._indexes.items())),
             dict(sorted(self._settings.items())),
             said.open_ends,
         )
-        return Gathered(inputs, said.pins, self._files.paths)
+        return Gathered(inputs, said.pins if called else None, self._files.paths)
 
     def _call(self, where: str, call: Call) -> None:
-        """An installer with its arguments, on the command line or in a script."""
+        """An installer with its arguments."""
         for name, said in said_by(call.variables, call.tool.removesuffix("-project")).items():
             self._said(where, name, said)
         self._present(call)
@@ -127,7 +125,7 @@ class _Gathering:
 
     def _present(self, call: Call) -> None:
         """What pip finds installed already. Of an image it is known, but for where a variable has pip look."""
-        folders = searched(call, self._set, self._environ, self._python, linked=self._linked)
+        folders = searched(call, self._set, self._environ, self._python)
         found = folders if self._request.base_image else distributions(folders)
         if found:
             self._settings["pip.present"] = found
@@ -202,48 +200,35 @@ class _Gathering:
         )
 
     def _words(self, called: Sequence[Call]) -> None:
-        """The files among the words of the command, and scripts among these."""
-        command = self._request.command
+        """The files among the words of the command."""
         programs = {word for call in called for word in call.program}
-        before = ""
-        for place, word in enumerate(command):
+        for place, word in enumerate(self._request.command):
             if word in programs or (word.startswith("-") and "=" not in word):
                 continue
-            flag = command[place - 1] if place else ""
-            if is_shell("", before) and flag.startswith("-") and flag.endswith("c"):
-                self._texts.add(word)
-                self._scan("command", word)
-            elif place or "/" in word:
-                self._word(word.partition("=")[2] if word.startswith("-") else word, before)
-            before = word
+            if place or "/" in word:
+                self._word(word.partition("=")[2] if word.startswith("-") else word, first=not place)
 
-    def _word(self, word: str, before: str) -> None:
+    def _word(self, word: str, *, first: bool) -> None:
         path = self._absolute(word)
         if not os.path.isfile(path) or self._is_target(path):
             return
         try:
             with open(path, "rb") as file:
-                first = file.readline(4096).decode("utf-8", "replace")
-                if not before and not first.startswith("#!"):
+                if first and file.read(2) != b"#!":
                     return  # a program, which its version says better than its bytes
-                script = first + file.read(_SCRIPT + 1).decode("utf-8", "replace") if is_shell(first, before) else ""
         except OSError as error:
             raise ConfigError(f"{path} cannot be read: {error.strerror}") from error
-        name = self._files.add(path, self._name(path))
-        if len(script) > _SCRIPT:
-            self._reader.open("command", word, f"a script of more than {_SCRIPT >> 20} MiB is not read")
-        else:
-            self._scan(name, script)
+        self._files.add(path, self._name(path))
 
-    def _scan(self, name: str, text: str) -> None:
-        """A shell script."""
-        self._linked |= "--system-site-packages" in text
-        for line in lines_of(text):
-            where = name if name == "command" else f"{name}:{line.number}"
-            if line.call is None:
-                self._reader.open(where, line.text, line.why)
-            else:
-                self._call(where, self._known(where, line.call))
+    def _settings_of_uv(self, path: str) -> None:
+        """A configuration file of uv, of which all counts that is for uv."""
+        table = uv_table(path)
+        for place in (table, table.get("pip")):
+            if isinstance(place, dict) and place.get("torch-backend") == "auto":
+                self._argument("settings of uv", "torch-backend", "auto")
+        text = without_secrets(json.dumps(table, sort_keys=True, default=str))
+        name = f"uv.{posixpath.basename(path)}"
+        self._settings.setdefault(name, []).append(hashlib.sha256(text.encode()).hexdigest())
 
     def _known(self, where: str, call: Call) -> Call:
         """The call without what cannot be read from here, which is an open end unless the user declares it."""
@@ -280,19 +265,11 @@ class _Gathering:
             if purpose in ("pre", "require-hashes"):
                 if value.lower() in _ON:
                     self._reader.option(where, purpose)
-            elif purpose == "constraint-dependencies":
-                self._reader.requirement(where, value, constraint=True)
-            elif purpose == "override-dependencies":
-                own = self._reader.apart()
-                own.requirement(where, value)
-                self._reader.take(own)
             elif purpose not in _INDEXES:
                 self._argument(where, purpose, value)
 
     def _shown(self, word: str) -> str:
         """A word without secrets, in which a file goes by its name."""
-        if word in self._texts:
-            return without_secrets(self._files.named_in(word))
         option, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
         name = self._files.name_of(self._absolute(value))
         return f"{option}{equals}{name or without_secrets(value)}"

@@ -1,15 +1,16 @@
 """What is noted of a directory that is installed into, outside of it; and which directory that is.
 
 Whoever puts another directory in its place has taken what was installed away. Numbers of devices change with a reboot,
-and with each mount of an overlay, and the number of an inode is soon given to the next directory. But when a directory
-came into being stays, and no two that stood at one path have that in common.
+and with each mount of an overlay, and the number of an inode is soon given to the next directory. So a directory gets
+an extended attribute with a random value; where the file system has no such attributes its device and inode count.
 """
 
 from __future__ import annotations
 
-import ctypes
+import contextlib
 import json
 import os
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -17,14 +18,13 @@ from typing import NamedTuple
 from imagefs.daemon import processes
 from stripefs.appearing import appearing
 
-__all__ = ["Mark", "User", "living", "load", "save", "which"]
+__all__ = ["ATTRIBUTE", "Mark", "User", "label", "living", "load", "save", "which"]
 
 User = tuple[int, int]
 """A process, and when it began."""
 
-_AT_FDCWD, _BTIME = -100, 0x800  # STATX_BTIME of include/uapi/linux/stat.h
-
-_statx = getattr(ctypes.CDLL(None, use_errno=True), "statx", None)  # not in every C library
+ATTRIBUTE = "user.imagefs.target"
+"""Tells a directory from another one that is put in its place."""
 
 
 class Mark(NamedTuple):
@@ -61,26 +61,16 @@ def living(users: Sequence[Sequence[int]]) -> list[User]:
 
 
 def which(path: str) -> str:
-    """Which directory stands at `path`: when it came into being, where the file system knows that. Raises OSError."""
-    there, more = os.stat(path), _Statx()
-    if _statx is None or _statx(_AT_FDCWD, os.fsencode(path), 0, _BTIME, ctypes.byref(more)):
-        more.mask = 0
-    if more.mask & _BTIME and more.born.seconds:  # it may be 0 on a disk that was written as an image
-        return f"born {more.born.seconds}.{more.born.nanoseconds:09}"
+    """Which directory stands at `path`. Raises OSError."""
+    there = os.stat(path)
+    with contextlib.suppress(OSError):  # it has none, or the file system knows of none
+        return f"label {os.getxattr(path, ATTRIBUTE).decode(errors='replace')}"
     return f"inode {there.st_dev} {there.st_ino}"
 
 
-class _Time(ctypes.Structure):
-    _fields_ = (("seconds", ctypes.c_int64), ("nanoseconds", ctypes.c_uint32), ("spare", ctypes.c_int32))
-
-
-class _Statx(ctypes.Structure):
-    """struct statx of statx(2)."""
-
-    _fields_ = (
-        ("mask", ctypes.c_uint32),
-        ("before", ctypes.c_uint8 * 60),
-        ("accessed", _Time),
-        ("born", _Time),
-        ("rest", ctypes.c_uint8 * 160),
-    )
+def label(path: str) -> str:
+    """Give the directory at `path` a label that no other one has, as far as its file system can; `which` it is then.
+    Raises OSError."""
+    with contextlib.suppress(OSError):
+        os.setxattr(path, ATTRIBUTE, secrets.token_hex(16).encode())
+    return which(path)

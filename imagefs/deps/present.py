@@ -19,19 +19,16 @@ _BESIDE = frozenset(("prefix", "root", "user"))
 _SHORT = {"-t": "target", "-I": "ignore-installed"}
 
 
-def searched(
-    call: Call, settings: Iterable[str], environ: Mapping[str, str], python: Python | None, *, linked: bool
-) -> list[str]:
+def searched(call: Call, settings: Iterable[str], environ: Mapping[str, str], python: Python | None) -> list[str]:
     """Directories whose distributions this call does not install once more.
 
-    settings: names of options that are set beside the command. linked: whether it installs into an environment that
-    has what its interpreter has.
+    settings: names of options that are set beside the command.
     """
     options = {_SHORT.get(one, one.lstrip("-")) for one in call.switches} | set(settings)
     if call.tool != "pip" or options & _ANEW:
         return []
     folders = [path for path in environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    if python is not None and (linked or options & _BESIDE):
+    if python is not None and options & _BESIDE:
         folders += [*python.sites, _of_user(environ, python)]
     return folders
 

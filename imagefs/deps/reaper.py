@@ -7,7 +7,7 @@ another in the end: `status`, as a shell would say it, and `survivors`, pid and 
 when the command had long ended, and were ended. PARENT is the process that started it: signals that come from it are
 passed on to the command. A terminal sends its own to the command itself, and so does whoever signals the whole group,
 which all are in. In a container this is process 1, all of whose signals come from outside, and PARENT is 0;
-the interpreter may be any CPython from 3.7 on there, or a PyPy.
+the interpreter may be any CPython from 3.7 on there.
 
 When PARENT dies everything is killed, so that nobody goes on writing into a directory that nobody looks after. When
 this process is killed, the command is too.
@@ -76,8 +76,6 @@ def main(report: int, parent: int, command: list[str]) -> int:
 
 def _next(waited: set[signal.Signals]) -> tuple[int, int]:
     """Wait for one of these signals; it, and who sent it."""
-    if not hasattr(signal, "sigwaitinfo"):  # as in PyPy, which runs this in containers only
-        return signal.sigwait(waited), 0
     received = signal.sigwaitinfo(waited)
     return received.si_signo, received.si_pid
 

@@ -8,6 +8,7 @@ Three things make a key: the request as the user wrote it, the facts of the host
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -32,7 +33,8 @@ class Target(NamedTuple):
 class Request(NamedTuple):
     """One installation.
 
-    targets: in their order. command: the installer's argv. folder: where it runs, and what relative paths are of.
+    targets: in their order. command: the installer's argv. setup: the argv of what has to succeed before it, such as
+    what makes an environment. folder: where both run, and what relative paths are of.
     python: the interpreter that installs and imports, "" for the one that the command names, else `python3`.
     requirements, inputs: files and directories that the user declares beside those that the command names.
     env: names of variables whose values decide what is installed. base_image: digest of the image's manifest, "" on a
@@ -44,6 +46,7 @@ class Request(NamedTuple):
     command: Sequence[str]
     folder: str
     python: str = ""
+    setup: Sequence[str] = ()
     requirements: Sequence[str] = ()
     inputs: Sequence[str] = ()
     env: Sequence[str] = ()
@@ -55,6 +58,13 @@ class Request(NamedTuple):
     cuda: str = ""
     driver: str = ""
     cpu_level: str = ""
+
+    @property
+    def argv(self) -> Sequence[str]:
+        """What is run, as one program."""
+        if not self.setup:
+            return self.command
+        return ["sh", "-c", f"{shlex.join(self.setup)} && {shlex.join(self.command)}"]
 
 
 class Python(NamedTuple):
@@ -78,7 +88,8 @@ class Python(NamedTuple):
 class Facts(NamedTuple):
     """Where it is installed. cpu_level: x86-64-v1 to v4, "" on other architectures. libc: name and version.
 
-    python: None where there is none. installers: name and version of each that the command uses.
+    python: None where there is none. installers: name and version of each that the command uses. pip_config: what pip
+    says of its configuration files (`pip config list`), by option as it names them.
     """
 
     os: str
@@ -87,6 +98,7 @@ class Facts(NamedTuple):
     libc: tuple[str, str]
     python: Python | None
     installers: Mapping[str, str]
+    pip_config: Mapping[str, str] = {}
 
 
 class OpenEnd(NamedTuple):

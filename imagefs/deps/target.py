@@ -29,7 +29,7 @@ from enum import Enum
 from pathlib import Path
 
 from imagefs.deps import inventory
-from imagefs.deps.mark import Mark, User, living, load, save, which
+from imagefs.deps.mark import Mark, User, label, living, load, save, which
 from imagefs.errors import SnapshotError
 from stripefs.appearing import appearing
 from stripefs.errors import StripefsError
@@ -124,7 +124,7 @@ class Target:
         os.makedirs(self.path, exist_ok=True)
         self._files.unlink(missing_ok=True)
         self._begun.touch()
-        save(self._json, Mark(self.path, which(self.path), key, finished=False, users=users))
+        save(self._json, Mark(self.path, label(self.path), key, finished=False, users=users))
 
     def hand_over(self) -> None:
         """What is in it is its users' from now on, whole or not, and not to be emptied. Needs no room on the disk."""
@@ -146,7 +146,7 @@ class Target:
         """The command of that key fills it on its own, so nobody will know whether it is whole."""
         mark = self._own_mark()
         if mark is None or not mark.finished:
-            save(self._json, Mark(self.path, which(self.path), key, finished=False, users=users))
+            save(self._json, Mark(self.path, label(self.path), key, finished=False, users=users))
         self.hand_over()
 
     def join(self, users: Sequence[User]) -> None:

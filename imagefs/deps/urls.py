@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-__all__ = ["names_place", "without_secrets"]
+__all__ = ["without_secrets"]
 
 _USERINFO = re.compile(r"(?<=://)[^/?#\s\"'\\]*@")
 
@@ -14,14 +14,7 @@ _PARAMETER = re.compile(
 )
 """What has no secret is matched as well, as a whole: to try each of its characters takes the square of the time."""
 
-_PLACE = re.compile(r"(?i)\b[a-z][a-z0-9+.-]*://|\bgit@[\w.-]+:")
-
 
 def without_secrets(text: str) -> str:
     """`text` in which no URL has a user, a password, or the value of a parameter that is called like a secret."""
     return _PARAMETER.sub(lambda found: found[1] or found[0], _USERINFO.sub("", text))
-
-
-def names_place(text: str) -> bool:
-    """Whether a URL is in it, or a repository as git writes it."""
-    return bool(_PLACE.search(text))

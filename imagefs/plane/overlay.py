@@ -79,14 +79,13 @@ def mount(
     return kind
 
 
-def lasting(folder: str, *, in_memory: bool = False) -> Upper:
+def lasting(folder: str) -> Upper:
     """Make a folder whose upper directory is there when its overlay is not, for `mount`; where that is.
 
-    Where it lies on an overlay itself, and with `in_memory`, it is memory, which stays mounted there until it is taken
-    off. Raises OSError.
+    Where it lies on an overlay itself it is memory, which stays mounted there until it is taken off. Raises OSError.
     """
     os.makedirs(folder, 0o700, exist_ok=True)
-    if not in_memory and not _is_overlay(folder):
+    if not _is_overlay(folder):
         return "disk"
     _on_memory(folder)
     return "memory"

@@ -43,8 +43,6 @@ need_test_packages() {
     for program in fio rsync sqlite3 zip; do
         command -v "$program" >/dev/null || missing+=("$program")
     done
-    command -v pypy3 >/dev/null || missing+=(pypy3)
-    pypy3 -c 'import pip' 2>/dev/null || missing+=(python3-pip)
     [ -x /bin/busybox ] && ! ldd /bin/busybox >/dev/null 2>&1 || missing+=(busybox-static)
     apt_install "${missing[@]}"
 }

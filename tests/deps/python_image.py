@@ -17,7 +17,7 @@ import pip
 from tests.deps.wheels import wheel
 from tests.imagefs.containers import fill
 
-__all__ = ["CONFIG", "PREFIX", "SITE", "fill_pypy", "fill_python"]
+__all__ = ["CONFIG", "PREFIX", "SITE", "fill_python"]
 
 PREFIX = "/opt/python"
 """Of the Python in the image."""
@@ -30,12 +30,6 @@ CONFIG: dict[str, Any] = {"config": {"Env": [f"PATH={PREFIX}/bin:/bin", "PYTHOND
 
 _NEEDLESS = ("test", "tests", "config-*", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "site-packages")
 _OTHERS = ("dist-packages", "*.opt-*.pyc", "EXTERNALLY-MANAGED", "LICENSE.txt")
-
-
-_WHERE = """
-import os, pip, sys, sysconfig
-print(os.path.realpath(sys.executable), sysconfig.get_path("stdlib"), os.path.dirname(pip.__file__))
-"""
 
 
 def fill_python(root: Path) -> None:
@@ -57,20 +51,6 @@ def fill_python(root: Path) -> None:
     files = {"old/__init__.py": "VERSION = 1\n", "old/legacy.py": "", "older.py": ""}
     with zipfile.ZipFile(wheel(root.parent, "old", files)) as archive:
         archive.extractall(site)
-
-
-def fill_pypy(root: Path) -> None:
-    """The tree of an image whose only Python is a PyPy with pip: those of this host."""
-    fill(root)
-    found = subprocess.run(["pypy3", "-c", _WHERE], capture_output=True, text=True, check=True).stdout.split()
-    program, modules, own = map(Path, found)
-    for folder, needless in ((modules, (*_OTHERS, "__pycache__")), (own, ("__pycache__",))):
-        shutil.copytree(folder, root / folder.relative_to("/"), ignore=shutil.ignore_patterns(*needless))
-    place = root / program.relative_to("/")
-    place.parent.mkdir(exist_ok=True)
-    shutil.copy(program, place)
-    (root / "bin/pypy3").symlink_to(program)
-    _add_libraries(root, [program, *modules.glob("*.so")])
 
 
 def _add_libraries(root: Path, programs: Iterable[Path]) -> None:

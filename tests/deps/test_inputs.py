@@ -65,7 +65,19 @@ def test_a_file_that_changes_while_it_is_installed_from(
     before = (folder / "requirements.txt").read_text()
     script = folder / "install.sh"
     script.write_text(f"set -e\necho '# more' >> requirements.txt\n{by_uv(target)}\n")
-    arguments = ("run", "--wait", "--owner", jobs[0].pid, "--target", target, "--input", "wheels", "--", "sh", script)
+    arguments = (
+        "run",
+        "--wait",
+        "--owner",
+        jobs[0].pid,
+        "--target",
+        target,
+        "--input",
+        "requirements.txt",
+        "--",
+        "sh",
+        script,
+    )
     told = deps(service, *arguments)
     assert "not published: what it is installed from was changed meanwhile" in told
     assert value(sys.executable, target) == "15"

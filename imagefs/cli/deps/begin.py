@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shlex
 import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
@@ -26,7 +25,7 @@ from stripefs.cli.plain import Flag
 from stripefs.errors import ConfigError, StripefsError
 from stripefs.options import Given
 
-__all__ = ["FORMS", "INSTALL", "SECTIONS", "begin", "command_of", "named_store", "plain_deps"]
+__all__ = ["FORMS", "INSTALL", "SECTIONS", "begin", "command_of", "named_store", "plain_deps", "setup_of"]
 
 START = (
     Flag("wait", "wait", "Come back when it is published, and not when the job may go on.", "switch"),
@@ -64,11 +63,14 @@ def command_of(form: str, words: Sequence[str], target: str, python: str) -> Seq
         case "uv":
             return ["uv", "pip", "install", *(["--python", python] if python else []), "--target", target, *words]
         case "venv":
-            make = [python or "python3", "-m", "venv", "--without-pip", target]
-            fill = [python or "python3", "-m", "pip", "--python", f"{target}/bin/python", "install", *words]
-            return ["sh", "-c", f"{shlex.join(make)} && {shlex.join(fill)}"]
+            return [python or "python3", "-m", "pip", "--python", f"{target}/bin/python", "install", *words]
         case _:
             return words
+
+
+def setup_of(form: str, target: str, python: str) -> Sequence[str]:
+    """What one of `FORMS` runs before its command."""
+    return [python or "python3", "-m", "venv", "--without-pip", target] if form == "venv" else ()
 
 
 def plain_deps(arguments: Sequence[str]) -> Callable[[], int] | None:
@@ -97,9 +99,11 @@ def begin(form: str, words: Sequence[str], values: Mapping[str, Any], given: Giv
     except FileNotFoundError:
         from imagefs.deps import flow
 
-        command = command_of(form, words, values["targets"][0], values["python"])
-        flow.install_without("the working directory is gone", command, _told)
-    request = checked(request_of(values, command_of(form, words, target, values["python"])))
+        target, python = values["targets"][0], values["python"]
+        lost = Request((), command_of(form, words, target, python), "", setup=setup_of(form, target, python))
+        flow.install_without("the working directory is gone", lost.argv, _told)
+    request = request_of(values, command_of(form, words, target, values["python"]))
+    request = checked(request._replace(setup=setup_of(form, target, values["python"])))
     return _start(request, values, settings, users, record)
 
 
@@ -128,7 +132,7 @@ def _start(
         settings.store,
         answer.found.to_document(),
         request.targets[0].path,
-        request.command,
+        request.argv,
         python.executable if python is not None else "python3",
         python.markers if python is not None else {},
         users,
@@ -141,7 +145,7 @@ def _start(
         checked=values["bytecode"] == "checked",
         allowed=values["allowed"],
         tolerant=values["tolerant"],
-        pinned=() if request.epoch or request.allow_unpinned else answer.pins,
+        pinned=answer.pins if answer.pins and not (request.epoch or request.allow_unpinned) else (),
         unchanged=lambda: unchanged(request, answer),
         recording=record,
         tree=TreeOptions(plane=values["plane"], backing=values["backing"]),
@@ -160,7 +164,7 @@ def _without(request: Request, settings: Settings, reason: str) -> NoReturn:
 
     with contextlib.suppress(OSError):
         Target(request.targets[0].path, settings.daemon.cache).hand_over()
-    flow.install_without(reason, request.command, _told)
+    flow.install_without(reason, request.argv, _told)
 
 
 def _fills_directory(command: Sequence[str]) -> bool:

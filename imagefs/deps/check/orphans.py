@@ -24,7 +24,7 @@ _OF_DISTRIBUTIONS = (
 )
 _OF_SITES = (".lock", "_virtualenv.pth", "_virtualenv.py")  # uv and virtualenv
 _OF_PROGRAMS = (
-    *("python", "python[23]", "python[23].*", "pypy*"),
+    *("python", "python[23]", "python[23].*"),
     *("activate", "activate.*", "Activate.ps1", "activate_this.py", "deactivate.bat", "pydoc.bat"),
 )  # venv, virtualenv and uv
 

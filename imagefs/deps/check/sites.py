@@ -66,7 +66,7 @@ def prefix_of(site: str) -> str | None:
     library, name = posixpath.split(site)
     above, version = posixpath.split(library)
     prefix, lib = posixpath.split(above)
-    named = name in _NAMES and version.startswith(("python", "pypy")) and lib in ("lib", "lib64")
+    named = name in _NAMES and version.startswith("python") and lib in ("lib", "lib64")
     return prefix if named else None
 
 

@@ -9,16 +9,14 @@ sync a whole file system would be the longest part of many installations.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from imagefs.containers import Image
 from imagefs.deps import bytecode, inventory, reaper
 from imagefs.deps.capture import is_captured
-from imagefs.deps.container.disk import Room
 from imagefs.deps.container.programs import bound, inside, output_of, streams, told
 from imagefs.deps.install import Outcome, installer_environment, read_end
 from imagefs.errors import SnapshotError
@@ -29,8 +27,6 @@ from stripefs.errors import ConfigError
 
 __all__ = ["Installation"]
 
-_FULL = (errno.ENOSPC, errno.EDQUOT)
-
 _EXCHANGE = "/run/imagefs"
 """Where containers find the folder in which we speak with what runs there."""
 
@@ -39,21 +35,15 @@ class Installation:
     """An installation in containers of `image`, which are like the job's, and have its variables. python: the
     interpreter.
 
-    What is written is on disk, or in memory where the disk has no room. Raises OSError.
+    What is written is on disk, or in memory where the cache lies on an overlay. Raises OSError.
     """
 
     def __init__(self, image: Image, options: RunOptions, environ: Mapping[str, str], python: str) -> None:
         self._image, self._options, self._environ, self._python = image, options, environ, python
         self._folder = image.attached.upper
         self._exchange = os.path.join(self._folder, "exchange")
-        try:
-            self._in_memory = overlay.lasting(self._folder) == "memory"
-            os.makedirs(self._exchange, 0o700, exist_ok=True)
-        except OSError as error:
-            if error.errno not in _FULL:
-                raise
-            self._in_memory = False
-            self._to_memory()
+        overlay.lasting(self._folder)
+        os.makedirs(self._exchange, 0o700, exist_ok=True)
 
     @property
     def upper(self) -> str:
@@ -64,30 +54,13 @@ class Installation:
         """It, above the image. Nothing may be run here any more."""
         return bound(self.upper)
 
-    def run(
-        self, command: Sequence[str], paths: Sequence[str], tell: Callable[[str], None], *, compiles: bool
-    ) -> Outcome:
+    def run(self, command: Sequence[str], paths: Sequence[str], *, compiles: bool) -> Outcome:
         """Run the installer until it and all that it started have ended, in the working directory. Its output goes to
-        standard error. One that fails when the disk had no room left is run once more, with what it writes in memory.
+        standard error.
 
         paths: absolute, of files and directories of the host that are shown there. compiles: whether it is to make
         bytecode itself, if it likes to. Raises RunError and OSError.
         """
-        with Room(self._folder) as room:
-            done = self._install(command, paths, compiles=compiles)
-        if not done.status or not room.was_used_up or self._in_memory:
-            return done
-        tell(f"there is no room left where {self._folder} lies; installing in memory")
-        self._to_memory()
-        return self._install(command, paths, compiles=compiles)
-
-    def _to_memory(self) -> None:
-        """Begin anew there."""
-        shutil.rmtree(self._folder, ignore_errors=True)  # what stays is hidden, and goes with all the rest
-        self._in_memory = overlay.lasting(self._folder, in_memory=True) == "memory"
-        os.makedirs(self._exchange, 0o700, exist_ok=True)
-
-    def _install(self, command: Sequence[str], paths: Sequence[str], *, compiles: bool) -> Outcome:
         with open(reaper.__file__, encoding="utf-8") as file:
             program = [self._python, "-I", "-S", "-B", "-c", file.read(), f"{_EXCHANGE}/report", "0"]
         environ = self._environ

@@ -220,7 +220,7 @@ class _Start:
     def _install(self, reason: str, leading: Leading | None) -> Layer:
         self._tell(f"miss {self._name[:SHORT]}: {reason}; installing in a container")
         installation = self._installation()
-        done = installation.run(self._command(), self._answer.paths, self._tell, compiles=False)
+        done = installation.run(self._command(), self._answer.paths, compiles=False)
         if done.status:
             failed = _Failed(done.status)
             self._tell(f"{failed}, so nothing is kept")
@@ -268,7 +268,7 @@ class _Start:
             wish.allowed,
             wish.checked,
             leading.hand_over(),
-            () if wish.request.epoch or wish.request.allow_unpinned else answer.pins,
+            answer.pins if answer.pins and not (wish.request.epoch or wish.request.allow_unpinned) else (),
             wish.tolerant,
             inside,
         )
@@ -278,7 +278,7 @@ class _Start:
     def _without(self, reason: str, paths: Sequence[str]) -> Layer:
         self._tell(f"{reason}; installing without a snapshot")
         installation = self._installation()
-        done = installation.run(self._command(), paths, self._tell, compiles=True)
+        done = installation.run(self._command(), paths, compiles=True)
         if done.status:
             raise _Failed(done.status)
         return installation.layer()

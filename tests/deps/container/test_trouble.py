@@ -153,27 +153,6 @@ def test_a_store_without_room(job: Job, tmp_path: Path) -> None:
         kernel.unmount(str(small), kernel.MNT_DETACH)
 
 
-def test_a_disk_that_is_full(image: str, tmp_path: Path) -> None:
-    """Of what a start has, only the installation needs more than a little of it."""
-    cache = tmp_path / "cache"
-    cache.mkdir()
-    kernel.mount("disk", str(cache), "tmpfs", 0, "size=24m")
-    try:
-        service = Service(tmp_path, background_rate="0", io_timeout="10")
-        try:
-            job = Job(service, image, tmp_path)
-            data = random.Random(1).randbytes(40 << 20)
-            wheel(job.wheels, "heavy", {"heavy/__init__.py": "VALUE = 7\n", "heavy/data.bin": data})
-            assert job.run("--deps-wait") == SEEN
-            assert "no room left" in job.told
-            eventually(lambda: [one.path for one in kernel.mounts() if one.path.startswith(f"{cache}/")] == [], "none")
-        finally:
-            service.close()
-    finally:
-        if kernel.find_mount(str(cache)) is not None:
-            kernel.unmount(str(cache), kernel.MNT_DETACH)
-
-
 def test_a_cache_on_an_overlay(image: str, tmp_path: Path) -> None:
     """As in most containers: what is written is in memory."""
     disk, cache = tmp_path / "disk", tmp_path / "cache"

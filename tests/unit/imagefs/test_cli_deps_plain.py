@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefs.cli.deps import begin, common
-from imagefs.cli.deps.begin import FORMS, INSTALL, command_of, plain_deps
+from imagefs.cli.deps.begin import FORMS, INSTALL, command_of, plain_deps, setup_of
 from imagefs.config import IMAGEFS
 
 FLAGS = [f"--{flag.name}" for flag in INSTALL] + [f"--{option.name}" for option in IMAGEFS.all]
@@ -88,10 +88,10 @@ def test_what_the_forms_run() -> None:
     assert command_of("pip", words, "/t", "") == ["python3", "-m", "pip", "install", "--target", "/t", *words]
     assert command_of("uv", words, "/t", "/p") == ["uv", "pip", "install", "--python", "/p", "--target", "/t", *words]
     assert command_of("venv", words, "/t", "/p") == [
-        "sh",
-        "-c",
-        "/p -m venv --without-pip /t && /p -m pip --python /t/bin/python install -r 'a b.txt'",
+        *("/p", "-m", "pip", "--python", "/t/bin/python", "install", *words)
     ]
+    assert setup_of("venv", "/t", "/p") == ["/p", "-m", "venv", "--without-pip", "/t"]
+    assert setup_of("pip", "/t", "/p") == ()
 
 
 def test_click_is_not_loaded_before_the_daemon_is_asked(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_click_is_not_loaded_before_the_daemon_is_asked(tmp_path: Path) -> None:
         "import sys; from stripefs.mount import asking\n"
         "def ask(*_, **__): print(*sys.modules); sys.stdout.flush(); import os; os._exit(0)\n"
         "asking.ask = ask; sys.argv = ['imagefs', 'deps', 'run', '--store', sys.argv[1], '--target',\n"
-        "    sys.argv[1] + '/target', '--cache', sys.argv[1], '--runtime', sys.argv[1], '--', 'true']\n"
+        "    sys.argv[1] + '/target', '--cache', sys.argv[1], '--runtime', sys.argv[1], '--epoch', '1', '--', 'true']\n"
         "from imagefs.cli.main import run; run()"
     )
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False)

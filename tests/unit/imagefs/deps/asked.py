@@ -17,9 +17,6 @@ PIP = [sys.executable, "-m", "pip", "install"]
 UV = [str(Path(sys.executable).with_name("uv")), "pip", "install"]
 
 
-LINKED = "python3 -m venv --system-site-packages env"
-
-
 def make(folder: Path) -> Path:
     (folder / "src").mkdir(parents=True)
     (folder / "src/pyproject.toml").write_text("[project]\nname = 'own'\nversion = '1'\n")

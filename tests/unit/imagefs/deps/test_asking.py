@@ -12,7 +12,7 @@ import pytest
 from imagefs.deps.asking import ask, unchanged
 from imagefs.deps.key import Key, diff
 from stripefs.errors import ConfigError
-from tests.unit.imagefs.deps.asked import LINKED, PIP, UV, environ, facts_of, key, known, make, open_ends, request
+from tests.unit.imagefs.deps.asked import PIP, UV, environ, facts_of, key, known, make, open_ends, request
 from tests.unit.imagefs.deps.locks import UV_LOCK
 
 
@@ -58,7 +58,7 @@ def test_what_a_request_is_asked_for_is_that_of_its_own_python_and_installers(jo
     uv = ask(request(job, *UV, "six==1"), environ(job)).facts
     assert list(uv.installers) == ["uv"]
     assert uv.python is not None
-    script = ask(request(job, "bash", "-c", ":", python=sys.executable), environ(job)).facts
+    script = ask(request(job, "bash", "-c", ":", inputs=["more.txt"], python=sys.executable), environ(job)).facts
     assert set(script.installers) <= {"pip", "uv"}
     assert "pip" in script.installers
 
@@ -123,7 +123,7 @@ def test_settings_of_uv_count_for_uv_alone(job: Path) -> None:
     assert open_ends(job, *PIP, "six==1", variables=variables) == []
     assert len(open_ends(job, *UV, "six==1", variables=variables)) == 1
     assert len(open_ends(job, *UV, "--torch-backend", "auto", "six==1")) == 1
-    assert len(open_ends(job, "true", variables=variables)) == 1
+    assert len(open_ends(job, "true", inputs=["more.txt"], variables=variables)) == 1
 
 
 def test_what_is_set_otherwise_is_in_the_key(job: Path) -> None:
@@ -131,7 +131,73 @@ def test_what_is_set_otherwise_is_in_the_key(job: Path) -> None:
     assert list(diff(plain, key(job, variables={"PIP_NO_BINARY": ":all:"})).added) == ["settings.pip.no-binary"]
     (job.parent / "home/.config/pip").mkdir(parents=True)
     (job.parent / "home/.config/pip/pip.conf").write_text("[global]\nextra-index-url = https://a:b@x/y\n")
-    assert diff(plain, key(job)).added == {"indexes.pip.extra-index-url": ["https://x/y"]}
+    found = ask(request(job), environ(job)).found
+    assert isinstance(found, Key)
+    assert diff(plain, found).added == {"indexes.pip.extra-index-url": ["https://x/y"]}
+
+
+def test_a_file_of_settings_of_uv_is_in_the_key(job: Path) -> None:
+    plain = key(job, *UV, "six==1")
+    (job / "uv.toml").write_text("no-build = true\n# a remark\n")
+    one = key(job, *UV, "six==1")
+    assert list(diff(plain, one).added) == ["settings.uv.uv.toml"]
+    (job / "uv.toml").write_text("no-build  =  true\n")
+    assert key(job, *UV, "six==1") == one
+    (job / "uv.toml").write_text("[pip]\ntorch-backend = 'auto'\n")
+    assert [line.split(": ")[0] for line in open_ends(job, *UV, "six==1")] == ["settings of uv"]
+
+
+def test_a_command_that_is_no_installer_needs_declared_inputs(job: Path) -> None:
+    (job / "install.sh").write_text("pip install numpy\n")
+    for words in (("sh", "install.sh"), ("bash", "-c", "pip install six==1"), ("git", "clone", "https://u:p@host/r")):
+        (found,) = open_ends(job, *words)
+        assert "declare what decides that with --input, or give --epoch" in found
+        assert "u:p" not in found
+        assert open_ends(job, *words, epoch="1") == open_ends(job, *words, inputs=["more.txt"]) == []
+    script = list(key(job, "sh", "install.sh", inputs=["more.txt"]).components["files"])  # type: ignore[arg-type]
+    assert script == ["install.sh", "more.txt"]
+
+
+def test_what_has_to_succeed_before_the_installer_is_in_the_key(job: Path) -> None:
+    plain = key(job, *PIP, "six==1")
+    made = key(job, *PIP, "six==1", setup=["python3", "-m", "venv", "env"])
+    assert made.components["command"] == ["python3", "-m", "venv", "env", *plain.components["command"]]  # type: ignore[misc]
+
+
+def test_variables_that_are_set_for_an_installer_alone(job: Path) -> None:
+    (job / "wheels").mkdir()
+    for words in (
+        ("env", "A=b", "PIP_FIND_LINKS=wheels", "PIP_CONSTRAINT=more.txt", *PIP, "six==1"),
+        ("env", "UV_FIND_LINKS=wheels,other", "UV_CONSTRAINT=more.txt", *UV, "six==1"),
+    ):
+        assert list(key(job, *words).components["files"]) == ["more.txt", "wheels/"]  # type: ignore[arg-type]
+    assert len(open_ends(job, "env", "PIP_PRE=1", *PIP, "six==1")) == 1
+
+
+def test_where_uv_is_told_to_go_by_variables(job: Path) -> None:
+    (job / "src/uv.lock").write_text(UV_LOCK)
+    (job / "own").mkdir()
+    (job / "src/uv.toml").write_text("no-sources = true\n")
+    assert len(open_ends(job, *UV, "-r", "requirements.txt", variables={"UV_WORKING_DIR": "src"})) == 1
+    for name in ("UV_WORKING_DIR", "UV_PROJECT"):
+        found = key(job, UV[0], "sync", "--locked", variables={name: "src"})
+        assert "uv.lock" in found.components["files"]  # type: ignore[operator]
+        assert "uv.uv.toml" in found.components["settings"]  # type: ignore[operator]
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (("env", "-C", "src", "pip", "install", "-r", "requirements.txt"), "requirements.txt"),
+        (("env", "--chdir=src", "pip", "install", "-c", "more.txt", "six==1"), "more.txt"),
+        ((UV[0], "--directory", "src", *UV[1:], "-r", "requirements.txt"), "--directory src"),
+    ],
+)
+def test_paths_of_another_directory_are_not_taken_for_those_of_this_one(
+    job: Path, words: tuple[str, ...], what: str
+) -> None:
+    (job / "requirements.txt").write_text("six==1.16\n")
+    assert [line.split(": ")[:2] for line in open_ends(job, *words)] == [["command", what]]
 
 
 def test_words_of_the_command(job: Path) -> None:
@@ -171,9 +237,8 @@ def test_what_pip_finds_installed_is_in_the_key(job: Path) -> None:
         assert key(job, *into, one, variables=variables).components["settings"] == {}
     assert key(job, *UV, "six==1", variables=variables).components["settings"] == {}
     own = [f"pip-{facts_of('pip').installers['pip']}"]
-    for words in ((*PIP, "--prefix", "/opt/deps", "six==1"), ("sh", "-c", f"{LINKED} && env/bin/pip install six==1")):
-        found = key(job, *words).components["settings"]
-        assert set(own) <= set(found["pip.present"])  # type: ignore[index,arg-type,call-overload]
+    found = key(job, *PIP, "--prefix", "/opt/deps", "six==1").components["settings"]
+    assert set(own) <= set(found["pip.present"])  # type: ignore[index,arg-type,call-overload]
 
 
 def test_an_image_says_what_pip_finds_installed(job: Path) -> None:
@@ -185,15 +250,13 @@ def test_an_image_says_what_pip_finds_installed(job: Path) -> None:
 
 
 def test_uv_looks_in_several_directories(job: Path) -> None:
-    """Separated by commas; and what a file of settings names lies beside that file."""
-    for name in ("wheels", "src/more", "src/below"):
+    """Separated by commas."""
+    for name in ("wheels", "src/more"):
         (job / name).mkdir()
-    (job / "src/uv.toml").write_text("find-links = ['more']\n")
     words = (*UV, "--no-index", "six==1")
     for found in (
         key(job, *words, "-f", "src/more,wheels"),
         key(job, *words, variables={"UV_FIND_LINKS": "src/more,wheels"}),
-        key(job / "src/below", *words, "-f", "../../wheels"),
     ):
         assert {Path(name).name for name in found.components["files"]} == {"more", "wheels"}  # type: ignore[union-attr]
 
@@ -211,8 +274,10 @@ def test_declared_variables_are_in_the_key(job: Path) -> None:
 def test_programs_count_by_their_versions_and_not_by_their_bytes(job: Path) -> None:
     program = job / "program"
     shutil.copy("/bin/true", program)
-    assert key(job, str(program)).components["files"] == {}
-    assert list(key(job, "env", str(program)).components["files"]) == ["program"]  # type: ignore[arg-type]
+    inputs = ["more.txt"]
+    assert list(key(job, str(program), inputs=inputs).components["files"]) == inputs  # type: ignore[arg-type]
+    found = key(job, "env", str(program), inputs=inputs).components["files"]
+    assert list(found) == ["more.txt", "program"]  # type: ignore[arg-type]
 
 
 def test_what_uv_syncs(job: Path) -> None:
@@ -240,8 +305,6 @@ def test_groups_and_overrides_are_open(job: Path) -> None:
     assert [line.split(": ")[:2] for line in open_ends(job, *UV, "--override", "other.txt", "six==1.16")] == [
         ["other.txt:1", "six>=1"]
     ]
-    (job / "uv.toml").write_text("override-dependencies = ['numpy']\nconstraint-dependencies = ['six==1']\n")
-    assert [line.split(": ")[:2] for line in open_ends(job, *UV, "six", "numpy==1")] == [["settings of uv", "numpy"]]
 
 
 def test_wheels_that_are_looked_for_where_there_is_nothing_are_none(job: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from imagefs.daemon import processes
-from imagefs.deps import inventory, mark
+from imagefs.deps import inventory
 from imagefs.deps.target import Refused, State, Target
 
 KEY, OTHER = "a" * 64, "b" * 64
@@ -151,8 +151,8 @@ def test_the_same_directory_after_a_reboot(target: Target, monkeypatch: pytest.M
     assert target.state(KEY) is State.FINISHED
 
 
-def test_where_no_directory_knows_its_age(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mark, "_statx", None)
+def test_where_directories_have_no_attributes(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "setxattr", _no)
     finish(target)
     assert target.state(KEY) is State.FINISHED
     os.rename(target.path, f"{target.path}-before")
@@ -198,7 +198,7 @@ def test_one_that_cannot_be_emptied(target: Target) -> None:
     assert os.listdir(target.path) == []
 
 
-def _no(path: str, **more: object) -> None:
+def _no(path: str, *rest: object, **more: object) -> None:
     raise PermissionError(1, "no", path)
 
 
