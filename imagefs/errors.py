@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno as _errno
 
-from stripefs.errors import StripefsError
+from stripefs.errors import StoreError, StripefsError
 
 __all__ = [
     "BlockUnavailable",
@@ -15,6 +15,7 @@ __all__ = [
     "DamagedObject",
     "FormatError",
     "HostileLayer",
+    "IndexUnreadable",
     "LayerFailed",
     "NoSuchImage",
     "NoSuchSnapshot",
@@ -61,6 +62,12 @@ class BlockUnavailable(StripefsError):
     """A block of a device is not on this machine, and no store has it, whole and in time. A reader gets EIO."""
 
     exit_code = 3
+
+
+class IndexUnreadable(StoreError):
+    """The local disk does not give back a block index that was whole. A reader gets EIO unless a store has it still."""
+
+    exit_code = 5
 
 
 class CacheInUse(StripefsError):

@@ -55,7 +55,7 @@ class Device:
     def present(self) -> int:
         """Stored blocks that are on disk."""
         local = self.local
-        return local.present if local is not None else 0
+        return local.table.present if local is not None else 0
 
     @property
     def complete(self) -> bool:
@@ -90,6 +90,12 @@ class Device:
         if self._kept is not None:
             self._kept.users = self.users
             self._blocks.keeper.tidy(self._kept)
+
+    def renew(self, index: Index) -> None:
+        """Read its block index, the same bytes, from another place: the one so far cannot be read."""
+        self.index = index
+        if self._kept is not None:
+            self._kept.index = index
 
     def close(self) -> None:
         """One user fewer. What is kept stays, as long as there is room."""
@@ -142,7 +148,7 @@ class Device:
         for block in blocks:
             length = self.index.length(block)
             if length:
-                checksum = local.checksum(block) if local is not None else None
+                checksum = local.table.checksum(block) if local is not None else None
                 if checksum is None:
                     return None
                 found.append((block, length, checksum))
@@ -173,15 +179,16 @@ class Device:
             return None
         now = time.time()
         for block, _, _ in found:
-            local.touch(block, now)
+            local.table.touch(block, now)
         self._blocks.figures.hits_disk += len(found)
         return buffer
 
     def _spoilt(self, local: LocalDevice, bad: Sequence[_Found]) -> None:
         """Forget blocks that were read wrong, unless that was because they were given up meanwhile."""
         for block, _, checksum in bad:
-            if local.checksum(block) == checksum and not local.closed:
-                local.clear(block)
+            if local.table.checksum(block) == checksum and not local.closed:
+                if self._kept is not None:
+                    self._blocks.room.clear(self._kept, block)
                 self._blocks.figures.damaged_disk += 1
                 self._blocks.warn("spoilt", "block %d in %s is damaged; fetching it anew", block, self.path)
                 if self._kept is not None:
@@ -200,7 +207,7 @@ class Device:
             if data is not None:
                 self._blocks.figures.hits_memory += 1
                 pieces[block] = data
-            elif self.local is not None and self.local.checksum(block) is not None:
+            elif self.local is not None and self.local.table.checksum(block) is not None:
                 kept.append(block)
             else:
                 lacking.append((block, place))
@@ -280,7 +287,7 @@ class Device:
 
     def lacks(self, block: int, place: Place) -> bool:
         local, kept = self.local, self._kept
-        if local is None or kept is None or local.checksum(block) is not None:
+        if local is None or kept is None or local.table.checksum(block) is not None:
             return local is None
         if self._blocks.keeper.writing(kept, block):
             return False

@@ -33,7 +33,7 @@ from imagefs.blocks.memory import Memory
 from imagefs.blocks.room import Kept, Room
 from imagefs.blocks.seal import seal
 from imagefs.blocks.source import Source
-from imagefs.errors import CacheInUse
+from imagefs.errors import CacheInUse, IndexUnreadable
 from imagefs.format.index import BLOCK, Index
 from stripefs.errors import Abandoned, ConfigError, StoreError
 from stripefs.store.allocator import give_back
@@ -99,6 +99,7 @@ class Blocks:
                 self.flights.nursery = nursery
                 nursery.start_soon(self.keeper.run)
                 nursery.start_soon(self._shrink_when_idle)
+                nursery.start_soon(self.room.list_peers)
                 task_status.started()
         finally:
             self.flights.nursery = None
@@ -129,6 +130,7 @@ class Blocks:
         if device is None:
             device = self._devices[digest] = Device(self, digest, index)
         device.opened(index, self._line(source))
+        self._list_peers()
         return device
 
     def offer(self, digest: str, index: Index) -> None:
@@ -136,6 +138,11 @@ class Blocks:
         if digest not in self._devices and self.room.has(digest):
             device = self._devices[digest] = Device(self, digest, index)
             device.lent()
+            self._list_peers()
+
+    def _list_peers(self) -> None:
+        if self.room.unlisted and self.flights.nursery is not None:
+            self.flights.nursery.start_soon(self.room.list_peers)
 
     @property
     def waited_ms(self) -> float:
@@ -149,6 +156,7 @@ class Blocks:
             "folder": str(self.folder),
             "limit": self.room.limit,
             "used": self.room.used,
+            "documents": self.room.reserved,
             "memory": {
                 "limit": self.memory.limit,
                 "used": self.memory.used,
@@ -190,14 +198,13 @@ class Blocks:
 
     def _find(self, digest: bytes) -> Copy | None:
         """How to read a block with these bytes from a file here. Raises nothing."""
-        for device in self._devices.values():
-            local = device.local
-            if local is None or not local.present:
+        for kept, block in self.room.peers.find(digest):
+            if kept.index is None or kept.local.closed or kept.local.table.checksum(block) is None:
                 continue
-            for block in device.index.numbers(digest):
-                checksum = local.checksum(block)
-                if checksum is not None:
-                    return _Copy(local, block * BLOCK, device.index.length(block))
+            with contextlib.suppress(IndexUnreadable):  # then a store has it
+                place = kept.index.place(block)
+                if place.digest == digest:
+                    return _Copy(kept.local, block * BLOCK, place.length)
         return None
 
     def _filled(self, kept: Kept) -> None:
@@ -218,9 +225,9 @@ class Blocks:
         bad: list[int] = []
         try:
             await self._lull()
-            while kept.checks < CHECKS and not kept.local.marked and kept.local.present >= device.index.stored:
+            while kept.checks < CHECKS and not kept.local.marked and kept.local.table.present >= device.index.stored:
                 kept.checks += 1
-                bad = await seal(kept, device.index, self.disk)
+                bad = await seal(kept, device.index, self.disk, self.room)
         except OSError as error:
             self.figures.disk_errors += 1
             self.warn("seal", "device %s cannot be checked: %s", device.digest[:12], error.strerror)

@@ -72,7 +72,7 @@ class Keeper:
 
     def put(self, kept: Kept, block: int, digest: bytes, arrived: Arrived, *, ahead: bool) -> None:
         """Keep the block if that can be. `ahead`: no reader wanted it yet."""
-        if kept.local.closed or kept.local.checksum(block) is not None or self.writing(kept, block):
+        if kept.local.closed or kept.local.table.checksum(block) is not None or self.writing(kept, block):
             return
         size = len(arrived[0])
         if self._disk.failing or size > self._room.limit or self._memory.held + size > self._memory.limit // 2:
@@ -111,7 +111,7 @@ class Keeper:
         flush_at = trio.current_time() + FLUSH_EVERY
         while True:
             if not self._queue and not self._untidy:
-                waits = self._room.over or any(kept.local.dirty for kept in self._room.kept.values())
+                waits = self._room.over or any(kept.local.table.dirty for kept in self._room.kept.values())
                 with trio.move_on_after(FLUSH_EVERY if waits else float("inf")):
                     await self._stir.wait()
             self._stir = trio.Event()
@@ -166,7 +166,7 @@ class Keeper:
         now = time.time()
         count, error = await self._disk.thread(_write_all, batch, now)
         for write in batch[:count]:
-            write.kept.local.settle(write.block, write.arrived[1], now)
+            self._room.settle(write.kept, write.block, write.digest, write.arrived[1], now)
         await self._room.measure({write.kept for write in batch})
         if error is not None:
             self._disk.failed("a block cannot be kept", error)
@@ -176,9 +176,9 @@ class Keeper:
 
     async def _flush(self) -> None:
         for kept in list(self._room.kept.values()):
-            if kept.local.dirty and not kept.local.closed:
+            if kept.local.table.dirty and not kept.local.closed:
                 with self._disk.tolerant("a table cannot be written"):
-                    await self._disk.thread(kept.local.write_rows, kept.local.take_dirty())
+                    await self._disk.thread(kept.local.write_rows, kept.local.table.take_dirty())
 
     async def _tidy(self, kept: Kept) -> None:
         if kept.local.closed or kept.local.marked:

@@ -1,10 +1,10 @@
 """The blocks of a device that are on this machine: a sparse file as long as the device, and a table beside it.
 
     header   magic "BSBLOCKS", version, blocks, digest of the device's block index
-    rows     for each block the XXH3 of its bytes, when it was last used (seconds since 2020), and whether it is here
+    rows     for each block its checksum, last use and presence
 
-The rows are held in memory, 16 bytes each and no object of Python for any; they are not mapped, because storing into a
-mapped file kills the process when the disk is full. A block is written before its row says that it is here, and its
+The rows are held in memory (`imagefs.blocks.block_table`); they are not mapped, because storing into a mapped file
+kills the process when the disk is full. A block is written before its row says that it is here, and its
 hash is checked on every read: what a crash or a bad disk left half-written is found then, and fetched anew. Giving up
 a block clears its row before a hole is punched, so the file takes no more room than what is here.
 
@@ -23,30 +23,24 @@ import fcntl
 import os
 import signal
 import struct
-import sys
-from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 import xxhash
 
+from imagefs.blocks.block_table import ROW, BlockTable, row, rows_here
 from imagefs.format.index import BLOCK
 from stripefs.store.ranges import InUse
 
-__all__ = ["LocalDevice", "Stamp", "mark_of", "matches", "row", "rows_here"]
+__all__ = ["LocalDevice", "Stamp", "mark_of", "matches"]
 
 _MAGIC = b"BSBLOCKS"
 _HEADER = struct.Struct("<8sII32s16x")
-_ROW = struct.Struct("<QII")
 _VERSION = 1
-_HERE = 1
-_EPOCH = 1577836800  # 2020-01-01, so that 32 bits last until 2156
-_COARSE = 60  # seconds by which times of use may be off: else every read would change the table
 
 _MARK = struct.Struct("<8sII32sQQq")
 _MARK_MAGIC = b"BSWHOLE\0"
 
-_PAGE = 4096
 _PUNCH_HOLE, _KEEP_SIZE = 2, 1
 _F_SETSIG = 10
 
@@ -74,11 +68,8 @@ class LocalDevice:
         self.blocks = blocks
         self.path = folder / f"{name}.data"
         self.closed = False
-        self.cleared = 0
-        """How many blocks were given up or found bad since it was opened."""
         self._table_path = folder / f"{name}.table"
         self._mark_path = folder / f"{name}.complete"
-        self._dirty: set[int] = set()  # pages of the rows that the table file does not have yet
         self._waits = False  # whether the file system cannot say what is in memory
         with contextlib.ExitStack() as undo:
             flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
@@ -86,14 +77,12 @@ class LocalDevice:
             undo.callback(os.close, self._data)
             if os.fstat(self._data).st_size != size:
                 os.ftruncate(self._data, size)
-            self._table = os.open(self._table_path, flags, 0o600)
-            undo.callback(os.close, self._table)
-            self._rows = self._load(bytes.fromhex(name))
+            self._table_file = os.open(self._table_path, flags, 0o600)
+            undo.callback(os.close, self._table_file)
+            self.table = BlockTable(self._load(bytes.fromhex(name)))
             self.marked = self._is_marked()
             undo.pop_all()
         self._in_use = InUse(str(self.path), self._release)
-        self.present = sum(1 for _ in rows_here(bytes(self._rows)))
-        """Blocks that are here."""
 
     @classmethod
     def found(cls, folder: Path, name: str) -> LocalDevice | None:
@@ -108,50 +97,10 @@ class LocalDevice:
             return None
         return cls(folder, name, blocks, size)
 
-    # -- the table -----------------------------------------------------------------------------------------------
-
-    def checksum(self, block: int) -> int | None:
-        """The XXH3 of the block, None when it is not here."""
-        checksum, _, here = _ROW.unpack_from(self._rows, _ROW.size * block)
-        return checksum if here == _HERE else None
-
-    def touch(self, block: int, now: float) -> None:
-        """The block was used; `now` in seconds since 1970."""
-        checksum, when, here = _ROW.unpack_from(self._rows, _ROW.size * block)
-        if here == _HERE and int(now) - _EPOCH >= when + _COARSE:
-            self._set(block, row(checksum, now))
-
-    def settle(self, block: int, checksum: int, now: float) -> None:
-        """The block was written with its row."""
-        if self.checksum(block) is None:
-            self.present += 1
-        self._set(block, row(checksum, now))
-
     def clear(self, block: int) -> None:
-        """The block is here no more; it is marked complete no more either."""
-        if self.checksum(block) is not None:
-            self.present -= 1
-            self.cleared += 1
+        """The block is here no more; the device is marked complete no more either."""
+        if self.table.clear(block):
             self.marked = False
-            self._set(block, bytes(_ROW.size))
-
-    def rows(self) -> bytes:
-        """A copy of all rows, for `rows_here`."""
-        return bytes(self._rows)
-
-    def take_dirty(self) -> list[tuple[int, bytes]]:
-        """What the table file does not have yet, for `write_rows`."""
-        pages, self._dirty = sorted(self._dirty), set()
-        return [(page * _PAGE, bytes(self._rows[page * _PAGE : (page + 1) * _PAGE])) for page in pages]
-
-    @property
-    def dirty(self) -> bool:
-        return bool(self._dirty)
-
-    def _set(self, block: int, packed: bytes) -> None:
-        at = _ROW.size * block
-        self._rows[at : at + _ROW.size] = packed
-        self._dirty.add(at // _PAGE)
 
     # -- the disk ------------------------------------------------------------------------------------------------
 
@@ -180,12 +129,12 @@ class LocalDevice:
         """Write a block that was checked, then its row; `settle` must follow."""
         with self._in_use.reading():
             _write_at(self._data, data, block * BLOCK)
-            _write_at(self._table, row(checksum, now), _HEADER.size + _ROW.size * block)
+            _write_at(self._table_file, row(checksum, now), _HEADER.size + ROW * block)
 
     def write_rows(self, pages: Iterable[tuple[int, bytes]]) -> None:
         with self._in_use.reading():
             for at, data in pages:
-                _write_at(self._table, data, _HEADER.size + at)
+                _write_at(self._table_file, data, _HEADER.size + at)
 
     def punch(self, blocks: Sequence[int]) -> None:
         """Give the room of blocks back, whose rows were cleared. `blocks` ascend."""
@@ -195,7 +144,7 @@ class LocalDevice:
 
     def trim(self) -> None:
         """Give back the room of what is in the file and in no row: a crash came between the two."""
-        here = {block for block, _ in rows_here(bytes(self._rows))}
+        here = {block for block, _ in rows_here(self.table.rows())}
         with self._in_use.reading():
             at, end = 0, os.fstat(self._data).st_size
             while at < end:
@@ -242,7 +191,7 @@ class LocalDevice:
     def mark(self, stamp: Stamp) -> bool:
         """Say that the device is complete, for good; False when the data changed since `stamp`."""
         with self._in_use.reading():
-            os.fsync(self._table)
+            os.fsync(self._table_file)
             if _stamp(self._data) != stamp:
                 return False
             passing = self._mark_path.with_suffix(".passing")
@@ -291,20 +240,20 @@ class LocalDevice:
         return gone.unlink
 
     def _release(self) -> None:
-        os.close(self._table)
+        os.close(self._table_file)
         os.close(self._data)
 
     def _load(self, digest: bytes) -> bytearray:
         """The rows of the table file; none where it is new, of another version, or not what it must be."""
         header = _HEADER.pack(_MAGIC, _VERSION, self.blocks, digest)
-        size = _HEADER.size + _ROW.size * self.blocks
-        if os.fstat(self._table).st_size == size and os.pread(self._table, _HEADER.size, 0) == header:
-            rows = bytearray(os.pread(self._table, size - _HEADER.size, _HEADER.size))
+        size = _HEADER.size + ROW * self.blocks
+        if os.fstat(self._table_file).st_size == size and os.pread(self._table_file, _HEADER.size, 0) == header:
+            rows = bytearray(os.pread(self._table_file, size - _HEADER.size, _HEADER.size))
             if len(rows) == size - _HEADER.size:
                 return rows
-        os.ftruncate(self._table, 0)
-        _write_at(self._table, header, 0)
-        os.ftruncate(self._table, size)
+        os.ftruncate(self._table_file, 0)
+        _write_at(self._table_file, header, 0)
+        os.ftruncate(self._table_file, size)
         return bytearray(size - _HEADER.size)
 
     def _sync_folder(self) -> None:
@@ -315,23 +264,9 @@ class LocalDevice:
             os.close(descriptor)
 
 
-def row(checksum: int, now: float) -> bytes:
-    """The row of a block that is here."""
-    return _ROW.pack(checksum, min(max(0, int(now) - _EPOCH), 0xFFFFFFFF), _HERE)
-
-
 def mark_of(name: str, stamp: Stamp) -> bytes:
     """What says that the device with this block index is complete in a data file that was so then."""
     return _MARK.pack(_MARK_MAGIC, _VERSION, 0, bytes.fromhex(name), *stamp)
-
-
-def rows_here(rows: bytes) -> Iterator[tuple[int, int]]:
-    """Number and time of use (seconds since 2020) of each block that is here."""
-    words = array("I", rows)
-    if sys.byteorder == "big":
-        words.byteswap()
-    whens, heres = words[2::4], words[3::4]
-    return ((block, whens[block]) for block, here in enumerate(heres) if here == _HERE)
 
 
 def matches(data: bytes | memoryview, checksum: int) -> bool:

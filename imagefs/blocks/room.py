@@ -7,21 +7,31 @@ device that is pinned, or whose file anybody else has open: somebody may read it
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
-from collections import Counter
+import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import trio
+
+from imagefs.blocks.block_table import oldest
 from imagefs.blocks.disk import Disk
 from imagefs.blocks.figures import Figures
-from imagefs.blocks.local import LocalDevice, rows_here
+from imagefs.blocks.local import LocalDevice
+from imagefs.blocks.peers import PeerTable
+from imagefs.errors import IndexUnreadable
 from imagefs.format.index import BLOCK, Index
 
-__all__ = ["Kept", "Room", "oldest"]
+__all__ = ["Kept", "Room"]
 
 SLACK = 256 << 20
 """Bytes given up beyond what is needed, at most, so that room is not made anew for every batch."""
+
+_LISTED_AT_ONCE = 256
+"""Blocks added to the table of peers in one go: half a millisecond."""
 
 _NAME = re.compile(r"[0-9a-f]{64}")
 
@@ -32,6 +42,8 @@ class Kept:
 
     local: LocalDevice
     index: Index | None = None
+    first: int | None = None
+    """Where its blocks are in the table of peers."""
     users: int = 0
     pins: int = 0
     usage: int = 0
@@ -41,7 +53,7 @@ class Kept:
     @property
     def full(self) -> bool:
         """Whether all its blocks seem to be here."""
-        return not self.local.closed and self.index is not None and self.local.present >= self.index.stored
+        return not self.local.closed and self.index is not None and self.local.table.present >= self.index.stored
 
 
 class Room:
@@ -49,15 +61,20 @@ class Room:
 
     def __init__(self, disk: Disk, limit: int, figures: Figures) -> None:
         self.limit = limit
+        self.reserved = 0
+        """Bytes within the limit that something else takes."""
         self.kept: dict[str, Kept] = {}
+        self.peers: PeerTable[Kept] = PeerTable()
+        self.unlisted: deque[tuple[Kept, Iterator[int]]] = deque()
+        """Devices, and those of their blocks that `list_peers` has to add to `peers`."""
         self._disk = disk
         self._figures = figures
         self._strays = _strays(disk.folder)  # bytes on disk of devices that were not opened yet
 
     @property
     def used(self) -> int:
-        """Bytes on disk of all devices."""
-        return sum(kept.usage for kept in self.kept.values()) + sum(self._strays.values())
+        """Bytes on disk of all devices, and what is reserved."""
+        return self.reserved + sum(kept.usage for kept in self.kept.values()) + sum(self._strays.values())
 
     @property
     def over(self) -> bool:
@@ -85,10 +102,48 @@ class Room:
                 return None
             self._strays.pop(name, None)
             self.kept[name] = kept
-        if kept.local.present < index.stored:
+        if kept.local.table.present < index.stored:
             kept.local.marked = False
         kept.index = index
+        if kept.first is None:
+            kept.first = self.peers.admit(kept, index.blocks)
+            if self._list(kept, blocks := kept.local.table.blocks()):
+                self.unlisted.append((kept, blocks))
         return kept
+
+    def settle(self, kept: Kept, block: int, digest: bytes, checksum: int, now: float) -> None:
+        """The block, whose SHA-256 is `digest`, was written."""
+        kept.local.table.settle(block, checksum, now)
+        if kept.first is not None:
+            self.peers.add(digest, kept.first + block)
+
+    def clear(self, kept: Kept, block: int) -> None:
+        """The block is here no more; the device is marked complete no more either."""
+        kept.local.clear(block)
+        if kept.first is not None and kept.index is not None:
+            with contextlib.suppress(IndexUnreadable):  # what stays in the table is found to be gone by who looks
+                self.peers.discard(kept.index.place(block).digest, kept.first + block)
+
+    async def list_peers(self) -> None:
+        """Let blocks that earlier processes left serve other devices. Other tasks run meanwhile."""
+        while self.unlisted:
+            kept, blocks = self.unlisted.popleft()
+            while not kept.local.closed and self._list(kept, blocks):
+                await trio.lowlevel.checkpoint()
+
+    def _list(self, kept: Kept, blocks: Iterator[int]) -> bool:
+        """Add the next of `blocks` to the table of peers; False when there are no more."""
+        more = False
+        for block in itertools.islice(blocks, _LISTED_AT_ONCE):
+            if kept.first is None or kept.index is None:
+                break
+            if kept.local.table.checksum(block) is not None:
+                try:
+                    self.peers.add(kept.index.place(block).digest, kept.first + block)
+                except IndexUnreadable:  # whoever reads the device meets it
+                    return False
+            more = True
+        return more
 
     async def measure(self, several: Iterable[Kept]) -> None:
         """See what they take now."""
@@ -137,52 +192,46 @@ class Room:
                 self.kept[name] = Kept(local, usage=usage)
 
     async def _give_up(self, several: Sequence[Kept], size: int) -> int:
-        """Give up about `size` bytes of what was used least lately; how many it were. Raises OSError."""
+        """Give up about `size` bytes of what was used least lately; how many it were. Raises OSError.
+
+        Other tasks run between the steps, each of which looks at one page of one table.
+        """
         free = await self._disk.thread(lambda: [kept for kept in several if not kept.local.opened_elsewhere()])
-        tables = [(kept, kept.local.rows()) for kept in free]
-        victims = await self._disk.thread(oldest, tables, -(-size // BLOCK))
-        freed = 0
-        for kept, blocks in victims:
+        victims: dict[int, list[int]] = {}
+        for number, blocks in oldest([kept.local.table for kept in free], -(-size // BLOCK), time.time()):
+            kept = free[number]
+            if number not in victims and not kept.pins:
+                # From here on nobody is told any more that the file is complete; only then may it get holes.
+                kept.local.marked = False
+                await self._disk.thread(kept.local.unmark)
+                victims[number] = []
+            else:
+                await trio.lowlevel.checkpoint()
             if kept.pins:
-                continue
-            # From here on nobody is told any more that the file is complete; only then may it get holes.
-            kept.local.marked = False
-            before = kept.usage
-            await self._disk.thread(kept.local.unmark)
+                kept.local.table.restore(blocks)
+                break
             for block in blocks:
-                kept.local.clear(block)
-            with self._disk.tolerant("blocks cannot be given up"):
-                await self._disk.thread(_punch, kept.local, kept.local.take_dirty(), blocks)
-            await self.measure([kept])
-            self._figures.evicted += len(blocks)
-            if not kept.users and (not kept.local.present or kept.usage >= before):
-                # Empty, or the file system gives room back by whole files only.
-                del self.kept[kept.local.name]
-                await self._disk.thread(kept.local.remove())
-                kept.usage = 0
-            freed += before - kept.usage
-        return freed
+                self.clear(kept, block)
+            victims[number] += blocks
+        return sum([await self._punch(free[number], sorted(blocks)) for number, blocks in victims.items() if blocks])
 
-
-def oldest(tables: Sequence[tuple[Kept, bytes]], count: int) -> list[tuple[Kept, list[int]]]:
-    """The `count` blocks of all these tables that were used least lately, by device, ascending."""
-    times: Counter[int] = Counter()
-    for _, rows in tables:
-        times.update(when for _, when in rows_here(rows))
-    wanted = dict.fromkeys(times, 0)
-    for when in sorted(times):
-        wanted[when] = min(count, times[when])
-        count -= wanted[when]
-    victims: list[tuple[Kept, list[int]]] = []
-    for kept, rows in tables:
-        blocks = []
-        for block, when in rows_here(rows):
-            if wanted[when]:
-                wanted[when] -= 1
-                blocks.append(block)
-        if blocks:
-            victims.append((kept, blocks))
-    return victims
+    async def _punch(self, kept: Kept, blocks: Sequence[int]) -> int:
+        """Give the disk back what cleared blocks take; how many bytes. Raises OSError."""
+        before = kept.usage
+        with self._disk.tolerant("blocks cannot be given up"):
+            await self._disk.thread(_punch, kept.local, kept.local.table.take_dirty(), blocks)
+        await self.measure([kept])
+        self._figures.evicted += len(blocks)
+        if not kept.users and (not kept.local.table.present or kept.usage >= before):
+            # Empty, or the file system gives room back by whole files only.
+            del self.kept[kept.local.name]
+            for block in kept.local.table.blocks():
+                self.clear(kept, block)
+            if kept.first is not None:
+                self.peers.dismiss(kept.first)
+            await self._disk.thread(kept.local.remove())
+            kept.usage = 0
+        return before - kept.usage
 
 
 def _strays(folder: Path) -> dict[str, int]:

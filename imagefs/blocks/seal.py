@@ -14,7 +14,7 @@ import trio
 
 from imagefs.blocks.disk import Disk
 from imagefs.blocks.local import LocalDevice
-from imagefs.blocks.room import Kept
+from imagefs.blocks.room import Kept, Room
 from imagefs.format.index import BLOCK, Index
 
 __all__ = ["seal"]
@@ -22,31 +22,31 @@ __all__ = ["seal"]
 _PIECE = 16  # blocks at once: 2 MiB, some milliseconds
 
 
-async def seal(kept: Kept, index: Index, disk: Disk) -> list[int]:
+async def seal(kept: Kept, index: Index, disk: Disk, room: Room) -> list[int]:
     """Check the device and mark it, unless it changes meanwhile; the blocks that must be fetched anew first.
 
     Raises OSError.
     """
     local = kept.local
     stamp = await disk.thread(local.sync)
-    cleared = local.cleared
+    cleared = local.table.cleared
     bad: list[int] = []
     for first in range(0, index.blocks, _PIECE):
         begun = trio.current_time()
         blocks = range(first, min(first + _PIECE, index.blocks))
-        before = local.cleared
+        before = local.table.cleared
         wrong = await disk.thread(_wrong, local, index, blocks)
-        if local.closed or local.cleared != before:
+        if local.closed or local.table.cleared != before:
             return []  # blocks are being given up
         for block in blocks:
-            here, stored = local.checksum(block) is not None, bool(index.length(block))
+            here, stored = local.table.checksum(block) is not None, bool(index.length(block))
             if block in wrong or here != stored:
-                local.clear(block)
+                room.clear(kept, block)
                 bad.append(block)
-        cleared += local.cleared - before
+        cleared += local.table.cleared - before
         await trio.sleep(trio.current_time() - begun)
     async with disk.lock:
-        if local.closed or local.cleared != cleared:
+        if local.closed or local.table.cleared != cleared:
             return []
         if not bad:
             # `marked` follows before anybody else may touch the files, or a hole could come between.

@@ -234,9 +234,9 @@ def table_document() -> bytes:
         for block, (data, now) in {3: (b"given up", 1_650_000_000), **LOCAL_BLOCKS}.items():
             checksum = xxhash.xxh3_64_intdigest(data)
             device.write(block, data, checksum, now)
-            device.settle(block, checksum, now)
+            device.table.settle(block, checksum, now)
         device.clear(3)
-        device.write_rows(device.take_dirty())
+        device.write_rows(device.table.take_dirty())
         device.close()
         return Path(folder, f"{LOCAL}.table").read_bytes()
 

@@ -95,10 +95,10 @@ async def test_what_nobody_has_open_goes_first_the_oldest_of_it_before(tmp_path:
 def age(folder: Path, made: Made, seconds: int) -> None:
     local = LocalDevice(folder, made.digest, made.index.blocks, made.index.device_bytes)
     for block in range(made.index.blocks):
-        checksum = local.checksum(block)
+        checksum = local.table.checksum(block)
         if checksum is not None:
-            local.settle(block, checksum, os.stat(folder).st_mtime - seconds)
-    local.write_rows(local.take_dirty())
+            local.table.settle(block, checksum, os.stat(folder).st_mtime - seconds)
+    local.write_rows(local.table.take_dirty())
     local.close()
 
 
@@ -293,7 +293,7 @@ async def test_killed_at_any_time_it_goes_on_with_what_is_right(tmp_path: Path, 
             device = blocks.open(made.digest, made.index, FakeSource(fault=away))
             local = device.local
             assert local is not None
-            here = [block for block in range(120) if local.checksum(block) is not None]
+            here = [block for block in range(120) if local.table.checksum(block) is not None]
             assert len(here) == device.present
             kept = max(kept, len(here))
             for block in here:

@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 import itertools
-import random
 from collections import OrderedDict
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefs.blocks.link import FIRST_WINDOW, LEAST_WINDOW, Link, Pace
-from imagefs.blocks.local import LocalDevice
 from imagefs.blocks.memory import Memory
 from imagefs.blocks.order import Order
-from imagefs.blocks.room import Kept, oldest
 from imagefs.format.index import BLOCK, NOWHERE
 from tests.unit.imagefs.devices import MIB, make, noise
 
@@ -176,23 +172,3 @@ def test_the_latest_used_stay() -> None:
     memory.get(b"\0")
     memory.add(b"\3", bytes(200))
     assert [memory.get(bytes([number])) is not None for number in range(4)] == [True, False, True, True]
-
-
-@pytest.mark.parametrize("count", [0, 1, 5, 17, 1000])
-def test_the_longest_unused_are_given_up(tmp_path: Path, count: int) -> None:
-    chance = random.Random(5)
-    uses: list[tuple[int, int, int]] = []
-    tables = []
-    for number in range(3):
-        local = LocalDevice(tmp_path, f"{number:064x}", 50, 50 * BLOCK)
-        for block in chance.sample(range(50), 20):
-            when = 1_800_000_000 + chance.randrange(10)
-            local.settle(block, 1, when)
-            uses.append((when, number, block))
-        tables.append((Kept(local), local.rows()))
-        local.close()
-    victims = [(int(kept.local.name, 16), block) for kept, blocks in oldest(tables, count) for block in blocks]
-    assert len(victims) == len(set(victims)) == min(count, 60)
-    times = {(number, block): when for when, number, block in uses}
-    kept_times = [when for (number, block), when in times.items() if (number, block) not in victims]
-    assert not victims or not kept_times or max(times[one] for one in victims) <= min(kept_times)

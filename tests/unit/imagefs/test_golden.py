@@ -11,7 +11,8 @@ import pytest
 import xxhash
 
 from imagefs.blocks import local
-from imagefs.blocks.local import LocalDevice, rows_here
+from imagefs.blocks.block_table import rows_here
+from imagefs.blocks.local import LocalDevice
 from imagefs.format.erofs import Image
 from imagefs.format.extents import ExtentTable, digest_of
 from imagefs.format.index import NOWHERE, Index, Pack
@@ -118,13 +119,13 @@ def test_what_is_here(tmp_path: Path) -> None:
     assert device is not None
     try:
         seconds_of_2020 = 1577836800
-        assert list(rows_here(device.rows())) == [
+        assert list(rows_here(device.table.rows())) == [
             (block, min(when - seconds_of_2020, (1 << 32) - 1)) for block, (_, when) in LOCAL_BLOCKS.items()
         ]
         for block in range(5):
             here = LOCAL_BLOCKS.get(block)
-            assert device.checksum(block) == (xxhash.xxh3_64_intdigest(here[0]) if here else None)
-        assert (device.present, device.marked) == (2, False)
+            assert device.table.checksum(block) == (xxhash.xxh3_64_intdigest(here[0]) if here else None)
+        assert (device.table.present, device.marked) == (2, False)
     finally:
         device.close()
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import xxhash
 
-from imagefs.blocks.local import LocalDevice, matches, rows_here
+from imagefs.blocks.block_table import rows_here
+from imagefs.blocks.local import LocalDevice, matches
 from imagefs.format.index import BLOCK
 from stripefs.errors import StoreError
 from tests.unit.imagefs.devices import noise
@@ -26,12 +27,12 @@ def opened(folder: Path) -> LocalDevice:
 def write(device: LocalDevice, block: int, now: float = NOW) -> None:
     checksum = xxhash.xxh3_64_intdigest(BLOCKS[block])
     device.write(block, BLOCKS[block], checksum, now)
-    device.settle(block, checksum, now)
+    device.table.settle(block, checksum, now)
 
 
 def read(device: LocalDevice, block: int) -> bytes | None:
     """As readers do: None for what is not here, or not what was written."""
-    checksum = device.checksum(block)
+    checksum = device.table.checksum(block)
     if checksum is None:
         return None
     buffer = bytearray(len(BLOCKS[block]))
@@ -45,24 +46,24 @@ def is_marked(device: LocalDevice) -> bool:
 
 
 def is_dirty(device: LocalDevice) -> bool:
-    return device.dirty
+    return device.table.dirty
 
 
 def uses(device: LocalDevice) -> list[tuple[int, int]]:
-    return list(rows_here(device.rows()))
+    return list(rows_here(device.table.rows()))
 
 
 def test_what_is_written_is_read_also_after_a_restart(tmp_path: Path) -> None:
     device = opened(tmp_path)
-    assert (read(device, 0), device.present) == (None, 0)
+    assert (read(device, 0), device.table.present) == (None, 0)
     for block in (0, 3):
         write(device, block)
     device.close()
     device = opened(tmp_path)
     assert [read(device, block) for block in BLOCKS] == [BLOCKS[0], None, BLOCKS[3]]
-    assert device.present == 2
+    assert device.table.present == 2
     write(device, 2)
-    assert device.present == 3
+    assert device.table.present == 3
     data = device.path.read_bytes()
     assert len(data) == SIZE
     assert data[: 2 * BLOCK] == BLOCKS[0] + bytes(BLOCK)
@@ -93,7 +94,7 @@ def test_a_flipped_byte_is_noticed(tmp_path: Path, where: str) -> None:
     device = opened(tmp_path)
     assert read(device, 0) is None
     device.clear(0)
-    assert device.present == 0
+    assert device.table.present == 0
     write(device, 0)
     assert read(device, 0) == BLOCKS[0]
     device.close()
@@ -106,7 +107,7 @@ def test_a_table_that_was_cut_short_is_begun_anew(tmp_path: Path, size: int) -> 
     device.close()
     os.truncate(tmp_path / f"{NAME}.table", size)
     device = opened(tmp_path)
-    assert (device.present, read(device, 0)) == (0, None)
+    assert (device.table.present, read(device, 0)) == (0, None)
     assert device.usage > 0
     device.trim()
     assert device.usage == 0
@@ -121,14 +122,14 @@ def test_giving_up_gives_room_back(tmp_path: Path) -> None:
     assert uses(device) == [(0, int(NOW) - 1577836800), (2, int(NOW) - 1577836798)]
     device.clear(0)
     device.clear(0)
-    assert (device.present, device.cleared) == (1, 1)
-    device.write_rows(device.take_dirty())
+    assert (device.table.present, device.table.cleared) == (1, 1)
+    device.write_rows(device.table.take_dirty())
     device.punch([0])
     assert before - device.usage == BLOCK
-    device.touch(2, NOW + 30)
+    device.table.touch(2, NOW + 30)
     assert not is_dirty(device)  # not worth a write
-    device.touch(2, NOW + 90)
-    device.touch(0, NOW + 90)
+    device.table.touch(2, NOW + 90)
+    device.table.touch(0, NOW + 90)
     assert is_dirty(device)
     assert uses(device) == [(2, int(NOW) + 90 - 1577836800)]
     assert read(device, 2) == BLOCKS[2]
@@ -152,7 +153,7 @@ def test_one_is_found_without_its_index(tmp_path: Path) -> None:
     device.close()
     found = LocalDevice.found(tmp_path, NAME)
     assert found is not None
-    assert (found.blocks, found.present, read(found, 2)) == (4, 1, BLOCKS[2])
+    assert (found.blocks, found.table.present, read(found, 2)) == (4, 1, BLOCKS[2])
     found.close()
     os.truncate(found.path, 100 * BLOCK)
     assert LocalDevice.found(tmp_path, NAME) is None
@@ -195,7 +196,7 @@ def test_removing_leaves_nothing(tmp_path: Path) -> None:
     finish = device.remove()
     assert device.closed
     other = opened(tmp_path)  # at once, although the room is not back yet
-    assert other.present == 0
+    assert other.table.present == 0
     finish()
     assert sorted(path.suffix for path in tmp_path.iterdir()) == [".data", ".table"]
     other.remove()()

@@ -1,0 +1,103 @@
+"""The table of a device's blocks, and the least recently used of several tables: compared with plain dictionaries."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from imagefs.blocks.block_table import COARSE, ROW, BlockTable, oldest, rows_here
+
+NOW = 1_800_000_000
+
+
+def random_table(chance: random.Random, blocks: int) -> tuple[BlockTable, dict[int, int]]:
+    """A table after some thousand changes, and the time of use of each block that is in it."""
+    table, model = BlockTable(bytearray(ROW * blocks)), dict[int, int]()
+    now = NOW
+    for _ in range(4 * blocks):
+        now += chance.choice((0, 1, 20, 300))
+        block = chance.randrange(blocks)
+        match chance.choice(("settle", "settle", "touch", "clear")):
+            case "settle":
+                table.settle(block, block + 1, now)
+                model[block] = now
+            case "touch":
+                table.touch(block, now)
+                if block in model and now >= model[block] + COARSE:
+                    model[block] = now
+            case "clear":
+                assert table.clear(block) == (block in model)
+                model.pop(block, None)
+    return table, model
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("again", [False, True])
+def test_a_table_holds_what_a_dictionary_does(seed: int, again: bool) -> None:
+    table, model = random_table(random.Random(seed), 700)
+    if again:  # as the next process reads it
+        table = BlockTable(bytearray(table.rows()))
+    assert sorted(table.blocks()) == sorted(model)
+    assert (table.present, table.bound <= min(model.values())) == (len(model), True)
+    assert all(table.checksum(block) == (block + 1 if block in model else None) for block in range(700))
+    began = 1577836800
+    assert {block: when + began for block, when in rows_here(table.rows())} == model
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("count", [0, 1, 17, 300, 10_000])
+def test_the_longest_unused_are_given_up(seed: int, count: int) -> None:
+    chance = random.Random(seed)
+    made = [random_table(chance, blocks) for blocks in (700, 30, 256)]
+    tables, times = [table for table, _ in made], dict[tuple[int, int], int]()
+    for number, (_, model) in enumerate(made):
+        times |= {(number, block): when for block, when in model.items()}
+    victims = []
+    for number, blocks in oldest(tables, count, NOW + 10_000_000):
+        for block in blocks:
+            assert tables[number].clear(block)
+            victims.append((number, block))
+    assert len(set(victims)) == len(victims) == min(count, len(times))
+    kept = [when for one, when in times.items() if one not in set(victims)]
+    if victims and kept:
+        slack = max(COARSE, (NOW + 10_000_000 - min(times.values())) // 16)
+        assert max(times[one] for one in victims) <= min(kept) + slack
+        if count > 1:
+            assert sum(times[one] for one in victims) / len(victims) < sum(kept) / len(kept)
+
+
+def test_the_order_of_recent_uses_is_exact_to_a_minute() -> None:
+    table = BlockTable(bytearray(ROW * 2048))
+    for block in range(2048):
+        table.settle(block, 1, NOW + 100 * (block * 7 % 2048))
+    victims = []
+    for _, blocks in oldest([table], 100, NOW):
+        for block in blocks:
+            table.clear(block)
+        victims += blocks
+    assert sorted(block * 7 % 2048 for block in victims) == list(range(100))
+
+
+def test_what_was_spared_is_found_again() -> None:
+    table, model = random_table(random.Random(1), 700)
+    _, spared = next(step for step in oldest([table], 10, NOW) if step[1])
+    table.restore(spared)
+    assert table.bound <= min(model.values()) - 1577836800
+    assert next(step for step in oldest([table], 10, NOW) if step[1])[1] == spared
+
+
+def test_an_eviction_looks_at_few_pages_however_many_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    blocks = 1 << 16
+    table = BlockTable(bytearray(ROW * blocks))
+    for block in range(blocks):
+        table.settle(block, 1, NOW + block)
+    looks = []
+    page = BlockTable._page
+    monkeypatch.setattr(BlockTable, "_page", lambda self, number: looks.append(number) or page(self, number))
+    for _ in range(4):
+        victims = [block for _, some in oldest([table], 512, NOW + blocks) for block in some]
+        for block in victims:
+            table.clear(block)
+    assert table.present == blocks - 4 * 512
+    assert len(looks) <= 4 * 512 // 256 + 8
