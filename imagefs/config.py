@@ -28,7 +28,7 @@ IMAGEFS = Options("imagefs", {"store": "The store", "daemon": "The service", "bu
            shown="/var/cache/bootseer/imagefs for root, ~/.cache/bootseer/imagefs for others"),
     Option("daemon", "runtime", some_folder, "", "Folder of the socket and of the devices.", "DIR",
            shown="/run/bootseer for root, $XDG_RUNTIME_DIR/bootseer for others"),
-    Option("daemon", "cache-size", size(64 * _MIB, 1 << 60, auto=0), "auto", "Most bytes of blocks on disk.", "SIZE",
+    Option("daemon", "cache-size", size(64 * _MIB, 1 << 60, auto=0), "auto", "Most bytes kept on disk.", "SIZE",
            shown="half of what is free there"),
     Option("daemon", "memory", size(16 * _MIB, 1 << 50), "64MiB", "Most memory for blocks on their way.", "SIZE"),
     Option("daemon", "io-timeout", duration(1, 86400), "90s", "A read that took this long answers EIO.", "TIME"),

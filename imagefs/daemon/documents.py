@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 import trio
 
 from imagefs.blocks.source import PackSource
-from imagefs.daemon.catalog import Catalog
+from imagefs.daemon.metadata_cache import MetadataCache
 from imagefs.format.index import Index
 from imagefs.format.manifest import Manifest, Metadata
 from imagefs.format.plan import Plan
@@ -42,10 +42,10 @@ _RESOLVE_WITHIN = 5.0
 
 
 class Documents:
-    """Those in `catalog`, and in stores. A store that does not answer within `timeout` seconds is away."""
+    """Those in `cache`, and in stores. A store that does not answer within `timeout` seconds is away."""
 
-    def __init__(self, catalog: Catalog, timeout: float) -> None:
-        self._catalog = catalog
+    def __init__(self, cache: MetadataCache, timeout: float) -> None:
+        self._cache = cache
         self._timeout = timeout
         self._under_way = Calls(timeout)
         # Each store has threads of its own: those of one that hangs never come back.
@@ -60,7 +60,7 @@ class Documents:
         """
         if is_digest(name):
             return name, False
-        remembered = await trio.to_thread.run_sync(self._catalog.remembered, source.url, name)
+        remembered = await trio.to_thread.run_sync(self._cache.remembered, source.url, name)
         calls = Calls(min(_RESOLVE_WITHIN, self._timeout)) if remembered else self._calls_to(source)
         try:
             digest = await calls.thread(
@@ -75,28 +75,28 @@ class Documents:
             return remembered, True
         if digest != remembered:
             try:
-                await trio.to_thread.run_sync(self._catalog.remember, source.url, name, digest)
+                await trio.to_thread.run_sync(self._cache.remember, source.url, name, digest)
             except OSError as error:
                 _log.warning("what %s stands for is not remembered: %s", name, error.strerror)
         return digest, False
 
     async def manifest(self, digest: str, source: PackSource) -> Manifest:
-        return await self._bring(f"image {digest[:12]}", source, lambda: self._catalog.manifest(digest, source.images))
+        return await self._bring(f"image {digest[:12]}", source, lambda: self._cache.manifest(digest, source.images))
 
     async def metadata(self, entry: Metadata, source: PackSource) -> Path:
         """Where the EROFS image lies."""
         return await self.once(
             entry,
-            lambda: self._bring("an image's metadata", source, lambda: self._catalog.metadata(entry, source.images)),
+            lambda: self._bring("an image's metadata", source, lambda: self._cache.metadata(entry, source.images)),
         )
 
     def metadata_path(self, entry: Metadata) -> Path:
         """Where it lies, or will."""
-        return self._catalog.metadata_path(entry)
+        return self._cache.metadata_path(entry)
 
     async def index(self, digest: str, source: PackSource) -> Index:
         return await self.once(
-            digest, lambda: self._bring("a block index", source, lambda: self._catalog.index(digest, source.images))
+            digest, lambda: self._bring("a block index", source, lambda: self._cache.index(digest, source.images))
         )
 
     async def plan(self, image: str, workload: str, folder: Path, source: PackSource) -> Plan | None:
@@ -113,7 +113,7 @@ class Documents:
     async def kept_index(self, digest: str) -> Index | None:
         """The block index if it is here; no store is asked."""
         try:
-            return await trio.to_thread.run_sync(self._catalog.kept_index, digest)
+            return await trio.to_thread.run_sync(self._cache.kept_index, digest)
         except (OSError, StripefsError) as error:
             _log.warning("the block index %s cannot be used: %s", digest[:12], error)
             return None
@@ -121,10 +121,21 @@ class Documents:
     async def indexes(self) -> list[str]:
         """The digests of the block indexes that are here, those that came last first."""
         try:
-            return await trio.to_thread.run_sync(self._catalog.indexes)
+            return await trio.to_thread.run_sync(self._cache.indexes)
         except OSError as error:
             _log.warning("what is kept of other images is not used: %s", error)
             return []
+
+    async def evict(self, most: int, in_use: Collection[str]) -> int | None:
+        """Remove what was not used for longest until documents take at most `most` bytes; how many they take then.
+
+        in_use: names of files that stay. None where the disk does not say.
+        """
+        try:
+            return await trio.to_thread.run_sync(self._cache.evict, most, in_use)
+        except OSError as error:
+            _log.warning("the documents in %s cannot be evicted: %s", self._cache.folder, error)
+            return None
 
     async def once(self, key: object, call: Callable[[], Awaitable[_T]]) -> _T:
         """`await call()`, or what becomes of the one under way for an equal `key`."""
@@ -135,7 +146,7 @@ class Documents:
 
     async def prepare(self) -> None:
         """Load the clients of stores that are likely to be asked. One that cannot be loaded is met when it is."""
-        await trio.to_thread.run_sync(_prepare, self._catalog)
+        await trio.to_thread.run_sync(_prepare, self._cache)
 
     def _calls_to(self, source: PackSource) -> Calls:
         return self._calls.setdefault(source, Calls(self._timeout))
@@ -145,14 +156,14 @@ class Documents:
             return await self._calls_to(source).thread(what, _careful, call)
         except OSError as error:
             raise StoreError(
-                f"{what} cannot be kept in {self._catalog.folder}: {error.strerror}",
+                f"{what} cannot be kept in {self._cache.folder}: {error.strerror}",
                 hint="the cache needs room and a disk that works",
             ) from error
 
 
-def _prepare(catalog: Catalog) -> None:
+def _prepare(cache: MetadataCache) -> None:
     try:
-        schemes = {*_LIGHT, *_careful(lambda: {parse_url(url).scheme for url in catalog.stores()})}
+        schemes = {*_LIGHT, *_careful(lambda: {parse_url(url).scheme for url in cache.stores()})}
     except (OSError, StripefsError) as error:
         _log.warning("what stores were asked cannot be told: %s", error)
         schemes = set(_LIGHT)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,9 +21,9 @@ import trio
 from imagefs.blocks.fetch import Blocks, Device
 from imagefs.blocks.source import PackSource
 from imagefs.daemon import leftovers, processes
-from imagefs.daemon.catalog import Catalog
 from imagefs.daemon.documents import Documents
 from imagefs.daemon.ledger import Ledger
+from imagefs.daemon.metadata_cache import MetadataCache
 from imagefs.daemon.opened import Opened
 from imagefs.daemon.serving import Serving
 from imagefs.daemon.shares import Shares, checked, finder, shared_by
@@ -42,6 +43,12 @@ __all__ = ["Host"]
 
 _log = logging.getLogger(__name__)
 
+_DOCUMENTS = 8
+"""The share of the cache that documents may take: an eighth. They are a thousandth of the blocks they describe."""
+
+_LOOK_AT_DOCUMENTS = 60.0
+"""Seconds between looks at what documents take."""
+
 _INNER = frozenset(("store", "devices", "begun", "owner_began", "namespace"))
 """Of an attachment: what `status` does not show, or in another way."""
 
@@ -54,15 +61,15 @@ class Host:
         self._ledger = Ledger(journal)
         self.state = self._ledger.state
         cache = Path(settings.cache)
-        catalog = Catalog(cache)
+        documents = MetadataCache(cache)
         self.blocks = Blocks(
             cache / "blocks",
-            limit=settings.cache_size or _half_of_what_is_free(cache),
+            limit=settings.cache_size or _half_of_what_is_free(cache, documents.evict(sys.maxsize, ())),
             memory=settings.memory,
             io_timeout=settings.io_timeout,
         )
-        catalog.tidy()  # nobody else uses the cache now
-        self._documents = Documents(catalog, settings.io_timeout)
+        documents.tidy()  # nobody else uses the cache now
+        self._documents = Documents(documents, settings.io_timeout)
         self._opened = Opened(self.state, self.blocks, self._documents)
         self._starts = Starts(settings, self.blocks, self._documents)
         self._watch = Watch(settings, self)
@@ -95,6 +102,7 @@ class Host:
             nursery.start_soon(self._trees.run)
             nursery.start_soon(self._starts.tidy)
             nursery.start_soon(self._documents.prepare)
+            nursery.start_soon(self._bound_documents)
             await self._offer_what_is_kept()
 
     # -- requests ------------------------------------------------------------------------------------------------
@@ -365,6 +373,17 @@ class Host:
             if index is not None:
                 self.blocks.offer(digest, index)
 
+    async def _bound_documents(self) -> None:
+        """Count manifests, indexes and metadata in the cache's size, and evict them beyond their share of it."""
+        while True:
+            attached = self.state.attachments.values()
+            in_use = {name for one in attached for name in (one.image, one.base, os.path.basename(one.metadata))}
+            in_use |= self.state.known.keys() | self._opened.devices.keys()
+            taken = await self._documents.evict(self.blocks.room.limit // _DOCUMENTS, in_use)
+            if taken is not None:
+                self.blocks.room.reserved = taken
+            await trio.sleep(_LOOK_AT_DOCUMENTS)
+
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     error: BaseException = group
@@ -373,8 +392,11 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     return error
 
 
-def _half_of_what_is_free(cache: Path) -> int:
-    """Or is taken by blocks: what an earlier worker kept must not make it less for the next one. Raises OSError."""
+def _half_of_what_is_free(cache: Path, documents: int) -> int:
+    """Or is taken by blocks and documents: what an earlier worker kept must not make it less for the next one.
+
+    Raises OSError.
+    """
     space, blocks = os.statvfs(cache), cache / "blocks"
     kept = sum(entry.stat().st_blocks * 512 for entry in os.scandir(blocks)) if blocks.is_dir() else 0
-    return (space.f_bavail * space.f_frsize + kept) // 2
+    return (space.f_bavail * space.f_frsize + kept + documents) // 2

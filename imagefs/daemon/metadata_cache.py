@@ -1,13 +1,13 @@
 """The documents of images on this machine: fetched once, checked each time, found again when the store is away.
 
     manifests/DIGEST        manifests
-    indexes/DIGEST          block indexes, used where they lie, mapped
+    indexes/DIGEST          block indexes, read where they lie
     metadata/DIGEST.erofs   EROFS images, as the kernel mounts them
     names/HASH              which digest a tag of a store stood for when it was last asked
 
 All calls block. A file appears under its name when it is whole; one that cannot be read, or does not hold
 what its name says, counts as missing: so what a power cut spoils is fetched again. One process at a time may use the
-folder.
+folder. A file's time of change says when it was last used; `evict` removes those that were not used for longest.
 """
 
 from __future__ import annotations
@@ -15,29 +15,53 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import mmap
 import os
-from collections.abc import Callable
+import time
+import weakref
+from collections.abc import Callable, Collection
 from pathlib import Path
 
-from imagefs.errors import DamagedObject
+from imagefs.errors import DamagedObject, IndexUnreadable
 from imagefs.format.index import Index
 from imagefs.format.manifest import Manifest, Metadata
 from imagefs.images import Images, is_digest
 from stripefs.appearing import appearing
 
-__all__ = ["Catalog"]
+__all__ = ["RECENT", "MetadataCache"]
+
+RECENT = 600.0
+"""Seconds for which a document that was used stays: an image that is being attached is not in use yet."""
 
 _KINDS = ("manifests", "indexes", "metadata", "names")
 
 
-class Catalog:
+class MetadataCache:
     """The documents below `folder`, which is made where it is missing. Raises OSError for a disk that fails."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         for name in _KINDS:
             (folder / name).mkdir(parents=True, exist_ok=True)
+
+    def evict(self, most: int, in_use: Collection[str]) -> int:
+        """Remove the least recently used documents until all take at most `most` bytes; how many they take then.
+
+        in_use: names of files that stay. So does what was used within RECENT seconds. Raises OSError.
+        """
+        found = []
+        for kind in _KINDS:
+            for entry in os.scandir(self.folder / kind):
+                with contextlib.suppress(FileNotFoundError):
+                    status = entry.stat(follow_symlinks=False)
+                    found.append((status.st_mtime, status.st_blocks * 512, entry))
+        used, now = sum(size for _, size, _ in found), time.time()
+        for when, size, entry in sorted(found, key=lambda one: one[:2]):
+            if used <= most:
+                break
+            if entry.name not in in_use and not entry.name.startswith(".") and not 0 <= now - when < RECENT:
+                os.unlink(entry.path)
+                used -= size
+        return used
 
     def tidy(self) -> None:
         """Remove what a process that was killed had half written."""
@@ -52,6 +76,7 @@ class Catalog:
             digest = str(json.loads(self._name(url, name).read_text())["digest"])
         except (OSError, ValueError, KeyError, TypeError):
             return ""
+        _touch(self._name(url, name))
         return digest if is_digest(digest) else ""
 
     def remember(self, url: str, name: str, digest: str) -> None:
@@ -74,13 +99,15 @@ class Catalog:
             data = images().manifest_bytes(digest)
             with appearing(path) as file:
                 file.write(data)
+        _touch(path)
         return Manifest.from_json(data)
 
     def index(self, digest: str, images: Callable[[], Images]) -> Index:
         path = self.folder / "indexes" / digest
         for _ in range(2):
-            if (data := _mapped(path, digest)) is not None:
-                return Index(data)
+            if (index := _index(path, digest)) is not None:
+                _touch(path)
+                return index
             with appearing(path) as file:
                 file.write(images().index_bytes(digest))
         raise DamagedObject(f"{path} does not keep what is written to it", hint="see whether its disk is healthy")
@@ -92,8 +119,7 @@ class Catalog:
 
     def kept_index(self, digest: str) -> Index | None:
         """The block index if it is here and whole."""
-        data = _mapped(self.folder / "indexes" / digest, digest)
-        return Index(data) if data is not None else None
+        return _index(self.folder / "indexes" / digest, digest)
 
     def metadata_path(self, entry: Metadata) -> Path:
         return self.folder / "metadata" / f"{entry.digest}.erofs"
@@ -104,6 +130,7 @@ class Catalog:
         if not _holds(path, entry.digest):
             with appearing(path) as file:
                 file.write(images().metadata(entry))
+        _touch(path)
         return path
 
     def _name(self, url: str, name: str) -> Path:
@@ -119,13 +146,39 @@ def _checked(path: Path, digest: str) -> bytes | None:
     return data if hashlib.sha256(data).hexdigest() == digest else None
 
 
-def _mapped(path: Path, digest: str) -> memoryview | None:
+def _index(path: Path, digest: str) -> Index | None:
+    """The block index in that file, None where it is not there, cannot be read, or is not what its digest says."""
     try:
-        with path.open("rb") as file:
-            data = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
-    except (OSError, ValueError):  # an empty file cannot be mapped
+        file = _Reread(path)
+        data = file(0, os.fstat(file.descriptor).st_size)
+    except (OSError, IndexUnreadable):
         return None
-    return data if hashlib.sha256(data).hexdigest() == digest else None
+    return Index(data, file) if hashlib.sha256(data).hexdigest() == digest else None
+
+
+class _Reread:
+    """Reads ranges of a file that was read before. The file stays open as long as this is referred to."""
+
+    def __init__(self, path: Path) -> None:
+        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        self._path = path
+        weakref.finalize(self, os.close, self.descriptor)
+
+    def __call__(self, at: int, length: int) -> bytes:
+        """Raises IndexUnreadable, also where the file has become shorter."""
+        try:
+            data = os.pread(self.descriptor, length, at)
+        except OSError as error:
+            raise IndexUnreadable(f"{self._path} cannot be read: {error.strerror}") from error
+        if len(data) != length:
+            raise IndexUnreadable(f"{self._path} has been cut short")
+        return data
+
+
+def _touch(path: Path) -> None:
+    """It is used now."""
+    with contextlib.suppress(OSError):  # then it may be evicted sooner
+        os.utime(path)
 
 
 def _holds(path: Path, digest: str) -> bool:

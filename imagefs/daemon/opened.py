@@ -75,6 +75,13 @@ class Opened:
             raise StaleVersion(f"device {digest[:12]} is not served any more", hint="mount the image again")
         return device
 
+    async def renew(self, digest: str) -> Device:
+        """A device whose block index cannot be read here any more, with one that can. Raises as `open_again` does."""
+        device = await self.open_again(digest)
+        source = self.source(StoreSettings(**self._state.known[digest]["store"]))
+        device.renew(await self._documents.index(digest, source))
+        return device
+
     @contextmanager
     def wanting(self, *what: object) -> Iterator[None]:
         """No store and no device of these is closed meanwhile."""

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection
 
 from imagefs.daemon.ledger import Ledger
 from imagefs.daemon.opened import Opened
-from imagefs.errors import BlockUnavailable
+from imagefs.errors import BlockUnavailable, IndexUnreadable
 from stripefs.store.base import Buffer
 
 __all__ = ["Serving"]
+
+_log = logging.getLogger(__name__)
 
 
 class Serving:
@@ -65,7 +68,11 @@ class Serving:
             self._ledger.record({"pages": index})
         self._touched(index, offset, length)
         try:
-            return await device.read(offset, length)
+            try:
+                return await device.read(offset, length)
+            except IndexUnreadable as error:
+                _log.warning("%s; fetching it anew", error)
+                return await (await self._opened.renew(index)).read(offset, length)
         except BlockUnavailable as error:
             self._failed(index, error)
             raise

@@ -7,14 +7,15 @@
 
 All numbers are little-endian. A block of zeros has pack NOWHERE and is not stored; bytes past `length` of a block are
 zeros. A block whose stored length equals its length is stored as it is, else as an LZ4 block. The document is named by
-its own SHA-256, and is used where it lies, mapped: no object of Python stands for a block.
+its own SHA-256. It is checked as a whole and then read where it lies, record by record: no object of Python stands for
+a block, and no page of it is mapped, because a disk that cannot read a mapped page ends the process with SIGBUS.
 """
 
 from __future__ import annotations
 
 import bisect
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import BinaryIO, NamedTuple
 
 from imagefs.errors import FormatError
@@ -33,6 +34,7 @@ _RECORD = struct.Struct("<32sIIII")
 _TAIL = struct.Struct("<IIII")
 _STORED = struct.Struct("<32xI12x")
 _NUMBER = struct.Struct("<I")
+_AT_ONCE = _RECORD.size << 12  # bytes of records
 
 
 class Pack(NamedTuple):
@@ -67,42 +69,48 @@ def write(places: Sequence[Place], packs: Sequence[Pack], device_bytes: int, out
 
 
 class Index:
-    """An index in `data`, any buffer; checked once as a whole, so that what it answers needs no further doubt."""
+    """An index, checked once as a whole, so that what it answers needs no further doubt.
 
-    def __init__(self, data: memoryview | bytes) -> None:
-        self._data = memoryview(data)
-        if len(self._data) < _HEADER.size:
-            raise FormatError(f"an index of {len(self._data)} bytes is too short for its header")
-        magic, block, self.blocks, packs, reserved, self.device_bytes = _HEADER.unpack_from(self._data)
+    data: all of it. read: reads bytes (offset, length) of the same document where it lies, so that `data` is not kept;
+    what that raises, any call of this class may raise.
+    """
+
+    def __init__(self, data: memoryview | bytes, read: Callable[[int, int], bytes] | None = None) -> None:
+        data = memoryview(data)
+        if len(data) < _HEADER.size:
+            raise FormatError(f"an index of {len(data)} bytes is too short for its header")
+        magic, block, self.blocks, packs, reserved, self.device_bytes = _HEADER.unpack_from(data)
         if magic != _MAGIC:
             raise FormatError("this is no block index, or one of another version")
         if block != BLOCK or reserved or self.blocks != -(-self.device_bytes // BLOCK):
             raise FormatError("the index contradicts itself")
         self._records = _HEADER.size + _PACK.size * packs
         self._order = self._records + _RECORD.size * self.blocks
-        rest = len(self._data) - self._order
+        rest = len(data) - self._order
         if rest < 0 or rest % _NUMBER.size or rest > _NUMBER.size * self.blocks:
             raise FormatError("the index is shorter or longer than its header says")
         self.stored = rest // _NUMBER.size
-        self.packs = [Pack(*found) for found in _PACK.iter_unpack(self._data[_HEADER.size : self._records])]
-        self._check_places()
-        self._check_order()
+        self.packs = [Pack(*found) for found in _PACK.iter_unpack(data[_HEADER.size : self._records])]
+        self._check_places(data)
+        self._check_order(data)
+        self._read = read or (lambda at, length: bytes(data[at : at + length]))
 
     def place(self, block: int) -> Place:
         """Where block number `block` is."""
         if not 0 <= block < self.blocks:
             raise IndexError(block)
-        return Place(*_RECORD.unpack_from(self._data, self._records + _RECORD.size * block))
+        return Place(*_RECORD.unpack(self._read(self._records + _RECORD.size * block, _RECORD.size)))
 
     def length(self, block: int) -> int:
         """Bytes of block number `block`, 0 for one of zeros; for those who ask often."""
-        at = self._records + _RECORD.size * block
-        pack, _, _, length = _TAIL.unpack_from(self._data, at + _RECORD.size - _TAIL.size)
+        at = self._records + _RECORD.size * (block + 1) - _TAIL.size
+        pack, _, _, length = _TAIL.unpack(self._read(at, _TAIL.size))
         return 0 if pack == NOWHERE else int(length)
 
     def digests(self) -> Iterator[bytes]:
         """Of all blocks in order, 32 zeros for one of zeros."""
-        return (record[0] for record in _RECORD.iter_unpack(self._data[self._records : self._order]))
+        for first in range(self._records, self._order, _AT_ONCE):
+            yield from (one[0] for one in _RECORD.iter_unpack(self._read(first, min(_AT_ONCE, self._order - first))))
 
     def find(self, digest: bytes) -> Place | None:
         """Where a block with these bytes is, None when none of this index has them."""
@@ -117,20 +125,19 @@ class Index:
             at += 1
 
     def _number(self, rank: int) -> int:
-        number = int(_NUMBER.unpack_from(self._data, self._order + _NUMBER.size * rank)[0])
+        number = int(_NUMBER.unpack(self._read(self._order + _NUMBER.size * rank, _NUMBER.size))[0])
         if number >= self.blocks:
             raise FormatError("the index points past its own end")
         return number
 
     def _digest(self, rank: int) -> bytes:
-        at = self._records + _RECORD.size * self._number(rank)
-        return bytes(self._data[at : at + 32])
+        return self._read(self._records + _RECORD.size * self._number(rank), 32)
 
     # Both checks run before an image's first block can be fetched, so they make no objects that they do not need.
 
-    def _check_places(self) -> None:
+    def _check_places(self, data: memoryview) -> None:
         lengths, begin = [pack.length for pack in self.packs], 0
-        for record in _RECORD.iter_unpack(self._data[self._records : self._order]):
+        for record in _RECORD.iter_unpack(data[self._records : self._order]):
             _, pack, offset, stored, length = record
             if pack == NOWHERE:
                 if record != _ZEROS:
@@ -141,8 +148,8 @@ class Index:
                 raise FormatError("the index has a block outside its pack")
             begin += BLOCK
 
-    def _check_order(self) -> None:
-        data, records, size = self._data, self._records, _RECORD.size
+    def _check_order(self, data: memoryview) -> None:
+        records, size = self._records, _RECORD.size
         before, last, listed = b"", -1, bytearray(self.blocks)
         for (number,) in _NUMBER.iter_unpack(data[self._order :]):
             if number >= self.blocks:

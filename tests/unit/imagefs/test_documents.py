@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from imagefs.daemon import documents
-from imagefs.daemon.catalog import Catalog
 from imagefs.daemon.documents import Documents
+from imagefs.daemon.metadata_cache import MetadataCache
 
 
 @pytest.mark.parametrize("error", [ImportError("socksio"), ValueError("proxy"), OSError(2, "none"), SystemExit(1)])
@@ -22,9 +22,9 @@ async def test_a_client_that_cannot_be_loaded(
         raise error
 
     monkeypatch.setattr(documents, "prepare", prepare)
-    catalog = Catalog(tmp_path)
-    catalog.remember("s3://bucket/images", "t", "0" * 64)
-    await Documents(catalog, 1.0).prepare()
+    cache = MetadataCache(tmp_path)
+    cache.remember("s3://bucket/images", "t", "0" * 64)
+    await Documents(cache, 1.0).prepare()
     assert sorted(loaded) == ["http", "s3"]
 
 
@@ -34,5 +34,5 @@ async def test_a_store_that_is_remembered_as_none(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(documents, "prepare", loaded.append)
     (tmp_path / "names").mkdir()
     (tmp_path / "names" / "0").write_bytes(kept)
-    await Documents(Catalog(tmp_path), 1.0).prepare()
+    await Documents(MetadataCache(tmp_path), 1.0).prepare()
     assert loaded == ["http"]

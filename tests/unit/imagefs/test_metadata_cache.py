@@ -1,0 +1,150 @@
+"""Documents of images on local disk: read errors fetch them anew, and they do not grow without bound."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from imagefs.blocks.source import PackSource
+from imagefs.daemon import metadata_cache
+from imagefs.daemon.documents import Documents
+from imagefs.daemon.ledger import Ledger
+from imagefs.daemon.metadata_cache import RECENT, MetadataCache
+from imagefs.daemon.opened import Opened
+from imagefs.daemon.serving import Serving
+from imagefs.errors import IndexUnreadable
+from imagefs.format.index import BLOCK, Index, Pack, Place, write
+from imagefs.images import Images, object_path
+from stripefs.mount.journal import MemoryJournal
+from stripefs.settings import StoreSettings
+from stripefs.store.local import LocalStore
+from tests.unit.imagefs.devices import make, noise, running
+
+
+class Journal(MemoryJournal):
+    """Keeps nothing."""
+
+    def __init__(self) -> None:
+        pass
+
+    def load(self) -> Iterator[bytes]:
+        return iter(())
+
+    def append(self, payload: bytes) -> None:
+        pass
+
+    def full(self) -> bool:
+        return False
+
+
+def index_bytes(blocks: int) -> bytes:
+    out = io.BytesIO()
+    packs = [Pack(bytes(32), blocks * 10)]
+    write([Place(bytes([n]) * 32, 0, n * 10, 10, BLOCK) for n in range(blocks)], packs, blocks * BLOCK, out)
+    return out.getvalue()
+
+
+@pytest.fixture
+def cached(tmp_path: Path) -> tuple[MetadataCache, str, Callable[[], Images]]:
+    """A cache, the digest of an index in a store, and that store."""
+    data = index_bytes(200)
+    (tmp_path / "store").mkdir()
+    images = Images(LocalStore(os.fsencode(tmp_path / "store")))
+    return MetadataCache(tmp_path / "cache"), images.put_index(data), lambda: images
+
+
+def test_an_index_answers_from_the_file_as_from_memory(
+    cached: tuple[MetadataCache, str, Callable[[], Images]],
+) -> None:
+    cache, digest, images = cached
+    kept, memory = cache.index(digest, images), Index(index_bytes(200))
+    assert [kept.place(block) for block in range(200)] == [memory.place(block) for block in range(200)]
+    assert [kept.length(block) for block in range(200)] == [memory.length(block) for block in range(200)]
+    assert list(kept.digests()) == list(memory.digests())
+    assert list(kept.numbers(bytes([7]) * 32)) == [7]
+
+
+@pytest.mark.parametrize("fault", ["cut", "EIO"])
+def test_an_index_that_cannot_be_read_is_an_error_and_fetched_anew(
+    cached: tuple[MetadataCache, str, Callable[[], Images]], fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A mapped one would end the process: SIGBUS."""
+    cache, digest, images = cached
+    index = cache.index(digest, images)
+    if fault == "cut":
+        os.truncate(cache.folder / "indexes" / digest, 100)
+    else:
+
+        def pread(descriptor: int, length: int, at: int) -> bytes:
+            raise OSError(5, "Input/output error")
+
+        monkeypatch.setattr(metadata_cache.os, "pread", pread)
+    for call in (lambda: index.place(150), lambda: index.length(150), lambda: list(index.digests())):
+        with pytest.raises(IndexUnreadable):
+            call()
+    assert cache.kept_index(digest) is None
+    monkeypatch.undo()
+    assert cache.index(digest, images).place(150).digest == bytes([150]) * 32
+
+
+async def test_a_device_whose_index_is_lost_is_read_on(tmp_path: Path) -> None:
+    made = make(noise(6))
+    (tmp_path / "store").mkdir()
+    images = Images(LocalStore(os.fsencode(tmp_path / "store")))
+    for digest, data in made.packs.items():
+        images.create(object_path("packs", digest.hex()), data)
+    out = io.BytesIO()
+    write([made.index.place(n) for n in range(6)], made.index.packs, made.index.device_bytes, out)
+    assert images.put_index(out.getvalue()) == made.digest
+    store = StoreSettings(url=str(tmp_path / "store"))
+    cache = MetadataCache(tmp_path / "cache")
+    ledger = Ledger(Journal())
+    use = {"tag": "", "size": made.index.device_bytes, "index": made.digest}
+    names = dict.fromkeys(("name", "image", "base", "metadata"), "")
+    attachment = {"id": "1", "store": store._asdict(), "since": 0.0, **names}
+    ledger.record({"attach": {**attachment, "devices": [use]}})
+    async with running(tmp_path / "blocks") as blocks:
+        opened = Opened(ledger.state, blocks, Documents(cache, 5.0))
+        serving = Serving(ledger, opened, lambda *_: None, lambda *_: None)
+        source = opened.source(store)
+        await opened.open(made.digest, source)
+        assert bytes(await serving.read(made.digest, 0, 10)) == made.content[:10]
+        os.truncate(cache.folder / "indexes" / made.digest, 40)
+        assert bytes(await serving.read(made.digest, 0, 6 * BLOCK)) == made.content
+        assert (cache.folder / "indexes" / made.digest).stat().st_size > 40
+        source.close()
+    assert isinstance(source, PackSource)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_longest_unused_documents_go_and_those_in_use_stay(tmp_path: Path, seed: int) -> None:
+    chance = random.Random(seed)
+    cache = MetadataCache(tmp_path)
+    now = metadata_cache.time.time()
+    ages: dict[str, float] = {}
+    for number in range(40):
+        name = hashlib.sha256(bytes([number])).hexdigest()
+        path = tmp_path / chance.choice(("manifests", "indexes", "metadata", "names")) / name
+        path.write_bytes(bytes(chance.randrange(1, 30_000)))
+        ages[name] = chance.uniform(0, 3 * RECENT)
+        os.utime(path, (now - ages[name], now - ages[name]))
+    in_use = set(chance.sample(sorted(ages), 5))
+    sizes = {path.name: path.stat().st_blocks * 512 for path in tmp_path.rglob("*") if path.is_file()}
+    assert cache.evict(sum(sizes.values()), ()) == sum(sizes.values())
+    most = sum(sizes.values()) // 2
+    left = cache.evict(most, in_use)
+    stayed = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == sum(sizes[name] for name in stayed)
+    evictable = {name for name, age in ages.items() if age > RECENT + 5 and name not in in_use}
+    assert left <= most or not evictable & stayed
+    gone = set(ages) - stayed
+    assert gone <= {name for name, age in ages.items() if age >= RECENT} - in_use
+    assert not gone or max(ages[name] for name in evictable & stayed or {min(gone, key=ages.__getitem__)}) <= min(
+        ages[name] for name in gone
+    )
