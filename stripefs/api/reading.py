@@ -3,6 +3,10 @@
 Small reads are served from a step of 1 MiB that the file object holds, so that a thread need not ask the engine for
 each; large ones are written by the engine into the buffer of the caller, once. The reads of all files go through the
 reader of their service, which looks ahead for those that stream, from many data hosts at once.
+
+Threads may share a file object, as DuckDB's do. A read takes its position and its length and moves the position in one
+step, under a lock that is never held over I/O; the bytes come afterwards. So a read that waits for the store delays no
+`seek`, and cannot be given the position that a later `seek` set.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Never, NoReturn
 
 import trio
 
@@ -57,9 +61,9 @@ class ReadFile(io.BufferedIOBase):
         self._held: tuple[Engine, Opened] | None = None
         self._expect: Identity | None = None
         self._position = 0
-        self._step = b""
-        self._step_at = 0
-        self._lock = threading.RLock()
+        self._step = (0, b"")
+        self._lock = threading.Lock()
+        self._lines = threading.Lock()
         self._opening = threading.Lock()
         self._status = self._opened()[1].status
         self._expect = self._status.identity
@@ -102,16 +106,14 @@ class ReadFile(io.BufferedIOBase):
     def read(self, size: int | None = -1, /) -> bytes:
         """`size` bytes from the position, fewer only at the end; all the rest where `size` is negative or None."""
         self._check()
-        with self._lock:
-            left = max(0, self.size - self._position)
-            length = left if size is None or size < 0 else min(size, left)
-            at = self._position - self._step_at
-            if at >= 0 and at + length <= len(self._step):
-                self._position += length
-                return self._step[at : at + length]
-            answer, buffer = new_bytes(length)
-            self._fill(buffer)
-            return answer
+        offset, length = self._take(size)
+        step_at, step = self._step
+        at = offset - step_at
+        if at >= 0 and at + length <= len(step):
+            return step[at : at + length]
+        answer, buffer = new_bytes(length)
+        self._fill_taken(offset, buffer)
+        return answer
 
     def read1(self, size: int = -1, /) -> bytes:
         """As `read`, of at most what one request to the engine brings."""
@@ -120,9 +122,9 @@ class ReadFile(io.BufferedIOBase):
     def readinto(self, buffer: WriteableBuffer, /) -> int:
         """Fill `buffer` from the position on; how many bytes, fewer than it holds only at the end."""
         self._check()
-        with self._lock, as_bytes(buffer) as view:
-            length = min(len(view), max(0, self.size - self._position))
-            self._fill(view[:length])
+        with as_bytes(buffer) as view:
+            offset, length = self._take(len(view))
+            self._fill_taken(offset, view[:length])
             return length
 
     def readinto1(self, buffer: WriteableBuffer, /) -> int:
@@ -131,42 +133,47 @@ class ReadFile(io.BufferedIOBase):
     def peek(self, size: int = 0, /) -> bytes:
         """What comes next, without moving: of the step that is here, or of the next one. b"" at the end only."""
         self._check()
-        with self._lock:
-            if self._position >= self.size:
-                return b""
-            self._need_step()
-            return self._step[self._position - self._step_at :]
+        at, step = self._step_of(self._position)
+        return step[at:]
 
     def readline(self, size: int | None = -1, /) -> bytes:
+        """A line from the position on, of `size` bytes at most. Threads that only read lines get each line once; a
+        `read` or `seek` of another thread meanwhile is undone."""
         self._check()
         limit = self.size if size is None or size < 0 else size
         parts: list[bytes] = []
-        with self._lock:
-            while limit > 0 and self._position < self.size:
-                self._need_step()
-                at = self._position - self._step_at
-                stop = self._step.find(b"\n", at) + 1
-                part = self._step[at : min(stop or len(self._step), at + limit)]
-                self._position += len(part)
+        with self._lines:
+            position = self._position
+            while limit > 0 and position < self.size:
+                at, step = self._step_of(position)
+                part = step[at : min(step.find(b"\n", at) + 1 or len(step), at + limit)]
+                position += len(part)
                 limit -= len(part)
                 parts.append(part)
                 if part.endswith(b"\n"):
                     break
+            self._position = position
         return b"".join(parts)
 
     def close(self) -> None:
         """Let go of the version. Reads under way in other threads may fail."""
         if not self.closed:
             held, self._held = self._held, None
-            self._step = b""
+            self._step = (0, b"")
             super().close()
             if held is not None and held[0].usable:
                 held[0].begin(held[1].close)
 
     # -- by position, for many threads ---------------------------------------------------------------------------
 
-    def pread(self, offset: int, length: int) -> bytes:
-        """Exactly min(length, size - offset) bytes from `offset`; the position stays. b"" at the end and beyond."""
+    def pread(self, *unnamed: Never, offset: int, length: int) -> bytes:
+        """Exactly min(length, size - offset) bytes from `offset`; the position stays. b"" at the end and beyond.
+
+        Both are given by name: os.pread and pyarrow's read_at take the length first, and either order would answer
+        bytes. Raises TypeError otherwise.
+        """
+        if unnamed:
+            raise TypeError("pread takes its arguments by name: pread(offset=…, length=…)")
         answer, buffer = new_bytes(self._clip(offset, length))
         self._transfer(offset, buffer)
         return answer
@@ -203,29 +210,51 @@ class ReadFile(io.BufferedIOBase):
             raise ValueError("offset and length cannot be negative")
         return max(0, min(length, self.size - offset))
 
-    def _fill(self, view: memoryview) -> None:
-        """Fill `view`, which ends inside the file, from the position on, and move it."""
+    def _take(self, size: int | None) -> tuple[int, int]:
+        """Take `size` bytes (None or negative: the rest) from the position on: the (offset, length) to be read."""
+        with self._lock:
+            offset = self._position
+            left = max(0, self.size - offset)
+            length = left if size is None or size < 0 or size > left else size
+            self._position = offset + length
+        return offset, length
+
+    def _fill_taken(self, offset: int, view: memoryview) -> None:
+        """`_fill` what was taken. After an error the position goes back, unless it has been moved since."""
+        try:
+            self._fill(offset, view)
+        except BaseException:
+            with self._lock:
+                if self._position == offset + len(view):
+                    self._position = offset
+            raise
+
+    def _fill(self, offset: int, view: memoryview) -> None:
+        """Fill `view`, which ends inside the file, from `offset` on."""
         while view:
-            at = self._position - self._step_at
-            if 0 <= at < len(self._step):
-                length = min(len(view), len(self._step) - at)
-                view[:length] = memoryview(self._step)[at : at + length]
-            elif len(view) < STEP:
-                self._need_step()
-                continue
-            else:
-                length = len(view)
-                self._transfer(self._position, view)
-            self._position += length
+            step_at, step = self._step
+            at = offset - step_at
+            if not 0 <= at < len(step):
+                if len(view) >= STEP:
+                    self._transfer(offset, view)
+                    return
+                at, step = self._step_of(offset)
+            length = min(len(view), len(step) - at)
+            view[:length] = memoryview(step)[at : at + length]
+            offset += length
             view = view[length:]
 
-    def _need_step(self) -> None:
-        """The step holds the byte at the position, which is inside the file."""
-        if not 0 <= self._position - self._step_at < len(self._step):
-            end = min(self.size, self._position - self._position % STEP + STEP)
-            answer, buffer = new_bytes(end - self._position)
-            self._transfer(self._position, buffer)
-            self._step, self._step_at = answer, self._position
+    def _step_of(self, offset: int) -> tuple[int, bytes]:
+        """The step that holds the byte at `offset`, fetched where it is not here, and where in it that byte is. Nothing
+        of the file at its end and beyond."""
+        step_at, step = self._step
+        if not 0 <= offset - step_at < len(step):
+            end = min(self.size, offset - offset % STEP + STEP)
+            step, buffer = new_bytes(max(0, end - offset))
+            self._transfer(offset, buffer)
+            step_at = offset
+            self._step = (step_at, step)
+        return offset - step_at, step
 
     def _transfer(self, offset: int, view: memoryview) -> None:
         if view:
@@ -288,7 +317,8 @@ async def _read_all(ranges: Sequence[tuple[OpenFile, int, memoryview]]) -> None:
 def _forked() -> None:
     """Other threads of the parent may have been in the middle of a read: nobody here will let their locks go."""
     for file in list(_files):
-        file._lock, file._opening, file._step = threading.RLock(), threading.Lock(), b""
+        file._lock, file._lines, file._opening = threading.Lock(), threading.Lock(), threading.Lock()
+        file._step = (0, b"")
 
 
 os.register_at_fork(after_in_child=_forked)

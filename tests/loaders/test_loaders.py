@@ -141,7 +141,8 @@ class Rows(Dataset):
     def __len__(self):
         return self.file.size // 4096
     def __getitem__(self, number):
-        return torch.frombuffer(bytearray(self.file.pread(number * 4096, 4096)), dtype=torch.int64)[0]
+        row = self.file.pread(offset=number * 4096, length=4096)
+        return torch.frombuffer(bytearray(row), dtype=torch.int64)[0]
 
 place = sys.argv[1]
 with open(f"{place}/rows", "wb") as file:

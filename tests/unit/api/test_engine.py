@@ -219,7 +219,7 @@ ours = [part.name for part in threading.enumerate()]
 def work(number):
     assert threading.active_count() == 1, threading.enumerate()
     assert reading.read(1000) == data[1000:2000]
-    assert reading.pread(5_000_000 + number, 10) == data[5_000_000 + number:][:10]
+    assert reading.pread(offset=5_000_000 + number, length=10) == data[5_000_000 + number:][:10]
     assert fs.read_bytes("file") == data
     fs.write_bytes(f"child{number}", data)
     try:
@@ -232,7 +232,7 @@ def work(number):
 
 def parent():
     for _ in range(20):
-        assert reading.pread(7_000_000, 10) == data[7_000_000:][:10]
+        assert reading.pread(offset=7_000_000, length=10) == data[7_000_000:][:10]
 
 threads = [threading.Thread(target=parent) for _ in range(4)]
 for thread in threads:

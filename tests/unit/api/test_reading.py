@@ -62,7 +62,7 @@ def _make(file: io.BufferedIOBase, call: str, value: object) -> object:
             return file.readinto(buffer), buffer
         case "pread", (offset, size):
             if isinstance(file, stripefs.ReadFile):
-                return file.pread(offset, size)
+                return file.pread(offset=offset, length=size)
             return os.pread(file.fileno(), size, offset)
         case "peek", int():
             return file.peek(value)[:1]  # type: ignore[attr-defined]  # how much it shows is its own affair
@@ -96,7 +96,13 @@ def opened(tmp_path_factory: pytest.TempPathFactory, data: bytes):
 def test_the_empty_file(place: Path) -> None:
     (place / "empty").touch()
     with stripefs.open(str(place / "empty")) as file:
-        assert (file.read(), file.read(5), file.readline(), file.peek(), file.pread(0, 5)) == (b"", b"", b"", b"", b"")
+        assert (file.read(), file.read(5), file.readline(), file.peek(), file.pread(offset=0, length=5)) == (
+            b"",
+            b"",
+            b"",
+            b"",
+            b"",
+        )
         assert (file.size, file.readinto(bytearray(3)), file.pread_into(bytearray(3), 0)) == (0, 0, 0)
         assert file.read_ranges([(0, 5), (3, 1)]) == [b"", b""]
         assert list(file) == []
@@ -166,7 +172,7 @@ def test_many_ranges_at_once(big: str, data: bytes) -> None:
 def test_no_range_is_negative(big: str, bad: tuple[int, int]) -> None:
     with stripefs.open(big) as file:
         with pytest.raises(ValueError, match="negative"):
-            file.pread(*bad)
+            file.pread(offset=bad[0], length=bad[1])
         with pytest.raises(ValueError, match="negative"):
             file.read_ranges([bad])
 
@@ -178,7 +184,7 @@ def test_sixteen_threads_read_one_file(place: Path, data: bytes) -> None:
     def read(number: int) -> bool:
         with stripefs.open(url) as file:
             offsets = range(number * 1000, SIZE, SIZE // 16)
-            return all(file.pread(offset, 9999) == data[offset : offset + 9999] for offset in offsets)
+            return all(file.pread(offset=offset, length=9999) == data[offset : offset + 9999] for offset in offsets)
 
     def read_on(_: int) -> bytes:
         return shared.read(SIZE // 16 + 1)
@@ -188,6 +194,79 @@ def test_sixteen_threads_read_one_file(place: Path, data: bytes) -> None:
         assert sorted(threads.map(read_on, range(16))) == sorted(
             data[at : at + SIZE // 16 + 1] for at in range(0, SIZE, SIZE // 16 + 1)
         )
+
+
+class _Gate:
+    """Holds up the transfers of a file until `open` is set."""
+
+    def __init__(self, file: stripefs.ReadFile, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.open, self.waiting = threading.Event(), threading.Event()
+        self._transfer = file._transfer
+        monkeypatch.setattr(file, "_transfer", self)
+
+    def __call__(self, offset: int, view: memoryview) -> None:
+        self.waiting.set()
+        assert self.open.wait(60)
+        self._transfer(offset, view)
+
+
+@pytest.mark.parametrize("size", [100, 2 * MIB])
+def test_a_read_keeps_the_position_that_it_began_at(
+    big: str, data: bytes, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stripefs.open(big) as file, ThreadPoolExecutor(2) as threads:
+        gate = _Gate(file, monkeypatch)
+        file.seek(1000)
+        first = threads.submit(file.read, size)
+        assert gate.waiting.wait(60)
+        assert file.tell() == 1000 + size  # nor does the read that waits hold up anybody
+        assert file.seek(3 * MIB) == 3 * MIB
+        gate.waiting.clear()
+        buffer = bytearray(size)
+        second = threads.submit(file.readinto, buffer)
+        assert gate.waiting.wait(60)
+        file.seek(5)
+        gate.open.set()
+        assert first.result() == data[1000 : 1000 + size]
+        assert second.result() == size
+        assert buffer == data[3 * MIB :][:size]
+        assert file.tell() == 5
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_a_read_that_failed_is_as_if_it_had_not_begun(
+    big: str, data: bytes, moved: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with stripefs.open(big) as file:
+
+        def fail(offset: int, view: memoryview) -> None:
+            if moved:
+                file.seek(7)
+            raise OSError(errno.EIO, "the store is away")
+
+        file.seek(1000)
+        with monkeypatch.context() as patch:
+            patch.setattr(file, "_transfer", fail)
+            with pytest.raises(OSError, match="away"):
+                file.read(10)
+        assert file.tell() == (7 if moved else 1000)
+        assert file.read(10) == data[file.tell() - 10 :][:10]
+
+
+def test_threads_that_read_lines_get_each_once(place: Path) -> None:
+    wanted = [b"%063d\n" % number for number in range(3 * MIB // 64)]
+    (place / "lines").write_bytes(b"".join(wanted))
+    with stripefs.open(str(place / "lines")) as file, ThreadPoolExecutor(4) as threads:
+        got = threads.map(lambda _: list(file), range(4))
+        assert sorted(line for lines in got for line in lines) == wanted
+
+
+def test_the_order_of_os_pread_is_refused(big: str) -> None:
+    with stripefs.open(big) as file:
+        with pytest.raises(TypeError, match="'offset' and 'length'"):
+            file.pread(10, 0)  # type: ignore[call-arg, arg-type]
+        with pytest.raises(TypeError, match=r"by name: pread\(offset=…, length=…\)"):
+            file.pread(10, offset=0, length=5)  # type: ignore[arg-type]
 
 
 def test_a_version_is_opened_once(big: str) -> None:
@@ -217,10 +296,10 @@ def test_a_file_that_is_changed_in_place_is_stale(place: Path, data: bytes) -> N
     path = place / "file"
     path.write_bytes(data)
     with stripefs.open(str(path)) as file:
-        assert file.pread(0, 10) == data[:10]
+        assert file.pread(offset=0, length=10) == data[:10]
         os.utime(path, ns=(1, 1))
         with pytest.raises(OSError, match="changed") as caught:
-            file.pread(4 * MIB, 10)
+            file.pread(offset=4 * MIB, length=10)
         assert caught.value.errno == errno.ESTALE
 
 
@@ -258,7 +337,7 @@ def test_a_closed_file(big: str) -> None:
     file.close()
     file.close()
     assert file.closed
-    for call in (file.read, file.tell, file.readline, file.peek, file.readable, lambda: file.pread(0, 1)):
+    for call in (file.read, file.tell, file.readline, file.peek, file.readable, lambda: file.pread(offset=0, length=1)):
         with pytest.raises(ValueError, match="closed"):
             call()
 
@@ -267,12 +346,12 @@ def test_it_goes_on_with_another_engine(big: str, data: bytes) -> None:
     with stripefs.open(big) as file:
         assert file.read(5) == data[:5]
         engine.stop()
-        assert file.pread(3 * MIB, 5) == data[3 * MIB :][:5]
+        assert file.pread(offset=3 * MIB, length=5) == data[3 * MIB :][:5]
         assert file.read(5) == data[5:10]
         engine.stop()
         os.utime(big, ns=(1, 1))
         with pytest.raises(OSError, match="changed") as caught:
-            file.pread(3 * MIB, 5)
+            file.pread(offset=3 * MIB, length=5)
         assert caught.value.errno == errno.ESTALE
 
 
