@@ -21,6 +21,7 @@ __all__ = [
     "NoSuchSnapshot",
     "RunError",
     "SnapshotError",
+    "UnknownVersion",
 ]
 
 
@@ -28,6 +29,10 @@ class FormatError(StripefsError):
     """A document or image is not what its format says, or cannot be expressed in it."""
 
     exit_code = 4
+
+
+class UnknownVersion(FormatError):
+    """A document is of a version that this program does not know, which makes it no worse for others."""
 
 
 class BuildError(StripefsError):

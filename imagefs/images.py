@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
@@ -67,6 +67,13 @@ class Images:
         except NotFound:
             return False
 
+    def check_packs(self, packs: Sequence[Pack]) -> None:
+        """Raise DamagedObject unless each of these packs is there with all its bytes; none is read."""
+        with ThreadPoolExecutor(min(_AT_ONCE, len(packs) or 1)) as pool:
+            for pack, there in zip(packs, pool.map(self.has_pack, packs), strict=True):
+                if not there:
+                    raise DamagedObject(f"{self.store.url} lacks the pack {pack.digest.hex()[:12]}, or part of it")
+
     def put_index(self, data: bytes) -> str:
         return self._put_named("indexes", data)
 
@@ -82,10 +89,7 @@ class Images:
         data = manifest.to_json()
         digest = hashlib.sha256(data).hexdigest()
         if not self._put(_image_path(digest), data):
-            try:
-                self.manifest_bytes(digest)
-            except DamagedObject:
-                self._again(lambda: self.store.put(_image_path(digest), [data], replace=True))
+            self._mend(_image_path(digest), data, digest)
         if tag:
             self.tag(tag, digest)
         return digest
@@ -235,8 +239,17 @@ class Images:
 
     def _put_named(self, kind: str, data: bytes) -> str:
         digest = hashlib.sha256(data).hexdigest()
-        self._put(object_path(kind, digest), data)
+        path = object_path(kind, digest)
+        if not self._put(path, data):
+            self._mend(path, data, digest)
         return digest
+
+    def _mend(self, path: bytes, data: bytes, digest: str) -> None:
+        """Replace what is there already, if it is damaged."""
+        try:
+            self._checked(path, digest)
+        except DamagedObject:
+            self._again(lambda: self.store.put(path, [data], replace=True))
 
     def _put(self, path: bytes, data: bytes) -> bool:
         """Looks first: some stores learn that an object exists only when they have all of it."""

@@ -4,8 +4,9 @@
     used/NAME      an empty object, whose time says when the snapshot was used last, by a day
     unkept/NAME    a line of text: why the last host that installed it has not published it
 
-A document is written after its image, and of several that are made for one key the first stays. One thing of it changes
-later, once for all: it names an optimised image in place of the one that this was made from (`imagefs.deps.hot`).
+A document is written after its image, and of several that are made for one key the first stays. A document that is
+damaged, or whose image is damaged or lacks a part, is replaced by the next. One thing of a good one changes later, once
+for all: it names an optimised image in place of the one that this was made from (`imagefs.deps.hot`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
-from imagefs.errors import DamagedObject, NoSuchImage, NoSuchSnapshot
+from imagefs.errors import DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot, UnknownVersion
 from imagefs.format.inode import printable
 from imagefs.format.manifest import Manifest
 from imagefs.format.snapshot import Snapshot
@@ -65,23 +66,63 @@ class Snapshots:
             return False
         return True
 
+    def why_broken(self, name: str) -> str:
+        """Why nobody can use the snapshot of this name: its document, its image or a part of that is damaged or gone.
+        "" where everything is there, or the document is of another version. Blocks are not read.
+
+        Raises NoSuchSnapshot, and StoreErrors of a store that is away.
+        """
+        try:
+            manifest = self.images.manifest(self.checked_image(name))
+            for device in manifest.devices:
+                self.images.check_packs(self.images.index(device.index).packs)
+            self.images.metadata(manifest.metadata)
+        except UnknownVersion:
+            return ""
+        except (DamagedObject, FormatError, NoSuchImage, NotFound) as error:
+            return str(error)
+        return ""
+
+    def is_usable(self, name: str) -> bool:
+        """Whether there is one that hosts can use, as far as `why_broken` sees. Raises StoreErrors."""
+        try:
+            return self.has(name) and not self.why_broken(name)
+        except NoSuchSnapshot:
+            return False
+
     def put(self, snapshot: Snapshot) -> bool:
-        """Store the document; False where there is one for this key already. Its image must be stored.
+        """Store the document; False where there is one for this key already that is not broken. Its image must be
+        stored.
 
         Raises DamagedObject where the image was removed meanwhile; then nothing is stored.
         """
         path, data = _path(snapshot.name), snapshot.to_json()
-        if self.has(snapshot.name):
+        if self.is_usable(snapshot.name):
             return False
+        old = self._own_image(snapshot.name)
         try:
-            self.images.create(path, data)
+            self.images.create(path, data, replace=self.has(snapshot.name))
         except Exists:
             return False
+        if old not in ("", snapshot.image):
+            with contextlib.suppress(NoSuchImage):
+                self.images.remove(old)
         if not self.images.has(snapshot.image):  # `deps gc` looks for documents after it took one away
             self.remove(snapshot.name)
             raise DamagedObject(f"the image {snapshot.image[:12]} was removed while its snapshot was published")
         self._forget(_UNKEPT, snapshot.name)
         return True
+
+    def _own_image(self, name: str) -> str:
+        """The image that the document names, unless that was made for something else; "" for none."""
+        try:
+            image = self.load(name).image
+            with contextlib.suppress(DamagedObject, FormatError):
+                if self.images.manifest(image).source != name:
+                    return ""
+        except (NoSuchSnapshot, NoSuchImage, DamagedObject, FormatError):
+            return ""
+        return image
 
     def improve(self, name: str, base: str, image: str) -> bool:
         """Let the document that names `base` name `image`, which was made from that and is stored; whether it does now.
@@ -110,7 +151,7 @@ class Snapshots:
         with contextlib.suppress(NoSuchImage):
             try:
                 needed = self.names(name, image)
-            except NoSuchSnapshot:
+            except (NoSuchSnapshot, NoSuchImage, DamagedObject, FormatError):
                 needed = False
             if not needed:
                 self.images.remove(image)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from imagefs.daemon import processes
+from imagefs.errors import DamagedObject
 from imagefs.settings import DaemonSettings
 from stripefs.errors import MountError
 from stripefs.mount.asking import ask
@@ -132,10 +133,11 @@ class Client:
 
         mounted: whether one of ours is to be seen there. "stale" where that is not this daemon's: unmount it, and ask
         again. An `Attached` one is to be mounted and then reported, as after `attach`. timeout: seconds for the store.
+        Raises DamagedObject for a snapshot that is damaged, or of which the store lacks a part.
         """
         request = self._request(store, f"deps/{snapshot.name}", recording, os.getpid(), mountpoint)
         request |= {"id": new_identifier(), "snapshot": snapshot._asdict(), "mounted": mounted, "timeout": timeout}
-        answer = self._ask_started("use", request)
+        answer = self._use(request)
         if answer.get("missing"):
             return None
         if answer.get("stale"):
@@ -146,11 +148,17 @@ class Client:
 
     def use_above(self, store: StoreSettings, name: str, recording: Recording, *, timeout: float) -> Attached | None:
         """Have the dependency snapshot of this name served for containers of this process, which have it above their
-        image; None where the store has none. timeout: seconds for the store."""
+        image; None where the store has none. timeout: seconds for the store. Raises DamagedObject as `use` does."""
         request = self._request(store, f"deps/{name}", recording, os.getpid(), "")
         request |= {"id": new_identifier(), "snapshot": Snapshot(name)._asdict(), "mounted": False, "timeout": timeout}
-        answer = self._ask_started("use", request)
+        answer = self._use(request)
         return None if answer.get("missing") else _attached(answer)
+
+    def _use(self, request: dict[str, Any]) -> dict[str, Any]:
+        answer = self._ask_started("use", request)
+        if broken := answer.get("broken"):
+            raise DamagedObject(broken["message"], hint=broken["hint"])
+        return answer
 
     def _request(
         self, store: StoreSettings, image: str, recording: Recording, owner: int, mountpoint: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -18,7 +18,7 @@ import trio
 
 from imagefs.blocks.source import PackSource
 from imagefs.daemon.metadata_cache import MetadataCache
-from imagefs.format.index import Index
+from imagefs.format.index import Index, Pack
 from imagefs.format.manifest import Manifest, Metadata
 from imagefs.format.plan import Plan
 from imagefs.images import Images, is_digest
@@ -98,6 +98,10 @@ class Documents:
         return await self.once(
             digest, lambda: self._bring("a block index", source, lambda: self._cache.index(digest, source.images))
         )
+
+    async def check_packs(self, packs: Sequence[Pack], source: PackSource) -> None:
+        """Raises DamagedObject where the store lacks one of them."""
+        await self._bring("the packs of an image", source, lambda: source.images().check_packs(packs))
 
     async def plan(self, image: str, workload: str, folder: Path, source: PackSource) -> Plan | None:
         """What earlier starts of the image taught; `folder` is where it is kept while stores cannot be written."""

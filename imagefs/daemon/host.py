@@ -338,6 +338,10 @@ class Host:
                 async with trio.open_nursery() as opening:
                     for device in manifest.devices:
                         opening.start_soon(self._opened.open, device.index, source)
+                if "snapshot" in request:  # a start goes on without one, and a job that reads it would not
+                    indexes = [device.index for device in manifest.devices]
+                    self._shares.check_undamaged(str(request["snapshot"]["name"]), indexes)
+                    nursery.start_soon(self._opened.check_packs, indexes, source)
                 attachment = self._use(request, digest, manifest)
             answer = await self._described(attachment, manifest)
         except BaseException as error:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 
 from imagefs.blocks.fetch import Blocks, Device
@@ -48,6 +48,12 @@ class Opened:
             index = await self._documents.index(digest, source)
             if digest not in self.devices:
                 self.devices[digest] = self._blocks.open(digest, index, source)
+
+    async def check_packs(self, digests: Iterable[str], source: PackSource) -> None:
+        """Raise DamagedObject where the store lacks packs of one of these open devices, and not all of it is here."""
+        for device in [self.devices[digest] for digest in digests]:
+            if not device.complete:
+                await self._documents.check_packs(device.index.packs, source)
 
     async def is_complete(self, digest: str, source: PackSource) -> bool:
         """Whether all of the device with this block index is on this host. No store is asked."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import trio
@@ -25,11 +25,11 @@ import trio
 from imagefs.daemon import processes
 from imagefs.daemon.state import Attachment
 from imagefs.daemon.watch import ended
-from imagefs.errors import BlockUnavailable, DamagedObject, FormatError, NoSuchSnapshot
+from imagefs.errors import BlockUnavailable, DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
 from imagefs.format.manifest import Manifest
 from imagefs.images import Images
 from imagefs.snapshots import Snapshots, check_source
-from stripefs.errors import MountError
+from stripefs.errors import MountError, NotFound
 
 __all__ = ["Shares", "checked", "finder", "shared_by"]
 
@@ -72,7 +72,7 @@ class Shares:
         self._nursery: trio.Nursery
         self._leaving: set[str] = set()  # attachments that are being unmounted
         self._busy_until: dict[str, float] = {}
-        self._damaged: dict[str, float] = {}  # when a block of a snapshot was found to be, by name
+        self._damaged: dict[str, float] = {}  # when a block was damaged or its pack gone, by the device of a snapshot
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled."""
@@ -91,12 +91,13 @@ class Shares:
     async def use(self, request: Mapping[str, Any], attach: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
         """One more process uses a snapshot at its target.
 
-        Answers `shared` where it is mounted there already, `missing` where the store has none, `stale` where what the
-        client saw mounted is none of this daemon's, or went; else what `attach` answers, and the client is to mount it.
+        Answers `shared` where it is mounted there already, `missing` where the store has none, `broken` with the reason
+        where it has one that is damaged or lacks a part, `stale` where what the client saw mounted is none of this
+        daemon's, or went; else what `attach` answers, and the client is to mount it.
         """
         name, target = str(request["snapshot"]["name"]), str(request["mountpoint"])
-        answer = await self._at_target(request, name, target, attach) if target else await self._anew(name, attach)
-        if not {"missing", "stale"} & answer.keys():
+        answer = await self._at_target(request, name, target, attach) if target else await self._anew(attach)
+        if not {"missing", "broken", "stale"} & answer.keys():
             self._nursery.start_soon(self._host.note_use, request)
         return answer
 
@@ -115,7 +116,7 @@ class Shares:
         if known is not None and not known.snapshot:
             raise MountError(f"an image is mounted at {target}", hint=f"imagefs umount {target}")
         if not request["mounted"]:
-            return await self._anew(name, attach)
+            return await self._anew(attach)
         if known is None or known.owner:
             return {"stale": True}
         if known.snapshot != name:
@@ -128,12 +129,13 @@ class Shares:
         self._join(known, request)
         return {"shared": True, "id": known.id, "image": known.image}
 
-    async def _anew(self, name: str, attach: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
-        self._check_undamaged(name)
+    async def _anew(self, attach: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
         try:
             return await attach()
         except NoSuchSnapshot:
             return {"missing": True}
+        except (DamagedObject, FormatError, NoSuchImage) as error:
+            return {"broken": {"message": error.message, "hint": error.hint}}
 
     def _join(self, attachment: Attachment, request: Mapping[str, Any]) -> None:
         """Its users are the attachment's from now on. Raises MountError for one that has ended already."""
@@ -144,18 +146,19 @@ class Shares:
             self._nursery.start_soon(self._until_it_ends, attachment.id, one)
 
     def failed(self, index: str, error: BlockUnavailable) -> None:
-        """A block of this device could not be had. Where it was damaged, its snapshots are not mounted for a while."""
-        if isinstance(error.__cause__, DamagedObject):
-            for one in self._host.attachments().values():
-                if one.snapshot and any(device.index == index for device in one.devices):
-                    self._damaged[one.snapshot] = trio.current_time()
+        """A block of this device could not be had. Where it was damaged, or its pack is gone, snapshots with the device
+        are not mounted for a while."""
+        if isinstance(error.__cause__, DamagedObject | NotFound):
+            self._damaged[index] = trio.current_time()
 
-    def _check_undamaged(self, name: str) -> None:
-        if trio.current_time() - self._damaged.get(name, float("-inf")) < _SHUNNED:
-            raise DamagedObject(
-                f"a block of the snapshot {name[:12]} was damaged when it was read",
-                hint="`imagefs deps verify` says more, `imagefs deps rm` takes it away",
-            )
+    def check_undamaged(self, name: str, devices: Iterable[str]) -> None:
+        """Raise DamagedObject for a snapshot with a device of which a block could not be had lately."""
+        for index in devices:
+            if trio.current_time() - self._damaged.get(index, float("-inf")) < _SHUNNED:
+                raise DamagedObject(
+                    f"a block of the snapshot {name[:12]} was damaged or gone when it was read",
+                    hint="`imagefs deps verify` says more, `imagefs deps rm` takes it away",
+                )
 
     def watch(self, attachment: Attachment) -> None:
         """Notice when its users end."""

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from imagefs.deps import outcome
+from imagefs.errors import DamagedObject
 from stripefs.errors import MountError, NotFound
 from stripefs.settings import StoreSettings, redact
 
@@ -31,7 +32,8 @@ _T = TypeVar("_T")
 
 
 class Missed(NamedTuple):
-    """Why there is no hit. absent: maybe because the store has no such snapshot, so one may be published. mountable:
+    """Why there is no hit. absent: maybe because the store has no such snapshot, or a broken one, so one may be
+    published. mountable:
     whether one that another host publishes would be of use here."""
 
     reason: str
@@ -41,10 +43,11 @@ class Missed(NamedTuple):
 
 def missed(error: Exception) -> Missed:
     """For something that kept a snapshot from being used."""
-    # The store itself may have to be made; of a snapshot that lacks something else it has the document. Where nothing
-    # can be mounted, nobody has asked the store.
+    # The store itself may have to be made. One who has the lead sees whether a damaged snapshot is damaged for others
+    # too. Where nothing can be mounted, nobody has asked the store.
     unmountable = isinstance(error, MountError)
-    return Missed(str(error), absent=unmountable or isinstance(error, NotFound), mountable=not unmountable)
+    broken = isinstance(error, NotFound | DamagedObject)
+    return Missed(str(error), absent=unmountable or broken, mountable=not unmountable)
 
 
 def absent(store: StoreSettings, cache: str, name: str) -> Missed:

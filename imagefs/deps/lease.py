@@ -179,19 +179,19 @@ def lead_or_wait(snapshots: Snapshots, name: str, patience: float, waiting: Call
                 waiting(error.by)
                 told = True
         else:
-            if not _is_there(snapshots, name):
+            if not _is_usable(snapshots, name):
                 return found
             found.release()  # the one before was done in the meantime
             return None
         again = time.monotonic() + _TRY_EVERY
         while time.monotonic() < again:
-            if _is_there(snapshots, name):
+            if _is_usable(snapshots, name):
                 return None
             if time.monotonic() > give_up:
                 raise TooLong
             time.sleep(_LOOK_EVERY)
 
 
-def _is_there(snapshots: Snapshots, name: str) -> bool:
+def _is_usable(snapshots: Snapshots, name: str) -> bool:
     with signals_for_main():
-        return snapshots.has(name)
+        return snapshots.is_usable(name)

@@ -137,7 +137,7 @@ def _publish(job: Job, images: Images, still_leads: Callable[[], None], place: P
     verdict = _verdict(job, place)
     if not verdict.publish:
         return Outcome(False, verdict.lines, time.time())
-    if snapshots.has(job.name):
+    if snapshots.is_usable(job.name):
         return Outcome(True, verdict.lines, time.time())
     root, contents = place.capture()
     report = build(root, contents, images, source=job.name)

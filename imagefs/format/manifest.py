@@ -19,7 +19,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from imagefs.errors import FormatError
+from imagefs.errors import FormatError, UnknownVersion
 
 __all__ = ["DeviceEntry", "Manifest", "Metadata"]
 
@@ -89,7 +89,7 @@ class Manifest:
             if document["bootseer"] != "image":
                 raise FormatError("this document is no image")
             if document["version"] != VERSION:
-                raise FormatError(f"an image of version {document['version']!r}, which this program does not know")
+                raise UnknownVersion(f"an image of version {document['version']!r}, which this program does not know")
             manifest = cls(
                 document["source"],
                 document["config"],

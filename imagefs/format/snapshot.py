@@ -18,7 +18,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from imagefs.errors import FormatError
+from imagefs.errors import FormatError, UnknownVersion
 
 __all__ = ["Kind", "Snapshot", "canonical", "key_digest"]
 
@@ -84,7 +84,7 @@ class Snapshot:
             if document["bootseer"] != "deps":
                 raise FormatError("this document is no dependency snapshot")
             if document["version"] != VERSION:
-                raise FormatError(
+                raise UnknownVersion(
                     f"a dependency snapshot of version {document['version']!r}, which this program does not know"
                 )
             made = document["made"]

@@ -206,7 +206,7 @@ def test_a_block_that_is_damaged(service: Service, store: Path, name: str, targe
         (target / "heavy/data.bin").read_bytes()
     jobs[0].end()
     until_gone(service, target)
-    with pytest.raises(StripefsError, match="was damaged when it was read"):
+    with pytest.raises(StripefsError, match="was damaged or gone when it was read"):
         use_here(service, store, name, target, jobs[1].pid)
     assert not is_mounted(target)
 

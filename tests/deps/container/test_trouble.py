@@ -68,15 +68,17 @@ def test_a_store_that_cannot_be_reached(job: Job) -> None:
         assert "miss" in job.told
 
 
-@pytest.mark.parametrize("kind", ["deps", "images", "metadata", "indexes"])
-def test_what_is_damaged_is_never_mounted(job: Job, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["deps", "images", "metadata", "indexes", "packs"])
+def test_what_is_damaged_is_installed_and_published_anew(job: Job, kind: str) -> None:
     job.run("--deps-wait")
     job.service.stop()
     shutil.rmtree(job.service.settings.cache)
     for path in objects(job.store, kind):
-        flip(path)
-    assert job.run() == SEEN
+        path.unlink() if kind == "packs" else flip(path)
+    assert job.run("--deps-wait") == SEEN
     assert "miss" in job.told
+    assert job.run() == SEEN
+    assert "hit" in job.told
     job.nothing_is_left()
 
 

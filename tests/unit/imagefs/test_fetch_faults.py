@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from imagefs.blocks.fetch import Blocks
 from imagefs.errors import BlockUnavailable
 from imagefs.format.index import BLOCK
-from stripefs.errors import HostFailed, NotFound, PermissionDenied, ServiceDown, StaleVersion
+from stripefs.errors import HostFailed, NotFound, PermissionDenied, ServiceDown, StaleVersion, StoreError
 from tests.unit.imagefs.devices import MIB, FakeSource, Made, eventually, make, noise, running, settled
 
 TEXT = b"all work and no play " * 6000
@@ -106,6 +106,7 @@ async def test_what_does_not_pass_is_tried_three_times(
         with pytest.raises(BlockUnavailable) as caught:
             await read_all(blocks, made, source)
         assert caught.value.errno == errno.EIO
+        assert isinstance(caught.value.__cause__, type(error) if isinstance(error, StoreError) else Exception)
         assert len(source.reads) == 3
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +23,7 @@ from imagefs.housekeeping.verify import verify
 from imagefs.images import Images
 from imagefs.snapshots import Snapshots
 from stripefs.errors import ConfigError, Exists
+from tests.imagefs.faults import flip
 from tests.unit.imagefs.stored import age, build_tree, files, write_tree
 
 KEY = {"salt": "é", "targets": [["/opt/deps", 0, 0]]}
@@ -210,3 +213,52 @@ def test_what_nobody_used_for_long_goes(images: Images, tmp_path: Path) -> None:
     assert collect_snapshots(images, older_than=24 * 3600) == gone
     assert snapshots.stored().keys() == {used.name, young.name}
     assert images.images().keys() == {used.image, young.image}
+
+
+# -- broken ones ---------------------------------------------------------------------------------------------------
+
+
+def without_version(data: bytes) -> bytes:
+    return data.replace(b'"version":1', b'"version":2')
+
+
+@pytest.mark.parametrize("kind", ["deps", "images", "indexes", "metadata", "packs"])
+def test_a_snapshot_that_nobody_can_use_gives_way(images: Images, tmp_path: Path, kind: str) -> None:
+    snapshots, snapshot = Snapshots(images), snapshot_of(images, tmp_path / "tree")
+    assert snapshots.put(snapshot)
+    assert snapshots.why_broken(snapshot.name) == ""
+    for path in files(tmp_path / "store", kind):
+        path.unlink() if kind == "packs" else flip(path)
+    assert snapshots.why_broken(snapshot.name) != ""
+    assert not snapshots.is_usable(snapshot.name)
+    report = build(*scan(str(tmp_path / "tree")), images, source=snapshot.name)
+    assert report.digest == snapshot.image  # which mends all but the document
+    assert snapshots.put(snapshot) == (kind == "deps")
+    assert snapshots.is_usable(snapshot.name)
+    assert not snapshots.put(snapshot)
+
+
+@pytest.mark.parametrize("kind", ["deps", "images"])
+def test_a_snapshot_of_a_later_version_does_not(images: Images, tmp_path: Path, kind: str) -> None:
+    snapshots, snapshot = Snapshots(images), snapshot_of(images, tmp_path / "tree")
+    manifest = without_version(images.manifest(snapshot.image).to_json())
+    if kind == "images":
+        snapshot = replace(snapshot, image=hashlib.sha256(manifest).hexdigest())
+        images.create(f"/images/{snapshot.image}".encode(), manifest)
+    snapshots.put(snapshot)
+    (path,) = files(tmp_path / "store", "deps")
+    if kind == "deps":
+        path.write_bytes(without_version(path.read_bytes()))
+    kept = path.read_bytes()
+    assert not snapshots.put(snapshot_of(images, tmp_path / "tree"))
+    assert path.read_bytes() == kept
+
+
+def test_a_snapshot_that_gives_way_takes_its_image_along(images: Images, tmp_path: Path) -> None:
+    snapshots, old = Snapshots(images), snapshot_of(images, tmp_path / "tree")
+    snapshots.put(old)
+    for path in files(tmp_path / "store", "packs"):
+        path.unlink()
+    report = build(*scan(str(write_tree(tmp_path / "other", a=2))), images, source=old.name)
+    assert snapshots.put(replace(old, image=report.digest))
+    assert set(images.images()) == {report.digest}
