@@ -150,7 +150,7 @@ def _show(attached: Attached, target: str, options: TreeOptions, settings: Daemo
         plane = "erofs" if os.geteuid() == 0 else "tree"
     if plane == "erofs" and copy >= 0:
         try:
-            shared.show(copy, target)
+            shared.show(copy, target, confined=options.confined)
             return plane
         except OSError as error:
             import logging
@@ -162,13 +162,22 @@ def _show(attached: Attached, target: str, options: TreeOptions, settings: Daemo
                 f"the daemon's devices are not to be seen at {settings.devices}",
                 hint="it runs in another mount namespace: start one in this one, with a --runtime of its own",
             )
-        erofs.mount(attached.metadata, [device.path for device in attached.devices], target, backing=options.backing)
+        devices = [device.path for device in attached.devices]
+        erofs.mount(attached.metadata, devices, target, backing=options.backing, confined=options.confined)
     else:
-        show_tree(attached, target, settings, name)
+        show_tree(attached, target, settings, name, confined=options.confined)
     return plane
 
 
-def show_tree(attached: Attached, target: str, settings: DaemonSettings, name: str, *, owner: int = 0) -> None:
+def show_tree(
+    attached: Attached,
+    target: str,
+    settings: DaemonSettings,
+    name: str,
+    *,
+    owner: int = 0,
+    confined: bool = False,
+) -> None:
     """The tree plane: a mount with a supervisor and workers of its own, which end with the process `owner`, if any."""
     from stripefs.mount import daemon
     from stripefs.mount.control import make_directory
@@ -193,7 +202,7 @@ def show_tree(attached: Attached, target: str, settings: DaemonSettings, name: s
                 log_format=settings.log_format,
                 log_level=settings.log_level,
                 # What the image says of device nodes and setuid holds in a container, as it does with EROFS.
-                options=("dev", "suid") if os.geteuid() == 0 else (),
+                options=("dev", "suid") if os.geteuid() == 0 and not confined else (),
             ),
             command="imagefs",
             directory=str(make_directory(Path(settings.runtime, "imagefs/trees"))),

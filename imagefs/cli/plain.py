@@ -88,6 +88,7 @@ DEPS = (
          choices=("unchecked", "checked")),
     Flag("deps-allow-file", "deps_allowed", "Files that need not belong to a package.", "texts", "PATTERN"),
     Flag("deps-allow-conflicts", "deps_tolerant", "Publish packages that do not fit one another.", "switch"),
+    Flag("deps-allow-setuid", "deps_setuid", "Publish programs with setuid, setgid or capabilities.", "switch"),
     Flag("ignore-outside", "deps_outside", "What pip may change elsewhere.", "texts", "PATTERN"),
 )  # fmt: skip
 """What is installed above the image."""

@@ -110,6 +110,7 @@ def _keep(
         wish.pinned,
         wish.tolerant,
         probe=probe if wish.probe else (),
+        setuid=wish.setuid,
     )
     descriptor = pending.begin(job.cache, job.name, job._asdict())
     _publish_here(job, target, descriptor, tell, wait=wish.wait)

@@ -36,10 +36,11 @@ class Job(NamedTuple):
     """What is to be published, in values that can be JSON.
 
     store: fields of `StoreSettings`. cache: of the daemon. key: the document of the key. seconds: that the installation
-    took. findings: of the installer's course, as `Finding` has them. environment, sites, beside, allowed, checked and
-    tolerant: as in `Installation`. owner: of the lead that is handed over, "" for none. pinned: fields of `Pins`, none
-    where anything may be installed. inside: fields of `imagefs.deps.container.upper.Inside`, none on a host. probe:
-    fields of `imagefs.deps.packed.Probe`, none where nothing is to be tried, nor in a container: `inside` has that.
+    took. findings: of the installer's course, as `Finding` has them. environment, sites, beside, allowed, checked,
+    tolerant and setuid: as in `Installation`. owner: of the lead that is handed over, "" for none. pinned: fields of
+    `Pins`, none where anything may be installed. inside: fields of `imagefs.deps.container.upper.Inside`, none on a
+    host. probe: fields of `imagefs.deps.packed.Probe`, none where nothing is to be tried, nor in a container: `inside`
+    has that.
     """
 
     store: Mapping[str, Any]
@@ -58,6 +59,7 @@ class Job(NamedTuple):
     tolerant: bool = False
     inside: Sequence[Any] = ()
     probe: Sequence[Any] = ()
+    setuid: bool = False
 
     @property
     def name(self) -> str:
@@ -101,7 +103,14 @@ class Directory:
         return seen, check_tree(
             seen,
             Installation(
-                job.target, job.environment, job.sites, tuple(job.beside), tuple(job.allowed), job.checked, job.tolerant
+                job.target,
+                job.environment,
+                job.sites,
+                tuple(job.beside),
+                tuple(job.allowed),
+                job.checked,
+                job.tolerant,
+                job.setuid,
             ),
         )
 

@@ -87,7 +87,7 @@ def _mount(client: Client, attached: Attached, target: str, options: TreeOptions
         with contextlib.suppress(StripefsError):  # that error is the one to tell
             client.detach(attached.id)
         raise
-    mounts.mount_attached(client, attached, target, options, name=_SOURCE + name)
+    mounts.mount_attached(client, attached, target, options._replace(confined=True), name=_SOURCE + name)
 
 
 def _is_ours(client: Client, here: kernel.MountPoint) -> bool:

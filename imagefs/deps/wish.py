@@ -20,9 +20,9 @@ class Wish(NamedTuple):
     key: the document of the key. target: where, absolute, with links resolved. command: installs it. python: the
     interpreter that compiles it; environment: its values for the markers of requirements. users: who uses it; kept: it
     stays mounted without them. wait: until it is published. patience: seconds to wait for another host that installs.
-    probe: a program in Python that must run with what is mounted, "" for none. sites, beside, checked, allowed and
-    tolerant: as in `imagefs.deps.check.tree.Installation`; pinned: as in `imagefs.deps.publish.Job`. unchanged: whether
-    the key is still that of what is installed from, which may change meanwhile.
+    probe: a program in Python that must run with what is mounted, "" for none. sites, beside, checked, allowed,
+    tolerant and setuid: as in `imagefs.deps.check.tree.Installation`; pinned: as in `imagefs.deps.publish.Job`.
+    unchanged: whether the key is still that of what is installed from, which may change meanwhile.
     """
 
     store: StoreSettings
@@ -41,6 +41,7 @@ class Wish(NamedTuple):
     checked: bool = False
     allowed: Sequence[str] = ()
     tolerant: bool = False
+    setuid: bool = False
     pinned: Sequence[Any] = ()
     unchanged: Callable[[], bool] | None = None
     recording: Recording = Recording("deps")

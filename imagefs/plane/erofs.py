@@ -21,7 +21,7 @@ __all__ = ["Backing", "ErofsMount", "mount", "mounted"]
 
 Backing = Literal["file", "loop"]
 
-_MS_RDONLY = 1
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV = 1, 2, 4
 
 _NO_FILES = (errno.ENOTBLK, errno.EINVAL, errno.EOPNOTSUPP)
 """What the kernel answers when it cannot mount files: it is too old or built without, or they lie on an overlay."""
@@ -46,17 +46,23 @@ class ErofsMount(NamedTuple):
 
 
 def mount(
-    metadata: str, devices: Sequence[str], target: str, backing: Literal["auto", "file", "loop"] = "auto"
+    metadata: str,
+    devices: Sequence[str],
+    target: str,
+    backing: Literal["auto", "file", "loop"] = "auto",
+    *,
+    confined: bool = False,
 ) -> Backing:
-    """Mount the image at `target`, read-only. Answers what was put before the files.
+    """Mount the image at `target`, read-only. Answers what was put before the files. confined: with nosuid and nodev.
 
     `auto` takes loop devices where the kernel refuses files. The system call and not mount(8), which may quietly do
     so anywhere. Raises MountError.
     """
     metadata, devices = os.path.abspath(metadata), [os.path.abspath(device) for device in devices]
+    flags = _MS_RDONLY | (_MS_NOSUID | _MS_NODEV if confined else 0)
     if backing != "loop":
         try:
-            _mount(metadata, devices, target)
+            _mount(metadata, devices, target, flags)
         except OSError as error:
             if backing == "file" or error.errno not in _NO_FILES:
                 raise _refused(metadata, target, error) from error
@@ -64,7 +70,7 @@ def mount(
             return "file"
     with loop.attached([metadata, *devices]) as (first, *others):
         try:
-            _mount(first, others, target)
+            _mount(first, others, target, flags)
         except OSError as error:
             raise _refused(metadata, target, error) from error
     return "loop"
@@ -82,7 +88,7 @@ def mounted() -> list[ErofsMount]:
     return found
 
 
-def _mount(source: str, devices: Sequence[str], target: str) -> None:
+def _mount(source: str, devices: Sequence[str], target: str, flags: int) -> None:
     """Raises OSError."""
     with contextlib.ExitStack() as held:
         options = []
@@ -92,7 +98,7 @@ def _mount(source: str, devices: Sequence[str], target: str) -> None:
                 held.callback(os.close, descriptor)
                 device = f"/proc/self/fd/{descriptor}"
             options.append(f"device={device}")
-        kernel.mount(source, target, "erofs", _MS_RDONLY, ",".join(options))
+        kernel.mount(source, target, "erofs", flags, ",".join(options))
 
 
 def _refused(metadata: str, target: str, error: OSError) -> MountError:

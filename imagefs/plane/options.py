@@ -8,8 +8,10 @@ __all__ = ["TreeOptions"]
 
 
 class TreeOptions(NamedTuple):
-    """How an image becomes a tree. rw: an overlay on top. backing: what the kernel's EROFS mounts."""
+    """How an image becomes a tree. rw: an overlay on top. backing: what the kernel's EROFS mounts. confined: nosuid
+    and nodev."""
 
     rw: bool = False
     plane: Literal["auto", "erofs", "tree"] = "auto"
     backing: Literal["auto", "file", "loop"] = "auto"
+    confined: bool = False

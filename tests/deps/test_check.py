@@ -7,6 +7,8 @@ import os
 import re
 import shutil
 import signal
+import stat
+import struct
 import subprocess
 import sys
 import threading
@@ -284,3 +286,26 @@ def test_installers_leave_bytecode_to_us(settings: dict[str, str], wheels: Path,
         assert bool(list(target.rglob("*.pyc"))) is bool(settings)
         compile_tree(sys.executable, [str(target)])
         assert check(target).items == ()
+
+
+@pytest.mark.root
+def test_programs_that_give_privileges(tree: Path) -> None:
+    folder = tree / "share/tool"
+    folder.mkdir(parents=True)
+    folder.chmod(0o2755)  # which gives none
+    for name, mode in (("plain", 0o755), ("setuid", 0o4755), ("setgid", 0o2755), ("locked", 0o2644), ("able", 0o755)):
+        (folder / name).touch()
+        (folder / name).chmod(mode)
+    os.setxattr(folder / "able", "security.capability", struct.pack("<5I", 0x02000001, 1 << 10, 0, 0, 0))
+    os.mknod(folder / "disk", stat.S_IFBLK | 0o600, os.makedev(7, 0))
+    os.mknod(folder / "whiteout", stat.S_IFCHR, os.makedev(0, 0))
+    found = [one for one in check(tree).items if one.kind == "privileged"]
+    assert [(os.path.basename(one.subject), one.what) for one in found] == [
+        ("able", "with capabilities"),
+        ("disk", "a device"),
+        ("setgid", "setgid"),
+        ("setuid", "setuid"),
+    ]
+    assert "--allow-setuid publishes them" in judge(found).lines[0]
+    assert not judge(found).publish
+    assert [one for one in check(tree, setuid=True).items if one.kind == "privileged"] == []

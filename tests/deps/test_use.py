@@ -43,6 +43,11 @@ def is_mounted(target: Path) -> bool:
     return kernel.find_mount(str(target)) is not None
 
 
+def confined(target: Path) -> bool:
+    mount = kernel.find_mount(str(target))
+    return mount is not None and {"nosuid", "nodev"} <= set(mount.options.split(","))
+
+
 def until_gone(service: Service, target: Path) -> None:
     eventually(lambda: not is_mounted(target), "the end of the mount")
     until_nothing_is_left(service)
@@ -52,6 +57,7 @@ def test_import_from_the_mount(service: Service, store: Path, name: str, target:
     used = use_here(service, store, name, target, jobs[0].pid)
     assert used is not None
     assert imported(target).stdout == f"7 {1 << 20}\n"
+    assert confined(target)
     with pytest.raises(OSError, match="Read-only"):
         (target / "more").touch()
     jobs[0].end()
@@ -64,6 +70,7 @@ def test_the_tree_plane(service: Service, store: Path, name: str, target: Path, 
     for job in jobs[:2]:
         use_here(service, store, name, target, job.pid, plane="tree")
     assert [mount.fstype for mount in kernel.mounts() if mount.path == str(target)] == ["fuse.imagefs"]
+    assert confined(target)
     assert imported(target).returncode == 0
     jobs[0].end()
     jobs[1].kill()

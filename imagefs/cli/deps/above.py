@@ -55,6 +55,7 @@ def begin_above(
         checked=values["deps_bytecode"] == "checked",
         allowed=values["deps_allowed"],
         tolerant=values["deps_tolerant"],
+        setuid=values["deps_setuid"],
         probe=values["deps_probe"],
     )
     if values["deps_explain"]:

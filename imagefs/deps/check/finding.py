@@ -15,6 +15,7 @@ Kind = Literal[
     "conflict",
     "secret",
     "editable",
+    "privileged",
     "changed",
     "unmet",
     "bytecode",
@@ -29,6 +30,7 @@ KINDS: dict[Kind, bool] = {
     "conflict": True,  # distributions do not fit one another
     "secret": True,  # a file that others must not read
     "editable": True,  # a source that may change
+    "privileged": True,  # a program that gives privileges, or a device
     "changed": True,  # a file changed while it was packed
     "unmet": False,  # distributions do not fit one another, and need not
     "bytecode": False,  # a source that is no valid program

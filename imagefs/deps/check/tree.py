@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import posixpath
+import stat
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -13,9 +15,11 @@ from imagefs.deps.check.orphans import check_orphans
 from imagefs.deps.check.record import check_records
 from imagefs.deps.check.secrets import check_secrets
 from imagefs.deps.check.sites import distributions_in, find_sites, prefix_of
-from imagefs.deps.inventory import Inventory
+from imagefs.deps.inventory import Facts, Inventory
 
-__all__ = ["Findings", "Installation", "check_tree"]
+__all__ = ["Findings", "Installation", "check_privileged", "check_tree"]
+
+_CAPABILITIES = "security.capability"
 
 
 class Installation(NamedTuple):
@@ -26,7 +30,7 @@ class Installation(NamedTuple):
     for the markers of requirements. beside: directories of this host from which that interpreter imports too.
     allowed: patterns of paths of the tree that need not belong to a package. checked: whether bytecode is compared with
     its source at each import. tolerant: whether packages that do not fit one another are only told, as they are after
-    an installation that was to leave out what they require.
+    an installation that was to leave out what they require. setuid: whether files may give privileges.
     """
 
     at: str
@@ -36,6 +40,7 @@ class Installation(NamedTuple):
     allowed: Sequence[str] = ()
     checked: bool = False
     tolerant: bool = False
+    setuid: bool = False
 
 
 class Findings(NamedTuple):
@@ -57,6 +62,7 @@ def check_tree(inventory: Inventory, installation: Installation) -> Findings:
     findings += check_orphans(entries, sites, distributions, owned.names, installation.allowed)
     findings += check_secrets(inventory, owned.verified)
     findings += check_editable(inventory, distributions, checked=installation.checked)
+    findings += [] if installation.setuid else check_privileged(inventory)
     for site in sites:
         folders = [inventory.path(one.folder) for one in distributions if one.site == site]
         described = [one for folder in folders if (one := describe_folder(folder)) is not None]
@@ -65,6 +71,32 @@ def check_tree(inventory: Inventory, installation: Installation) -> Findings:
         conflicts = check_consistent(described, beside, installation.environment)
         findings += [one._replace(kind="unmet") for one in conflicts] if installation.tolerant else conflicts
     return Findings(tuple(findings), tuple(one.name for one in distributions))
+
+
+def check_privileged(inventory: Inventory) -> list[Finding]:
+    """One finding for each program that runs with more rights than who starts it has, and for each device.
+
+    A directory with the bit of setgid gives none. Raises OSError.
+    """
+    return [
+        Finding("privileged", path, why)
+        for path, facts in sorted(inventory.entries.items())
+        if (why := _privilege(inventory, path, facts))
+    ]
+
+
+def _privilege(inventory: Inventory, path: str, facts: Facts) -> str:
+    if stat.S_ISBLK(facts.mode) or (stat.S_ISCHR(facts.mode) and not facts.is_whiteout):
+        return "a device"
+    if not facts.is_file:
+        return ""
+    if facts.mode & stat.S_ISUID:
+        return "setuid"
+    if facts.mode & stat.S_ISGID and facts.mode & stat.S_IXGRP:
+        return "setgid"
+    if facts.mode & 0o111 and _CAPABILITIES in os.listxattr(inventory.path(path)):
+        return "with capabilities"
+    return ""
 
 
 def _sees_others(inventory: Inventory, site: str) -> bool:

@@ -24,6 +24,7 @@ _WORDS: dict[Kind, tuple[str, str]] = {
     "conflict": ("packages do not fit one another", "--allow-conflicts publishes them"),
     "secret": ("secrets would be published", "keep them out of the target"),
     "editable": ("editable installs may change", "--bytecode checked publishes them"),
+    "privileged": ("files give privileges", "--allow-setuid publishes them"),
     "changed": ("files changed while they were packed", ""),
     "unmet": ("packages do not fit one another", ""),
     "bytecode": ("sources that do not compile have no bytecode", ""),

@@ -49,8 +49,8 @@ class Wish(NamedTuple):
 
     store: of dependency snapshots. request: what decides the key, without what the image says: its targets, of which
     there is none where the interpreter's own place is meant, its command, and the image. files: requirements files,
-    absolute. outside: patterns of what may be written outside the targets. wait, patience, checked, allowed, tolerant:
-    as in `imagefs.deps.wish.Wish`.
+    absolute. outside: patterns of what may be written outside the targets. wait, patience, checked, allowed, tolerant,
+    setuid: as in `imagefs.deps.wish.Wish`.
     """
 
     store: StoreSettings
@@ -62,6 +62,7 @@ class Wish(NamedTuple):
     checked: bool = False
     allowed: Sequence[str] = ()
     tolerant: bool = False
+    setuid: bool = False
     probe: str = ""
 
 
@@ -271,6 +272,7 @@ class _Start:
             answer.pins if answer.pins and not (wish.request.epoch or wish.request.allow_unpinned) else (),
             wish.tolerant,
             inside,
+            setuid=wish.setuid,
         )
         with publish_beside(job, self._tell, wait=wish.wait, held=[image.held]):
             pass

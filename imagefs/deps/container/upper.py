@@ -84,7 +84,7 @@ class Upper:
         beside = _inside(self._merged, job.beside)
         allowed = [pattern.lstrip("/") for pattern in job.allowed]
         found = check_tree(
-            seen, Installation("/", job.environment, job.sites, beside, allowed, job.checked, job.tolerant)
+            seen, Installation("/", job.environment, job.sites, beside, allowed, job.checked, job.tolerant, job.setuid)
         )
         outside = check_outside(self._before, self.targets, (*IGNORED, *self._inside.outside), self._base)
         items = dict.fromkeys((*found.items, *outside, *self._broken()))
