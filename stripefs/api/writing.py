@@ -16,14 +16,13 @@ import weakref
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, NoReturn, TypeVar, TypeVarTuple
 
-import trio
-
 from stripefs.api.buffers import as_bytes
 from stripefs.api.engine import before_threads_end, engine
 from stripefs.api.errors import in_other_process, os_errors
 from stripefs.api.sources import Source, Where
-from stripefs.errors import ConfigError, Exists, IsADirectory, NotADirectory, NotFound
+from stripefs.errors import Busy, ConfigError, Exists, IsADirectory, NotADirectory, NotFound
 from stripefs.layout.hidden import POOL
+from stripefs.session import WriteSession
 from stripefs.settings import redact
 from stripefs.store.base import Attributes, Kind, Status
 from stripefs.umask import umask
@@ -235,27 +234,33 @@ class WriteFile(io.BufferedIOBase):
         layout = Layout(await source.layouts.for_file(inner) or wanted.layout_of(inner))
         if layout is Layout.STRIPED and where.root is None:
             await _ensure_pool(source)
-        status = None if self.mode == "xb" else await _look(source, inner)
-        if status is None and not source.store.capabilities.put_if_absent:
-            await _ensure_folder(source, split(inner)[0])
-        draft = self._draft = await session.drafts.begin(
-            inner,
-            replacing=status.identity if status is not None else None,
-            append=self.mode == "ab" and status is not None,
-            attributes=_attributes(source, status),
-            layout=layout,
-        )
+        draft = self._draft = await self._begin_draft(source, session, inner, layout)
         self._length = draft.length
         self._attributed = source.store.capabilities.attributes
-        if self.mode == "xb":
+
+    async def _begin_draft(self, source: Source, session: WriteSession, path: bytes, layout: Layout) -> Draft:
+        exclusive = self.mode == "xb"
+        while True:
+            status = await _look(source, path)
+            if status is not None and exclusive:
+                raise Exists(f"{path!r} exists")
+            if status is None and not source.store.capabilities.put_if_absent:
+                await _ensure_folder(source, split(path)[0])
             try:
-                if await _look(source, inner) is not None:  # other writers are locked out by now
-                    raise Exists(f"{inner!r} exists")
-            except BaseException:
-                self._draft = None
-                with trio.CancelScope(shield=True):
-                    await draft.abandon()
+                return await session.drafts.begin(
+                    path,
+                    replacing=status.identity if status is not None else None,
+                    append=self.mode == "ab" and status is not None,
+                    attributes=_attributes(source, status),
+                    layout=layout,
+                )
+            except Busy as error:
+                if exclusive:  # somebody makes this file just now: for everybody else it exists
+                    raise Exists(f"{path!r} exists: {error.message}", hint=error.hint) from error
                 raise
+            except Exists:  # published since it was looked for
+                if exclusive or status is not None:
+                    raise
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a file that is being written cannot be pickled")

@@ -156,13 +156,7 @@ class WritableTree(DraftingTree):
         if exclusive and self._pens.at(path) is not None:
             raise Exists(f"{path!r} exists")
         await self._wait_until_free(path)
-        try:
-            status: Status | None = await self._stat(path)
-        except NotFound:
-            status = None
-        if status is not None and exclusive:
-            raise Exists(f"{path!r} exists")
-        pen = await self._begin(path, status, flags, mode, thread)
+        pen = await self._created(path, mode, flags, thread)
         try:
             self._node(parent)
             node = self.state.see(parent, name, Kind.FILE, future())
@@ -171,6 +165,30 @@ class WritableTree(DraftingTree):
             raise
         handle, direct = self._hold(pen, node, flags)
         return handle, self._shown(pen), direct
+
+    async def _created(self, path: bytes, mode: int, flags: int, thread: int) -> Pen:
+        """A pen for the file at `path`, made where there is none.
+
+        A file that another mount is about to publish there exists for O_EXCL: the lock decides who made it, and a
+        program that takes a file for a mutex expects EEXIST from everybody but one.
+        """
+        while True:
+            try:
+                status: Status | None = await self._stat(path)
+            except NotFound:
+                status = None
+            exclusive = bool(flags & os.O_EXCL)
+            if status is not None and exclusive:
+                raise Exists(f"{path!r} exists")
+            try:
+                return await self._begin(path, status, flags, mode, thread)
+            except Busy as error:
+                if exclusive:
+                    raise Exists(f"{path!r} exists: {error.message}", hint=error.hint) from error
+                raise
+            except Exists:  # published since it was looked for: then that is what this open continues or replaces
+                if exclusive or status is not None:
+                    raise
 
     async def open_writing(self, node_id: int, flags: int, thread: int) -> tuple[int, bool]:
         """A handle to write an existing file, and whether it is direct I/O. Raises Busy where somebody writes it.

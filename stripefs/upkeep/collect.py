@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from stripefs.errors import Busy, NoSpace, NotFound, QuotaExceeded, StoreError, Unsupported
+from stripefs.errors import Busy, IsADirectory, NoSpace, NotFound, QuotaExceeded, StoreError, Unsupported
 from stripefs.layout import hidden
 from stripefs.layout.record import DocumentError, LockDocument, Record
 from stripefs.store.base import Store
@@ -228,7 +228,7 @@ class Collection:
             return
         if not self._dry_run:
             with contextlib.suppress(NotFound):
-                patiently(lambda: self._store.remove(item.path))
+                patiently(partial(self._take_away, item.path))
         self._count(item)
 
     def _clear(self, name: bytes, group: list[Item], facts: Circumstances) -> None:
@@ -277,10 +277,16 @@ class Collection:
                 if verdict is not Verdict.RUBBISH:
                     self._found.keep(verdict, item.length)
                     return
-                patiently(lambda: self._store.remove(item.path))
+                patiently(partial(self._take_away, item.path))
             except NotFound:
                 return  # another gc
         self._count(item)
+
+    def _take_away(self, path: bytes) -> None:
+        try:
+            self._store.remove(path)
+        except IsADirectory:
+            self._store.rmdir(path)
 
     @contextmanager
     def _locked(self, name: bytes) -> Iterator[Callable[[], None]]:

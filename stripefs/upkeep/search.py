@@ -111,7 +111,7 @@ class Search:
         for batch in self._store.scandir(folder):
             for entry in batch:
                 known = entry.name == hidden.LAYOUT_NAME or _meaning(entry.name)[0] is not None
-                if entry.kind is not EntryKind.FILE or not known:
+                if not (known and _is_left(entry)):
                     raise NotEmpty(f"{folder!r} is not empty: {entry.name!r} is in it")
                 self._look_beside(seen, Listed(folder, 0, batch), entry, beside=True)
         return seen
@@ -141,7 +141,7 @@ class Search:
             if not since_ns or not listed.changed_ns or listed.changed_ns >= since_ns:
                 struck += self._strike(seen, threads, listed)
                 for entry in listed.entries:
-                    if entry.kind is EntryKind.FILE and hidden.is_hidden(entry.name):
+                    if _is_left(entry):
                         self._look_beside(seen, listed, entry, beside)
         return struck
 
@@ -257,6 +257,13 @@ def _looks_like_manifest(entry: Status) -> bool:
     Hidden manifests are of files that are not published.
     """
     return not hidden.is_hidden(entry.name) and (entry.marked or may_be_manifest(entry.length))
+
+
+def _is_left(entry: Status) -> bool:
+    """Whether it is a hidden file, or the hidden directory by which HDFS clients make one of another name."""
+    found = hidden.parse_hidden(entry.name)
+    directory = entry.kind is EntryKind.DIRECTORY and found is not None and found.kind == "part"
+    return directory or (entry.kind is EntryKind.FILE and hidden.is_hidden(entry.name))
 
 
 def _meaning(name: bytes) -> tuple[Kind | None, bytes, str]:

@@ -8,7 +8,7 @@ from functools import partial
 
 import trio
 
-from stripefs.errors import Busy, Unsupported
+from stripefs.errors import Busy, Exists, NotFound, Unsupported
 from stripefs.layout.hidden import new_version
 from stripefs.layout.record import LEASE
 from stripefs.store.base import Attributes, Identity, Store
@@ -98,14 +98,14 @@ class Drafts:
         attributes: Attributes | None = None,
         layout: Layout | None = None,
     ) -> Draft:
-        """Begin a new version of the file at `path` (a file is there: `replacing` is its identity; None: none is).
+        """Begin a new version of the file at `path` (`replacing`: the identity of the one that was seen there).
 
         Takes the lock of `path`. append: the new version begins with the bytes of the one it replaces, and
         `draft.length` starts at its length. attributes: mode, owner, group, times that the published file gets.
         layout: None is the policy's. Nothing is visible before `Draft.publish`. A directory must exist above.
 
-        Raises Busy (another writer, here or elsewhere), NotFound (no directory), Unsupported (append where the store
-        cannot), StoreError.
+        Raises Busy (another writer, here or elsewhere), Exists (`replacing` is None, and something came to the name
+        before the lock was held), NotFound (no directory), Unsupported (append where the store cannot), StoreError.
         """
         if not self._shared.store.capabilities.put:
             raise Unsupported(f"{self._shared.store.url} cannot be written to")
@@ -140,6 +140,8 @@ class Drafts:
         names = Names(path)
         hold = await self._lock(path, names.version)
         try:
+            if replacing is None:
+                await self._ensure_absent(path)
             manifest = await shared.manifest(path) if replacing is not None else None
             draft = Draft(shared, hold, names, layout or shared.policy.layout, attributes, manifest, self)
         except BaseException:
@@ -154,6 +156,15 @@ class Drafts:
                 await draft.abandon()
                 raise
         return draft
+
+    async def _ensure_absent(self, path: bytes) -> None:
+        """Raises Exists. The caller looked before it had the lock, and another writer may have published since."""
+        store = self._shared.store
+        try:
+            await self._shared.effects.call("looking for a file of this name", partial(store.stat, path))
+        except NotFound:
+            return
+        raise Exists(f"{path!r} exists")
 
     async def _lock(self, path: bytes, version: str) -> Hold:
         shared = self._shared

@@ -1,8 +1,9 @@
 """Names, attributes and joins of HDFS with the manners that `Store` promises, over WebHDFS or hdfs-native.
 
 HDFS's own calls promise less: MKDIRS makes whole paths and is content with what exists, DELETE takes files and
-directories alike, RENAME tells kinds apart in words only. So each change looks at what is there first. Between look and
-change others may act: then of two who make the same directory at once both may be told that they did.
+directories alike, RENAME tells kinds apart in words only. So each change looks at what is there first. A directory is
+made under a hidden name that nobody else has, and renamed: RENAME without OVERWRITE refuses a name that is taken, so of
+two clients that make the same directory at once one is told Exists.
 
 **An answer that is lost.** No change is asked for twice unless it is known what became of the first time: as long as
 that is not known, the NameNodes are asked, for up to a minute, whether the effect stands (by the inode ids seen before
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
@@ -27,6 +29,7 @@ from stripefs.errors import (
     Transient,
     Unsupported,
 )
+from stripefs.layout.hidden import new_version, part_name
 from stripefs.store.base import Attributes, Kind, Status
 from stripefs.store.hdfs.rest import NameNodeRest, Unanswered
 from stripefs.store.hdfs.wire import passing_path
@@ -107,11 +110,19 @@ class Changes:
         if above.kind is not Kind.DIRECTORY:
             raise NotADirectory(f"{path}: a parent is not a directory")
 
-        def made() -> bool:
-            found = self._there(path)
-            return found is not None and found.kind is Kind.DIRECTORY
+        folder, _, name = path.rpartition("/")
+        hidden = f"{folder}/{os.fsdecode(part_name(name.encode(), new_version(), 0))}"
 
-        self._change(f"making {path}", lambda: self._calls.make_directories(path, mode), made)
+        def made() -> bool:
+            return self._there(hidden) is not None
+
+        self._change(f"making {path}", lambda: self._calls.make_directories(hidden, mode), made)
+        try:
+            self.rename(hidden, path, replace=False)
+        except StoreError:
+            with contextlib.suppress(StoreError):
+                self._calls.delete(hidden)
+            raise
 
     def make_directories(self, path: str) -> None:
         """With all above; what is there is left as it is."""

@@ -111,6 +111,8 @@ def test_one_writer_a_file(place: Path) -> None:
 
 def test_exclusive(place: Path) -> None:
     with stripefs.open(str(place / "file"), "xb") as file:
+        with pytest.raises(FileExistsError, match="being written"):
+            stripefs.open(str(place / "file"), "xb")
         file.write(b"first")
     with pytest.raises(FileExistsError):
         stripefs.open(str(place / "file"), "xb")

@@ -150,13 +150,18 @@ class FakeDrafts:
         self.try_owners: Callable[[Attributes], None] = lambda owners: None
         self.writer_below: Callable[[bytes], str] = lambda folder: ""
         self.writer_of: Callable[[bytes], str] = lambda path: ""
+        self.meanwhile: Callable[[], None] = lambda: None
+        """Called between the tree's look at a name and its lock."""
 
     async def begin(
         self, path: bytes, *, replacing: object, append: bool = False, attributes: object = None, layout: object = None
     ) -> FakeDraft:
         await trio.lowlevel.checkpoint()
+        self.meanwhile()
         if path in self.open:
             raise Busy(f"{path!r} is being written")
+        if replacing is None and path in self.store.entries:
+            raise Exists(f"{path!r} exists")
         if append and not self.appends:
             raise Unsupported("no appending")
         draft = FakeDraft(self, path, self.store.entries[path][1] if append else b"", dirty=not append)
@@ -171,6 +176,7 @@ def make_writable(store: ChangingStore, kept: Kept | None = None, **options: obj
     state = State(kept)
     state.replay(kept.payloads if kept else ())
     drafts = FakeDrafts(store, appends=bool(options.pop("appends", True)))
+    drafts.meanwhile = options.pop("meanwhile", drafts.meanwhile)  # type: ignore[assignment]
     return WritableTree(store, PlainReader(store), state=state, drafts=drafts, **options)  # type: ignore[arg-type]
 
 

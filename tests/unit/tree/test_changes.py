@@ -278,3 +278,31 @@ async def test_a_renamed_version_keeps_its_node(store: ChangingStore) -> None:
     touched = await tree.setattr(file.id, mtime_ns=5)
     assert (touched.mtime_ns, (await tree.lookup(folder.id, b"moved")).id) == (5, file.id)
     assert (await make_writable(store, kept).getattr(file.id)).mtime_ns == 5
+
+
+async def test_a_file_that_another_mount_publishes_right_before_the_lock(store: ChangingStore) -> None:
+    def publish() -> None:
+        if b"/new" not in store.entries:
+            store.put(b"/new", b"theirs")
+
+    tree = make_writable(store, meanwhile=publish)
+    with pytest.raises(Exists):
+        await tree.create(ROOT, b"new", 0o644, CREATE | os.O_EXCL, ME)
+    del store.entries[b"/new"]
+    handle, shown, _ = await tree.create(ROOT, b"new", 0o644, CREATE | os.O_APPEND, ME)
+    assert shown.size == len(b"theirs")
+    await tree.write(handle, 0, b" and ours")
+    await tree.flush(handle)
+    await tree.release(handle)
+    assert contents(store)[b"/new"] == b"theirs and ours"
+
+
+async def test_a_file_that_another_mount_makes_exists_for_who_wants_to_be_the_only_one(store: ChangingStore) -> None:
+    def lock() -> None:
+        raise Busy("'/new' is being written by host:1")
+
+    tree = make_writable(store, meanwhile=lock)
+    with pytest.raises(Exists, match="being written by host:1"):
+        await tree.create(ROOT, b"new", 0o644, CREATE | os.O_EXCL, ME)
+    with pytest.raises(Busy):
+        await tree.create(ROOT, b"new", 0o644, CREATE, ME)

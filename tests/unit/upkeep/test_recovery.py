@@ -11,7 +11,7 @@ import pytest
 
 from stripefs.errors import Busy, Exists, NotFound, StoreError
 from stripefs.layout.record import DocumentError, Record
-from stripefs.store.base import Attributes, Capabilities, Store
+from stripefs.store.base import Attributes, Capabilities, Identity, Store
 from stripefs.store.wrappers.base import WrappedStore
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.upkeep.collect import Collection
@@ -79,9 +79,9 @@ async def test_what_was_durable_comes_back(store: Store, tmp_path: Path, layout:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_under_another_name(store: Store, layout: Layout) -> None:
-    await save_old(store)
+    identity = await save_old(store)
     data = content(SIZE)
-    await synced(store, b"/model", data, layout=layout)
+    await synced(store, b"/model", data, layout=layout, replacing=identity)
     with pytest.raises(Exists, match="model exists"):
         run(store, b"/model")
     with pytest.raises(Exists):
@@ -91,16 +91,17 @@ async def test_under_another_name(store: Store, layout: Layout) -> None:
 
 
 async def test_the_old_version_is_replaced_only_when_it_is_named(store: Store) -> None:
-    await save_old(store)
+    identity = await save_old(store)
     data = content(SIZE)
-    await synced(store, b"/model", data)
+    await synced(store, b"/model", data, replacing=identity)
     run(store, b"/model", to=b"/model")
     assert load(store, b"/model") == data
 
 
-async def save_old(store: Store) -> None:
+async def save_old(store: Store) -> Identity:
     async with writing(store) as drafts:
         await save(drafts, b"/model", b"old")
+    return store.stat(b"/model").identity
 
 
 @pytest.mark.parametrize("layout", [Layout.CONCAT, Layout.STRIPED])

@@ -11,6 +11,7 @@ import pytest
 import trio
 
 from stripefs.errors import NotEmpty, PermissionDenied
+from stripefs.layout.hidden import part_name
 from stripefs.layout.record import LEASE
 from stripefs.layout.striped import Segment
 from stripefs.store.base import Capabilities, Store
@@ -19,6 +20,7 @@ from stripefs.upkeep.survey import FORCED_AGE, RECOVERABLE
 from stripefs.upkeep.vacate import vacate
 from stripefs.write import Layout
 from stripefs.write.lease import take
+from tests.unit.upkeep.collecting import collect
 from tests.unit.upkeep.leftovers import DAY, Hooked, Place, version
 from tests.unit.upkeep.shifted import Shifted
 from tests.unit.write.world import MIB, content, load, spread, until, writing
@@ -85,6 +87,18 @@ def test_a_lock_that_lives_keeps_everything(place: Place, caplog: pytest.LogCapt
     place.lock("d", "gone", [version(1)], DEAD)
     place.lock("d", name, [version(2)], LEASE - 10)
     stays(place, caplog, "at work")
+
+
+def test_a_directory_that_was_never_given_its_name_goes(place: Place) -> None:
+    """An HDFS client was killed between making it and renaming it."""
+    made = place.root / "d" / os.fsdecode(part_name(b"new", version(1), 0))
+    made.mkdir()
+    os.utime(made, (1, 1))
+    assert clear(place) == set()
+    made.mkdir()
+    os.utime(made, (1, 1))
+    assert [item.path for item in collect(place).items] == [b"/d/" + os.fsencode(made.name)]
+    assert left(place) == set()
 
 
 def test_what_the_mounts_own_writers_have_stays(place: Place, caplog: pytest.LogCaptureFixture) -> None:

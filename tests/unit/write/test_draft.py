@@ -5,7 +5,7 @@ import random
 import pytest
 import trio
 
-from stripefs.errors import Busy, NotFound, StaleVersion
+from stripefs.errors import Busy, Exists, NotFound, StaleVersion
 from stripefs.layout.record import Record
 from stripefs.store.base import Attributes
 from stripefs.store.local import LocalStore
@@ -50,6 +50,16 @@ def bytes_of(root, record):
         ]
         found += pieces
     return b"".join(found)
+
+
+async def test_a_file_that_came_before_the_lock_was_held(store, tmp_path):
+    async with writing(store) as drafts:
+        (tmp_path / "file").write_bytes(b"theirs")
+        with pytest.raises(Exists):
+            await drafts.begin(b"/file", replacing=None)
+        assert not hidden(tmp_path)
+        await save(drafts, b"/file", b"ours", replacing=store.stat(b"/file").identity)
+    assert load(store, b"/file") == b"ours"
 
 
 async def test_only_in_order(store):

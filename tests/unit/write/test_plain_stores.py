@@ -58,7 +58,7 @@ async def test_only_put_refuses_fsync(tmp_path):
 async def test_only_put_and_given_up(tmp_path):
     (tmp_path / "file").write_bytes(b"old")
     async with writing(only_put(tmp_path)) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
+        draft = await drafts.begin(b"/file", replacing=only_put(tmp_path).stat(b"/file").identity)
         await draft.write(0, content(3 * MIB))
         await draft.abandon()
     assert (tmp_path / "file").read_bytes() == b"old"
@@ -69,7 +69,7 @@ async def test_only_put_fails(tmp_path, kind):
     (tmp_path / "file").write_bytes(b"old")
     faulty = FaultyStore(only_put(tmp_path))
     async with writing(faulty) as drafts:
-        draft = await drafts.begin(b"/file", replacing=None)
+        draft = await drafts.begin(b"/file", replacing=only_put(tmp_path).stat(b"/file").identity)
         faulty.fail_at(1, "put", kind=kind)
         await draft.write(0, content(3 * MIB))
         with pytest.raises((QuotaExceeded, HostFailed)):
