@@ -15,9 +15,10 @@ from typing import Any, Protocol
 
 import trio
 
-from imagefs.blocks.flights import Flight, Line
+from imagefs.blocks.flights import Flight
 from imagefs.blocks.link import BURST, Pace
 from imagefs.blocks.order import Order, Run
+from imagefs.blocks.upstream import Upstream
 from imagefs.format.index import BLOCK, Index, Place
 from stripefs.errors import Abandoned
 
@@ -54,7 +55,10 @@ class Target(Protocol):
     """What blocks are fetched for: a device."""
 
     index: Index
-    line: Line
+
+    @property
+    def upstream(self) -> Upstream:
+        """The store that is asked."""
 
     @property
     def running(self) -> bool:
@@ -62,7 +66,7 @@ class Target(Protocol):
 
     @property
     def changed(self) -> trio.lowlevel.ParkingLot:
-        """Woken when any of the following, or of `line`, may answer differently."""
+        """Woken when any of the following, or of `upstream`, may answer differently."""
 
     @property
     def behind(self) -> bool:
@@ -106,7 +110,7 @@ async def fetch_ahead(target: Target, blocks: Iterable[int], at_once: int, rate:
     async with trio.open_nursery() as nursery:
         while True:
             await slots.acquire()
-            size = max(BLOCK, min(most, _size(target.line.link.window, at_once)))
+            size = max(BLOCK, min(most, _size(target.upstream.link.window, at_once)))
             if not await _turn(target, pace, size):
                 break
             run = order.take(size, target.lacks)
@@ -139,7 +143,7 @@ async def _turn(target: Target, pace: Pace, size: int) -> bool:
         delay = pace.delay(trio.current_time())
         if delay:
             await trio.sleep(delay)
-        elif target.line.demand or target.behind or not target.line.link.has_room(size):
+        elif target.upstream.demand or target.behind or not target.upstream.link.has_room(size):
             await target.changed.park()
         else:
             return True

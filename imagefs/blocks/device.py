@@ -11,10 +11,11 @@ import trio
 import xxhash
 
 from imagefs.blocks.ahead import FetchReport, fetch_ahead
-from imagefs.blocks.flights import Arrived, Flight, Line
+from imagefs.blocks.flights import Arrived, Flight
 from imagefs.blocks.local import LocalDevice, matches
 from imagefs.blocks.order import Run
 from imagefs.blocks.room import Kept
+from imagefs.blocks.upstream import Upstream, Upstreams
 from imagefs.errors import BlockUnavailable
 from imagefs.format.index import BLOCK, Index, Place
 from stripefs.errors import StoreError
@@ -40,7 +41,7 @@ class Device:
         self.path = blocks.folder / f"{digest}.data"
         """The local file: the device itself for whoever pinned it."""
         self.users = 0
-        self.line: Line
+        self.upstreams = Upstreams()
         self._blocks = blocks
         self._kept: Kept | None = None
 
@@ -77,9 +78,12 @@ class Device:
         if self._kept is not None:
             self._kept.pins -= 1
 
-    def opened(self, index: Index, line: Line) -> None:
-        """Somebody uses it, from now on through `line`."""
-        self.index, self.line = index, line
+    def opened(self, index: Index, upstream: Upstream) -> None:
+        """Somebody uses it, from now on through `upstream`, and through those known before where that fails."""
+        self.index = index
+        if not self.users:
+            self.upstreams = Upstreams()  # those that were asked before may be closed
+        self.upstreams.prefer(upstream)
         self.users += 1
         self.lent()
 
@@ -233,7 +237,7 @@ class Device:
         return True
 
     def _want(self, run: Run) -> list[tuple[int, Flight[Device]]]:
-        return self._blocks.flights.want(self, self.line, self.index.packs, run, demand=True)
+        return self._blocks.flights.want(self, self.upstreams, self.index.packs, run, demand=True)
 
     async def _wait(self, flights: Sequence[tuple[int, Flight[Device]]], pieces: dict[int, Buffer]) -> None:
         begun = trio.current_time()
@@ -269,6 +273,10 @@ class Device:
         return await fetch_ahead(self, blocks, at_once, rate)
 
     @property
+    def upstream(self) -> Upstream:
+        return self.upstreams.best
+
+    @property
     def running(self) -> bool:
         return self._blocks.flights.nursery is not None
 
@@ -291,7 +299,7 @@ class Device:
             return local is None
         if self._blocks.keeper.writing(kept, block):
             return False
-        flight = self._blocks.flights.under_way(self.line, place.digest)
+        flight = self._blocks.flights.under_way(self.upstreams, place.digest)
         return flight is None or (self, block) not in flight.targets
 
     def begin(self, run: Run) -> Sequence[tuple[int, Flight[Device]]]:
@@ -302,7 +310,7 @@ class Device:
                 self.keep(block, place.digest, (data, xxhash.xxh3_64_intdigest(data)), True)
             else:
                 rest.append((block, place))
-        return self._blocks.flights.want(self, self.line, self.index.packs, rest, demand=False)
+        return self._blocks.flights.want(self, self.upstreams, self.index.packs, rest, demand=False)
 
 
 def _neighbours(blocks: Sequence[int]) -> Iterator[range]:

@@ -26,13 +26,14 @@ import trio
 from imagefs.blocks.device import Device
 from imagefs.blocks.disk import Disk
 from imagefs.blocks.figures import Figures
-from imagefs.blocks.flights import Copy, Flights, Line
+from imagefs.blocks.flights import Copy, Flights
 from imagefs.blocks.keeper import Keeper
 from imagefs.blocks.local import LocalDevice
 from imagefs.blocks.memory import Memory
 from imagefs.blocks.room import Kept, Room
 from imagefs.blocks.seal import seal
 from imagefs.blocks.source import Source
+from imagefs.blocks.upstream import Upstream
 from imagefs.errors import CacheInUse, IndexUnreadable
 from imagefs.format.index import BLOCK, Index
 from stripefs.errors import Abandoned, ConfigError, StoreError
@@ -88,7 +89,7 @@ class Blocks:
             self.memory, self.figures, io_timeout, self._find, Device.keep, self.changed
         )
         self._devices: dict[str, Device] = {}
-        self._lines: dict[Source, Line] = {}
+        self._upstreams: dict[Source, Upstream] = {}
         self._sealing: set[Kept] = set()
         self._closed = False
 
@@ -120,7 +121,7 @@ class Blocks:
             shrunk = idle
 
     def open(self, digest: str, index: Index, source: Source) -> Device:
-        """The device whose index has this digest, the same for all; each must `close` it. The last source counts.
+        """The device whose index has this digest, the same for all; each must `close` it. The last source is preferred.
 
         Short of opening two files nothing is waited for, and no error is raised: what cannot be kept is read through.
         """
@@ -129,9 +130,19 @@ class Blocks:
         device = self._devices.get(digest)
         if device is None:
             device = self._devices[digest] = Device(self, digest, index)
-        device.opened(index, self._line(source))
+        device.opened(index, self._upstream(source))
         self._list_peers()
         return device
+
+    def also(self, device: Device, source: Source) -> None:
+        """Fetch the device's blocks from this source, too, where others fail."""
+        device.upstreams.add(self._upstream(source))
+
+    def drop(self, source: Source) -> None:
+        """The source is about to be closed: devices that have another one ask it no more."""
+        if (upstream := self._upstreams.pop(source, None)) is not None:
+            for device in self._devices.values():
+                device.upstreams.remove(upstream)
 
     def offer(self, digest: str, index: Index) -> None:
         """Let what is kept of this device, opened or not, serve others that have the same blocks."""
@@ -189,12 +200,12 @@ class Blocks:
             self.room.close()
             os.close(self._lock)
 
-    def _line(self, source: Source) -> Line:
-        if source not in self._lines:
-            in_use = [device.line for device in self._devices.values() if device.users]
-            self._lines = {one: line for one, line in self._lines.items() if line in in_use}
-            self._lines[source] = Line(source, self.memory.limit // 8)
-        return self._lines[source]
+    def _upstream(self, source: Source) -> Upstream:
+        if source not in self._upstreams:
+            in_use = {one for device in self._devices.values() if device.users for one in device.upstreams}
+            self._upstreams = {source: one for source, one in self._upstreams.items() if one in in_use}
+            self._upstreams[source] = Upstream(source, self.memory.limit // 8)
+        return self._upstreams[source]
 
     def _find(self, digest: bytes) -> Copy | None:
         """How to read a block with these bytes from a file here. Raises nothing."""

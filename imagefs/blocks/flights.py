@@ -23,27 +23,24 @@ import trio
 import xxhash
 
 from imagefs.blocks.figures import Figures
-from imagefs.blocks.link import Link
 from imagefs.blocks.memory import Memory
 from imagefs.blocks.order import Run
 from imagefs.blocks.source import Source
+from imagefs.blocks.upstream import Upstream, Upstreams
 from imagefs.errors import DamagedObject
 from imagefs.format.index import Pack, Place
 from stripefs.errors import Abandoned, ServiceDown, StoreError, StripefsError, Transient
 from stripefs.retry import next_delay
 from stripefs.troubles import Seldom
 
-__all__ = ["Arrived", "Copy", "Flight", "Flights", "Line"]
+__all__ = ["Arrived", "Copy", "Flight", "Flights"]
 
 _log = logging.getLogger(__name__)
 
 TRIES = 3
 
-READERS = 24
-"""Ranges that readers wait for, read at once from one store: three times what fetching ahead has under way."""
-
-AHEAD = 64
-"""Threads for fetching ahead from one store; how many ranges really are under way, others decide."""
+SWITCH_AFTER = 5.0
+"""Seconds without an answer after which another store is asked, where there is one."""
 
 COPIES = 4
 """Threads that look on this machine."""
@@ -60,22 +57,13 @@ Copy = Callable[[], bytes]
 """Reads a block from where it is on this machine already. Blocks; raises OSError, StoreError."""
 
 
-class Line:
-    """The way to one source. `most` bytes may be in flight ahead of readers. `demand` counts rides readers began."""
-
-    def __init__(self, source: Source, most: int) -> None:
-        self.source = source
-        self.link = Link(most)
-        self.demand = 0
-        self.readers = trio.CapacityLimiter(READERS)
-        self.ahead = trio.CapacityLimiter(AHEAD)
-
-
 @dataclass(eq=False, slots=True)
 class Flight(Generic[_T]):
     """One block under way. `targets`: on whose behalf, and as which block of that device it is to be kept."""
 
-    line: Line
+    home: Upstream
+    """The store that was preferred when it began: with the digest the key under which others join it."""
+    upstreams: Upstreams
     place: Place
     demand: bool
     deadline: float
@@ -99,7 +87,9 @@ class Flight(Generic[_T]):
 class _Ride(Generic[_T]):
     """A range under way. `pending`: those of its flights that are not settled, in the order of the pack."""
 
-    line: Line
+    upstreams: Upstreams
+    upstream: Upstream
+    """The store that is asked now."""
     pack: Pack
     pending: list[Flight[_T]]
     demand: bool
@@ -135,29 +125,29 @@ class Flights(Generic[_T]):
         self._io_timeout = io_timeout
         self._find = find
         self._keep = keep
-        self._under_way: dict[tuple[Line, bytes], Flight[_T]] = {}
+        self._under_way: dict[tuple[Upstream, bytes], Flight[_T]] = {}
         self._copying = trio.CapacityLimiter(COPIES)
         self._warn = Seldom(_log)
 
     def __len__(self) -> int:
         return len(self._under_way)
 
-    def under_way(self, line: Line, digest: bytes) -> Flight[_T] | None:
-        return self._under_way.get((line, digest))
+    def under_way(self, upstreams: Upstreams, digest: bytes) -> Flight[_T] | None:
+        return self._under_way.get((next(iter(upstreams)), digest))
 
     def want(
-        self, who: _T, line: Line, packs: Sequence[Pack], blocks: Run, *, demand: bool
+        self, who: _T, upstreams: Upstreams, packs: Sequence[Pack], blocks: Run, *, demand: bool
     ) -> list[tuple[int, Flight[_T]]]:
         """The flights of these blocks, those that were not under way begun. `packs`: what their places mean.
 
         demand: a reader waits. Returns at once; a flight has `data` or `error` when it has `landed`.
         """
         deadline = trio.current_time() + self._io_timeout
-        flights, new = [], []
+        flights, new, home = [], [], next(iter(upstreams))
         for block, place in blocks:
-            flight = self._under_way.get((line, place.digest))
+            flight = self._under_way.get((home, place.digest))
             if flight is None:
-                flight = self._under_way[line, place.digest] = Flight(line, place, demand, deadline)
+                flight = self._under_way[home, place.digest] = Flight(home, upstreams, place, demand, deadline)
                 new.append(flight)
             else:
                 flight.join(demand=demand, deadline=deadline)
@@ -185,10 +175,11 @@ class Flights(Generic[_T]):
         for demand in (True, False):
             for group in _neighbours((one for one in flights if one.demand == demand), RANGE if demand else 0):
                 scope = trio.CancelScope(deadline=max(flight.deadline for flight in group))
-                ride = _Ride(group[0].line, packs[group[0].place.pack], group, demand, scope)
+                upstreams = group[0].upstreams
+                ride = _Ride(upstreams, upstreams.best, packs[group[0].place.pack], group, demand, scope)
                 for flight in group:
                     flight.ride = ride
-                ride.line.demand += demand
+                ride.upstream.demand += demand
                 nursery.start_soon(self._fly, ride)
 
     # -- from this machine ---------------------------------------------------------------------------------------
@@ -220,7 +211,7 @@ class Flights(Generic[_T]):
             if ride.scope.cancelled_caught:
                 self._fail(ride.pending, ServiceDown(f"no answer within {self._io_timeout:g} s"))
         finally:
-            ride.line.demand -= ride.demand
+            ride.upstream.demand -= ride.demand
             self._fail(ride.pending, Abandoned("the block store is being shut down"))
             self._changed.unpark_all()
 
@@ -229,22 +220,46 @@ class Flights(Generic[_T]):
         while ride.pending:
             run = next(_neighbours(ride.pending, 0))
             try:
-                arrived = await self._read(ride, run)
+                arrived = await self._read_in_time(ride, run)
             except Transient as error:
+                ride.upstream.failed()
+                if self._switch(ride):
+                    _log.warning("%s; fetching from another store", error)
+                    self._figures.retries += 1
+                    continue
                 if trio.current_time() + delay >= ride.scope.deadline:
                     self._fail(ride.pending, error)
                     return
                 _log.info("pack %s, next try in %.1f s: %s", ride.pack.digest.hex()[:12], delay, error)
             except StripefsError as error:
                 self._tried(ride, run, error)
+                self._switch(ride)
             else:
+                ride.upstream.worked()
                 self._settle(ride, run, arrived)
                 continue
             self._figures.retries += 1
             await trio.sleep(delay)
             delay = next_delay(delay)
-            while ride.line.demand and not ride.wanted:
+            while ride.upstream.demand and not ride.wanted:
                 await self._changed.park()
+
+    async def _read_in_time(self, ride: _Ride[_T], run: Sequence[Flight[_T]]) -> list[Arrived | None]:
+        """As `_read`; where another store could be asked, no answer for a while is an error."""
+        patience = SWITCH_AFTER if ride.upstreams.other(ride.upstream) is not None else float("inf")
+        with trio.move_on_after(patience):
+            return await self._read(ride, run)
+        raise ServiceDown(f"pack {ride.pack.digest.hex()[:12]}: no answer within {patience:g} s")
+
+    def _switch(self, ride: _Ride[_T]) -> bool:
+        """Go on with another store; False where no other is healthy."""
+        other = ride.upstreams.other(ride.upstream)
+        if other is None:
+            return False
+        ride.upstream.demand -= ride.demand
+        ride.upstream = other
+        ride.upstream.demand += ride.demand
+        return True
 
     def _settle(self, ride: _Ride[_T], run: Sequence[Flight[_T]], arrived: Sequence[Arrived | None]) -> None:
         fetched = self._figures.demand if ride.demand else self._figures.ahead
@@ -265,6 +280,7 @@ class Flights(Generic[_T]):
             where = f"pack {ride.pack.digest.hex()} at {bad[0].place.offset}"
             self._warn("damaged", "%s: %d blocks did not arrive as they must be; fetching them again", where, len(bad))
             self._tried(ride, bad, DamagedObject(f"{where} holds other bytes than the image says"))
+            self._switch(ride)
 
     def _tried(self, ride: _Ride[_T], run: Iterable[Flight[_T]], error: StripefsError) -> None:
         for flight in list(run):
@@ -277,7 +293,7 @@ class Flights(Generic[_T]):
         offset = run[0].place.offset
         size = run[-1].place.offset + run[-1].place.stored - offset
         room = size + sum(flight.place.length for flight in run)
-        link = ride.line.link
+        link = ride.upstream.link
         transfer = link.begin(size, trio.current_time())
         self._memory.fly(room)
         token = trio.lowlevel.current_trio_token()
@@ -289,9 +305,9 @@ class Flights(Generic[_T]):
 
         try:
             return await trio.to_thread.run_sync(
-                _load, ride.line.source, ride.pack, offset, size, [flight.place for flight in run],
+                _load, ride.upstream.source, ride.pack, offset, size, [flight.place for flight in run],
                 lambda: token.run_sync_soon(received),
-                abandon_on_cancel=True, limiter=ride.line.readers if ride.demand else ride.line.ahead,
+                abandon_on_cancel=True, limiter=ride.upstream.readers if ride.demand else ride.upstream.ahead,
             )  # fmt: skip
         finally:
             self._memory.fly(-room)
@@ -302,7 +318,7 @@ class Flights(Generic[_T]):
 
     def _land(self, flight: Flight[_T], arrived: Arrived, *, ahead: bool) -> None:
         flight.data = arrived[0]
-        del self._under_way[flight.line, flight.place.digest]
+        del self._under_way[flight.home, flight.place.digest]
         for who, block in flight.targets:
             self._keep(who, block, flight.place.digest, arrived, ahead)
         self._memory.add(flight.place.digest, arrived[0])
@@ -313,7 +329,7 @@ class Flights(Generic[_T]):
             if not flight.landed.is_set():
                 self._figures.failures += 1
                 flight.error = error
-                del self._under_way[flight.line, flight.place.digest]
+                del self._under_way[flight.home, flight.place.digest]
                 flight.landed.set()
 
 

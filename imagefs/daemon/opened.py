@@ -48,6 +48,7 @@ class Opened:
             index = await self._documents.index(digest, source)
             if digest not in self.devices:
                 self.devices[digest] = self._blocks.open(digest, index, source)
+        self._blocks.also(self.devices[digest], source)
 
     async def check_packs(self, digests: Iterable[str], source: PackSource) -> None:
         """Raise DamagedObject where the store lacks packs of one of these open devices, and not all of it is here."""
@@ -70,6 +71,9 @@ class Opened:
             index = await self._documents.kept_index(digest)
             if index is not None:
                 self.devices[digest] = self._blocks.open(digest, index, self.source(StoreSettings(**facts["store"])))
+        for attachment in self._state.attachments.values():
+            for device in (self.devices[use.index] for use in attachment.devices if use.index in self.devices):
+                self._blocks.also(device, self.source_of(attachment))
 
     async def open_again(self, digest: str) -> Device:
         """A device in use whose index was not here any more when this worker began. Raises StaleVersion, and what
@@ -106,4 +110,6 @@ class Opened:
         in_use += [facts["store"] for facts in self._state.known.values()]
         stores = {StoreSettings(**one) for one in in_use}
         for store in [one for one in self._sources if one not in stores and not self._wanted[one]]:
-            self._sources.pop(store).close()
+            source = self._sources.pop(store)
+            self._blocks.drop(source)
+            source.close()

@@ -101,12 +101,12 @@ async def test_a_range_leaves_the_way_before_it_is_unpacked(tmp_path: Path, monk
         device = blocks.open(made.digest, made.index, source)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lambda: device.fetch(range(4), at_once=1))
-            await eventually(lambda: bool(source.reads) and not device.line.link.in_flight)
-            assert device.line.link.arrived == 4 * BLOCK
+            await eventually(lambda: bool(source.reads) and not device.upstream.link.in_flight)
+            assert device.upstream.link.arrived == 4 * BLOCK
             assert not blocks.figures.ahead.blocks
             go.set()
         assert blocks.figures.ahead.blocks == 4
-        assert device.line.link.arrived == 4 * BLOCK
+        assert device.upstream.link.arrived == 4 * BLOCK
 
 
 async def test_a_reader_is_served_first(tmp_path: Path) -> None:
@@ -212,7 +212,7 @@ async def test_the_rate_is_kept(tmp_path: Path, mock_clock: MockClock) -> None:
         report = await device.fetch(range(64), at_once=2, rate=2 * MIB)
         assert report.blocks == 64
         assert report.seconds >= 3.5  # 8 MiB, but for what goes at once; on the test's own clock
-        assert max(length for _, length in device.line.source.reads) <= 2 * BLOCK  # type: ignore[attr-defined]
+        assert max(length for _, length in device.upstream.source.reads) <= 2 * BLOCK  # type: ignore[attr-defined]
 
 
 async def test_without_a_disk_nothing_is_fetched_ahead(tmp_path: Path) -> None:
