@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from stripefs.errors import ConfigError
+from stripefs.settings import known
 
 __all__ = ["DaemonSettings", "default_cache", "default_runtime", "ready_folder"]
 
@@ -81,8 +82,8 @@ class DaemonSettings(NamedTuple):
 
     @classmethod
     def from_json(cls, text: str) -> DaemonSettings:
-        """The inverse of `to_json`. Raises ConfigError for anything else."""
+        """The inverse of `to_json`; settings of another version are ignored. Raises ConfigError for anything else."""
         try:
-            return cls(**json.loads(text))
-        except (ValueError, TypeError) as error:
+            return cls(**known(cls, json.loads(text)))
+        except (ValueError, TypeError, AttributeError) as error:
             raise ConfigError(f"settings are not readable: {error}") from error

@@ -28,8 +28,10 @@ __all__ = [
     "cache_settings",
     "default_budget",
     "default_write_memory",
+    "known",
     "mount_settings",
     "redact",
+    "store_settings",
     "write_settings",
 ]
 
@@ -147,12 +149,12 @@ class Settings(NamedTuple):
 
     @classmethod
     def from_json(cls, text: str) -> Settings:
-        """The inverse of `to_json`. Raises ConfigError for anything else."""
+        """The inverse of `to_json`; settings of another version are ignored. Raises ConfigError for anything else."""
         try:
             data: dict[str, Any] = json.loads(text)
             return cls(
-                StoreSettings(**data["store"]),
-                ReadSettings(**data["read"]),
+                store_settings(data["store"]),
+                ReadSettings(**known(ReadSettings, data["read"])),
                 mount_settings(data["mount"]),
                 write_settings(data.get("write", {})),  # a mount of an older version tells none
                 cache_settings(data.get("cache", {})),
@@ -161,20 +163,31 @@ class Settings(NamedTuple):
             raise ConfigError(f"settings are not readable: {error}") from error
 
 
+def known(kind: type[NamedTuple], data: Mapping[str, Any]) -> dict[str, Any]:
+    """The entries of `data` that are fields of `kind`: another version may have written others."""
+    return {name: value for name, value in data.items() if name in kind._fields}
+
+
+def store_settings(data: Mapping[str, Any]) -> StoreSettings:
+    """What `_asdict` made of a StoreSettings, also after a way through JSON. Raises TypeError."""
+    return StoreSettings(**known(StoreSettings, data))
+
+
 def mount_settings(data: Mapping[str, Any]) -> MountSettings:
     """What `_asdict` made of a MountSettings, also after a way through JSON. Raises KeyError, TypeError."""
-    return MountSettings(**{**data, "options": tuple(data["options"])})
+    return MountSettings(**{**known(MountSettings, data), "options": tuple(data["options"])})
 
 
 def write_settings(data: Mapping[str, Any]) -> WriteSettings:
     """What `_asdict` made of a WriteSettings, also after JSON. Raises ValueError, TypeError."""
     patterns = tuple((pattern, layout) for pattern, layout in data.get("layout_for", ()))
-    return WriteSettings(**{**data, "layout_for": patterns, "trust_pool": tuple(data.get("trust_pool", ()))})
+    pools = tuple(data.get("trust_pool", ()))
+    return WriteSettings(**{**known(WriteSettings, data), "layout_for": patterns, "trust_pool": pools})
 
 
 def cache_settings(data: Mapping[str, Any]) -> CacheSettings:
     """What `_asdict` made of a CacheSettings, also after JSON. Raises TypeError."""
-    return CacheSettings(**{**data, "match": tuple(data.get("match", ()))})
+    return CacheSettings(**{**known(CacheSettings, data), "match": tuple(data.get("match", ()))})
 
 
 def redact(url: str) -> str:

@@ -11,7 +11,7 @@ from imagefs.blocks.source import PackSource
 from imagefs.daemon.documents import Documents
 from imagefs.daemon.state import Attachment, State
 from stripefs.errors import StaleVersion
-from stripefs.settings import StoreSettings
+from stripefs.settings import StoreSettings, store_settings
 
 __all__ = ["Opened"]
 
@@ -34,7 +34,7 @@ class Opened:
         return self._sources[store]
 
     def source_of(self, attachment: Attachment) -> PackSource:
-        return self.source(StoreSettings(**attachment.store))
+        return self.source(store_settings(attachment.store))
 
     def devices_of(self, attachment: Attachment) -> list[Device]:
         return [self.devices[use.index] for use in attachment.devices]
@@ -70,7 +70,7 @@ class Opened:
         for digest, facts in self._state.known.items():
             index = await self._documents.kept_index(digest)
             if index is not None:
-                self.devices[digest] = self._blocks.open(digest, index, self.source(StoreSettings(**facts["store"])))
+                self.devices[digest] = self._blocks.open(digest, index, self.source(store_settings(facts["store"])))
         for attachment in self._state.attachments.values():
             for device in (self.devices[use.index] for use in attachment.devices if use.index in self.devices):
                 self._blocks.also(device, self.source_of(attachment))
@@ -80,7 +80,7 @@ class Opened:
         reading the index raises."""
         facts = self._state.known.get(digest)
         if facts is not None:
-            await self.open(digest, self.source(StoreSettings(**facts["store"])))
+            await self.open(digest, self.source(store_settings(facts["store"])))
         if (device := self.devices.get(digest)) is None:
             raise StaleVersion(f"device {digest[:12]} is not served any more", hint="mount the image again")
         return device
@@ -88,7 +88,7 @@ class Opened:
     async def renew(self, digest: str) -> Device:
         """A device whose block index cannot be read here any more, with one that can. Raises as `open_again` does."""
         device = await self.open_again(digest)
-        source = self.source(StoreSettings(**self._state.known[digest]["store"]))
+        source = self.source(store_settings(self._state.known[digest]["store"]))
         device.renew(await self._documents.index(digest, source))
         return device
 

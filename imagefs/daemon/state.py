@@ -3,10 +3,10 @@
 Pure values. Each change is a record, which the worker appends to the journal that its supervisor keeps before it acts
 on it; `State.apply` of all records makes the state again. Records are JSON objects with one key, the kind of change.
 
-A worker may read what one of another version wrote, when the program was exchanged under live mounts. What it does not
-know it leaves out: the kernel may then hold handles that it never heard of, which answer ESTALE, and it keeps clear of
-their numbers. Ending all mounts would be worse, and no bytes can be wrong, for a device is named by what it holds, and
-a local file that a mount uses is seen to be open.
+A worker may read what one of another version wrote, when the program was exchanged under live mounts. Keys that it does
+not know it keeps and ignores. Records of a kind that it does not know it leaves out: the kernel may then hold handles
+that it never heard of, which answer ESTALE, and it keeps clear of their numbers. Ending all mounts would be worse, and
+no bytes can be wrong, for a device is named by what it holds, and a local file that a mount uses is seen to be open.
 """
 
 from __future__ import annotations
@@ -42,6 +42,16 @@ class DeviceUse:
     tag: str
     size: int
     index: str
+    extra: dict[str, Any] = field(default_factory=dict, compare=False)
+    """What another version said of it."""
+
+    def to_json(self) -> dict[str, Any]:
+        return {**self.extra, "tag": self.tag, "size": self.size, "index": self.index}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> DeviceUse:
+        known, extra = _split(cls, data)
+        return cls(**known, extra=extra)
 
 
 @dataclass(slots=True)
@@ -83,15 +93,25 @@ class Attachment:
     snapshot: str = ""
     users: list[list[int]] = field(default_factory=list)
     kept: bool = False
+    extra: dict[str, Any] = field(default_factory=dict)
+    """What another version said of it: kept for that version, and not used."""
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        own = {one.name: getattr(self, one.name) for one in dataclasses.fields(self) if one.name != "extra"}
+        return {**self.extra, **own, "devices": [one.to_json() for one in self.devices]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Attachment:
-        """The inverse of `to_json`; what it does not know is left out."""
-        uses = (DeviceUse(**_known(DeviceUse, one)) for one in data["devices"])
-        return cls(**{**_known(cls, data), "devices": tuple(uses)})
+        """The inverse of `to_json`."""
+        known, extra = _split(cls, data)
+        return cls(**{**known, "devices": tuple(map(DeviceUse.from_json, data["devices"]))}, extra=extra)
+
+    def change(self, values: Mapping[str, Any]) -> None:
+        """Let these attributes have other values."""
+        known, extra = _split(Attachment, values)
+        for name, value in known.items():
+            setattr(self, name, value)
+        self.extra |= extra
 
 
 @dataclass(slots=True)
@@ -131,9 +151,8 @@ class State:
                 for device in attachment.devices:
                     self.known.setdefault(device.index, {"store": attachment.store, "size": device.size})
             case "change":
-                one = self.attachments.get(value["id"])
-                for name, new in _known(Attachment, value).items() if one is not None else ():
-                    setattr(one, name, new)
+                if (one := self.attachments.get(value["id"])) is not None:
+                    one.change(value)
             case "detach":
                 self.attachments.pop(value, None)
             case "lookup":
@@ -199,7 +218,8 @@ class State:
         return state
 
 
-def _known(kind: type, data: Mapping[str, Any]) -> dict[str, Any]:
-    """Of `data` what is a field of this dataclass."""
-    names = {one.name for one in dataclasses.fields(kind)}
-    return {name: value for name, value in data.items() if name in names}
+def _split(kind: type, data: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Of `data` what is a field of this dataclass, and the rest, which another version wrote."""
+    names = {one.name for one in dataclasses.fields(kind)} - {"extra"}
+    known = {name: value for name, value in data.items() if name in names}
+    return known, {name: value for name, value in data.items() if name not in names}

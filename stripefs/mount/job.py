@@ -6,7 +6,7 @@ import json
 from typing import NamedTuple
 
 from stripefs.errors import ConfigError
-from stripefs.settings import MountSettings, Settings, mount_settings
+from stripefs.settings import MountSettings, Settings, known, mount_settings
 
 __all__ = ["Job", "stripefs_job"]
 
@@ -46,10 +46,10 @@ class Job(NamedTuple):
 
     @classmethod
     def from_json(cls, text: str) -> Job:
-        """The inverse of `to_json`. Raises ConfigError for anything else."""
+        """The inverse of `to_json`; what another version added is ignored. Raises ConfigError for anything else."""
         try:
             data = json.loads(text)
-            return cls(**{**data, "mount": mount_settings(data["mount"])})
+            return cls(**{**known(cls, data), "mount": mount_settings(data["mount"])})
         except (ValueError, KeyError, TypeError) as error:
             raise ConfigError(f"the job is not readable: {error}") from error
 

@@ -1,3 +1,4 @@
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -8,6 +9,7 @@ from hypothesis import strategies as st
 
 from stripefs import settings
 from stripefs.errors import ConfigError
+from stripefs.mount.job import Job, stripefs_job
 from stripefs.settings import (
     GIB,
     LAYOUTS,
@@ -47,7 +49,19 @@ def test_settings_travel_as_json(value: Settings) -> None:
     assert Settings.from_json(value.to_json()) == value
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"store": {}, "read": {}, "mount": {"options": [], "colour": 1}}'])
+@given(ALL)
+def test_settings_of_a_newer_version_are_read(value: Settings) -> None:
+    newer = {name: {**part, "colour": "red"} for name, part in json.loads(value.to_json()).items()}
+    assert Settings.from_json(json.dumps({**newer, "paint": {}})) == value
+
+
+def test_a_job_of_a_newer_version_is_read() -> None:
+    job = stripefs_job(Settings())
+    newer = {**json.loads(job.to_json()), "paint": 1, "mount": {**job.mount._asdict(), "colour": "red"}}
+    assert Job.from_json(json.dumps(newer)) == job
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"store": {}, "read": {}, "mount": {}}'])
 def test_other_text_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="settings are not readable"):
         Settings.from_json(text)

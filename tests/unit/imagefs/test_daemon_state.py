@@ -11,6 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefs.daemon.state import Attachment, DeviceUse, State, UnknownRecord
+from imagefs.settings import DaemonSettings
+from stripefs.errors import ConfigError
+from stripefs.settings import store_settings
 
 INDEXES = ("a" * 64, "b" * 64, "c" * 64)
 
@@ -123,11 +126,22 @@ def test_records_of_a_later_version_are_left_out(caplog: pytest.LogCaptureFixtur
         state.apply(later[0])  # ours are all known
 
 
-def test_fields_of_a_later_version_are_left_out() -> None:
-    one = attachment("one", INDEXES[:1])
-    written = one.to_json()
-    written |= {"colour": "blue", "devices": [{**written["devices"][0], "shape": "round"}]}
-    state = State()
-    state.apply({"attach": written})
-    state.apply({"change": {"id": "one", "mountpoint": "/m", "colour": "red"}})
-    assert state.attachments == {"one": dataclasses.replace(one, mountpoint="/m")}
+def test_keys_of_a_newer_version_are_kept_and_ignored() -> None:
+    newer = attachment("one", INDEXES[:1]).to_json() | {"colour": {"deep": ["red"]}}
+    newer["store"] |= {"proxy": "none"}
+    newer["devices"][0]["shade"] = 7
+    state = State.replayed(json.dumps(one).encode() for one in ({"attach": newer}, {"change": {"id": "one", "x": 1}}))
+    for _ in range(2):
+        one = state.attachments["one"]
+        assert (one.id, one.devices) == ("one", attachment("one", INDEXES[:1]).devices)
+        assert one.to_json() == newer | {"x": 1, "id": "one"}
+        assert store_settings(one.store).url == "/store"
+        state = State.replayed(json.dumps(record).encode() for record in state.records())
+
+
+def test_settings_of_a_newer_daemon_are_read() -> None:
+    settings = DaemonSettings(cache="/somewhere")
+    newer = json.loads(settings.to_json()) | {"colour": "red"}
+    assert DaemonSettings.from_json(json.dumps(newer)) == settings
+    with pytest.raises(ConfigError):
+        DaemonSettings.from_json("[]")
