@@ -37,7 +37,7 @@ from imagefs.images import is_digest
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ConfigError, MountError, ServiceDown, StripefsError
 from stripefs.mount.journal import MemoryJournal
-from stripefs.settings import StoreSettings, redact
+from stripefs.settings import redact, store_settings
 
 __all__ = ["Host"]
 
@@ -120,7 +120,7 @@ class Host:
         return await self._described(known, manifest)
 
     async def _attach(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        store, name = StoreSettings(**request["store"]), str(request["image"])
+        store, name = store_settings(request["store"]), str(request["image"])
         timeout = float(request["timeout"]) or self._settings.io_timeout
         processes.must_be_seen(int(request["owner"]), int(request["owner_began"]))
         with self._opened.wanting(store):
@@ -201,7 +201,7 @@ class Host:
 
     async def note_use(self, request: Mapping[str, Any]) -> None:
         """So that `imagefs deps gc` spares what is used. A store that cannot be written to is no reason to fail."""
-        store = StoreSettings(**request["store"])
+        store = store_settings(request["store"])
         with self._opened.wanting(store):
             await self._documents.note_use(self._opened.source(store), str(request["snapshot"]["name"]))
 

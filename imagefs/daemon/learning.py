@@ -7,25 +7,42 @@ a hot device, if it has none (`imagefs.deps.hot`), unless nothing is to be done 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import platform
-import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import trio
 
+from imagefs.daemon.helpers import run_helper
 from imagefs.daemon.state import Attachment
 from imagefs.settings import DaemonSettings
 
-__all__ = ["Learning"]
+__all__ = ["Learning", "Recorded"]
 
 _log = logging.getLogger(__name__)
 
+PROGRAMS = 2
+"""Programs that run at once: each takes a processor and memory of the order of the image's metadata."""
+
+MOST_WAITING = 64
+"""Starts that may wait for their traces; those of one image are alike, so what is left out is little."""
+
+WITHIN = 1800.0
+"""Seconds that a program may take."""
+
 _OLD = 3600.0
 """Seconds after which nobody makes a trace of a record any more."""
+
+
+class Recorded(NamedTuple):
+    """A start that ended. raw: of its `Recorder`; ended_by, seconds: as in a trace; reason: why it is not complete."""
+
+    raw: bytes
+    ended_by: str
+    seconds: float
+    reason: str
 
 
 class Learning:
@@ -33,6 +50,8 @@ class Learning:
 
     def __init__(self, settings: DaemonSettings) -> None:
         self.folder = Path(settings.cache) / "traces"
+        self._programs = trio.Semaphore(PROGRAMS)
+        self._waiting = 0
         self._improves = settings.background_rate > 0
 
     async def tidy(self) -> None:
@@ -42,14 +61,23 @@ class Learning:
         except OSError as error:
             _log.warning("old records stay in %s: %s", self.folder, error)
 
-    async def learn(self, attachment: Attachment, raw: bytes, how: str, seconds: float) -> None:
-        """From a start that is over. raw: of its `Recorder`; how, seconds: as in a trace."""
-        trace = await self._make_trace(attachment, raw, how, seconds)
-        in_the_store = "plan_traces" in trace and trace["stored"] != str(self.folder)
-        if attachment.snapshot and attachment.base == attachment.image and in_the_store and self._improves:
-            await self._improve(attachment)
+    async def learn(self, attachment: Attachment, recorded: Recorded) -> None:
+        """From a start that is over. Never raises: what is not learned costs later starts time."""
+        if self._waiting >= MOST_WAITING:
+            _log.warning("the start of %s leaves no trace: %d others wait for theirs", attachment.name, self._waiting)
+            return
+        self._waiting += 1
+        try:
+            trace = await self._make_trace(attachment, recorded)
+            in_the_store = "plan_traces" in trace and trace.get("stored") != str(self.folder)
+            if attachment.snapshot and attachment.base == attachment.image and in_the_store and self._improves:
+                await self._improve(attachment)
+        except Exception:  # noqa: BLE001  a trace is never worth the mounts of all
+            _log.exception("nothing is learned from the start of %s; please report this", attachment.name)
+        finally:
+            self._waiting -= 1
 
-    async def _make_trace(self, attachment: Attachment, raw: bytes, how: str, seconds: float) -> dict[str, Any]:
+    async def _make_trace(self, attachment: Attachment, recorded: Recorded) -> dict[str, Any]:
         """What is said of the trace that was made, {} where none was."""
         path = self.folder / f"{attachment.id}.raw"
         facts = {
@@ -61,46 +89,30 @@ class Learning:
             "workload": attachment.workload,
             "node": platform.node(),
             "started": attachment.since,
-            "seconds": seconds,
-            "ended_by": how,
+            "seconds": recorded.seconds,
+            "ended_by": recorded.ended_by,
+            "reason": recorded.reason,
         }
         try:
-            await trio.to_thread.run_sync(_keep, path, raw)
-            told = await _run("imagefs.trace.finish", facts)
+            await trio.to_thread.run_sync(_keep, path, recorded.raw)
+            async with self._programs:
+                told = await run_helper("imagefs.trace.finish", facts, WITHIN)
         except OSError as error:
             _log.error("the start of %s leaves no trace: %s", attachment.name, error)
             await trio.to_thread.run_sync(_remove, path)
             return {}
         _log.info("%s: %s", attachment.name, told)
-        made: dict[str, Any] = json.loads(told)
-        return made
+        return told
 
     async def _improve(self, attachment: Attachment) -> None:
-        facts = {"store": attachment.store, "name": attachment.snapshot}
         try:
-            told = await _run("imagefs.deps.hot", facts)
+            async with self._programs:
+                facts = {"store": attachment.store, "name": attachment.snapshot}
+                told = await run_helper("imagefs.deps.hot", facts, WITHIN)
         except OSError as error:
             _log.info("%s gets no hot device: %s", attachment.name, error)
         else:
-            _log.info("%s: %s", attachment.name, told)
-
-
-async def _run(program: str, facts: dict[str, Any]) -> str:
-    """What a module says that is run as a program. Raises OSError, also with what it says when it fails."""
-    done = await trio.run_process(
-        [sys.executable, "-P", "-m", program],
-        stdin=json.dumps(facts).encode(),
-        capture_stdout=True,
-        capture_stderr=True,
-        check=False,
-    )
-    if done.returncode:
-        raise OSError(_text(done.stderr))
-    return _text(done.stdout)
-
-
-def _text(output: bytes) -> str:
-    return output.decode("utf-8", "replace").strip()
+            _log.info("%s: %s", attachment.name, told.get("done"))
 
 
 def _remove_old(folder: Path) -> None:

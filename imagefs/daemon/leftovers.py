@@ -121,7 +121,7 @@ def main() -> int:
         try:
             clear(cache, runtime, identifier, in_use)
         except (OSError, MountError) as error:
-            sys.stderr.write(f"what {identifier} left stays: {error}\n")
+            sys.stderr.write(f"{identifier}: {error}\n")
             code = 1
     find_mounts(Path(runtime, "imagefs/trees"))  # which removes what killed supervisors left there
     sweep(str(Path(runtime, "imagefs")))

@@ -21,7 +21,7 @@ import trio
 from imagefs.blocks.fetch import Blocks, Device
 from imagefs.blocks.source import PackSource
 from imagefs.daemon.documents import Documents
-from imagefs.daemon.learning import Learning
+from imagefs.daemon.learning import Learning, Recorded
 from imagefs.daemon.state import Attachment, State
 from imagefs.format.index import BLOCK
 from imagefs.format.plan import Plan
@@ -61,6 +61,8 @@ class _Start:
     devices: Sequence[Device]
     begun: float
     recorder: Recorder | None = None
+    shared: str = ""
+    """Why the record may hold reads of others: its trace then counts for no plan."""
     fetching: trio.CancelScope = field(default_factory=trio.CancelScope)
     over: trio.Event = field(default_factory=trio.Event)
     planned: dict[str, set[int]] = field(default_factory=dict)
@@ -113,6 +115,11 @@ class Starts:
 
     def begin(self, attachment: Attachment, devices: Sequence[Device], source: PackSource) -> None:
         """Fetch ahead; its client is told where the image is once all of it is here."""
+        mine = {device.digest for device in devices}
+        for other in self._starts.values():
+            # A read of a device does not say for which mount it is.
+            if not other.over.is_set() and any(device.digest in mine for device in other.devices):
+                other.shared = "another use of its image began while it was recorded"
         start = self._add(attachment, devices)
         self._nursery.start_soon(self._fetch, attachment, start, source)
 
@@ -148,7 +155,8 @@ class Starts:
         by_digest = {device.digest: device.index for device in start.devices}
         start.judged |= score(start.planned, touched, lambda digest, block: by_digest[digest].place(block).length)
         raw, start.recorder = start.recorder.to_bytes(), None
-        self._nursery.start_soon(self._learning.learn, attachment, raw, how, start.judged["seconds"])
+        recorded = Recorded(raw, how, start.judged["seconds"], start.shared)
+        self._nursery.start_soon(self._learning.learn, attachment, recorded)
         _log.info("the start of %s is over (%s): %s", attachment.name, how, start.judged)
 
     def drop(self, attachment: Attachment) -> None:
@@ -161,7 +169,8 @@ class Starts:
         if start is None:
             return {}
         return {
-            "recording": start.recorder is not None,
+            "recording": start.recorder is not None and not start.shared,
+            "unrecorded": attachment.unrecorded or start.shared,
             "planned_blocks": sum(map(len, start.planned.values())),
             "start": start.judged,
         }

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
-import sys
 from collections.abc import Iterable
 
 import trio
 
 from imagefs.daemon import leftovers
+from imagefs.daemon.helpers import run_helper
 from imagefs.settings import DaemonSettings
 
 __all__ = ["Sweeper"]
 
 _log = logging.getLogger(__name__)
+
+_WITHIN = 60.0
+"""Seconds that a try may take."""
 
 _SOON, _LATER = 2.0, 60.0
 """Seconds until what could not go yet is tried again, the first time and at most: each try is a process."""
@@ -57,18 +59,10 @@ class Sweeper:
     async def _remove(self, ids: list[str]) -> None:
         facts = {"cache": self._settings.cache, "runtime": self._settings.runtime, "ids": ids}
         try:
-            done = await trio.run_process(
-                [sys.executable, "-P", "-m", "imagefs.daemon.leftovers"],
-                stdin=json.dumps(facts).encode(),
-                capture_stdout=True,
-                capture_stderr=True,
-                check=False,
-            )
+            await run_helper("imagefs.daemon.leftovers", facts, _WITHIN)
         except OSError as error:
-            _log.warning("what is left of uses stays: %s", error)
-        else:
-            for line in done.stderr.decode("utf-8", "replace").splitlines():
-                _log.warning("%s", line)
+            for line in str(error).splitlines():
+                _log.warning("what is left of uses stays: %s", line)
 
     async def _remains(self) -> set[str]:
         """The attachments of which something is there besides their mounts."""

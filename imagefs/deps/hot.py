@@ -7,8 +7,8 @@ priority; plans alone follow what later starts touch. Where the store has locks 
 holds that of the snapshot.
 
 On standard input it takes a JSON object: `store` (the fields of `StoreSettings`) and `name` (of the snapshot). On
-standard output comes one line that says what was done, or why nothing was. What goes wrong is one line on standard
-error and the exit code of the error, and leaves the snapshot as it was.
+standard output comes a JSON object: `done`, a line that says what was done, or why nothing was. What goes wrong is one
+line on standard error and the exit code of the error, and leaves the snapshot as it was.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from imagefs.images import Images
 from imagefs.snapshots import Snapshots, check_source
 from imagefs.traces import Traces
 from stripefs.errors import Busy, StripefsError, Unsupported
-from stripefs.settings import StoreSettings
+from stripefs.settings import store_settings
 from stripefs.store.url import open_store
 from stripefs.units import format_size
 
@@ -47,12 +47,12 @@ def main() -> int:
     asked = json.loads(sys.stdin.read())
     os.nice(_NICE)
     try:
-        with contextlib.closing(open_store(StoreSettings(**asked["store"]))) as store:
+        with contextlib.closing(open_store(store_settings(asked["store"]))) as store:
             told = improve(Snapshots(Images(store, _PATIENCE)), asked["name"])
     except StripefsError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
-    sys.stdout.write(f"{told}\n")
+    sys.stdout.write(json.dumps({"done": told}) + "\n")
     return 0
 
 

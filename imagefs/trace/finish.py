@@ -36,7 +36,7 @@ from imagefs.trace.resolve import resolve
 from imagefs.trace.stored import Opened, open_image, plan_for
 from imagefs.traces import KEEP, Traces, local_traces
 from stripefs.errors import ConfigError, StoreError, StripefsError, Transient
-from stripefs.settings import StoreSettings
+from stripefs.settings import StoreSettings, store_settings
 from stripefs.store.url import open_store
 
 __all__ = ["Facts", "finish", "main"]
@@ -73,7 +73,7 @@ class Facts:
             return cls(
                 Path(given["raw"]),
                 Path(given["folder"]),
-                StoreSettings(**given["store"]),
+                store_settings(given["store"]),
                 str(given["image"]),
                 Path(given["metadata"]),
                 str(given["workload"]),

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import trio
 from trio.testing import MockClock
 
 from imagefs.blocks.fetch import Blocks, Device

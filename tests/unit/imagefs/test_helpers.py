@@ -1,0 +1,141 @@
+"""Helper programs of the daemon: whatever they print or do, their caller gets an answer or an OSError."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from imagefs.daemon import learning
+from imagefs.daemon.helpers import run_helper
+from imagefs.daemon.learning import MOST_WAITING, PROGRAMS, Learning, Recorded
+from imagefs.daemon.state import Attachment
+from imagefs.settings import DaemonSettings
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Writes the module `helper` that is run."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def write(text: str) -> str:
+        (tmp_path / "helper.py").write_text(f"import json, os, sys, time\n{text}\n")
+        return "helper"
+
+    return write
+
+
+async def test_the_answer_is_the_last_line(program: Any) -> None:
+    module = program("print('a library says hello'); print(json.dumps({'got': json.load(sys.stdin)['x']}))")
+    assert await run_helper(module, {"x": 3}, 60) == {"got": 3}
+    assert await run_helper(program("sys.stdin.read()"), {"x": "y" * (1 << 20)}, 60) == {}
+    assert await run_helper(program("print('{}')"), {"x": "y" * (1 << 20)}, 60) == {}  # which it does not read
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("print('hello')", "gave no answer"),
+        ("print('[1]')", "gave no answer"),
+        ("print('[' * 100000)", "gave no answer"),
+        ("sys.stdout.buffer.write(b'\\xff\\xfe')", "gave no answer"),
+        ("sys.exit('it is broken')", "it is broken"),
+        ("sys.exit(7)", "ended with code 7"),
+        ("os.kill(os.getpid(), 9)", "ended with code -9"),
+        ("while True: print('x' * 1000)", "ended with code"),
+    ],
+)
+async def test_what_goes_wrong_is_an_error_of_the_caller(program: Any, text: str, error: str) -> None:
+    with pytest.raises(OSError, match=error):
+        await run_helper(program(text), {}, 60)
+
+
+async def test_one_that_does_not_end_is_killed(program: Any, tmp_path: Path, mock_clock: MockClock) -> None:
+    module = program(f"open({str(tmp_path / 'pid')!r}, 'w').write(str(os.getpid())); time.sleep(1000)")
+    async with trio.open_nursery() as nursery:
+
+        async def late() -> None:
+            while not (tmp_path / "pid").exists() or not (tmp_path / "pid").read_text():
+                await trio.to_thread.run_sync(lambda: None)
+            mock_clock.jump(61)
+
+        nursery.start_soon(late)
+        with pytest.raises(OSError, match="did not end within 60 s"):
+            await run_helper(module, {}, 60)
+    assert not Path(f"/proc/{(tmp_path / 'pid').read_text()}").exists()
+
+
+async def test_a_program_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/nowhere/python")
+    with pytest.raises(OSError, match="/nowhere/python"):
+        await run_helper("helper", {}, 60)
+
+
+# -- learning --------------------------------------------------------------------------------------------------------
+
+
+def attachment(number: int) -> Attachment:
+    return Attachment(f"{number:032x}", "s#t", {"url": "/s"}, "d" * 64, "d" * 64, "/m", (), 1.0, snapshot="e" * 64)
+
+
+START = Recorded(b"raw", "ready", 1.0, "")
+
+
+async def test_few_programs_run_at_once_and_few_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    running, most, done = 0, 0, 0
+    go = trio.Event()
+
+    async def fake(module: str, facts: Any, within: float) -> dict[str, Any]:
+        nonlocal running, most, done
+        running += 1
+        most = max(most, running)
+        await go.wait()
+        running, done = running - 1, done + 1
+        return {"stored": "elsewhere"}
+
+    monkeypatch.setattr(learning, "run_helper", fake)
+    learner = Learning(DaemonSettings(cache=str(tmp_path)))
+    async with trio.open_nursery() as nursery:
+        for number in range(MOST_WAITING + 10):
+            nursery.start_soon(learner.learn, attachment(number), START)
+        await trio.testing.wait_all_tasks_blocked()
+        go.set()
+    assert (most, done) == (PROGRAMS, MOST_WAITING)
+    assert caplog.text.count("leaves no trace") == 10
+
+
+@pytest.mark.parametrize("error", [OSError("broken"), ValueError("unforeseen"), KeyError("stored")])
+async def test_what_goes_wrong_reaches_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception
+) -> None:
+    async def fake(module: str, facts: Any, within: float) -> dict[str, Any]:
+        raise error
+
+    monkeypatch.setattr(learning, "run_helper", fake)
+    learner = Learning(DaemonSettings(cache=str(tmp_path)))
+    for number in range(MOST_WAITING + 1):
+        await learner.learn(attachment(number), START)
+    assert "others wait" not in caplog.text
+    assert not list((tmp_path / "traces").glob("*.raw")) or not isinstance(error, OSError)
+
+
+async def test_an_answer_of_another_program_is_no_reason_to_improve(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = []
+
+    async def fake(module: str, facts: Any, within: float) -> dict[str, Any]:
+        asked.append(module)
+        return {} if len(asked) == 1 else {"plan_traces": 1, "stored": "s3://x"}
+
+    monkeypatch.setattr(learning, "run_helper", fake)
+    learner = Learning(DaemonSettings(cache=str(tmp_path)))
+    await learner.learn(attachment(1), START)
+    await learner.learn(attachment(1), START)
+    assert asked == ["imagefs.trace.finish", "imagefs.trace.finish", "imagefs.deps.hot"]
