@@ -8,7 +8,7 @@ Only the user who runs the daemon may open the files; programs in an image read 
 from __future__ import annotations
 
 import stat
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -74,6 +74,7 @@ class DeviceTree:
 
     attr_timeout = _SOON
     posix_acl = False
+    xattr_prefix = b"user."
 
     def __init__(self, source: Source, uid: int, gid: int) -> None:
         self._source = source
@@ -140,8 +141,8 @@ class DeviceTree:
         sizes = [self._source.size(index) or 0 for index in self._source.served()]
         return Space(sum(sizes), 0, len(sizes))
 
-    async def listxattr(self, node_id: int) -> Sequence[bytes]:
-        return ()
+    async def listxattr(self, node_id: int) -> None:
+        """Devices have no attributes."""
 
     async def getxattr(self, node_id: int, name: bytes) -> bytes | None:
         return None

@@ -61,6 +61,7 @@ class ImageTree:
 
     attr_timeout = _FOREVER
     posix_acl = True
+    xattr_prefix = b""  # any name
 
     def __init__(self, image: Image, read: ReadDevice) -> None:
         self._image = image

@@ -60,6 +60,11 @@ class ServedTree(Protocol):
         It then asks `getxattr` for them; all workers of a mount must agree. Else they are attributes like any other.
         """
 
+    @property
+    def xattr_prefix(self) -> bytes:
+        """The start of every name that an extended attribute can have here. Other names are answered without the tree,
+        by EOPNOTSUPP, after which programs like `ls -l` ask for them of no other file."""
+
     async def lookup(self, parent: int, name: bytes) -> ServedAttributes:
         """Raises NotFound, NotADirectory."""
 
@@ -84,8 +89,9 @@ class ServedTree(Protocol):
     async def releasedir(self, handle: int) -> None: ...
     async def statfs(self) -> Space: ...
 
-    async def listxattr(self, node_id: int) -> Sequence[bytes]:
-        """All names; those in `trusted.` are kept from whoever may not read them."""
+    async def listxattr(self, node_id: int) -> Sequence[bytes] | None:
+        """All names; those in `trusted.` are kept from whoever may not read them. None where the tree lists none of any
+        node: the kernel answers so by itself from then on."""
 
     async def getxattr(self, node_id: int, name: bytes) -> bytes | None:
         """None where there is none of that name."""

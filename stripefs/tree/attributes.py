@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
 
 from stripefs.errors import NotFound, Unsupported
 from stripefs.store.base import Attributes as Change
@@ -46,10 +45,6 @@ class AttributedTree(NamingTree):
             with allowed():
                 await self._change(f"set attributes of {path!r}", path, (), self._store.set_attributes, path, wanted)
         return await self._stat(path)
-
-    async def listxattr(self, node_id: int) -> Sequence[bytes]:
-        names = await super().listxattr(node_id)
-        return [*names, _LAYOUT] if await self._layout_of_directory(node_id) else names
 
     async def getxattr(self, node_id: int, name: bytes) -> bytes | None:
         if name == _LAYOUT:

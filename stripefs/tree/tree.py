@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import logging
 import stat
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import trio
@@ -86,6 +86,8 @@ class Tree:
 
     posix_acl = False
     """The lists of a store, if it has any, are the store's own business."""
+
+    xattr_prefix = xattrs.NAMESPACE
 
     def __init__(
         self,
@@ -273,13 +275,14 @@ class Tree:
                         self._space = space
         return self._space
 
-    async def listxattr(self, node_id: int) -> Sequence[bytes]:
-        return xattrs.NAMES if self._node(node_id).kind is Kind.FILE else (xattrs.PREFIX + b"source",)
+    async def listxattr(self, node_id: int) -> None:
+        """Nothing is listed: `rsync -aX` and `cp -a` copy every attribute that is. They would carry facts of this
+        version into copies, and fail where the value of `LOCATIONS` is larger than the target takes."""
 
     async def getxattr(self, node_id: int, name: bytes) -> bytes | None:
         """The value of an extended attribute, None where the node has none of that name."""
         node = self._node(node_id)
-        if name not in await self.listxattr(node_id):
+        if name not in (xattrs.OF_FILES if node.kind is Kind.FILE else xattrs.OF_OTHERS):
             return None
         path = self.state.path(node_id)
         if name == xattrs.LOCATIONS:

@@ -1,4 +1,4 @@
-"""Extended attributes that tell what the store knows of a file.
+"""Extended attributes that tell what the store knows of a file: read by name, listed by no call.
 
 user.stripefs.block_size   bytes, decimal; the unit in which the store spreads the file over hosts
 user.stripefs.layout       of a directory, where it was set: how files that are written in it and below are laid out
@@ -17,11 +17,15 @@ from urllib.parse import quote_from_bytes
 
 from stripefs.store.base import Block, Status
 
-__all__ = ["LOCATIONS", "NAMES", "PREFIX", "locations", "value"]
+__all__ = ["LOCATIONS", "NAMESPACE", "OF_FILES", "OF_OTHERS", "PREFIX", "locations", "value"]
+
+NAMESPACE = b"user."
+"""No other name is kept here: no access control lists, labels or capabilities."""
 
 PREFIX = b"user.stripefs."
 LOCATIONS = PREFIX + b"locations"
-NAMES = tuple(PREFIX + name for name in (b"block_size", b"locations", b"replication", b"source", b"version"))
+OF_FILES = tuple(PREFIX + name for name in (b"block_size", b"locations", b"replication", b"source", b"version"))
+OF_OTHERS = (PREFIX + b"source",)
 
 _LIMIT = 64 << 10
 """XATTR_SIZE_MAX of the kernel."""

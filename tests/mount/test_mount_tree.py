@@ -9,6 +9,7 @@ import random
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -147,17 +148,53 @@ def test_extended_attributes(mounts: Mounts) -> None:
     (mounts.source / "dir").mkdir()
     mounted = mounts.mount(mounts.url("throttled+", "?hosts=3&rate=1GB/s&block-size=1MiB"))
     file = mounted.path / "file"
-    assert set(os.listxattr(file)) == {
-        f"user.stripefs.{name}" for name in ("block_size", "locations", "replication", "source", "version")
-    }
     blocks = json.loads(os.getxattr(file, "user.stripefs.locations"))
     assert [(block["offset"], block["length"]) for block in blocks] == [(0, MIB), (MIB, MIB), (2 * MIB, MIB)]
     assert all(block["hosts"] for block in blocks)
     assert os.getxattr(file, "user.stripefs.block_size") == str(MIB).encode()
-    assert os.listxattr(mounted.path / "dir") == ["user.stripefs.source"]
-    with pytest.raises(OSError) as caught:  # noqa: PT011
-        os.getxattr(file, "security.capability")
-    assert caught.value.errno == errno.ENODATA
+    assert os.getxattr(mounted.path / "dir", "user.stripefs.source").endswith(
+        b"/dir?hosts=3&rate=1GB/s&block-size=1MiB"
+    )
+    for name, number in (
+        ("user.stripefs.layout", errno.ENODATA),
+        ("user.mine", errno.ENODATA),
+        ("security.capability", errno.EOPNOTSUPP),
+        ("system.posix_acl_access", errno.EOPNOTSUPP),
+    ):
+        with pytest.raises(OSError) as caught:  # noqa: PT011
+            os.getxattr(file, name)
+        assert caught.value.errno == number
+
+
+@pytest.mark.parametrize("rw", [False, True])
+def test_copies_take_no_attributes_along(mounts: Mounts, tmp_path: Path, rw: bool) -> None:
+    source, target = mounts.source / "source", tmp_path / "target"
+    (source / "dir").mkdir(parents=True)
+    (source / "file").write_bytes(b"x" * (1 << 20))
+    (source / "dir" / "small").write_bytes(b"y")
+    # 256 blocks, whose places are more than a local file system takes as an attribute.
+    mounted = mounts.mount(mounts.url("throttled+", "?hosts=3&rate=1GB/s&block-size=4KiB"), rw=rw)
+    assert len(os.getxattr(mounted.path / "source/file", "user.stripefs.locations")) > 4096
+    for number, copy in enumerate((["rsync", "-aX"], ["cp", "-a"], ["cp", "-a", "--preserve=all"])):
+        made = target / str(number)
+        made.parent.mkdir(exist_ok=True)
+        done = subprocess.run([*copy, f"{mounted.path}/source", made], capture_output=True, text=True)
+        assert (done.returncode, done.stderr) == (0, "")
+        files = [path for path in made.rglob("*") if path.is_file()]
+        assert sorted(path.name for path in files) == ["file", "small"]
+        assert [os.listxattr(path) for path in made.rglob("*")] == [[]] * len(list(made.rglob("*")))
+
+
+def test_a_long_listing_asks_nothing_of_each_file(mounts: Mounts) -> None:
+    for number in range(300):
+        (mounts.source / f"file{number}").touch()
+    mounted = mounts.mount(attr_timeout=60.0)
+    before = mounted.status()["requests"]["answered"]
+    subprocess.run(["ls", "-l", mounted.path], check=True, stdout=subprocess.DEVNULL)
+    for path in mounted.path.iterdir():
+        with pytest.raises(OSError, match="not supported"):
+            os.listxattr(path)
+    assert mounted.status()["requests"]["answered"] - before < 50
 
 
 _SCANNER = """

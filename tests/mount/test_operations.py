@@ -31,6 +31,7 @@ class FakeTree:
         self.answer: Any = None
         self.attr_timeout = 0.25
         self.posix_acl = False
+        self.xattr_prefix = b""
 
     def __getattr__(self, name: str) -> Any:
         async def call(*args: Any) -> Any:
@@ -240,6 +241,15 @@ async def test_capacity_and_missing_attributes(operations: Any, tree: FakeTree) 
     assert (found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize, found.f_files) == (1 << 40, 1 << 39, 12)
     tree.answer = None
     assert await _errno(operations.getxattr(1, b"user.x", None)) == pyfuse3.ENOATTR
+
+
+async def test_names_that_no_attribute_can_have_never_reach_the_tree(operations: Any, tree: FakeTree) -> None:
+    tree.xattr_prefix = b"user."
+    tree.answer = b"value"
+    assert await _errno(operations.getxattr(1, b"system.posix_acl_access", None)) == errno.EOPNOTSUPP
+    assert await operations.getxattr(1, b"user.x", None) == b"value"
+    tree.answer = None
+    assert await _errno(operations.listxattr(1, SimpleNamespace(uid=0))) == errno.ENOSYS
 
 
 async def test_counters(operations: Any, tree: FakeTree, board: Board) -> None:
