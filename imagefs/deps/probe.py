@@ -54,6 +54,7 @@ def _python() -> dict[str, object]:
         "version": platform.python_version(),
         "soabi": sysconfig.get_config_var("SOABI") or "",
         "installs": sysconfig.get_path("data"),
+        "managed": os.path.exists(os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")),
         "sites": [path for path in sys.path if os.path.basename(path) in ("site-packages", "dist-packages")],
         "markers": {  # the variables of PEP 508
             "implementation_name": own.name,

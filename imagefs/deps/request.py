@@ -72,7 +72,7 @@ class Python(NamedTuple):
 
     executable: by which console scripts will call it. prefix: where its own pip.conf would lie. sites: directories of
     what is installed for it already. installs: the directory below which installers put what they are given no other
-    for.
+    for. managed: installers are to leave that to the system (PEP 668).
     """
 
     executable: str
@@ -83,6 +83,7 @@ class Python(NamedTuple):
     markers: Mapping[str, str]
     sites: Sequence[str] = ()
     installs: str = ""
+    managed: bool = False
 
 
 class Facts(NamedTuple):

@@ -2,8 +2,8 @@
 
     CACHE/deps/interpreters/HASH     what it printed
 
-HASH is that of the image, of the interpreter's name and of the PATH on which that is looked for. The tree of an image
-never changes, so neither does the answer.
+HASH is that of the image, of the PATH on which the interpreter is looked for, and of what it is asked. The tree of an
+image never changes, so neither does the answer.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def facts_of(image: Image, options: RunOptions, search: str, python: str, cpu_le
     search: the PATH that containers have. cpu_level: the one that the user wants, "" for the processor's. Raises
     ConfigError, RunError and OSError.
     """
-    name = json.dumps([image.attached.base, python, search])
+    name = json.dumps([image.attached.base, search, facts.inside_command(python)])
     kept = Path(image.client.settings.cache, "deps/interpreters", hashlib.sha256(name.encode()).hexdigest())
     try:
         return facts.read_inside(kept.read_text(), cpu_level)

@@ -128,6 +128,7 @@ class _Start:
         self._unchanged: Callable[[], bool]
         self._targets: list[str] = []
         self._name = ""
+        self._is_managed = False
         self._is_hit = False
 
     def run(self) -> int:
@@ -174,7 +175,9 @@ class _Start:
     def known(self) -> Facts:
         """What the image's interpreter says of itself. Raises StripefsError, OSError."""
         search, level = self._environ.get("PATH", ""), self._wish.request.cpu_level
-        return facts_of(self._image, self._options, search, self._python, level)
+        known = facts_of(self._image, self._options, search, self._python, level)
+        self._is_managed = known.python is not None and known.python.managed and not self._wish.request.targets
+        return known
 
     def asked(self, known: Facts) -> Answer:
         """The key, or why there is none. Raises ConfigError, OSError."""
@@ -290,4 +293,11 @@ class _Start:
             self._image.client.unrecord(self._image.attached.id, "what it needs was installed first")
         from imagefs.deps.container.installing import Installation  # not needed by most, who find what they want
 
-        return Installation(self._image, self._options, self._environ, self._python)
+        environ = self._environ
+        if self._is_managed:
+            environ = {"PIP_BREAK_SYSTEM_PACKAGES": "1", **environ}
+            self._tell(
+                "the image's Python is managed by its system (PEP 668), so pip has --break-system-packages: the image "
+                "itself stays as it is"
+            )
+        return Installation(self._image, self._options, environ, self._python)

@@ -177,3 +177,17 @@ def test_a_snapshot_with_a_hot_device_is_above_the_image_too(job: Job, monkeypat
         assert "above the image" in job.told
     assert [device.tag for device in snapshots.images.manifest(snapshots.load(name).image).devices] == ["cold", "hot"]
     job.nothing_is_left()
+
+
+def test_a_python_that_is_managed_by_the_system(job: Job, tree: Path, tmp_path: Path) -> None:
+    """As that of Debian's images, into which pip alone does not install."""
+    shutil.copytree(tree, tmp_path / "root", symlinks=True)
+    modules = tmp_path / "root" / SITE.lstrip("/") / ".."
+    (modules / "EXTERNALLY-MANAGED").write_text("[externally-managed]\nError=ask the system\n")
+    built(tmp_path / "root", tmp_path / "images", "t", CONFIG)
+    job.image = f"{tmp_path}/images#t"
+    assert job.run("--deps-wait") == SEEN
+    assert "PEP 668" in job.told
+    assert job.run() == SEEN
+    assert "hit" in job.told
+    assert "PEP 668" not in job.told
