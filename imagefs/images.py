@@ -31,6 +31,7 @@ from imagefs.format.manifest import Manifest, Metadata
 from imagefs.reference import TAG
 from stripefs.errors import Exists, NotFound, StaleVersion, StoreError, Transient
 from stripefs.store.base import Kind, Status, Store
+from stripefs.write.clock import StoreClock
 
 __all__ = ["GRACE", "KINDS", "Images", "is_digest", "object_path"]
 
@@ -53,6 +54,7 @@ class Images:
     def __init__(self, store: Store, patience: float = 0.0) -> None:
         self.store = store
         self._patience = patience
+        self._clock: StoreClock | None = None
 
     # -- writing -------------------------------------------------------------------------------------------------
 
@@ -258,8 +260,7 @@ class Images:
         except NotFound:
             pass
         else:
-            fresh = time.time() - found.mtime_ns / 1e9 < GRACE / 2
-            if found.length == len(data) and fresh:
+            if found.length == len(data) and self._is_fresh(found):
                 return False
             # One of another length is damaged, an old one may be on its way out.
             self._again(lambda: self.store.put(path, [data], replace=True))
@@ -269,6 +270,15 @@ class Images:
         except Exists:
             return False  # the same bytes: its name is their digest
         return True
+
+    def _is_fresh(self, found: Status) -> bool:
+        """Whether no `gc` removes it soon: by the store's clock, as `gc` goes by that."""
+        if self._clock is None:
+            try:
+                self._clock = StoreClock(self.store)
+            except StoreError:
+                return False
+        return self._clock.now_ns() - found.mtime_ns < GRACE / 2 * 1e9
 
     def _again(self, call: Callable[[], _T]) -> _T:
         give_up, pause = time.monotonic() + self._patience, 0.1

@@ -188,7 +188,8 @@ class Snapshots:
     def mark_used(self, name: str) -> None:
         """Say that it is used now, unless that was said within a day."""
         try:
-            if time.time() - self.images.stat(_path(name, _USED)).mtime_ns / 1e9 < _DAY:
+            age = time.time() - self.images.stat(_path(name, _USED)).mtime_ns / 1e9
+            if 0 <= age < _DAY:  # a mark of the future is that of a store whose clock is ahead of ours: it is renewed
                 return
         except NotFound:
             pass

@@ -1,8 +1,8 @@
 """Removing what no image needs any more, beside builds that go on.
 
-An object goes when no manifest reaches it and it is older than a day; so does a trace or plan whose image is gone, and
-what a writer that died has left. Right before each removal the manifests are listed once more and the object's age is
-looked at again. Why no build can lose what it needs, as long as it takes less than half a day:
+An object goes when no manifest reaches it and it is older than a day by the store's clock; so does a trace or plan
+whose image is gone, and what a writer that died has left. Right before each removal the manifests are listed once more
+and the object's age is looked at again. Why no build can lose what it needs, as long as it takes less than half a day:
 
 - What a build stores is young. What it finds stored already and no image that it knows of holds, it stores again when
   it is older than half a day (`Images`), so that is young as well.
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage
@@ -25,8 +26,12 @@ from imagefs.snapshots import Snapshots
 from stripefs.errors import NotFound, Unsupported
 from stripefs.layout.hidden import is_hidden
 from stripefs.units import shown
+from stripefs.write.clock import StoreClock
 
 __all__ = ["Collected", "collect"]
+
+_AT_ONCE = 8
+"""Images whose documents are read at once: an index has 56 bytes for each block."""
 
 _LISTED = 2.0
 """Seconds for which a listing of manifests counts as that of right now, in a row of removals."""
@@ -75,6 +80,7 @@ class _Collection:
         self._kept: set[str] = set()  # images
         self._needed: set[bytes] = set()
         self._listed = float("-inf")
+        self._clock = StoreClock(images.store)
 
     def run(self) -> Collected:
         self._progress.stage("looking")
@@ -132,33 +138,36 @@ class _Collection:
         """List the manifests, and read those that are new. `removed`: those that count as gone, as in a dry run."""
         self._listed = time.monotonic()
         self._kept = self._images.images().keys() - (removed or set())
-        for digest in self._kept - self._reach.keys():
-            try:
-                self._reach[digest] = self._needs(digest)
-            except NoSuchImage:
-                self._reach[digest] = set()  # removed since it was listed
+        new = sorted(self._kept - self._reach.keys())
+        with ThreadPoolExecutor(_AT_ONCE) as pool:
+            for digest, (base, needs) in zip(new, pool.map(self._needs, new), strict=True):
+                self._reach[digest] = needs
+                if base:
+                    self._bases[digest] = base
         self._needed = set().union(*(self._reach[digest] for digest in self._kept))
 
-    def _needs(self, digest: str) -> set[bytes]:
+    def _needs(self, digest: str) -> tuple[str, set[bytes]]:
+        """The image that this one was optimised from, and the paths that it needs. Block indexes are read as a whole,
+        as only their digests tell that the list of packs in them is right."""
         try:
             manifest = self._images.manifest(digest)
-            if manifest.base:
-                self._bases[digest] = manifest.base
             found = {object_path("metadata", manifest.metadata.object)}
             if manifest.extents:
                 found.add(object_path("extents", manifest.extents))
             for device in manifest.devices:
                 found.add(object_path("indexes", device.index))
                 found |= {object_path("packs", pack.digest.hex()) for pack in self._images.index(device.index).packs}
+        except NoSuchImage:
+            return "", set()  # removed since it was listed
         except (DamagedObject, FormatError, NotFound) as error:
             raise DamagedObject(
                 f"nothing can be removed, as nobody knows what the image {digest} needs: {error.message}",
                 hint="see `imagefs verify`; `imagefs rm` takes a damaged image away",
             ) from error
-        return found
+        return manifest.base or "", found
 
     def _is_old(self, mtime_ns: int) -> bool:
-        return time.time() - mtime_ns / 1e9 >= self._older_than
+        return self._clock.now_ns() - mtime_ns >= self._older_than * 1e9
 
     def _remove(self, path: bytes, size: int, mtime_ns: int) -> None:
         if not self._is_old(mtime_ns):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Container, Iterable
 from dataclasses import dataclass
 
@@ -12,6 +11,7 @@ from imagefs.housekeeping.listing import drop_images, must_list
 from imagefs.images import GRACE, Images
 from imagefs.snapshots import Snapshots
 from stripefs.errors import Unsupported
+from stripefs.write.clock import StoreClock
 
 __all__ = ["Row", "collect_snapshots", "list_snapshots", "remove_snapshot"]
 
@@ -68,15 +68,15 @@ def remove_snapshot(images: Images, name: str) -> list[str]:
 
 
 def collect_snapshots(images: Images, *, older_than: float, dry_run: bool = False) -> tuple[list[str], list[str]]:
-    """Take away the snapshots that were not used for so many seconds, and images that were made for one and never got
-    its document; the names of the snapshots and the digests of the images that went, or would go.
+    """Take away the snapshots that were not used for so many seconds of the store's clock, and images that were made
+    for one and never got its document; the names of the snapshots and the digests of the images that went, or would go.
 
     Raises Unsupported where a store cannot be listed or written to, and StoreErrors.
     """
     must_list(images)
     if not images.store.capabilities.put:
         raise Unsupported(f"{images.store.url} cannot be written to")
-    now, snapshots = time.time(), Snapshots(images)
+    now, snapshots = StoreClock(images.store).now_ns() / 1e9, Snapshots(images)
     old = [row for row in list_snapshots(images) if now - row.used_at >= older_than]
     of_old = {row.snapshot.image for row in old if row.snapshot is not None}
     if not dry_run:

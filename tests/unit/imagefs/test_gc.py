@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from imagefs.build.directory import scan
 from imagefs.build.image import build
 from imagefs.errors import DamagedObject
+from imagefs.format.index import Index
 from imagefs.format.manifest import Manifest
 from imagefs.format.trace import Trace
 from imagefs.housekeeping import gc
@@ -186,3 +189,41 @@ def test_stores_that_cannot(tmp_path: Path) -> None:
         collect(Images(NoListing(bytes(tmp_path))))
     with pytest.raises(Unsupported, match="cannot be written to"):
         collect(Images(ReadOnly(bytes(tmp_path))))
+
+
+@pytest.mark.parametrize("days", [-10, 10])
+def test_ages_are_told_by_the_clock_of_the_store(
+    images: Images, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int
+) -> None:
+    """A host whose clock is wrong by days removes nothing young, and builds share nothing that is about to go."""
+    source = write_tree(tmp_path / "old", a=1)
+    old = build_tree(source, images)
+    images.remove(old.digest)
+    left = files(store)
+    young = build_tree(write_tree(tmp_path / "young", b=2), images)
+    images.remove(young.digest)
+    kept = [path for path in files(store) if path not in left]
+    age(left, 30)
+    here = time.time
+    monkeypatch.setattr("time.time", lambda: here() + days * 86400)
+    assert build_tree(source, Images(images.store)).digest == old.digest
+    images.remove(old.digest)
+    assert collect(images).removed == []  # the build has stored them again, as they were old
+    age(left, 30)
+    collect(images)
+    assert files(store) == kept
+
+
+def test_many_indexes_are_read_at_once(images: Images, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each waits until all are being read."""
+    count = 4
+    for number in range(count):
+        build_tree(write_tree(tmp_path / str(number), a=number), images, f"app{number}")
+    together, read = threading.Barrier(count), Images.index
+
+    def index(self: Images, digest: str) -> Index:
+        together.wait(30)
+        return read(self, digest)
+
+    monkeypatch.setattr(Images, "index", index)
+    assert collect(images).removed == []
