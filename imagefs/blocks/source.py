@@ -11,11 +11,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Protocol
 
 from imagefs.format.index import Pack
 from imagefs.images import Images, object_path
-from stripefs.errors import StoreError
+from stripefs.errors import ServiceDown, StoreError
 from stripefs.settings import StoreSettings, redact
 from stripefs.store.base import Buffer, Handle, Store
 from stripefs.store.url import open_store
@@ -27,6 +28,9 @@ PACKS = 64
 
 FAILURES = 3
 """Reads that fail in a row before the store is connected anew."""
+
+CONNECT_WITHIN = 30.0
+"""Seconds that others wait for one thread's connection: then it counts as hung, and is made anew."""
 
 PAUSE = 5.0
 """Seconds between two connections."""
@@ -67,7 +71,11 @@ class PackSource:
         try:
             if new:
                 opened.open(self._connection, object_path("packs", pack.digest.hex()))
-            data = opened.handle.result().read(offset, length)
+            try:
+                handle = opened.handle.result(CONNECT_WITHIN)
+            except FutureTimeout:
+                raise ServiceDown(f"{self.url}: a pack is not opened within {CONNECT_WITHIN:g} s") from None
+            data = handle.read(offset, length)
         except StoreError:
             # A handle that failed may stay broken, so the next read opens the pack anew.
             self._failed(pack.digest, opened)
@@ -108,20 +116,28 @@ class PackSource:
             if future is None:
                 future = self._store = Future()
         if not mine:
-            return future.result()
+            try:
+                return future.result(CONNECT_WITHIN)
+            except FutureTimeout:
+                with self._lock:
+                    if self._store is future:
+                        self._store = None  # whoever comes next connects anew
+                raise ServiceDown(f"{self.url} is not connected within {CONNECT_WITHIN:g} s") from None
         try:
             store = self._connect(self._settings)
         except BaseException as error:
             with self._lock:
-                self._store = None
+                if self._store is future:
+                    self._store = None
             future.set_exception(error)
             raise
         with self._lock:
             self._connected, self._failures = time.monotonic(), 0
-            forgotten = self._store is not future  # closed meanwhile
+            forgotten = self._store is not future  # closed meanwhile, or given up by those who waited
         future.set_result(store)
         if forgotten:
             store.close()
+            raise StoreError(f"{self.url} took too long to be connected")
         return store
 
     def _enter(self, digest: bytes) -> tuple[_Opened, bool]:
@@ -187,5 +203,10 @@ class _Opened:
         with self._lock:
             self._users -= 1
             unused = self._users == 0
-        if unused and self.handle.done() and self.handle.exception() is None:
-            self.handle.result().close()
+        if unused:
+            self.handle.add_done_callback(_close)  # at once, unless its opening hangs
+
+
+def _close(handle: Future[Handle]) -> None:
+    if handle.exception() is None:
+        handle.result().close()

@@ -37,6 +37,10 @@ _T = TypeVar("_T")
 _LIGHT = ("http",)
 """Schemes whose clients are loaded ahead wherever a daemon runs: 9 MiB; S3's takes 42."""
 
+_RESOLVING = 4
+"""Threads that ask one store what tags stand for which it told before: those of one that hangs never come back, and
+whoever comes then takes what it said last time."""
+
 _RESOLVE_WITHIN = 5.0
 """Seconds for a store to say what a tag stands for, when it told us before and may be out of reach now."""
 
@@ -50,6 +54,7 @@ class Documents:
         self._under_way = Calls(timeout)
         # Each store has threads of its own: those of one that hangs never come back.
         self._calls: WeakKeyDictionary[PackSource, Calls] = WeakKeyDictionary()
+        self._resolving: WeakKeyDictionary[PackSource, Calls] = WeakKeyDictionary()
 
     async def resolve(
         self, source: PackSource, name: str, look: Callable[[Images], str] | None = None
@@ -61,7 +66,7 @@ class Documents:
         if is_digest(name):
             return name, False
         remembered = await trio.to_thread.run_sync(self._cache.remembered, source.url, name)
-        calls = Calls(min(_RESOLVE_WITHIN, self._timeout)) if remembered else self._calls_to(source)
+        calls = self._resolving_at(source) if remembered else self._calls_to(source)
         try:
             digest = await calls.thread(
                 f"asking {source.url} for {name}",
@@ -154,6 +159,9 @@ class Documents:
 
     def _calls_to(self, source: PackSource) -> Calls:
         return self._calls.setdefault(source, Calls(self._timeout))
+
+    def _resolving_at(self, source: PackSource) -> Calls:
+        return self._resolving.setdefault(source, Calls(min(_RESOLVE_WITHIN, self._timeout), _RESOLVING))
 
     async def _bring(self, what: str, source: PackSource, call: Callable[[], _T]) -> _T:
         try:

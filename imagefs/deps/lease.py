@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import random
 import threading
 import time
 from collections.abc import Callable
@@ -26,18 +27,24 @@ from stripefs.store.base import Store
 from stripefs.store.url import open_store
 from stripefs.write.lease import Lease, take
 
-__all__ = ["LEASE", "Lead", "Leading", "TooLong", "Unkept", "lead", "lead_or_wait"]
+__all__ = ["LEASE", "Lead", "Leading", "TooLong", "Unkept", "lead", "lead_or_wait", "pause"]
 
 _log = logging.getLogger(__name__)
 
 LEASE = 20.0
 """Seconds: what a crash of the leader costs all others. It says one word to the store in a third of that."""
 
-_LOOK_EVERY = 1.0
-"""Seconds between looks for the document; a look is one question to the store."""
+_LOOK_LEAST, _LOOK_MOST = 0.5, 5.0
+"""Seconds between looks for the document; a look is a question to the store."""
 
-_TRY_EVERY = LEASE / 2
+_TRY_LEAST, _TRY_MOST = LEASE / 4, LEASE
 """Seconds between tries to take the lead from one that may have died; each writes to the store."""
+
+_SHARE = 8
+"""A pause is this part of the time waited so far: so waiting costs an eighth more at most."""
+
+_PATIENCE = 1.0
+"""Seconds in which a store that does not answer is asked again."""
 
 
 class TooLong(Exception):
@@ -146,7 +153,7 @@ class Leading:
 
     @staticmethod
     def _snapshots(store: Store) -> Snapshots:
-        return Snapshots(Images(store, _LOOK_EVERY))
+        return Snapshots(Images(store, _PATIENCE))
 
 
 def lead(snapshots: Snapshots, name: str, owner: str = "") -> Lead:
@@ -165,7 +172,7 @@ def lead_or_wait(snapshots: Snapshots, name: str, patience: float, waiting: Call
     waiting: called once, with who leads, "" where nobody knows, before this begins to wait. Raises TooLong after
     `patience` seconds, Unkept where the last who led did not publish, and what `lead` raises but for Busy.
     """
-    give_up, told = time.monotonic() + patience, False
+    begun, told = time.monotonic(), False
     while True:
         try:
             with signals_for_main():
@@ -183,13 +190,18 @@ def lead_or_wait(snapshots: Snapshots, name: str, patience: float, waiting: Call
                 return found
             found.release()  # the one before was done in the meantime
             return None
-        again = time.monotonic() + _TRY_EVERY
+        again = time.monotonic() + pause(time.monotonic() - begun, _TRY_LEAST, _TRY_MOST)
         while time.monotonic() < again:
             if _is_usable(snapshots, name):
                 return None
-            if time.monotonic() > give_up:
+            if time.monotonic() > begun + patience:
                 raise TooLong
-            time.sleep(_LOOK_EVERY)
+            time.sleep(pause(time.monotonic() - begun, _LOOK_LEAST, _LOOK_MOST))
+
+
+def pause(waited: float, least: float, most: float) -> float:
+    """Seconds until the next question of one who has waited so long: longer and longer, and not in step with others."""
+    return min(max(least, waited / _SHARE), most) * random.uniform(0.5, 1.5)  # noqa: S311
 
 
 def _is_usable(snapshots: Snapshots, name: str) -> bool:

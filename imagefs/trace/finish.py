@@ -12,20 +12,23 @@ object:
     reason      why the record is not complete, "" (or left out) when it is
 
 A complete trace is stored, those of the same image and workload but the newest are removed, and the plan of the image
-that was mounted is made from the rest. A trace that is not complete, or empty, only stays in the local folder. On
-standard output comes one JSON object: `trace` (its name), `stored` (the URL of the store or of the folder), `complete`,
-`extents`, `bytes`, and where a plan was made `plan_traces` and `plan_blocks`. What goes wrong is one line on standard
-error and the exit code of the error; whatever was stored by then is whole, and `raw` is still there.
+that was mounted is made from the rest: again, until no other start has stored a trace meanwhile. Each stores its trace
+before it lists them, so the last who writes the plan has seen all. A trace that is not complete, or empty, only stays
+in the local folder. On standard output comes one JSON object: `trace` (its name), `stored` (the URL of the store or of
+the folder), `complete`, `extents`, `bytes`, and where a plan was made `plan_traces` and `plan_blocks`. What goes wrong
+is one line on standard error and the exit code of the error; whatever was stored by then is whole, and `raw` is there.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -153,16 +156,29 @@ def _keep(trace: Trace, opened: Opened, remote: Traces, local: Traces) -> dict[s
         _log.warning("old traces stay: %s", error)
     if not useful:
         return done
-    known = _complete(trace, remote) + (_complete(trace, local) if place is local else [])
-    distinct = {(one.started, one.node): one for one in (*known, trace)}
-    newest = sorted(distinct.values(), key=lambda one: (one.started, one.node))[-KEEP:]
-    plan, merged = plan_for(opened, trace.workload, newest)
-    try:
-        _again(lambda: place.put_plan(plan))
-    except StoreError as error:
-        _log.warning("the plan is kept in %s: %s", local.store.url, error)
-        local.put_plan(plan)
-    return done | {"plan_traces": merged.traces, "plan_blocks": plan.blocks}
+    places = [remote, local] if place is local else [remote]
+    while True:
+        before = _names(trace, places)
+        known = [one for place in places for one in _complete(trace, place)]
+        distinct = {(one.started, one.node): one for one in (*known, trace)}
+        newest = sorted(distinct.values(), key=lambda one: (one.started, one.node))[-KEEP:]
+        plan, merged = plan_for(opened, trace.workload, newest)
+        try:
+            _again(partial(place.put_plan, plan))
+        except StoreError as error:
+            _log.warning("the plan is kept in %s: %s", local.store.url, error)
+            local.put_plan(plan)
+        if _names(trace, places) <= before:
+            return done | {"plan_traces": merged.traces, "plan_blocks": plan.blocks}
+
+
+def _names(trace: Trace, places: Sequence[Traces]) -> set[str]:
+    """The traces that are stored of the same image and workload."""
+    found: set[str] = set()
+    for place in places:
+        with contextlib.suppress(StoreError):  # then `_complete` finds none either
+            found.update(_again(partial(place.names, trace.image, trace.workload)))
+    return found
 
 
 def _put(trace: Trace, remote: Traces, local: Traces) -> tuple[Traces, str]:

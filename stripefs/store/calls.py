@@ -24,12 +24,12 @@ THREADS = 32
 
 
 class Calls:
-    """Runs blocking or asynchronous calls to one store. `timeout` in seconds."""
+    """Runs blocking or asynchronous calls to one store, `threads` at once. `timeout` in seconds."""
 
-    def __init__(self, timeout: float) -> None:
+    def __init__(self, timeout: float, threads: int = THREADS) -> None:
         self.timeout = timeout
         self.retries = 0
-        self._limiter = trio.CapacityLimiter(THREADS)
+        self._limiter = trio.CapacityLimiter(threads)
         self._flights: dict[object, _Flight[Any]] = {}
 
     @property

@@ -14,6 +14,7 @@ import pytest
 from imagefs.build.hot import optimize
 from imagefs.errors import FormatError, NoSuchImage
 from imagefs.format.extents import HOT
+from imagefs.format.plan import Plan
 from imagefs.gather import stored_traces
 from imagefs.images import Images
 from imagefs.trace import finish as module
@@ -193,6 +194,28 @@ def test_only_the_plan_may_be_refused(
     assert starts.finish(digest)["plan_traces"] == 1
     assert load_plan(images, digest, "train") is None
     assert load_plan(images, digest, "train", tmp_path / "kept") is not None
+
+
+@pytest.mark.parametrize("others", [1, 3])
+def test_no_start_is_lost_to_one_that_publishes_at_the_same_time(
+    starts: Starts, images: Images, digest: str, monkeypatch: pytest.MonkeyPatch, others: int
+) -> None:
+    """Each of the others has finished between what a start knew and the plan that it then writes."""
+    left = others
+    put_plan = Traces.put_plan
+
+    def late(self: Traces, plan: Plan) -> None:
+        nonlocal left
+        if left:
+            left -= 1
+            starts.finish(digest)
+        put_plan(self, plan)
+
+    monkeypatch.setattr(Traces, "put_plan", late)
+    assert starts.finish(digest)["plan_traces"] == others + 1
+    plan = load_plan(images, digest, "train")
+    assert plan is not None
+    assert plan.traces == others + 1
 
 
 def test_nothing_half_done_is_left_where_it_fails(starts: Starts, images: Images, digest: str, tmp_path: Path) -> None:

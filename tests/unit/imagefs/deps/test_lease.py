@@ -14,7 +14,7 @@ import pytest
 from imagefs.build.directory import scan
 from imagefs.build.image import build
 from imagefs.deps import lease
-from imagefs.deps.lease import LEASE, Lead, Leading, TooLong, Unkept, lead, lead_or_wait
+from imagefs.deps.lease import LEASE, Lead, Leading, TooLong, Unkept, lead, lead_or_wait, pause
 from imagefs.format.snapshot import Snapshot, key_digest
 from imagefs.snapshots import Snapshots
 from stripefs.errors import Busy, StoreError
@@ -34,8 +34,9 @@ def snapshots(tmp_path: Path) -> Snapshots:
 
 @pytest.fixture(autouse=True)
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lease, "_LOOK_EVERY", 0.01)
-    monkeypatch.setattr(lease, "_TRY_EVERY", 0.05)
+    for name, least in (("LOOK", 0.01), ("TRY", 0.05)):
+        monkeypatch.setattr(lease, f"_{name}_LEAST", least)
+        monkeypatch.setattr(lease, f"_{name}_MOST", least)
 
 
 @pytest.fixture
@@ -195,3 +196,24 @@ def test_a_store_that_is_away(tmp_path: Path) -> None:
     with Leading(StoreSettings(url="http://127.0.0.1:1/store"), NAME, 1.0, lambda who: None) as place:
         assert not place.may_publish
         assert place.remark
+
+
+def test_a_thousand_waiters_do_not_ask_in_step() -> None:
+    """All began in the same second; the store is asked evenly, and ever less."""
+    seconds = [0] * 660
+    for _ in range(1000):
+        now = 0.0
+        while now < 600:
+            now += pause(now, 0.5, 5.0)
+            seconds[int(now)] += 1
+    late = seconds[60:600]
+    assert max(late) < 2 * sum(late) / len(late)
+    assert sum(late) / len(late) < 1000 / 5.0 * 1.3
+    assert sum(seconds[:10]) / 10 > 500  # and who waits for a moment only is told soon
+
+
+def test_a_pause_is_a_part_of_the_time_that_was_waited() -> None:
+    for waited in (0.0, 1.0, 10.0, 100.0, 1e6):
+        pauses = [pause(waited, 0.5, 5.0) for _ in range(100)]
+        middle = min(max(0.5, waited / 8), 5.0)
+        assert 0.5 * middle <= min(pauses) < max(pauses) <= 1.5 * middle
