@@ -169,8 +169,9 @@ class Device:
             if local.read_now(begin, buffer):
                 bad = _check(buffer, blocks, found)
             else:
-                bad = await trio.to_thread.run_sync(
-                    _read_checked, local, buffer, blocks, found, limiter=self._blocks.disk_reads
+                # Not abandoned: it fills `buffer` from a descriptor that is closed after this.
+                bad = await self._blocks.disk_reads.run(
+                    f"reading {self.path}", _read_checked, local, buffer, blocks, found, abandon=False
                 )
         except OSError as error:
             self._blocks.figures.disk_errors += 1

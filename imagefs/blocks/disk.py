@@ -11,7 +11,9 @@ from typing import TypeVar, TypeVarTuple
 import trio
 
 from imagefs.blocks.figures import Figures
-from stripefs.troubles import Backoff, Seldom
+from stripefs import backoff
+from stripefs.backoff import Backoff, Seldom
+from stripefs.executor import Lane
 
 __all__ = ["Disk"]
 
@@ -31,12 +33,12 @@ class Disk:
         self.lock = trio.Lock()
         self.warn = Seldom(_log)
         self._figures = figures
-        self._threads = trio.CapacityLimiter(THREADS)
-        self._backoff = Backoff()
+        self._lane = Lane("disk", THREADS)
+        self._backoff = Backoff(backoff.FIRST_PAUSE, backoff.LONGEST_PAUSE)
 
     async def thread(self, function: Callable[[*_Args], _T], *arguments: *_Args) -> _T:
         """`function(*arguments)` in a thread, waited for even by who is cancelled: it may use descriptors of files."""
-        return await trio.to_thread.run_sync(function, *arguments, limiter=self._threads)
+        return await self._lane.run("the cache's disk", function, *arguments, abandon=False)
 
     @property
     def failing(self) -> bool:

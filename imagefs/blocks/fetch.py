@@ -36,9 +36,10 @@ from imagefs.blocks.source import Source
 from imagefs.blocks.upstream import Upstream
 from imagefs.errors import CacheInUse, IndexUnreadable
 from imagefs.format.index import BLOCK, Index
+from stripefs.backoff import Seldom
 from stripefs.errors import Abandoned, ConfigError, StoreError
+from stripefs.executor import Lane
 from stripefs.store.allocator import give_back
-from stripefs.troubles import Seldom
 
 __all__ = ["Blocks", "Device"]
 
@@ -73,7 +74,7 @@ class Blocks:
         self.figures = Figures()
         self.memory = Memory(memory)
         self.warn = Seldom(_log)
-        self.disk_reads = trio.CapacityLimiter(DISK_READS)
+        self.disk_reads = Lane("disk reads", DISK_READS)
         self.disk = Disk(folder, self.figures)
         with contextlib.ExitStack() as undo:
             try:

@@ -29,9 +29,9 @@ from imagefs.blocks.source import Source
 from imagefs.blocks.upstream import Upstream, Upstreams
 from imagefs.errors import DamagedObject
 from imagefs.format.index import Pack, Place
+from stripefs.backoff import Backoff, Seldom
 from stripefs.errors import Abandoned, ServiceDown, StoreError, StripefsError, Transient
-from stripefs.retry import next_delay
-from stripefs.troubles import Seldom
+from stripefs.executor import Lane
 
 __all__ = ["Arrived", "Copy", "Flight", "Flights"]
 
@@ -126,7 +126,7 @@ class Flights(Generic[_T]):
         self._find = find
         self._keep = keep
         self._under_way: dict[tuple[Upstream, bytes], Flight[_T]] = {}
-        self._copying = trio.CapacityLimiter(COPIES)
+        self._copying = Lane("copies", COPIES)
         self._warn = Seldom(_log)
 
     def __len__(self) -> int:
@@ -187,9 +187,9 @@ class Flights(Generic[_T]):
     async def _copy(self, packs: Sequence[Pack], copies: Sequence[tuple[Flight[_T], Copy]]) -> None:
         left = [flight for flight, _ in copies]
         try:
-            found = await trio.to_thread.run_sync(
-                _copied, [(flight.place.digest, copy) for flight, copy in copies], limiter=self._copying
-            )
+            wanted = [(flight.place.digest, copy) for flight, copy in copies]
+            # Not abandoned: it reads descriptors that their owners close after this.
+            found = await self._copying.run("reading blocks of other images", _copied, wanted, abandon=False)
             for flight, arrived in zip(list(left), found, strict=True):
                 if arrived is not None:
                     left.remove(flight)
@@ -216,7 +216,7 @@ class Flights(Generic[_T]):
             self._changed.unpark_all()
 
     async def _carry(self, ride: _Ride[_T]) -> None:
-        delay = next_delay()
+        backoff = Backoff()
         while ride.pending:
             run = next(_neighbours(ride.pending, 0))
             try:
@@ -227,11 +227,13 @@ class Flights(Generic[_T]):
                     _log.warning("%s; fetching from another store", error)
                     self._figures.retries += 1
                     continue
-                if trio.current_time() + delay >= ride.scope.deadline:
+                pause = backoff.failed(trio.current_time())
+                if trio.current_time() + pause >= ride.scope.deadline:
                     self._fail(ride.pending, error)
                     return
-                _log.info("pack %s, next try in %.1f s: %s", ride.pack.digest.hex()[:12], delay, error)
+                _log.info("pack %s, next try in %.1f s: %s", ride.pack.digest.hex()[:12], pause, error)
             except StripefsError as error:
+                pause = backoff.failed(trio.current_time())
                 self._tried(ride, run, error)
                 self._switch(ride)
             else:
@@ -239,8 +241,7 @@ class Flights(Generic[_T]):
                 self._settle(ride, run, arrived)
                 continue
             self._figures.retries += 1
-            await trio.sleep(delay)
-            delay = next_delay(delay)
+            await trio.sleep(pause)
             while ride.upstream.demand and not ride.wanted:
                 await self._changed.park()
 
@@ -304,10 +305,11 @@ class Flights(Generic[_T]):
             self._changed.unpark_all()
 
         try:
-            return await trio.to_thread.run_sync(
+            lane = ride.upstream.readers if ride.demand else ride.upstream.ahead
+            return await lane.run(
+                f"reading {size} bytes of pack {ride.pack.digest.hex()[:12]}",
                 _load, ride.upstream.source, ride.pack, offset, size, [flight.place for flight in run],
                 lambda: token.run_sync_soon(received),
-                abandon_on_cancel=True, limiter=ride.upstream.readers if ride.demand else ride.upstream.ahead,
             )  # fmt: skip
         finally:
             self._memory.fly(-room)

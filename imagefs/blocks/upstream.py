@@ -13,7 +13,9 @@ import trio
 
 from imagefs.blocks.link import Link
 from imagefs.blocks.source import Source
-from stripefs.troubles import Backoff
+from stripefs import backoff
+from stripefs.backoff import Backoff
+from stripefs.executor import Lane
 
 __all__ = ["Upstream", "Upstreams"]
 
@@ -31,9 +33,9 @@ class Upstream:
         self.source = source
         self.link = Link(most)
         self.demand = 0
-        self.readers = trio.CapacityLimiter(READERS)
-        self.ahead = trio.CapacityLimiter(AHEAD)
-        self._backoff = Backoff()
+        self.readers = Lane("readers", READERS)
+        self.ahead = Lane("prefetch", AHEAD)
+        self._backoff = Backoff(backoff.FIRST_PAUSE, backoff.LONGEST_PAUSE)
 
     @property
     def healthy(self) -> bool:

@@ -25,7 +25,7 @@ from imagefs.images import Images, is_digest
 from imagefs.snapshots import Snapshots
 from imagefs.traces import load_plan
 from stripefs.errors import Abandoned, StoreError, StripefsError
-from stripefs.store.calls import Calls
+from stripefs.executor import Executor
 from stripefs.store.url import parse_url, prepare
 
 __all__ = ["Documents"]
@@ -37,9 +37,9 @@ _T = TypeVar("_T")
 _LIGHT = ("http",)
 """Schemes whose clients are loaded ahead wherever a daemon runs: 9 MiB; S3's takes 42."""
 
-_RESOLVING = 4
-"""Threads that ask one store what tags stand for which it told before: those of one that hangs never come back, and
-whoever comes then takes what it said last time."""
+_RESOLVING = 2
+"""Threads that ask one store what tags stand for which it told before, and as many again in place of those that hang;
+when all hang, the store's last answer is taken at once."""
 
 _RESOLVE_WITHIN = 5.0
 """Seconds for a store to say what a tag stands for, when it told us before and may be out of reach now."""
@@ -51,10 +51,11 @@ class Documents:
     def __init__(self, cache: MetadataCache, timeout: float) -> None:
         self._cache = cache
         self._timeout = timeout
-        self._under_way = Calls(timeout)
+        self._under_way = Executor(timeout)
+        self._disk = self._under_way.lane("disk")
         # Each store has threads of its own: those of one that hangs never come back.
-        self._calls: WeakKeyDictionary[PackSource, Calls] = WeakKeyDictionary()
-        self._resolving: WeakKeyDictionary[PackSource, Calls] = WeakKeyDictionary()
+        self._calls: WeakKeyDictionary[PackSource, Executor] = WeakKeyDictionary()
+        self._resolving: WeakKeyDictionary[PackSource, Executor] = WeakKeyDictionary()
 
     async def resolve(
         self, source: PackSource, name: str, look: Callable[[Images], str] | None = None
@@ -65,10 +66,10 @@ class Documents:
         """
         if is_digest(name):
             return name, False
-        remembered = await trio.to_thread.run_sync(self._cache.remembered, source.url, name)
+        remembered = await self._disk.run("the cache's documents", self._cache.remembered, source.url, name)
         calls = self._resolving_at(source) if remembered else self._calls_to(source)
         try:
-            digest = await calls.thread(
+            digest = await calls.call(
                 f"asking {source.url} for {name}",
                 _careful,
                 lambda: look(source.images()) if look is not None else source.images().resolve(name),
@@ -80,7 +81,7 @@ class Documents:
             return remembered, True
         if digest != remembered:
             try:
-                await trio.to_thread.run_sync(self._cache.remember, source.url, name, digest)
+                await self._disk.run("the cache's documents", self._cache.remember, source.url, name, digest)
             except OSError as error:
                 _log.warning("what %s stands for is not remembered: %s", name, error.strerror)
         return digest, False
@@ -122,7 +123,7 @@ class Documents:
     async def kept_index(self, digest: str) -> Index | None:
         """The block index if it is here; no store is asked."""
         try:
-            return await trio.to_thread.run_sync(self._cache.kept_index, digest)
+            return await self._disk.run("the cache's documents", self._cache.kept_index, digest)
         except (OSError, StripefsError) as error:
             _log.warning("the block index %s cannot be used: %s", digest[:12], error)
             return None
@@ -130,7 +131,7 @@ class Documents:
     async def indexes(self) -> list[str]:
         """The digests of the block indexes that are here, those that came last first."""
         try:
-            return await trio.to_thread.run_sync(self._cache.indexes)
+            return await self._disk.run("the cache's documents", self._cache.indexes)
         except OSError as error:
             _log.warning("what is kept of other images is not used: %s", error)
             return []
@@ -141,7 +142,7 @@ class Documents:
         in_use: names of files that stay. None where the disk does not say.
         """
         try:
-            return await trio.to_thread.run_sync(self._cache.evict, most, in_use)
+            return await self._disk.run("the cache's documents", self._cache.evict, most, in_use)
         except OSError as error:
             _log.warning("the documents in %s cannot be evicted: %s", self._cache.folder, error)
             return None
@@ -155,17 +156,17 @@ class Documents:
 
     async def prepare(self) -> None:
         """Load the clients of stores that are likely to be asked. One that cannot be loaded is met when it is."""
-        await trio.to_thread.run_sync(_prepare, self._cache)
+        await self._disk.run("the cache's documents", _prepare, self._cache)
 
-    def _calls_to(self, source: PackSource) -> Calls:
-        return self._calls.setdefault(source, Calls(self._timeout))
+    def _calls_to(self, source: PackSource) -> Executor:
+        return self._calls.setdefault(source, Executor(self._timeout))
 
-    def _resolving_at(self, source: PackSource) -> Calls:
-        return self._resolving.setdefault(source, Calls(min(_RESOLVE_WITHIN, self._timeout), _RESOLVING))
+    def _resolving_at(self, source: PackSource) -> Executor:
+        return self._resolving.setdefault(source, Executor(min(_RESOLVE_WITHIN, self._timeout), threads=_RESOLVING))
 
     async def _bring(self, what: str, source: PackSource, call: Callable[[], _T]) -> _T:
         try:
-            return await self._calls_to(source).thread(what, _careful, call)
+            return await self._calls_to(source).call(what, _careful, call)
         except OSError as error:
             raise StoreError(
                 f"{what} cannot be kept in {self._cache.folder}: {error.strerror}",

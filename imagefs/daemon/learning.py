@@ -18,6 +18,7 @@ import trio
 from imagefs.daemon.helpers import run_helper
 from imagefs.daemon.state import Attachment
 from imagefs.settings import DaemonSettings
+from stripefs.executor import Lane
 
 __all__ = ["Learning", "Recorded"]
 
@@ -53,11 +54,12 @@ class Learning:
         self._programs = trio.Semaphore(PROGRAMS)
         self._waiting = 0
         self._improves = settings.background_rate > 0
+        self._lane = Lane("traces", 2)
 
     async def tidy(self) -> None:
         """Remove records of which no trace was made, because a daemon was killed meanwhile."""
         try:
-            await trio.to_thread.run_sync(_remove_old, self.folder)
+            await self._lane.run("removing old records", _remove_old, self.folder)
         except OSError as error:
             _log.warning("old records stay in %s: %s", self.folder, error)
 
@@ -94,12 +96,12 @@ class Learning:
             "reason": recorded.reason,
         }
         try:
-            await trio.to_thread.run_sync(_keep, path, recorded.raw)
+            await self._lane.run("keeping a record", _keep, path, recorded.raw)
             async with self._programs:
                 told = await run_helper("imagefs.trace.finish", facts, WITHIN)
         except OSError as error:
             _log.error("the start of %s leaves no trace: %s", attachment.name, error)
-            await trio.to_thread.run_sync(_remove, path)
+            await self._lane.run("removing a record", _remove, path)
             return {}
         _log.info("%s: %s", attachment.name, told)
         return told

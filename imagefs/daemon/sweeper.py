@@ -11,6 +11,7 @@ import trio
 from imagefs.daemon import leftovers
 from imagefs.daemon.helpers import run_helper
 from imagefs.settings import DaemonSettings
+from stripefs.executor import Lane
 
 __all__ = ["Sweeper"]
 
@@ -30,6 +31,7 @@ class Sweeper:
         self._settings = settings
         self._over: set[str] = set()  # attachments that are over, of which something may be there
         self._stir = trio.Event()
+        self._lane = Lane("leftovers", 1)
 
     async def find(self, alive: Iterable[str]) -> None:
         """See what is there of attachments that nobody knows any more: all but those `alive`."""
@@ -67,7 +69,9 @@ class Sweeper:
     async def _remains(self) -> set[str]:
         """The attachments of which something is there besides their mounts."""
         try:
-            return await trio.to_thread.run_sync(leftovers.find, self._settings.cache, self._settings.runtime)
+            return await self._lane.run(
+                "looking for what is left of uses", leftovers.find, self._settings.cache, self._settings.runtime
+            )
         except OSError as error:
             _log.warning("what is left of uses stays: %s", error)
             return set()

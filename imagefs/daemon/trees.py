@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import trio
 
 from imagefs.plane import shared
+from stripefs.executor import Lane
 
 __all__ = ["Tree", "Trees"]
 
@@ -51,6 +52,7 @@ class Trees:
         self._in_use = in_use
         self._trees: dict[_Key, Tree] = {}
         self._lock = trio.Lock()
+        self._lane = Lane("mounts", 2)
 
     def __len__(self) -> int:
         return len(self._trees)
@@ -61,7 +63,8 @@ class Trees:
             return None
         try:
             async with self._lock:
-                return await trio.to_thread.run_sync(self._find, image, metadata, devices)
+                what = f"mounting {image[:12]}"
+                return await self._lane.run(what, self._find, image, metadata, devices, abandon=False)
         except OSError as error:  # the kernel is too old, a sandbox is in the way, the cache lies on an overlay
             _log.debug("%s is mounted for each who uses it: %s", image[:12], error.strerror)
             return None
@@ -86,7 +89,7 @@ class Trees:
             elif now - tree.used_until > LINGER:
                 del self._trees[key]
                 # The last to let go waits until all pages of the file system are given back.
-                await trio.to_thread.run_sync(os.close, tree.descriptor)
+                await self._lane.run("letting a mount go", os.close, tree.descriptor)
 
     def _find(self, image: str, metadata: str, devices: Sequence[str]) -> Tree:
         """Raises OSError."""

@@ -20,6 +20,7 @@ from imagefs.daemon import processes
 from imagefs.daemon.leftovers import upper_folder
 from imagefs.daemon.state import Attachment
 from imagefs.settings import DaemonSettings
+from stripefs.executor import Lane
 from stripefs.mount.kernel import MountPoint
 
 __all__ = ["FSTYPES", "Uses", "Watch", "ended"]
@@ -57,7 +58,8 @@ class Watch:
         self._settings = settings
         self._uses = uses
         self._scopes: dict[str, trio.CancelScope] = {}
-        self._files = trio.CapacityLimiter(_THREADS)
+        self._files = Lane("ready files", _THREADS)
+        self._tables = Lane("mount tables", _THREADS)
         self._nursery: trio.Nursery
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -107,7 +109,7 @@ class Watch:
 
     async def _exists(self, path: str) -> bool:
         look = partial(os.path.exists, path)
-        return await trio.to_thread.run_sync(look, abandon_on_cancel=True, limiter=self._files)
+        return await self._files.run(f"looking for {path}", look)
 
     async def _look_at_mounts(self) -> None:
         missing: dict[str, int] = {}
@@ -124,9 +126,7 @@ class Watch:
         """Those that are mounted, by id; the plane that shows them as far as that is to be seen."""
         wanted = list(attachments)
         try:
-            tables = await trio.to_thread.run_sync(
-                processes.tables, {one.namespace for one in wanted}, abandon_on_cancel=True
-            )
+            tables = await self._tables.run("reading mount tables", processes.tables, {one.namespace for one in wanted})
         except OSError as error:
             _log.warning("the mounts cannot be looked at: %s", error)
             return {one.id: one.plane for one in wanted}

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stripefs.errors import ServiceDown, StoreError
-from stripefs.store.calls import Calls
+from stripefs.executor import Executor
 
 __all__ = ["FileDevices"]
 
@@ -30,14 +30,14 @@ class FileDevices:
 
     def __init__(self, paths: Sequence[str], io_timeout: float) -> None:
         self._paths = list(paths)
-        self._calls = Calls(io_timeout)
+        self._calls = Executor(io_timeout)
         self._lock = threading.Lock()
         self._files: dict[int, _File] = {}
         self._reopened = 0
 
     async def read(self, device: int, offset: int, length: int) -> bytes:
         """Exactly these bytes. Raises StoreError, its subclass ServiceDown when there was no daemon for too long."""
-        return await self._calls.thread(
+        return await self._calls.call(
             f"reading device {device} at {offset}", self._read_blocking, device, offset, length
         )
 

@@ -11,6 +11,7 @@ at the root that it was given.
 
 from __future__ import annotations
 
+from operator import methodcaller
 from typing import Any, NamedTuple
 
 import trio
@@ -29,6 +30,7 @@ from stripefs.errors import (
     StoreError,
     Transient,
 )
+from stripefs.executor import Executor, Lane
 from stripefs.layout.hidden import POOL
 from stripefs.read import OpenFile, Reader
 from stripefs.session import WriteSession
@@ -42,7 +44,6 @@ from stripefs.settings import (
     redact,
 )
 from stripefs.store.base import Identity, Kind, Status, Store
-from stripefs.store.calls import Calls
 from stripefs.store.url import elsewhere, open_store, opener
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.store.wrappers.striped_handle import StripedHandle
@@ -101,7 +102,7 @@ class Source:
     def __init__(self, nursery: trio.Nursery, store: StripedStore, files: Store, reader: Reader) -> None:
         self.store = store
         self._files = files
-        self.calls = Calls(reader.settings.io_timeout)
+        self.calls = Executor(reader.settings.io_timeout)
         self.layouts = Layouts(store.inner, self.calls, self._vacate)
         self._nursery = nursery
         self._reader = reader
@@ -139,7 +140,7 @@ class Source:
         await opened.file.aclose()
 
     async def stat(self, path: bytes) -> Status:
-        return await self.calls.thread(f"look up {path!r}", self.store.stat, path)
+        return await self.calls.call(f"look up {path!r}", self.store.stat, path)
 
     async def listing(self, path: bytes) -> list[Status]:
         """What is in a directory, in byte order of the names. Raises NotADirectory, NotFound."""
@@ -147,7 +148,7 @@ class Source:
         def look() -> list[Status]:
             return [status for batch in self.store.scandir(path) for status in batch]
 
-        return await self.calls.thread(f"list {path!r}", look)
+        return await self.calls.call(f"list {path!r}", look)
 
     def status(self) -> dict[str, Any]:
         """Figures, as `stripefs status --json` has them of a mount."""
@@ -294,7 +295,7 @@ class Service:
             return True
         base, pool = await self.at(b"/", trusted), folder.rstrip(b"/") + POOL
         try:
-            found = (await base.calls.thread("look for a pool", base.store.inner.stat, pool)).kind is Kind.DIRECTORY
+            found = (await base.calls.call("look for a pool", base.store.inner.stat, pool)).kind is Kind.DIRECTORY
         except (NotFound, NotADirectory):
             return False
         if found:
@@ -373,8 +374,9 @@ def _of_readers(settings: CacheSettings) -> CacheSettings:
 
 
 async def _connected(settings: StoreSettings, timeout: float) -> Store:
+    lane = Lane("connecting", 1)
     with trio.move_on_after(timeout):
-        return await trio.to_thread.run_sync(open_store, settings, abandon_on_cancel=True)
+        return await lane.run("connecting", open_store, settings, late=methodcaller("close"))
     raise ServiceDown(
         f"{redact(settings.url)} did not answer within {timeout:g} s",
         hint="see whether its host and port are right",

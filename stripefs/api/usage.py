@@ -98,7 +98,7 @@ def _add(sums: list[int], more: Sequence[int]) -> None:
 async def _stored(sources: Sources, where: Where, path: bytes) -> int:
     """Bytes of all objects of a striped file, one replica of each; 0 where another file is there by now."""
     source, inner = await sources.at(where, path)
-    manifest: Manifest | None = await source.calls.thread(f"look at {path!r}", source.store.manifest, inner)
+    manifest: Manifest | None = await source.calls.call(f"look at {path!r}", source.store.manifest, inner)
     if manifest is None:
         return 0
     listed = manifest.parts_list()

@@ -310,7 +310,7 @@ def _attributes(source: Source, status: Status | None) -> Attributes | None:
 async def _ensure_pool(source: Source) -> None:
     """Raises ConfigError where parts would lie in a pool that nobody meant."""
     try:
-        await source.calls.thread("look for a pool", source.store.inner.stat, POOL)
+        await source.calls.call("look for a pool", source.store.inner.stat, POOL)
     except NotFound:
         raise ConfigError(
             "a striped file needs a source, and no directory above this one has a pool of parts",

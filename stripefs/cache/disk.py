@@ -8,11 +8,12 @@ import threading
 import time
 from collections.abc import Iterator
 
+from stripefs import backoff
+from stripefs.backoff import Backoff, Seldom
 from stripefs.cache.figures import Figures
 from stripefs.cache.grid import BLOCK
 from stripefs.cache.pace import Busy, Pace
 from stripefs.errors import Abandoned, StoreError
-from stripefs.troubles import Backoff, Seldom
 
 __all__ = ["Disk"]
 
@@ -28,8 +29,8 @@ class Disk:
         self._figures = figures
         self._lock = threading.Lock()
         self._pace = Pace()
-        self._reading = Backoff()
-        self._writing = Backoff()
+        self._reading = Backoff(backoff.FIRST_PAUSE, backoff.LONGEST_PAUSE)
+        self._writing = Backoff(backoff.FIRST_PAUSE, backoff.LONGEST_PAUSE)
 
     def readable(self, remembered: float) -> bool:
         """Whether to look for what is cached of a file that came from the store at `remembered` bytes a second."""

@@ -29,6 +29,7 @@ import trio
 
 from stripefs import __version__, logs
 from stripefs.errors import StripefsError
+from stripefs.executor import Lane
 from stripefs.mount import channel as talk
 from stripefs.mount import kernel
 from stripefs.mount.changes import operations_for
@@ -143,7 +144,7 @@ class _Worker:
             talk.send(self._channel, {"op": "failed", **talk.describe_error(error)})
             return
         talk.send(self._channel, {"op": "ready", "source": backend.source, "kept": dict(backend.kept)})
-        message, (device,) = await trio.to_thread.run_sync(talk.receive, self._channel, abandon_on_cancel=True)
+        message, (device,) = await Lane("channel", 1).run("waiting for the mount", talk.receive, self._channel)
         async with trio.open_nursery() as nursery:
             tree: ServedTree = await nursery.start(backend.run)
             service = Service(

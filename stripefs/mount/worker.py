@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from stripefs.errors import NotADirectory, ServiceDown, Transient, Unsupported
+from stripefs.executor import Lane
 from stripefs.mount import harness
 from stripefs.mount.served import ServedTree
 from stripefs.mount.service import Request
@@ -44,6 +45,7 @@ class StoreBackend:
         self._file_ids = bool(start.kept.get("file_ids"))
         self._writer = str(start.kept.get("writer") or secrets.token_hex(8))
         self._writing: Writing | None = None
+        self._connecting = Lane("connecting", 1)
         self._store: StripedStore
         self._cached: CachedStore | None = None
         self._reader: Reader
@@ -118,7 +120,7 @@ class StoreBackend:
         said = ""
         while True:
             try:
-                return await trio.to_thread.run_sync(self._connect_as_before, abandon_on_cancel=True)
+                return await self._connecting.run("connecting", self._connect_as_before)
             except Transient as error:
                 if trio.current_time() > deadline:
                     raise
@@ -142,10 +144,10 @@ class StoreBackend:
         """Connect, once; raise what keeps the source from being mounted."""
         timeout = self._settings.read.io_timeout
         with trio.move_on_after(timeout):
-            store = await trio.to_thread.run_sync(open_store, self._settings.store, abandon_on_cancel=True)
+            store = await self._connecting.run("connecting", open_store, self._settings.store)
             if not store.capabilities.listing:
                 raise Unsupported(f"{store.url} cannot be mounted: it does not list directories")
-            root = await trio.to_thread.run_sync(store.stat, b"/", abandon_on_cancel=True)
+            root = await self._connecting.run("looking at the root", store.stat, b"/")
             if root.kind is not Kind.DIRECTORY:
                 raise NotADirectory(f"{store.url} is no directory", hint="mount the directory that holds it")
             return store

@@ -1,8 +1,7 @@
-"""Runs attempts: one blocking `Handle.read` each, on threads that stay.
+"""Runs attempts: one blocking `Handle.read` each, on the threads of a lane.
 
-The threads are a `ThreadPoolExecutor`'s, not trio's, because trio ends idle ones and a thread that used libhdfs must
-not end (its JVM detach deadlocks, apache/arrow#36432), and because a client that hangs on a silent host keeps its
-thread for as long as it likes: the pool has room for such threads beyond the reads that may be under way.
+A client that hangs on a silent host keeps its thread for as long as it likes: the lane has room for such threads beyond
+the reads that may be under way.
 """
 
 from __future__ import annotations
@@ -10,11 +9,11 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import trio
 
 from stripefs.errors import Abandoned, StoreError
+from stripefs.executor import Lane
 from stripefs.read.policy import Attempt
 from stripefs.store.base import Buffer, Handle
 
@@ -61,7 +60,7 @@ class Fetcher:
     """`done(attempt, outcome)` is called on trio's thread when an attempt has ended, in whatever way."""
 
     def __init__(self, threads: int, done: Callable[[Attempt, Outcome], None]) -> None:
-        self._pool = ThreadPoolExecutor(threads + SPARE_THREADS, thread_name_prefix="fetch")
+        self._lane = Lane("data", threads + SPARE_THREADS, spare=0)
         self._done = done
         self._token = trio.lowlevel.current_trio_token()
         self._watches: dict[Attempt, AttemptWatch] = {}
@@ -69,7 +68,7 @@ class Fetcher:
 
     def start(self, attempt: Attempt, handle: Handle) -> None:
         watch = self._watches[attempt] = AttemptWatch(attempt)
-        self._pool.submit(self._run, attempt, handle, watch)
+        self._lane.submit(self._run, attempt, handle, watch)
 
     def cancel(self, attempt: Attempt) -> None:
         watch = self._watches.get(attempt)
@@ -109,4 +108,4 @@ class Fetcher:
         for attempt, watch in list(self._watches.items()):
             attempt.late = attempt.cancelled = True
             watch.cancel()
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        self._lane.close()

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
-from stripefs.errors import StoreError, Transient
+from stripefs.errors import StoreError
+from stripefs.executor import Executor
 from stripefs.read.policy import FilePlan, Planner
 from stripefs.store.base import Block, Handle
 
-__all__ = ["LOCATES_AT_ONCE", "Locator"]
+__all__ = ["Locator"]
 
 log = logging.getLogger(__name__)
 
@@ -26,17 +26,11 @@ which a reader of the header alone should not wait for more than the first row."
 LOCATE_PAUSE = 2.0
 """Seconds before blocks that could not be located are asked for again without a reader that waits for them."""
 
-FIRST_TRY, SECOND_TRY = 0.1, 0.3
-"""Seconds before blocks are asked for again; then 1, then every 2."""
-
-LOCATES_AT_ONCE = 16
-"""Handle.locate calls under way at once, on threads that nothing else waits for."""
-
 
 class Locator:
     """Asks `handle` where the blocks of `plan` lie and tells the planner.
 
-    `patience` is how long, in seconds, a metadata service that is away is waited for.
+    A metadata service that is away is waited for as long as `executor` says.
     """
 
     def __init__(
@@ -45,9 +39,7 @@ class Locator:
         handle: Handle,
         plan: FilePlan,
         planner: Planner,
-        *,
-        limiter: trio.CapacityLimiter,
-        patience: float,
+        executor: Executor,
     ) -> None:
         self.busy = False
         """Whether blocks are being asked for that no reader waits for: set by who begins that."""
@@ -55,8 +47,7 @@ class Locator:
         self._handle = handle
         self._plan = plan
         self._planner = planner
-        self._limiter = limiter
-        self._patience = patience
+        self._executor = executor
         self._lock = trio.Lock()
         self._asked = 0
 
@@ -69,24 +60,7 @@ class Locator:
         return await self._ask(self._handle.placed, offset, length)
 
     async def _ask(self, look: Callable[[int, int], Sequence[Block]], offset: int, length: int) -> Sequence[Block]:
-        deadline = trio.current_time() + self._patience
-        for pause in itertools.chain((FIRST_TRY, SECOND_TRY, 1.0), itertools.repeat(2.0)):
-            try:
-                return await trio.to_thread.run_sync(
-                    look, offset, length, abandon_on_cancel=True, limiter=self._limiter
-                )
-            except Transient as error:
-                if trio.current_time() + pause > deadline:
-                    raise
-                # One line a wait at a level that people see: a service that is away concerns every open file.
-                log.log(
-                    logging.WARNING if pause < SECOND_TRY else logging.INFO,
-                    "locating blocks of %s: %s",
-                    self._name,
-                    error,
-                )
-                await trio.sleep(pause)
-        raise AssertionError("the pauses never end")
+        return await self._executor.call(f"locating blocks of {self._name}", look, offset, length, lane="location")
 
     async def known(self, offset: int, end: int) -> None:
         """Return when all blocks that overlap [offset, end) are known. Raises what `Handle.locate` raises."""

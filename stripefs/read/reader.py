@@ -6,18 +6,20 @@ All state is touched on trio's thread only; between two awaits nothing else move
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from operator import methodcaller
 from typing import Any, Protocol
 
 import trio
 from trio import TaskStatus
 
-from stripefs.errors import Abandoned, StaleVersion, StoreError
+from stripefs.errors import Abandoned, ServiceDown, StaleVersion, StoreError
+from stripefs.executor import Executor
 from stripefs.read.fetch import Fetcher, Outcome
-from stripefs.read.locating import LOCATES_AT_ONCE, Locator
-from stripefs.read.opening import Opener
+from stripefs.read.locating import Locator
 from stripefs.read.policy import Attempt, FilePlan, Limits, Planner, Range, State
 from stripefs.settings import ReadSettings, default_budget
 from stripefs.store.base import Block, Buffer, Handle, Identity, Status, Store
@@ -31,6 +33,9 @@ WATCH_EVERY = 0.1
 """Seconds between looks at what is under way: a tenth of the time after which a host counts as silent."""
 
 TICK_EVERY = 1.0
+
+CLOSE = 5.0
+"""Seconds for closing a handle, which holds nothing that a reader waits for."""
 
 GRACE = 5.0
 """Seconds past io_timeout after which a read ends whatever the planner thinks."""
@@ -62,8 +67,7 @@ class Reader:
             )
         )
         self._files: dict[FilePlan, OpenFile] = {}
-        self._opener = Opener()
-        self.locating = trio.CapacityLimiter(LOCATES_AT_ONCE)
+        self.executor = Executor(settings.io_timeout)
         self._fetcher: Fetcher | None = None
         self._nursery: trio.Nursery | None = None
         self._stir = trio.Event()
@@ -81,7 +85,10 @@ class Reader:
 
     async def open(self, path: bytes, expect: Identity | None = None, *, store: Store | None = None) -> OpenFile:
         """Open one version of the file at `path`, in `store` where that is given. Raises what `Store.open` raises."""
-        handle = await self._opener.open(store or self.store, path, expect)
+        handle = await self.executor.lane("open").run(
+            f"open {shown(path)}", (store or self.store).open, path, expect,
+            timeout=self.settings.io_timeout, late=methodcaller("close"),
+        )  # fmt: skip
         file = OpenFile(self, path, handle)
         self._files[file.plan] = file
         return file
@@ -245,8 +252,7 @@ class OpenFile:
             handle,
             self.plan,
             reader.planner,
-            limiter=reader.locating,
-            patience=reader.settings.io_timeout,
+            reader.executor,
         )
         self._reader = reader
 
@@ -346,8 +352,9 @@ class OpenFile:
 
     async def aclose(self) -> None:
         self._reader.forget(self)
-        with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(self.handle.close)
+        lane = self._reader.executor.lane("open")
+        with trio.CancelScope(shield=True), contextlib.suppress(ServiceDown):
+            await lane.run(f"close {self.name}", self.handle.close, timeout=CLOSE)
 
     def snapshot(self) -> dict[str, Any]:
         return {

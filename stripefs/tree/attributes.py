@@ -76,7 +76,7 @@ class AttributedTree(NamingTree):
             self._owners.learn([dataclasses.replace(status, owner=owner or "", group=group or "")])  # to be shown
             return owner, group
 
-        owner, group = await self._calls.thread("look up owners", names)
+        owner, group = await self._calls.call("look up owners", names)
         return dataclasses.replace(wanted, owner=owner, group=group)
 
     async def _layout_of_directory(self, node_id: int) -> str:

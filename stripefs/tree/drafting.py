@@ -51,7 +51,7 @@ class DraftingTree(AttributedTree):
         )
 
     async def _fate(self, pen: Pen) -> Fate:
-        return await trio.to_thread.run_sync(fate, pen.opener, pen.node)
+        return await self._calls.lane("decisions").run("looking at a writer", fate, pen.opener, pen.node)
 
     async def _wait_until_free(self, path: bytes) -> None:
         """Raises Busy where somebody writes the file, unless they have closed it and the kernel is yet to say so."""
@@ -74,7 +74,7 @@ class DraftingTree(AttributedTree):
         """A pen for the file at `path`, whose version is `status` (None: there is none)."""
         if status is not None and status.kind is not Kind.FILE:
             raise IsADirectory(f"{path!r} is no regular file")
-        opener = await trio.to_thread.run_sync(find_opener, thread)
+        opener = await self._calls.lane("decisions").run("looking for the writer", find_opener, thread)
         now = time.time_ns()
         shown = status or Status(path.rpartition(b"/")[2], Kind.FILE, 0, now, now, mode & 0o7777)
         draft, untouched = await self._draft(path, status, shown.mode, cut=bool(flags & os.O_TRUNC))

@@ -16,8 +16,8 @@ from typing import Protocol
 import trio
 
 from stripefs.errors import StripefsError, Transient
+from stripefs.executor import Executor
 from stripefs.store.base import Status
-from stripefs.store.calls import Calls
 from stripefs.tree.owners import Owners
 from stripefs.tree.state import State
 
@@ -42,7 +42,7 @@ class Entry:
 class Listing:
     """Walks the directory at `path` for handle number `handle`. Hold `lock` around `seek` and what follows it."""
 
-    def __init__(self, store: Walked, calls: Calls, owners: Owners, state: State, handle: int, path: bytes) -> None:
+    def __init__(self, store: Walked, calls: Executor, owners: Owners, state: State, handle: int, path: bytes) -> None:
         self.lock = trio.Lock()
         self._calls = calls
         self._state = state
@@ -77,7 +77,7 @@ class Listing:
             walk = self._walk
             last = walk.last
             try:
-                batch = await self._calls.thread(f"list {self._path!r}", walk.next_batch)
+                batch = await self._calls.call(f"list {self._path!r}", walk.next_batch, lane="listing")
             except StripefsError:
                 self._walk = walk.again(last)  # its thread may still be in there
                 raise

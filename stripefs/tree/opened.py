@@ -13,8 +13,8 @@ from typing import Protocol
 import trio
 
 from stripefs.errors import NotFound, StaleVersion
+from stripefs.executor import Executor
 from stripefs.store.base import Block, Buffer, Identity, Status
-from stripefs.store.calls import Calls
 from stripefs.tree.state import Node, State
 
 __all__ = ["OpenFile", "Opened", "Reader"]
@@ -42,7 +42,7 @@ class Opened:
     """
 
     def __init__(
-        self, state: State, calls: Calls, reader: Reader, confirm: Callable[[int], Awaitable[object]], valid: float
+        self, state: State, calls: Executor, reader: Reader, confirm: Callable[[int], Awaitable[object]], valid: float
     ) -> None:
         self._state = state
         self._calls = calls

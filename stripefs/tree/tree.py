@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import trio
 
 from stripefs.errors import IsADirectory, NotADirectory, NotFound, StaleVersion, StoreError, StripefsError, Unsupported
+from stripefs.executor import Executor
 from stripefs.store.base import Buffer, Identity, Kind, Space, Status, Store
-from stripefs.store.calls import Calls
 from stripefs.tree import xattrs
 from stripefs.tree.listing import Listing, Walked
 from stripefs.tree.opened import Opened, Reader
@@ -105,7 +105,7 @@ class Tree:
         self.state = state or State(journal)
         self._store = store
         self._walked: Walked = store
-        self._calls = Calls(io_timeout)
+        self._calls = Executor(io_timeout)
         self._owners = Owners(uid, gid)
         self.attr_timeout = attr_timeout
         self._mask = ~umask & 0o7777
@@ -160,7 +160,7 @@ class Tree:
         if node.kind is not Kind.SYMLINK:
             raise Unsupported(f"{self.state.path(node_id)!r} is no symbolic link")
         path = self.state.path(node_id)
-        return await self._calls.thread(f"read link {path!r}", self._store.readlink, path)
+        return await self._calls.call(f"read link {path!r}", self._store.readlink, path)
 
     # Files
 
@@ -294,7 +294,7 @@ class Tree:
 
     async def _stat(self, path: bytes) -> Status:
         async def ask() -> Status:
-            return await self._calls.thread(f"look up {path!r}", self._stat_blocking, path)
+            return await self._calls.call(f"look up {path!r}", self._stat_blocking, path)
 
         return await self._calls.shared(("stat", path), ask)
 
@@ -304,7 +304,7 @@ class Tree:
         return status
 
     async def _ask_space(self) -> Space | None:
-        return await self._calls.thread("ask for the capacity", self._store.space)
+        return await self._calls.call("ask for the capacity", self._store.space)
 
     async def _confirm(self, node_id: int) -> Status:
         return await self._version(self._node(node_id), self.state.path(node_id))

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable
 import trio
 
 from stripefs.errors import StripefsError
+from stripefs.executor import Lane
 from stripefs.layout.hidden import POOL, is_version
 from stripefs.store.base import Store
 from stripefs.upkeep.pool import put_stone, remove_version
@@ -47,7 +48,7 @@ class Graves:
         self._buried: dict[str, float] = {}  # when each is due
         self._unmarked: set[str] = set()  # those without a stone so far
         self._progress = trio.Event()  # set, and replaced, whenever there is one less of either
-        self._limiter = trio.CapacityLimiter(_AT_ONCE)
+        self._lane = Lane("deletions", _AT_ONCE)
 
     def __len__(self) -> int:
         """Versions that are buried and still there."""
@@ -113,4 +114,4 @@ class Graves:
         self._progress = trio.Event()
 
     async def _thread(self, call: Callable[[Store, str], None], version: str) -> None:
-        await trio.to_thread.run_sync(call, self._store, version, abandon_on_cancel=True, limiter=self._limiter)
+        await self._lane.run(f"the replaced version {version}", call, self._store, version)

@@ -1,22 +1,18 @@
 """Changes to the store that may be tried again: each knows what it left when its answer got lost.
 
-A call that raises Transient is repeated until `timeout` seconds have passed (`stripefs.retry`). From the second try on,
-an answer that says "already so" (the source of a rename is gone and its target is what the source was) counts as
+A call that raises Transient is repeated until `timeout` seconds have passed (`stripefs.executor`). From the second try
+on, an answer that says "already so" (the source of a rename is gone and its target is what the source was) counts as
 success.
 """
 
 from __future__ import annotations
 
 import contextlib
-import itertools
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
 
-import trio
-
-from stripefs.errors import Abandoned, NotFound, ServiceDown, StoreError, Transient
-from stripefs.retry import persist
+from stripefs.errors import Abandoned, NotFound, ServiceDown, StoreError
+from stripefs.executor import Executor
 from stripefs.store.base import Attributes, Sink, Store
 from stripefs.units import shown
 from stripefs.write.figures import Figures
@@ -24,10 +20,6 @@ from stripefs.write.figures import Figures
 __all__ = ["Effects"]
 
 _log = logging.getLogger(__name__)
-_T = TypeVar("_T")
-
-THREADS = 64
-"""Metadata calls of writers under way at once."""
 
 _COPIED_AT_ONCE = 8 << 20
 
@@ -36,28 +28,13 @@ SOURCES_AT_ONCE = 64
 64 KiB that Hadoop's web server takes of a request's head, also with names of 255 bytes."""
 
 
-class Effects:
+class Effects(Executor):
     """`timeout` in seconds bounds each call with all its repetitions. figures: where failed attempts are counted."""
 
     def __init__(self, store: Store, timeout: float, figures: Figures | None = None) -> None:
         self.store = store
-        self.timeout = timeout
-        self.retries = 0
         self.figures = Figures() if figures is None else figures
-        self._limiter = trio.CapacityLimiter(THREADS)
-
-    async def call(self, what: str, function: Callable[[], _T], repeat: Callable[[], _T] | None = None) -> _T:
-        """`function()` in a thread, from the second try on `repeat()`. `what` names it in messages."""
-        tries = itertools.chain((function,), itertools.repeat(repeat or function))
-
-        async def attempt() -> _T:
-            try:
-                return await trio.to_thread.run_sync(next(tries), abandon_on_cancel=True, limiter=self._limiter)
-            except Transient as error:
-                self.figures.failed(what, error)
-                raise
-
-        return await persist(what, attempt, self.timeout, self._retried)
+        super().__init__(timeout, self.figures.failed)
 
     async def remove(self, path: bytes) -> None:
         """Nothing is at `path` afterwards."""
@@ -78,9 +55,7 @@ class Effects:
                 return False
             return True
 
-        with trio.move_on_after(self.timeout):
-            return await trio.to_thread.run_sync(withdraw, abandon_on_cancel=True, limiter=self._limiter)
-        raise ServiceDown(f"removing {shown(path)}: no answer within {self.timeout:g} s")
+        return await self.lane("metadata").run(f"removing {shown(path)}", withdraw, timeout=self.timeout)
 
     async def put(self, path: bytes, data: bytes) -> None:
         """Replaces what is there, atomically."""
@@ -99,7 +74,7 @@ class Effects:
                 if not self._is(target, length):
                     raise
 
-        await self.call(f"renaming {shown(source)} to {shown(target)}", rename, repeat)
+        await self.call(f"renaming {shown(source)} to {shown(target)}", rename, repeat=repeat)
 
     async def set_attributes(self, path: bytes, attributes: Attributes) -> None:
         def change() -> None:
@@ -137,7 +112,7 @@ class Effects:
             if not self._is(target, joined):
                 concat()
 
-        await self.call(f"joining {len(batch)} parts behind {shown(target)}", concat, repeat)
+        await self.call(f"joining {len(batch)} parts behind {shown(target)}", concat, repeat=repeat)
         return joined
 
     async def copy_together(
@@ -186,11 +161,10 @@ class Effects:
                 with contextlib.suppress(StoreError):
                     self.store.rmdir(folder)
 
-        with trio.move_on_after(self.timeout):
-            await trio.to_thread.run_sync(clear, abandon_on_cancel=True, limiter=self._limiter)
-
-    def _retried(self) -> None:
-        self.retries += 1
+        try:
+            await self.lane("metadata").run("removing what is not needed", clear, timeout=self.timeout)
+        except ServiceDown as error:
+            _log.info("%d files stay for gc: %s", len(paths), error)
 
     @contextlib.contextmanager
     def _gone_unless(self, wanted: Callable[[], bool], path: bytes) -> Iterator[None]:

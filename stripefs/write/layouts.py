@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable
 import trio
 
 from stripefs.errors import NotADirectory, NotEmpty, NotFound, StoreError
+from stripefs.executor import Executor
 from stripefs.layout.hidden import LAYOUT_NAME, is_hidden
 from stripefs.settings import LAYOUTS
 from stripefs.store.base import Store
-from stripefs.store.calls import Calls
 from stripefs.write.refusals import Invalid
 
 __all__ = ["Layouts"]
@@ -30,7 +30,7 @@ class Layouts:
     """`store` is the one below the view that hides such files. vacate(directory): removes from a directory what is
     hidden in it and nobody's, and raises NotEmpty where something stays; blocks."""
 
-    def __init__(self, store: Store, calls: Calls, vacate: Callable[[bytes], None] | None = None) -> None:
+    def __init__(self, store: Store, calls: Executor, vacate: Callable[[bytes], None] | None = None) -> None:
         self._store = store
         self._vacate = vacate
         self._calls = calls
@@ -51,7 +51,7 @@ class Layouts:
         if now < until:
             return layout
         try:
-            text = await self._calls.thread("read a directory's layout", self._read, _file(directory))
+            text = await self._calls.call("read a directory's layout", self._read, _file(directory))
         except StoreError:
             text = ""
         layout = text if text in LAYOUTS else ""
@@ -66,12 +66,12 @@ class Layouts:
         if layout not in LAYOUTS:
             raise Invalid(f"{layout!r} is no layout", hint=f"the layouts are {', '.join(LAYOUTS)}")
         file = _file(directory)
-        await self._calls.thread("set a layout", lambda: self._store.put(file, [layout.encode() + b"\n"], replace=True))
+        await self._calls.call("set a layout", lambda: self._store.put(file, [layout.encode() + b"\n"], replace=True))
         self.forget()
 
     async def remove(self, directory: bytes) -> None:
         """Raises NotFound where the directory asks for nothing."""
-        await self._calls.thread("remove a layout", self._store.remove, _file(directory))
+        await self._calls.call("remove a layout", self._store.remove, _file(directory))
         self.forget()
 
     def forget(self) -> None:

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Set
 
 from stripefs.errors import NotADirectory, NotFound, StoreError
-from stripefs.store.calls import Calls
+from stripefs.executor import Executor
 
 __all__ = ["Bury", "Losses"]
 
@@ -20,7 +20,7 @@ class Losses:
 
     def __init__(
         self,
-        calls: Calls,
+        calls: Executor,
         bury: Bury | None,
         versions: Callable[[bytes], Iterable[str]] | None,
         writer_of: Callable[[bytes], str],
@@ -35,7 +35,7 @@ class Losses:
         if self._bury is None or self._versions is None:
             return frozenset()
         try:
-            return frozenset(await self._calls.thread(f"look at {path!r}", self._versions, path))
+            return frozenset(await self._calls.call(f"look at {path!r}", self._versions, path))
         except StoreError:
             return frozenset()
 
@@ -57,4 +57,4 @@ class Losses:
                 return frozenset()
 
         with contextlib.suppress(StoreError):
-            bury(versions - await self._calls.thread(f"look at {path!r}", named_again))
+            bury(versions - await self._calls.call(f"look at {path!r}", named_again))

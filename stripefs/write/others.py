@@ -8,8 +8,9 @@ from typing import TypeVar
 
 import trio
 
+from stripefs.backoff import Backoff
 from stripefs.errors import Busy
-from stripefs.store.calls import Calls
+from stripefs.executor import Executor
 
 __all__ = ["until_free", "wait_for_writers"]
 
@@ -23,7 +24,7 @@ _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.2
 
 
-async def wait_for_writers(calls: Calls, refused: str, look: Callable[[bytes], str], *paths: bytes) -> None:
+async def wait_for_writers(calls: Executor, refused: str, look: Callable[[bytes], str], *paths: bytes) -> None:
     """Raises Busy where `look` goes on to name a writer at one of the paths. refused: what then is not done.
 
     look(path): who writes the file, or below the directory, on any node, "" for nobody; blocks.
@@ -33,7 +34,7 @@ async def wait_for_writers(calls: Calls, refused: str, look: Callable[[bytes], s
         return next(filter(None, map(look, paths)), "")
 
     async def ensure_free() -> None:
-        if who := await calls.thread("look for locks", find):
+        if who := await calls.call("look for locks", find):
             raise Busy(who)
 
     await until_free(refused, ensure_free)
@@ -41,7 +42,7 @@ async def wait_for_writers(calls: Calls, refused: str, look: Callable[[bytes], s
 
 async def until_free(refused: str, attempt: Callable[[], Awaitable[_T]]) -> _T:
     """`attempt()`, which raises Busy as long as somebody else writes: they may be about to be done."""
-    deadline, pause = trio.current_time() + _PASSES, _FIRST_PAUSE
+    deadline, backoff = trio.current_time() + _PASSES, Backoff(_FIRST_PAUSE, _LONGEST_PAUSE)
     while True:
         try:
             return await attempt()
@@ -49,5 +50,4 @@ async def until_free(refused: str, attempt: Callable[[], Awaitable[_T]]) -> _T:
             if trio.current_time() >= deadline:
                 _log.warning("%s: %s", refused, error)
                 raise Busy(f"{refused}: {error.message}", hint=error.hint) from None
-        await trio.sleep(pause)
-        pause = min(2 * pause, _LONGEST_PAUSE)
+        await trio.sleep(backoff.failed(trio.current_time()))

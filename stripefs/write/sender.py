@@ -16,7 +16,7 @@ from collections import defaultdict
 import trio
 
 from stripefs.errors import Exists, HostFailed, StoreError, StripefsError, Transient
-from stripefs.retry import next_delay
+from stripefs.executor import Lane
 from stripefs.store.base import Status, Store
 from stripefs.units import shown
 from stripefs.write.effects import Effects
@@ -49,7 +49,7 @@ class Sender:
         self._turns: defaultdict[str, Turns] = defaultdict(Turns, {ANYWHERE: Turns(ANYWHERE_AT_ONCE)})
         self._queue: list[Shipment] = []
         self._flying: dict[Shipment, Attempt] = {}
-        self._limiter = trio.CapacityLimiter(_THREADS)
+        self._lane = Lane("data", _THREADS)
         self._nursery: trio.Nursery | None = None
         self._pumping = False
         self._looked_at = float("-inf")
@@ -161,9 +161,7 @@ class Sender:
 
     async def _try(self, shipment: Shipment, attempt: Attempt) -> Status:
         with attempt.scope:
-            return await trio.to_thread.run_sync(
-                send, self._store, shipment, attempt, abandon_on_cancel=True, limiter=self._limiter
-            )
+            return await self._lane.run(f"sending {shown(attempt.path)}", send, self._store, shipment, attempt)
         raise HostFailed(f"no byte moved for {STALL:g} s", host=attempt.host, stalled=True)
 
     async def _failed(self, shipment: Shipment, attempt: Attempt, error: Exception) -> None:
@@ -177,16 +175,16 @@ class Sender:
             self._effects.figures.failed(f"{shown(attempt.path)} on {host or 'the store'}", error)
         if shipment.first_failure is None:
             shipment.first_failure = now
-        shipment.delay = next_delay(shipment.delay)
+        pause = shipment.backoff.failed(now)
         passing = isinstance(error, (Transient, Exists))  # Exists: an answer was lost, and the name is taken by us
-        if shipment.cancelled or not passing or now + shipment.delay > shipment.first_failure + self._io_timeout:
+        if shipment.cancelled or not passing or now + pause > shipment.first_failure + self._io_timeout:
             shipment.end(error)
             return
         self.retries += 1
-        _log.info("%s failed on %s, next try in %.1f s: %s", shown(attempt.path), attempt.host, shipment.delay, error)
+        _log.info("%s failed on %s, next try in %.1f s: %s", shown(attempt.path), attempt.host, pause, error)
         self._pump()  # others may use the host's place meanwhile
         try:
-            with trio.move_on_after(shipment.delay):
+            with trio.move_on_after(pause):
                 await shipment.given_up.wait()
         except trio.Cancelled:
             shipment.end(DraftLost("the mount is being shut down"))

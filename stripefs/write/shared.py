@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import trio
 
 from stripefs.errors import Unsupported
+from stripefs.executor import Lane
 from stripefs.layout.hidden import POOL
 from stripefs.layout.striped import Manifest
 from stripefs.store.base import Store
@@ -24,6 +25,9 @@ from stripefs.write.sender import Sender
 __all__ = ["Shared"]
 
 _log = logging.getLogger(__name__)
+
+_STREAMS = 64
+"""Files written in one go whose sinks are written, closed or given up at once."""
 
 
 @dataclass(eq=False)
@@ -45,6 +49,7 @@ class Shared:
     copies: Copies
     nursery: trio.Nursery | None = None
     said: set[str] = field(default_factory=set)
+    streams: Lane = field(default_factory=lambda: Lane("streams", _STREAMS))
 
     @classmethod
     def of(

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import trio
 
+from stripefs.backoff import Backoff
 from stripefs.errors import Abandoned, Exists, HostFailed, NotFound, StoreError, Transient
 from stripefs.layout.sums import PartTable, digest_of, table_length
 from stripefs.store.base import Buffer, Status, Store
@@ -75,7 +76,7 @@ class Shipment:
     given_up: trio.Event = field(default_factory=trio.Event)
     attempt: Attempt | None = None
     first_failure: float | None = None  # trio's clock
-    delay: float = 0.0
+    backoff: Backoff = field(default_factory=Backoff)
     stirred: trio.Event = field(default_factory=trio.Event)
     """Set, and replaced by another one, when it has flowed or ended."""
 

@@ -96,7 +96,7 @@ class Stream:
             await self._copy(sink)
             await self._flow(sink, host)
             if not self._cancelled:
-                self._status = await trio.to_thread.run_sync(sink.close)
+                self._status = await self._shared.streams.run("closing a file", sink.close, abandon=False)
         except StripefsError as error:
             self._fail(error)
         except Exception as error:  # noqa: BLE001  # the border: whatever a client raises reaches the writer
@@ -106,7 +106,7 @@ class Stream:
             with trio.CancelScope(shield=True):
                 if sink is not None and self._status is None:
                     with trio.move_on_after(self._shared.effects.timeout):
-                        await trio.to_thread.run_sync(sink.abort, abandon_on_cancel=True)
+                        await self._shared.streams.run("giving up a file", sink.abort)
             self._give(self._queue.size)
             self._ended.set()
 
@@ -133,7 +133,7 @@ class Stream:
                     handle.close()
 
         if self._prefix:
-            await trio.to_thread.run_sync(copy)
+            await self._shared.streams.run("copying what is continued", copy, abandon=False)
 
     async def _flow(self, sink: Sink, host: str) -> None:
         while not self._cancelled:
@@ -141,7 +141,7 @@ class Stream:
             self._more = trio.Event()
             if queue.size:
                 try:
-                    await trio.to_thread.run_sync(_write, sink, queue.pieces())
+                    await self._shared.streams.run("writing a file", _write, sink, queue.pieces(), abandon=False)
                     self._shared.sender.hosts.took(host, queue.size)
                 finally:
                     self._give(queue.size)

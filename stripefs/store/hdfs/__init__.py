@@ -11,7 +11,6 @@ sink      a new file by WebHDFS at one DataNode
 native    hdfs-native behind the same errors
 nativewrite  the same for new files and changes
 away      whether the NameNodes are away, asked by one thread
-bounded   a time limit for hdfs-native's calls
 conf      URL and Hadoop's XML files -> NameNode addresses, user, root
 probe     what listens at an address, for error lines that help
 wire      paths, JSON documents and exception names as the wire has them (pure)

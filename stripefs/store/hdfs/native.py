@@ -35,9 +35,9 @@ from stripefs.errors import (
     StaleVersion,
     StoreError,
 )
+from stripefs.executor import Lane
 from stripefs.layout.striped import MANIFEST_BLOCK_SIZE
 from stripefs.store.base import Buffer, Kind, Status, Watch
-from stripefs.store.hdfs.bounded import bounded
 from stripefs.store.hdfs.conf import Target
 from stripefs.store.hdfs.probe import check_rpc
 from stripefs.store.hdfs.wire import passing_path, remote_error
@@ -77,6 +77,7 @@ class NativeClient:
     def __init__(self, target: Target, *, timeout: float, by_hostname: bool) -> None:
         self._addresses = [namenode.rpc for namenode in target.namenodes]
         self._timeout = timeout
+        self._lane = Lane("namenode", _CALLS_AT_ONCE)
         self._answered = float("-inf")
         self._warming = _WARM_UPS
         self.look()
@@ -153,7 +154,7 @@ class NativeClient:
                 return [*answers, *([error] * len(rest))]
             glances = _Glances(self._client, rest, length)
             try:
-                bounded(glances.make, self._timeout, f"NameNode of {rest[0]}")
+                self._lane.call(f"NameNode of {rest[0]}", glances.make, self._timeout)
                 self._answered = time.monotonic()
                 answers += glances.answers
             except ServiceDown as error:
@@ -208,7 +209,7 @@ class NativeClient:
         """What a call answers that goes to the NameNode. ServiceDown when that is away or silent."""
         self.look()
         try:
-            answer = bounded(call, self._timeout, f"NameNode of {where}")
+            answer = self._lane.call(f"NameNode of {where}", call, self._timeout)
         except ServiceDown:
             self._answered = float("-inf")
             raise
@@ -225,7 +226,7 @@ class NativeClient:
         """
         self._warming -= 1
         try:
-            bounded(lambda: reader.read_range(0, 1), self._timeout, path)
+            self._lane.call(path, lambda: reader.read_range(0, 1), self._timeout)
         except (OSError, RuntimeError, ServiceDown):
             return  # this file's DataNodes cannot be reached: the next file's may
         self._warming = 0
@@ -246,6 +247,9 @@ class NativeClient:
 
 
 _ENVIRONMENT = threading.Lock()
+
+_CALLS_AT_ONCE = 64
+"""Calls to the NameNodes by one client."""
 
 
 class _NativeFile:

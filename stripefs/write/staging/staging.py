@@ -20,6 +20,7 @@ from typing import Protocol, TypeVar, TypeVarTuple
 import trio
 
 from stripefs.errors import ConfigError, StoreError
+from stripefs.executor import Lane
 from stripefs.folders import open_place
 from stripefs.store.base import Buffer, Status
 from stripefs.units import shown
@@ -72,7 +73,7 @@ class Staging:
             if isinstance(error, OSError):
                 raise ConfigError(f"--staging {directory} cannot be used: {error.strerror}") from error
             raise
-        self._limiter = trio.CapacityLimiter(_THREADS)
+        self._lane = Lane("staging", _THREADS)
 
     @property
     def used(self) -> int:
@@ -83,7 +84,7 @@ class Staging:
         """An empty staged file; `name` is for messages. Raises StoreError when the local disk cannot make one."""
         called = shown(name) or "a file"
         try:
-            return Staged(StagedFile(self._folder, self._account, called, self.directory), self._limiter)
+            return Staged(StagedFile(self._folder, self._account, called, self.directory), self._lane)
         except OSError as error:
             raise StoreError(f"{called} cannot be staged in {self.directory}: {error.strerror}") from error
 
@@ -96,11 +97,11 @@ class Staging:
 class Staged:
     """One file while it is open for writing. Changes are put in order; nothing is visible before `publish`."""
 
-    def __init__(self, file: StagedFile, limiter: trio.CapacityLimiter) -> None:
+    def __init__(self, file: StagedFile, lane: Lane) -> None:
         self.dirty = False
         """Whether something changed since the last publication, or since `fill`."""
         self._file = file
-        self._limiter = limiter
+        self._lane = lane
         self._order = trio.Lock()
         self._changes = 0
         self._poured: tuple[Sequential, int] | None = None  # which draft has the content after how many changes
@@ -179,4 +180,4 @@ class Staged:
         self._poured = (draft, self._changes)
 
     async def _thread(self, function: Callable[[*_Args], _T], *args: *_Args) -> _T:
-        return await trio.to_thread.run_sync(function, *args, limiter=self._limiter)
+        return await self._lane.run("staging", function, *args, abandon=False)

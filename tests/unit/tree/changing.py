@@ -17,7 +17,7 @@ from stripefs.write import NotSequential
 from tests.unit.tree.world import Kept, MemoryStore, PlainReader
 
 
-class Killed(BaseException):
+class Killed(Exception):
     """The process dies here."""
 
 
