@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from imagefs.errors import LayerFailed, RunError
 from imagefs.plane import overlay
-from imagefs.run import cgroups, devices, namespace, runtime
+from imagefs.run import cgroups, devices, namespace, runtime, volumes
 from imagefs.run.folder import RunFolder, sweep
 from imagefs.run.image_config import ImageConfig, parse_signal
 from imagefs.run.init import SI_KERNEL, stay_behind
@@ -293,10 +293,16 @@ def _become_runtime(
     elif len(lowers) > 1:
         overlay.mount_read_only(lowers, root)
     with RootTree(root) as tree:
-        spec = build(options, image, tree, outside, root=root, name=folder.name, cgroup=folder.cgroup)
+        spec = build(
+            options, image, tree, outside, root=root, volumes=folder.volumes, name=folder.name, cgroup=folder.cgroup
+        )
         missing = [tree.real(path) for path in spec.missing]
-    if missing:
+        if spec.volumes:
+            volumes.make(folder.volumes, spec.volumes, tree)
+    if missing and not options.writable:
         _add_directories(root, os.path.join(folder.path, "directories"), missing, lowers)
+    elif not kept_dir:  # where what is written is kept, volumes are no part of it
+        _make_directories(root, missing)
     with open(os.path.join(folder.path, "config.json"), "w", encoding="utf-8") as file:
         json.dump(spec.document, file)
     if program.name == "crun":
@@ -341,11 +347,23 @@ def _add_directories(root: str, folder: str, missing: Sequence[str], lowers: Seq
         for name in path.strip("/").split("/"):
             there, made = f"{there}/{name}", f"{made}/{name}"
             if not os.path.isdir(made):
-                os.mkdir(made, 0o755)
+                os.mkdir(made)
+                os.chmod(made, 0o755)  # noqa: S103  whatever the umask is
                 _like(there, made)
     if len(lowers) > 1:
         kernel.unmount(root, 0)
     overlay.mount_read_only([folder, *lowers], root)
+
+
+def _make_directories(root: str, missing: Sequence[str]) -> None:
+    """In a root that can be written, where no link is in the way any more."""
+    for path in missing:
+        made = root
+        for name in path.strip("/").split("/"):
+            made = f"{made}/{name}"
+            if not os.path.isdir(made):
+                os.mkdir(made)
+                os.chmod(made, 0o755)  # noqa: S103  whatever the umask is
 
 
 def _like(there: str, made: str) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import os
 import posixpath
 import stat
 import struct
+from collections.abc import Iterator
 from types import TracebackType
 
 from imagefs.run.spec import Kind
@@ -17,6 +19,9 @@ __all__ = ["RootTree"]
 _OPENAT2 = 437
 _IN_ROOT, _NO_MAGICLINKS = 0x10, 0x02
 """RESOLVE_IN_ROOT and RESOLVE_NO_MAGICLINKS of include/uapi/linux/openat2.h, since Linux 5.6."""
+
+_LINKS = 40
+"""As many as the kernel follows."""
 
 _LARGEST_FILE = 16 << 20
 """Of passwd and group; nothing else is read."""
@@ -61,9 +66,24 @@ class RootTree:
         finally:
             os.close(descriptor)
 
+    @contextlib.contextmanager
+    def directory(self, path: str) -> Iterator[str | None]:
+        """A path of this process for the directory there, inside the block; None where there is nothing."""
+        descriptor = self._open(path)
+        try:
+            yield None if descriptor is None else f"/proc/self/fd/{descriptor}"
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
     def real(self, path: str) -> str:
         there, rest = posixpath.normpath(path), ""
+        links = 0
         while (descriptor := self._open(there)) is None:
+            if links < _LINKS and (target := self._link(there)):
+                links += 1
+                there = posixpath.normpath(posixpath.join(self.real(posixpath.dirname(there)), target))
+                continue
             there, name = posixpath.split(there)
             rest = posixpath.join(name, rest)
         try:
@@ -72,8 +92,20 @@ class RootTree:
             os.close(descriptor)
         return posixpath.join(found or "/", rest).rstrip("/") or "/"
 
-    def _open(self, path: str) -> int | None:
-        how = struct.pack("=QQQ", os.O_PATH | os.O_CLOEXEC, 0, _IN_ROOT | _NO_MAGICLINKS)
+    def _link(self, path: str) -> str:
+        """Where a link leads; "" for what is none."""
+        descriptor = self._open(path, os.O_NOFOLLOW)
+        if descriptor is None:
+            return ""
+        try:
+            if not stat.S_ISLNK(os.fstat(descriptor).st_mode):
+                return ""
+            return os.readlink("", dir_fd=descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _open(self, path: str, flags: int = 0) -> int | None:
+        how = struct.pack("=QQQ", os.O_PATH | os.O_CLOEXEC | flags, 0, _IN_ROOT | _NO_MAGICLINKS)
         while (result := int(_libc.syscall(_OPENAT2, self._root, os.fsencode(path), how, len(how)))) < 0:
             number = ctypes.get_errno()
             if number in (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG):

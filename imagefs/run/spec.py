@@ -2,7 +2,8 @@
 
 What a container may do is what `docker run` grants: the same capabilities, hidden paths and device rules, and no
 "no new privileges", so that setuid programs of an image work. Other than there the host's network is the default, and
-the root is read-only unless a writable one was asked for; then /tmp, /run, /var/tmp and the image's volumes are memory.
+the root is read-only unless a writable one was asked for; in a read-only one /tmp, /run, /var/tmp and the image's
+volumes are memory. A cgroup namespace and a read-only /sys/fs/cgroup show the container its own limits.
 """
 
 from __future__ import annotations
@@ -16,7 +17,19 @@ from imagefs.run.image_config import ImageConfig
 from imagefs.run.options import Bind, RunOptions
 from imagefs.run.users import User, resolve
 
-__all__ = ["PATH", "DeviceNode", "Kind", "Outside", "Spec", "Tree", "arguments", "build", "own_mount", "variables"]
+__all__ = [
+    "PATH",
+    "DeviceNode",
+    "Kind",
+    "Outside",
+    "Spec",
+    "Tree",
+    "Volume",
+    "arguments",
+    "build",
+    "own_mount",
+    "variables",
+]
 
 CAPABILITIES = (
     "CAP_AUDIT_WRITE",
@@ -48,7 +61,14 @@ MASKED = (
     "/sys/devices/virtual/powercap",
     "/sys/firmware",
 )
-READ_ONLY = ("/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger")
+READ_ONLY = (
+    "/proc/bus",
+    "/proc/fs",
+    "/proc/irq",
+    "/proc/sys",
+    "/proc/sysrq-trigger",
+    "/sys/fs/cgroup",  # with version 1 runtimes leave the directory of the hierarchies writable
+)
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 OPEN_FILES = 65536
@@ -64,17 +84,20 @@ _MOUNTS = (
     ("/dev/shm", "tmpfs", "shm", (*_NO_FILES, "mode=1777")),  # noqa: S108
     ("/dev/mqueue", "mqueue", "mqueue", _NO_FILES),
     ("/sys", "sysfs", "sysfs", (*_NO_FILES, "ro")),
+    ("/sys/fs/cgroup", "cgroup", "cgroup", (*_NO_FILES, "relatime", "ro")),
 )
-_SCRATCH = {
-    "/tmp": ("mode=1777",),  # noqa: S108
-    "/run": ("mode=755", "tmpcopyup"),  # services rely on directories that the image has there
-    "/var/tmp": ("mode=1777",),  # noqa: S108
-}
+_SCRATCH = ("/tmp", "/var/tmp")  # noqa: S108
+"""Memory that begins empty, for all."""
+
+_FILLED = "/run"
+"""Memory as a volume is: services rely on directories that the image has there."""
 
 _DEFAULT_DEVICES = ((1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 1), (5, 2), (136, None))
 """null, zero, full, random, urandom, tty, console, ptmx and the terminals: runtimes make these nodes themselves."""
 
 _MEMORY = ("rw", "nosuid", "nodev")
+
+_NAMESPACES = ("pid", "mount", "ipc", "uts", "cgroup")
 
 Kind = Literal["file", "directory", "other"]
 
@@ -119,22 +142,43 @@ class Outside(NamedTuple):
     terminal: bool = False
 
 
+class Volume(NamedTuple):
+    """A directory that begins as the image's at `path` and is mounted there from `source`."""
+
+    path: str
+    source: str
+
+
 class Spec(NamedTuple):
-    """`document` is the config.json; `missing` are directories that must be made for it in a root nobody can write."""
+    """`document` is the config.json. missing: directories that the root lacks and that must be made first. volumes: to
+    be made first, too."""
 
     document: dict[str, Any]
     missing: Sequence[str]
+    volumes: Sequence[Volume] = ()
 
 
 def build(
-    options: RunOptions, image: ImageConfig, tree: Tree, outside: Outside, *, root: str, name: str, cgroup: str
+    options: RunOptions,
+    image: ImageConfig,
+    tree: Tree,
+    outside: Outside,
+    *,
+    root: str,
+    volumes: str,
+    name: str,
+    cgroup: str,
 ) -> Spec:
-    """The container `name`, in `cgroup`, with its root at `root`. Raises RunError for what cannot be."""
+    """The container `name`, in `cgroup`, with its root at `root` and its volumes below `volumes`.
+
+    Raises RunError for what cannot be.
+    """
     user = resolve(options.user or image.user, tree.read("/etc/passwd"), tree.read("/etc/group"))
     workdir = posixpath.normpath("/" + (options.workdir or image.workdir).lstrip("/"))
     hostname = options.hostname or (outside.hostname if options.network == "host" else name)
-    mounts, missing = _mounts(options, image, tree, outside, workdir)
-    namespaces = ["pid", "mount", "ipc", "uts", *(["network"] if options.network == "none" else [])]
+    filled = [] if options.writable else _volumes(options, image, tree, volumes)
+    mounts, missing = _mounts(options, image, tree, outside, workdir, filled)
+    namespaces = [*_NAMESPACES, *(["network"] if options.network == "none" else [])]
     document = {
         "ociVersion": "1.0.2",
         "process": {
@@ -171,12 +215,12 @@ def build(
             "resources": _resources(options, outside),
             "rootfsPropagation": "rslave",
             "maskedPaths": list(MASKED),
-            "readonlyPaths": list(READ_ONLY),
+            "readonlyPaths": [path for path in READ_ONLY if all(bind.target != path for bind in options.binds)],
         },
     }
     for text in _strings(document):
         _check_text(text)
-    return Spec(document, missing)
+    return Spec(document, missing, filled)
 
 
 # The process
@@ -233,34 +277,48 @@ def _capabilities(user: User) -> dict[str, list[str]]:
 def own_mount(path: str, image: ImageConfig) -> str:
     """The file system that a container mounts for itself at or above this path, "" for none: what an image has there is
     hidden, or copied."""
-    own = [*(entry[0] for entry in _MOUNTS), *_SCRATCH, *image.volumes]
+    own = [*(entry[0] for entry in _MOUNTS), *_SCRATCH, _FILLED, *image.volumes]
     return next((one for one in own if f"{path}/".startswith(f"{one}/")), "")
 
 
+def _volumes(options: RunOptions, image: ImageConfig, tree: Tree, folder: str) -> list[Volume]:
+    """Those that no bind of the user's takes the place of, the outer before the inner ones. Raises RunError."""
+    taken = {bind.target for bind in options.binds}
+    wanted = {_FILLED, *(path for path in image.volumes if path not in _SCRATCH or tree.kind(path))} - taken
+    for path in sorted(wanted):
+        if tree.kind(path) not in ("directory", None):
+            raise RunError(f"{path} is a volume of the image, and no directory there", hint="build it without")
+    ordered = sorted(wanted, key=lambda path: (path.count("/"), path))
+    return [Volume(path, f"{folder}/{number}") for number, path in enumerate(ordered)]
+
+
 def _mounts(
-    options: RunOptions, image: ImageConfig, tree: Tree, outside: Outside, workdir: str
+    options: RunOptions, image: ImageConfig, tree: Tree, outside: Outside, workdir: str, volumes: Sequence[Volume]
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """In the order in which they are mounted; and which directories the tree lacks for them, when it cannot change."""
+    """In the order in which they are mounted; and which directories the tree lacks for them."""
     binds = sorted(options.binds, key=lambda bind: bind.target.count("/"))
     taken = {bind.target for bind in binds}
     mounts = [_mount(*entry) for entry in _MOUNTS if entry[0] not in taken]
     if not options.writable:
-        scratch = {path: more for path, more in _SCRATCH.items() if path != "/var/tmp" or tree.kind(path)}  # noqa: S108
-        scratch |= {path: ("tmpcopyup",) for path in image.volumes if path not in scratch}
-        mounts += [
-            _mount(path, "tmpfs", "tmpfs", (*_MEMORY, *more)) for path, more in scratch.items() if path not in taken
-        ]
+        filled = {volume.path for volume in volumes}
+        scratch = [path for path in _SCRATCH if path not in taken | filled and (path == "/tmp" or tree.kind(path))]  # noqa: S108
+        mounts += [_mount(path, "tmpfs", "tmpfs", (*_MEMORY, "mode=1777")) for path in scratch]
+        mounts += [_mount(volume.path, "bind", volume.source, ("bind", *_MEMORY)) for volume in volumes]
     for path in outside.files:
         if path not in taken and tree.kind(path) == "file":
             mounts.append(_mount(path, "bind", path, ("bind", "ro", *_NO_FILES)))
-    missing: list[str] = []
+    fixed = [mount["destination"] for mount in mounts]
+    covering = [*fixed, *taken]
+    # Runtimes make the places of mounts where they can write, but not those of volumes that are just directories.
+    wanted = [path for path in image.volumes if path not in taken] if options.writable else [*fixed, workdir]
+    missing = [path for path in wanted if not _is_covered(path, covering) and tree.kind(path) is None]
     if not options.writable:
-        fixed = [mount["destination"] for mount in mounts]
-        covering = [*fixed, *taken]
-        missing = [path for path in (*fixed, workdir) if not _is_covered(path, covering) and tree.kind(path) is None]
         for bind in binds:
             _check_target(bind, tree, covering)
-    mounts += [_bind(bind) for bind in binds]
+    # A link that leads to nothing is followed here, as one runtime would refuse it and the other replace it.
+    mounts += [
+        _bind(bind if tree.kind(bind.target) else bind._replace(target=tree.real(bind.target))) for bind in binds
+    ]
     return mounts, missing
 
 

@@ -13,10 +13,41 @@ from imagefs.plane import overlay
 from imagefs.run.options import Bind, Limits
 from stripefs.mount.unmounting import unmount
 from tests.imagefs import small_image
-from tests.imagefs.containers import Containers, Running
+from tests.imagefs.containers import Containers, Running, fill
 from tests.imagefs.run.material import TRAPS, both
+from tests.imagefs.small_image import SmallImage
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
+
+
+@pytest.fixture(scope="module")
+def owned(tmp_path_factory: pytest.TempPathFactory) -> SmallImage:
+    """An image whose /data and /run/job belong to others than root; /dangling and /torun lead to nothing."""
+    root = tmp_path_factory.mktemp("owned") / "root"
+    fill(root)
+    (root / "data/sub").mkdir(parents=True)
+    (root / "data/file").write_text("content")
+    (root / "data/again").hardlink_to(root / "data/file")
+    (root / "data/link").symlink_to("file")
+    os.mkfifo(root / "data/sub/pipe")
+    (root / "run/job").mkdir()
+    (root / "dangling").symlink_to("/gone/there")
+    (root / "torun").symlink_to("run/made")
+    described = [
+        ("data", 0o700, 1000, 1000),
+        ("data/file", 0o640, 1000, 7),
+        ("data/link", 0o777, 9, 9),
+        ("data/sub", 0o2750, 1000, 8),
+        ("data/sub/pipe", 0o604, 0, 0),
+        ("run/job", 0o1770, 0, 1000),
+    ]
+    for number, (path, mode, uid, gid) in enumerate(described, 1):
+        os.chown(root / path, uid, gid, follow_symlinks=False)
+        if not (root / path).is_symlink():
+            (root / path).chmod(mode)
+        os.utime(root / path, (1_000_000_000 + number,) * 2, follow_symlinks=False)
+    return small_image.make(root, tmp_path_factory.mktemp("image"))
+
 
 LIMITS = ("memory.limit_in_bytes", "memory.max", "pids.max", "cpu.cfs_quota_us", "cpu.max")
 
@@ -141,6 +172,57 @@ def test_volumes_are_memory_with_the_image_s_content(containers: Containers, run
     config = {"config": {"Volumes": {"/srv": {}}}}
     status, output, _ = containers.run("sh", "-c", "ls /srv; touch /srv/new", config=config, runtime=runtime)
     assert (status, output) == (0, "data\n")
+
+
+@both
+@pytest.mark.parametrize("writable", [False, True])
+def test_a_volume_has_the_owner_and_mode_that_the_image_gave_it(
+    containers: Containers, owned: SmallImage, runtime: str, writable: bool
+) -> None:
+    config = {"config": {"User": "1000:1000", "Volumes": {"/data": {}, "/lacks/it": {}, "/run/job": {}}}}
+    script = (
+        "stat -c '%n %a %u:%g %h %Y' /data /data/* /data/sub/* /run/job; stat -c '%n %a %u:%g' /lacks/it; >/data/new"
+    )
+    status, output, errors = containers.run(
+        "sh", "-c", script, image=owned, config=config, runtime=runtime, writable=writable
+    )
+    assert (status, errors) == (0, "")
+    assert output.splitlines() == [
+        "/data 700 1000:1000 3 1000000001",
+        "/data/again 640 1000:7 2 1000000002",
+        "/data/file 640 1000:7 2 1000000002",
+        "/data/link 777 9:9 1 1000000003",
+        "/data/sub 2750 1000:8 2 1000000004",
+        "/data/sub/pipe 604 0:0 1 1000000005",
+        "/run/job 1770 0:1000 2 1000000006",
+        "/lacks/it 755 0:0",
+    ]
+
+
+@both
+def test_a_bind_onto_a_link_to_nothing(containers: Containers, owned: SmallImage, runtime: str, tmp_path: Path) -> None:
+    (tmp_path / "inside").touch()
+    binds = [Bind(str(tmp_path), "/dangling"), Bind(str(tmp_path), "/torun")]
+    script = "ls /dangling/ /gone/there /torun/ /run/made"
+    status, output, _ = containers.run("sh", "-c", script, image=owned, binds=binds, writable=True, runtime=runtime)
+    assert (status, output.count("inside")) == (0, 4)
+    status, output, _ = containers.run("ls", "/torun/", image=owned, binds=binds[1:], runtime=runtime)
+    assert (status, output) == (0, "inside\n")
+    status, _, errors = containers.run("true", image=owned, binds=binds, runtime=runtime)
+    assert (status, "no directory /dangling" in errors) == (125, True)
+
+
+@both
+def test_a_container_finds_its_limits_in_its_cgroup(containers: Containers, runtime: str) -> None:
+    script = (
+        "cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null;"
+        "grep -E ':(pids|memory|):' /proc/self/cgroup | cut -d: -f3 | uniq;"
+        "touch /sys/fs/cgroup/new /sys/fs/cgroup/*/new 2>/dev/null; mount -o remount,rw /sys/fs/cgroup 2>/dev/null"
+        " || echo read-only; find /sys/fs/cgroup -name new"
+    )
+    limits = Limits(memory=64 << 20)
+    _, output, _ = containers.run("busybox", "sh", "-c", script, limits=limits, runtime=runtime)
+    assert output == f"{64 << 20}\n/\nread-only\n"
 
 
 def test_where_only_memory_can_be_written(containers: Containers, tmp_path: Path) -> None:

@@ -62,6 +62,6 @@ def test_real_paths(tree: RootTree) -> None:
     assert tree.real("/link") == "/real/inner"
     assert tree.real("/link/new/x") == "/real/inner/new/x"
     assert tree.real("/nothing/x") == "/nothing/x"
-    assert tree.real("/dangling/x") == "/dangling/x"
+    assert tree.real("/dangling/x") == "/nothing/there/x"
     assert tree.real("/") == "/"
     assert tree.real("/link/../file") == "/file"  # as text: a bind's target is a normal path

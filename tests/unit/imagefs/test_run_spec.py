@@ -13,7 +13,7 @@ import pytest
 from imagefs.errors import RunError
 from imagefs.run.image_config import ImageConfig, parse_signal
 from imagefs.run.options import Bind, Limits, RunOptions
-from imagefs.run.spec import CAPABILITIES, DeviceNode, Kind, Outside, Spec, arguments, build
+from imagefs.run.spec import CAPABILITIES, DeviceNode, Kind, Outside, Spec, Volume, arguments, build
 from imagefs.run.users import User, resolve
 from stripefs.errors import ConfigError
 
@@ -71,6 +71,7 @@ def spec(
         tree or FakeTree(*USUAL),
         outside,
         root="/bundle/rootfs",
+        volumes="/bundle/volumes",
         name="c1",
         cgroup="/above/c1",
     )
@@ -187,7 +188,7 @@ def test_text_that_no_runtime_takes() -> None:
 
 def test_whose_network() -> None:
     document = spec().document
-    assert [one["type"] for one in document["linux"]["namespaces"]] == ["pid", "mount", "ipc", "uts"]
+    assert [one["type"] for one in document["linux"]["namespaces"]] == ["pid", "mount", "ipc", "uts", "cgroup"]
     assert document["hostname"] == "node7"
     document = spec(network="none").document
     assert document["linux"]["namespaces"][-1] == {"type": "network"}
@@ -232,6 +233,7 @@ def test_a_read_only_root_has_places_to_write() -> None:
     assert found.missing == []
     places = mounts()
     assert {path for path in places if "rw" in places[path]["options"]} == {"/tmp", "/run", "/var/tmp"}
+    assert [volume.path for volume in found.volumes] == ["/run"]
     assert "ro" in places["/sys"]["options"]
     writable = spec(writable=True)
     assert writable.document["root"]["readonly"] is False
@@ -241,13 +243,19 @@ def test_a_read_only_root_has_places_to_write() -> None:
 def test_directories_that_the_image_lacks() -> None:
     image = ImageConfig(workdir="/app/here", volumes=["/data", "/tmp/inside"])
     found = spec(image=image, tree=FakeTree("/proc"))
-    assert found.missing == ["/dev", "/sys", "/tmp", "/run", "/data", "/app/here"]
-    assert spec(image=image, tree=FakeTree("/proc"), writable=True).missing == []
+    assert found.missing == ["/dev", "/sys", "/tmp", "/data", "/run", "/app/here"]
+    assert spec(image=image, tree=FakeTree("/proc"), writable=True).missing == ["/data", "/tmp/inside"]
 
 
 def test_volumes_are_memory_in_a_read_only_root() -> None:
     image = ImageConfig(volumes=["/srv"])
-    assert mounts(image=image)["/srv"]["options"] == ["rw", "nosuid", "nodev", "tmpcopyup"]
+    found = spec(image=image)
+    assert found.volumes == [Volume("/run", "/bundle/volumes/0"), Volume("/srv", "/bundle/volumes/1")]
+    mount = mounts(image=image)["/srv"]
+    assert (mount["type"], mount["source"]) == ("bind", "/bundle/volumes/1")
+    assert mount["options"] == ["bind", "rw", "nosuid", "nodev"]
+    found = spec(image=image, writable=True)
+    assert (found.volumes, found.missing) == ([], ["/srv"])
     assert "/srv" not in mounts(image=image, writable=True)
     assert mounts(image=image, binds=[Bind("/host", "/srv")], tree=FakeTree(*USUAL, "/srv"))["/srv"]["type"] == "bind"
 
@@ -288,8 +296,39 @@ def test_a_bind_without_a_place() -> None:
 
 def test_a_bind_below_another_mount_has_a_place() -> None:
     tree = FakeTree(*USUAL, links="/var/run->/run")
-    for target in ("/tmp/a", "/dev/a/b", "/var/run/a"):
-        assert mounts(binds=[Bind("/host", target)], tree=tree)[target]["type"] == "bind"
+    for target, real in (("/tmp/a", "/tmp/a"), ("/dev/a/b", "/dev/a/b"), ("/var/run/a", "/run/a")):
+        assert mounts(binds=[Bind("/host", target)], tree=tree)[real]["type"] == "bind"
+
+
+def test_a_bind_onto_a_link_to_nothing_has_its_place_where_the_link_leads() -> None:
+    tree = FakeTree(*USUAL, links="/data->/gone/there")
+    binds = [Bind("/host", "/data")]
+    assert mounts(binds=binds, tree=tree, writable=True)["/gone/there"]["source"] == "/host"
+    with pytest.raises(RunError, match="no directory /data"):
+        spec(binds=binds, tree=tree)
+
+
+def test_volumes_at_places_that_are_memory_anyway() -> None:
+    image = ImageConfig(volumes=["/tmp", "/var/tmp", "/run/inner", "/var/tmp/x"])
+    found = spec(image=image, tree=FakeTree("/proc", "/tmp"))
+    assert [volume.path for volume in found.volumes] == ["/run", "/tmp", "/run/inner", "/var/tmp/x"]
+    order = [mount["destination"] for mount in found.document["mounts"]]
+    assert order.index("/run") < order.index("/run/inner")
+    assert order.count("/tmp") == 1
+    with pytest.raises(RunError, match="/etc/passwd is a volume of the image, and no directory"):
+        spec(image=ImageConfig(volumes=["/etc/passwd"]))
+
+
+def test_a_container_sees_its_own_cgroup_read_only() -> None:
+    place = mounts()["/sys/fs/cgroup"]
+    assert (place["type"], place["source"]) == ("cgroup", "cgroup")
+    assert place["options"] == ["nosuid", "noexec", "nodev", "relatime", "ro"]
+    order = [mount["destination"] for mount in spec().document["mounts"]]
+    assert order.index("/sys") < order.index("/sys/fs/cgroup")
+    assert "/sys/fs/cgroup" in spec().document["linux"]["readonlyPaths"]
+    bound = spec(binds=[Bind("/host", "/sys/fs/cgroup")]).document
+    assert bound["mounts"][-1]["source"] == "/host"
+    assert "/sys/fs/cgroup" not in bound["linux"]["readonlyPaths"]
 
 
 def test_the_document_is_json() -> None:
