@@ -24,13 +24,13 @@ from imagefs.daemon import leftovers, processes
 from imagefs.daemon.documents import Documents
 from imagefs.daemon.ledger import Ledger
 from imagefs.daemon.metadata_cache import MetadataCache
+from imagefs.daemon.mount_pool import MountPool
 from imagefs.daemon.opened import Opened
 from imagefs.daemon.serving import Serving
 from imagefs.daemon.shares import Shares, checked, finder, shared_by
 from imagefs.daemon.starts import Starts
 from imagefs.daemon.state import Attachment, DeviceUse
 from imagefs.daemon.sweeper import Sweeper
-from imagefs.daemon.trees import Trees
 from imagefs.daemon.watch import Watch
 from imagefs.format.manifest import Manifest
 from imagefs.images import is_digest
@@ -77,7 +77,7 @@ class Host:
         self._sweeper = Sweeper(settings)
         self._shares = Shares(self)
         self.serving = Serving(self._ledger, self._opened, self._starts.touch, self._shares.failed)
-        self._trees = Trees(lambda: {one.image for one in self.state.attachments.values()})
+        self._pool = MountPool(lambda: {one.image for one in self.state.attachments.values()})
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Start when what an earlier worker served is served again; until cancelled."""
@@ -99,7 +99,7 @@ class Host:
             await nursery.start(self._shares.run)
             task_status.started()
             nursery.start_soon(self._sweeper.run)
-            nursery.start_soon(self._trees.run)
+            nursery.start_soon(self._pool.run)
             nursery.start_soon(self._starts.tidy)
             nursery.start_soon(self._documents.prepare)
             nursery.start_soon(self._bound_documents)
@@ -302,7 +302,7 @@ class Host:
             devices.append({"tag": use.tag, "path": path, "local": local})
         tree = None
         if all(device["local"] for device in devices):
-            tree = await self._trees.of(attachment.image, attachment.metadata, [str(one["path"]) for one in devices])
+            tree = await self._pool.of(attachment.image, attachment.metadata, [str(one["path"]) for one in devices])
             self._check_in_use(attachment)
         return {
             "id": attachment.id,

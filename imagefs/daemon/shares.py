@@ -2,9 +2,15 @@
 
 The first that wants one attaches it and mounts it, as for any image; those that come while it stands are added to its
 users, and when the last of them has ended, however, it is unmounted. That is done by a program of its own
-(`imagefs.daemon.takeoff`), because an unmount may wait for the daemon. A mount that is still busy then, because a user
-left processes behind, is tried again now and then, and who comes meanwhile finds it mounted. One that is kept without
-users stays until it is unmounted, or until another snapshot is wanted in its place and nothing is open there.
+(`imagefs.daemon.umount_helper`), because an unmount may wait for the daemon. A mount that is still busy then, because a
+user left processes behind, is tried again now and then, and who comes meanwhile finds it mounted. One that is kept
+without users stays until it is unmounted, or until another snapshot is wanted in its place and nothing is open there.
+
+    MOUNTING    its client was told where the image is, and has not reported the mount
+    MOUNTED     users join and leave
+    UNMOUNTING  the program runs: nobody joins until it has ended, after which the mount is gone, or MOUNTED again
+
+The last is written down before the program starts: a worker that takes over runs it anew, and lets nobody join before.
 
 Clients take turns at a target (`imagefs.deps.target`), so none mounts there while this module is asked by another.
 
@@ -14,15 +20,14 @@ long as the process lives that runs them.
 
 from __future__ import annotations
 
-import json
 import logging
-import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 import trio
 
 from imagefs.daemon import processes
+from imagefs.daemon.helpers import run_helper
 from imagefs.daemon.state import Attachment
 from imagefs.daemon.watch import ended
 from imagefs.errors import BlockUnavailable, DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
@@ -38,8 +43,11 @@ _log = logging.getLogger(__name__)
 _LOOK_EVERY = 0.25
 """Seconds between looks for mounts without users."""
 
-_GOING_WITHIN = 5.0
-"""Seconds that somebody waits for the end of another snapshot's mount, whose last user has ended."""
+_GOING_WITHIN = 20.0
+"""Seconds that somebody waits for the end of a mount whose last user has ended."""
+
+_UNMOUNT_WITHIN = 600.0
+"""Seconds that an unmount may take."""
 
 _BUSY_AGAIN = 5.0
 """Seconds until a mount that was busy is tried again: each try is a process."""
@@ -70,7 +78,6 @@ class Shares:
     def __init__(self, host: Shared) -> None:
         self._host = host
         self._nursery: trio.Nursery
-        self._leaving: set[str] = set()  # attachments that are being unmounted
         self._busy_until: dict[str, float] = {}
         self._damaged: dict[str, float] = {}  # when a block was damaged or its pack gone, by the device of a snapshot
 
@@ -78,15 +85,17 @@ class Shares:
         """Until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
-            for attachment in self._host.attachments().values():
+            for attachment in list(self._host.attachments().values()):
                 self.watch(attachment)
+                if attachment.leaving:  # what an earlier worker began may have happened, or not
+                    nursery.start_soon(self._unmount, attachment)
             task_status.started()
             while True:
                 await trio.sleep(_LOOK_EVERY)
                 for attachment in list(self._host.attachments().values()):
                     if self._is_over(attachment):
-                        self._leaving.add(attachment.id)
-                        nursery.start_soon(self._take_off, attachment)
+                        self._host.change(attachment, leaving=True)
+                        nursery.start_soon(self._unmount, attachment)
 
     async def use(self, request: Mapping[str, Any], attach: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
         """One more process uses a snapshot at its target.
@@ -115,6 +124,8 @@ class Shares:
         known = self._at(target)
         if known is not None and not known.snapshot:
             raise MountError(f"an image is mounted at {target}", hint=f"imagefs umount {target}")
+        if known is not None and known.leaving:
+            raise MountError(f"{target} is still being unmounted", hint="see what keeps it, and try again")
         if not request["mounted"]:
             return await self._anew(attach)
         if known is None or known.owner:
@@ -179,40 +190,35 @@ class Shares:
     def _is_going(self, one: Attachment, name: str) -> bool:
         """Whether it will soon be unmounted, so that there is room for what is wanted."""
         unused = one.snapshot not in ("", name) and not (one.users or one.kept or one.owner)
-        return unused or one.id in self._leaving
+        return unused or one.leaving
 
     async def _gives_way(self, one: Attachment) -> bool:
         """Unmount what was to stay, for another that is wanted in its place; whether nothing reads there any more."""
-        self._leaving.add(one.id)
-        await self._take_off(one)
+        self._host.change(one, leaving=True)
+        await self._unmount(one)
         return one.id not in self._host.attachments()
 
     def _is_over(self, one: Attachment) -> bool:
-        if not one.snapshot or one.users or one.kept or one.owner or one.id in self._leaving:
+        if not one.snapshot or one.users or one.kept or one.owner or one.leaving:
             return False
         return trio.current_time() >= self._busy_until.get(one.id, 0.0)
 
-    async def _take_off(self, attachment: Attachment) -> None:
+    async def _unmount(self, attachment: Attachment) -> None:
+        why = ""
         try:
-            done = await trio.run_process(
-                [sys.executable, "-P", "-m", "imagefs.daemon.takeoff"],
-                stdin=json.dumps({"target": attachment.mountpoint}).encode(),
-                capture_stderr=True,
-                check=False,
-            )
-            why = done.stderr.decode("utf-8", "replace").strip() if done.returncode else ""
+            await run_helper("imagefs.daemon.umount_helper", {"target": attachment.mountpoint}, _UNMOUNT_WITHIN)
         except OSError as error:
             why = str(error)
-        finally:
-            self._leaving.discard(attachment.id)
+        if attachment.id not in self._host.attachments():
+            return
         if not why:
             self._busy_until.pop(attachment.id, None)
-            if attachment.id in self._host.attachments():
-                self._host.let_go(attachment)
+            self._host.let_go(attachment)
             return
         if attachment.id not in self._busy_until:
             _log.warning("%s stays, though nobody uses it any more: %s", attachment.mountpoint, why)
         self._busy_until[attachment.id] = trio.current_time() + _BUSY_AGAIN
+        self._host.change(attachment, leaving=False)
 
 
 def _image_of(images: Images, name: str, target: str) -> str:

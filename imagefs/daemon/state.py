@@ -68,7 +68,7 @@ class Attachment:
 
     snapshot: the name of the dependency snapshot that it is, "" for an image that is mounted for itself. Such a mount
     goes when its last user has ended: users are processes and when they were started, as of owner; kept: it stays
-    until it is unmounted.
+    until it is unmounted; leaving: it is being unmounted.
     """
 
     id: str
@@ -93,6 +93,7 @@ class Attachment:
     snapshot: str = ""
     users: list[list[int]] = field(default_factory=list)
     kept: bool = False
+    leaving: bool = False
     extra: dict[str, Any] = field(default_factory=dict)
     """What another version said of it: kept for that version, and not used."""
 

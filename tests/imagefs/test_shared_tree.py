@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from imagefs.daemon import trees
+from imagefs.daemon import mount_pool
 from imagefs.plane import shared
 from tests.imagefs.faults import mounts_below, sums
 from tests.imagefs.service import Service, eventually
@@ -110,19 +110,19 @@ async def test_a_tree_is_kept_for_a_while(
         made.append(os.open(tmp_path, os.O_PATH))
         return os.dup(made[-1])
 
-    monkeypatch.setattr(trees.shared, "make", make)
-    monkeypatch.setattr(trees.shared, "copy", lambda path, device: os.open(tmp_path, os.O_PATH))
+    monkeypatch.setattr(mount_pool.shared, "make", make)
+    monkeypatch.setattr(mount_pool.shared, "copy", lambda path, device: os.open(tmp_path, os.O_PATH))
     device = tmp_path / "device"
     device.write_bytes(b"1")
     in_use = {"image"}
-    held = trees.Trees(lambda: in_use)
+    held = mount_pool.MountPool(lambda: in_use)
     try:
         first = await held.of("image", "metadata", [str(device)])
         assert first is not None
         assert await held.of("image", "metadata", [str(device)]) is first
         in_use.clear()
         await held.tidy(trio.current_time())
-        mock_clock.jump(trees.LINGER)
+        mock_clock.jump(mount_pool.LINGER)
         await held.tidy(trio.current_time())
         assert len(held) == 1
         mock_clock.jump(1)
@@ -135,10 +135,10 @@ async def test_a_tree_is_kept_for_a_while(
         assert len(held) == 2
         assert len(made) == 3
     finally:
-        mock_clock.jump(trees.LINGER + 1)
+        mock_clock.jump(mount_pool.LINGER + 1)
         in_use.clear()
         for _ in range(2):
             await held.tidy(trio.current_time())
-            mock_clock.jump(trees.LINGER + 1)
+            mock_clock.jump(mount_pool.LINGER + 1)
         for descriptor in made:
             os.close(descriptor)

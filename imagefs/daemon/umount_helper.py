@@ -1,4 +1,4 @@
-"""`python -m imagefs.daemon.takeoff`: unmounts what the daemon mounted for processes that have ended.
+"""`python -m imagefs.daemon.umount_helper`: unmounts what the daemon mounted for processes that have ended.
 
 On standard input it takes a JSON object with `target`. What is busy stays, and standard error says because of whom.
 """

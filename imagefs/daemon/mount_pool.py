@@ -1,7 +1,7 @@
 """The file systems of images that are whole on this machine: each is mounted once, and shown by all who use it.
 
 Only what is read from local files alone is mounted here: a worker that waited for its own devices could never be
-replaced. A tree is kept for a while when nobody uses its image any more, so that the next start finds in memory what
+replaced. A mount is kept for a while when nobody uses its image any more, so that the next start finds in memory what
 the last one read; its files stay as they are that long, whatever room is needed. What is shown outlives this process.
 """
 
@@ -17,12 +17,12 @@ import trio
 from imagefs.plane import shared
 from stripefs.executor import Lane
 
-__all__ = ["Tree", "Trees"]
+__all__ = ["MountPool", "PooledMount"]
 
 _log = logging.getLogger(__name__)
 
 LINGER = 60.0
-"""Seconds that a tree is kept without a use."""
+"""Seconds that a mount is kept without a use."""
 
 _LOOK = 10.0
 """Seconds between looks."""
@@ -31,7 +31,7 @@ _Key = tuple[object, ...]
 
 
 @dataclass(slots=True)
-class Tree:
+class PooledMount:
     """A mount that is held. used_until: the last moment at which its image was in use, None while it is."""
 
     image: str
@@ -45,20 +45,20 @@ class Tree:
         return f"/proc/{os.getpid()}/fd/{self.descriptor}"
 
 
-class Trees:
+class MountPool:
     """Those of one worker. in_use: the digests of the images that somebody uses."""
 
     def __init__(self, in_use: Callable[[], Collection[str]]) -> None:
         self._in_use = in_use
-        self._trees: dict[_Key, Tree] = {}
+        self._mounts: dict[_Key, PooledMount] = {}
         self._lock = trio.Lock()
         self._lane = Lane("mounts", 2)
 
     def __len__(self) -> int:
-        return len(self._trees)
+        return len(self._mounts)
 
-    async def of(self, image: str, metadata: str, devices: Sequence[str]) -> Tree | None:
-        """The tree of an image in use whose files these are; None where there can be none."""
+    async def of(self, image: str, metadata: str, devices: Sequence[str]) -> PooledMount | None:
+        """The mount of an image in use whose files these are; None where there can be none."""
         if os.geteuid() != 0:
             return None
         try:
@@ -76,36 +76,36 @@ class Trees:
                 await trio.sleep(_LOOK)
                 await self.tidy(trio.current_time())
         finally:
-            for key in list(self._trees):
-                os.close(self._trees.pop(key).descriptor)
+            for key in list(self._mounts):
+                os.close(self._mounts.pop(key).descriptor)
 
     async def tidy(self, now: float) -> None:
         in_use = self._in_use()
-        for key, tree in list(self._trees.items()):
-            if tree.image in in_use:
-                tree.used_until = None
-            elif tree.used_until is None:
-                tree.used_until = now
-            elif now - tree.used_until > LINGER:
-                del self._trees[key]
+        for key, mount in list(self._mounts.items()):
+            if mount.image in in_use:
+                mount.used_until = None
+            elif mount.used_until is None:
+                mount.used_until = now
+            elif now - mount.used_until > LINGER:
+                del self._mounts[key]
                 # The last to let go waits until all pages of the file system are given back.
-                await self._lane.run("letting a mount go", os.close, tree.descriptor)
+                await self._lane.run("letting a mount go", os.close, mount.descriptor)
 
-    def _find(self, image: str, metadata: str, devices: Sequence[str]) -> Tree:
+    def _find(self, image: str, metadata: str, devices: Sequence[str]) -> PooledMount:
         """Raises OSError."""
         key = (metadata, *((path, _version(path)) for path in devices))
-        if key not in self._trees:
+        if key not in self._mounts:
             descriptor = shared.make(metadata, devices)
-            tree = Tree(image, descriptor, shared.device_of(descriptor))
+            mount = PooledMount(image, descriptor, shared.device_of(descriptor))
             try:
-                os.close(shared.copy(tree.path, tree.device))
+                os.close(shared.copy(mount.path, mount.device))
             except OSError:
                 os.close(descriptor)
                 raise
-            self._trees[key] = tree
-        tree = self._trees[key]
-        tree.used_until = None
-        return tree
+            self._mounts[key] = mount
+        mount = self._mounts[key]
+        mount.used_until = None
+        return mount
 
 
 def _version(path: str) -> tuple[int, int]:
