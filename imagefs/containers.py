@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from imagefs.daemon.client import Attached, Client, Recording, new_identifier
 from imagefs.plane.options import TreeOptions
-from imagefs.run.options import Bind, RunOptions
+from imagefs.run.options import RunOptions
 from imagefs.settings import DaemonSettings, ready_folder
 from stripefs.errors import MountError, StripefsError
 from stripefs.settings import StoreSettings
@@ -24,9 +24,6 @@ __all__ = ["Image", "attached", "layer_of", "let_go", "run"]
 
 _MS_BIND = 4096
 
-_INSIDE = "/run/imagefs"
-"""Where a container finds the folder in which it says that its job has started."""
-
 
 def run(
     client: Client, store: StoreSettings, image: str, options: RunOptions, tree: TreeOptions, recording: Recording
@@ -36,7 +33,7 @@ def run(
     As `imagefs.run.container.run` otherwise.
     """
     with attached(client, store, image, recording, tree, options.runtime) as found:
-        return found.run(found.with_marker(options))
+        return found.run(options, marked=True)
 
 
 class Image:
@@ -54,24 +51,17 @@ class Image:
         self._name = name
         self._signals = ready_folder(client.settings.runtime, attached.id)
 
-    def with_marker(self, options: RunOptions) -> RunOptions:
-        """So that the command can say that it has started, where nobody says how it does."""
-        if self.recording.off or self.recording.ready_file != f"{self._signals}/ready":
-            return options
-        return options._replace(
-            binds=[*options.binds, Bind(self._signals, _INSIDE)],
-            env=[f"IMAGEFS_READY={_INSIDE}/ready", *options.env],
-        )
-
     def layer(self) -> contextlib.AbstractContextManager[Layer]:
         """What mounts it at a directory, as long as the block lasts."""
         return layer_of(self.client, self.attached, self.tree, self._name)
 
-    def run(self, options: RunOptions, above: Sequence[Layer] = (), kept_dir: str = "") -> int:
+    def run(self, options: RunOptions, above: Sequence[Layer] = (), kept_dir: str = "", *, marked: bool = False) -> int:
         """Run a container and wait for it; the exit status of its command. above: trees that lie on the image, the
-        first on top. kept_dir: as `imagefs.run.container.run` has it."""
+        first on top. kept_dir: as `imagefs.run.container.run` has it. marked: its command can say that it has started,
+        where nobody says how it does."""
         from imagefs.run import container
 
+        waits = marked and not self.recording.off and self.recording.ready_file == f"{self._signals}/ready"
         settings = self.client.settings
         with self.layer() as layer:
             return container.run(
@@ -81,7 +71,13 @@ class Image:
                 f"{settings.runtime}/imagefs",
                 os.path.dirname(self.attached.upper),
                 kept_dir,
+                self._tell if waits else None,
             )
+
+    def _tell(self) -> None:
+        """Let the daemon know, which looks for this file, also when it is being replaced just now."""
+        with contextlib.suppress(FileNotFoundError):  # this use has just ended
+            os.close(os.open(self.recording.ready_file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
 
 @contextlib.contextmanager
@@ -150,12 +146,11 @@ def layer_of(client: Client, attached: Attached, tree: TreeOptions, name: str) -
 
 @contextlib.contextmanager
 def _shared(folder: str) -> Iterator[int]:
-    """A folder in which the job, which may be anybody, can make files; it says as well that we live."""
+    """A folder in which we tell the daemon that the job has started; it says as well that we live."""
     from imagefs.daemon import leftovers
 
     try:
-        os.makedirs(folder)
-        os.chmod(folder, 0o777)  # noqa: S103  the job may be anybody
+        os.makedirs(folder, 0o700)
         held = leftovers.hold(folder)
     except OSError as error:
         raise MountError(f"{folder} cannot be made: {error.strerror}") from error

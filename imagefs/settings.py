@@ -41,7 +41,7 @@ def default_runtime(environ: Mapping[str, str] | None = None) -> str:
 
 
 def ready_folder(runtime: str, identifier: str) -> str:
-    """Where the job of a container says that it has started. identifier: of the attachment."""
+    """Where the daemon is told that the job of a container has started. identifier: of the attachment."""
     return os.path.join(runtime, "imagefs/ready", identifier)
 
 

@@ -11,9 +11,9 @@ from __future__ import annotations
 import ctypes
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-__all__ = ["copy", "device_of", "make", "show"]
+__all__ = ["copy", "device_of", "make", "memory", "show"]
 
 # System calls, by numbers that all architectures share, and their flags: include/uapi/linux/mount.h.
 _OPEN_TREE, _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT = 428, 429, 430, 431, 432
@@ -21,7 +21,7 @@ _OPEN_TREE_CLONE = 1
 _MOVE_MOUNT_F_EMPTY_PATH = 4
 _CLOEXEC = 1
 _SET_FLAG, _SET_STRING, _CREATE = 0, 1, 6
-_MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID, _MOUNT_ATTR_NODEV = 1, 2, 4
+_MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID, _MOUNT_ATTR_NODEV, _MOUNT_ATTR_NOEXEC = 1, 2, 4, 8
 _MOUNT_SETATTR = 442
 _AT_EMPTY_PATH = 0x1000
 _AT_FDCWD = -100
@@ -40,6 +40,19 @@ def make(metadata: str, devices: Sequence[str]) -> int:
         _call(_FSCONFIG, context, _SET_FLAG, b"ro", None, 0)
         _call(_FSCONFIG, context, _CREATE, None, None, 0)
         return _call(_FSMOUNT, context, _CLOEXEC, _MOUNT_ATTR_RDONLY)
+    finally:
+        os.close(context)
+
+
+def memory(options: Mapping[str, str]) -> int:
+    """A descriptor of a new file system in memory, with nosuid, nodev and noexec, and these options of tmpfs. Raises
+    OSError."""
+    context = _call(_FSOPEN, b"tmpfs", _CLOEXEC)
+    try:
+        for name, value in options.items():
+            _call(_FSCONFIG, context, _SET_STRING, name.encode(), value.encode(), 0)
+        _call(_FSCONFIG, context, _CREATE, None, None, 0)
+        return _call(_FSMOUNT, context, _CLOEXEC, _MOUNT_ATTR_NOSUID | _MOUNT_ATTR_NODEV | _MOUNT_ATTR_NOEXEC)
     finally:
         os.close(context)
 

@@ -31,6 +31,7 @@ from imagefs.run import cgroups, devices, namespace, runtime, volumes
 from imagefs.run.folder import RunFolder, sweep
 from imagefs.run.image_config import ImageConfig, parse_signal
 from imagefs.run.init import SI_KERNEL, stay_behind
+from imagefs.run.marker import Marker
 from imagefs.run.options import Bind, RunOptions
 from imagefs.run.rootfs import RootTree
 from imagefs.run.spec import Outside, arguments, build
@@ -72,6 +73,7 @@ def run(
     runtime_dir: str,
     scratch_dir: str | None = None,
     kept_dir: str = "",
+    started: Callable[[], None] | None = None,
 ) -> int:
     """Run a container and wait for it. Answers the exit status of its command, 128 + N where signal N ended it.
 
@@ -79,7 +81,8 @@ def run(
     called in a forked child, in its own mount namespace, so it must not rely on other threads. runtime_dir: what is
     kept while the container runs lies below it; on a local file system, for root alone. scratch_dir: with a writable
     root, what is written lies below it until the container ends; `runtime_dir` where it is None, memory where it lies
-    on an overlay. kept_dir: where it lies instead, for good, as `imagefs.plane.overlay.mount` has it.
+    on an overlay. kept_dir: where it lies instead, for good, as `imagefs.plane.overlay.mount` has it. started: called,
+    on another thread, when the command creates the file $IMAGEFS_READY; without it there is no such variable.
 
     Forwards signals, and so must be called on the main thread. Raises RunError, whose exit code is that of `docker
     run`; LayerFailed for a layer that could not be mounted.
@@ -105,13 +108,16 @@ def run(
         with (
             _terminal_kept(outside.terminal),
             RunFolder(runtime_dir, scratch, options.cgroup_parent) as folder,
+            contextlib.closing(Marker()) if started else contextlib.nullcontext() as marker,
             _signals_held() as forwarded,
             namespace.child(
                 lambda told: _in_child(
-                    lambda: _become_runtime(options, image, outside, program, folder, layers, kept_dir, told), told
+                    lambda: _become_runtime(options, image, outside, program, folder, layers, kept_dir, marker, told),
+                    told,
                 )
             ) as (child, report),
             _swept(runtime_dir),
+            marker.watched(started) if marker and started else contextlib.nullcontext(),
         ):
             status, ended_by = _wait(child, report, folder, forwarded, stop, terminal=outside.terminal)
             if ended_by:
@@ -278,11 +284,15 @@ def _become_runtime(
     folder: RunFolder,
     layers: Sequence[Layer],
     kept_dir: str,
+    marker: Marker | None,
     told: int,
 ) -> NoReturn:
     """Raises StripefsError and OSError."""
     root = folder.rootfs
     namespace.private_mounts()
+    if marker:
+        marker.show(folder.marker)
+        outside = outside._replace(marker=folder.marker)
     os.mkdir(root, 0o700)
     lowers = _mount_layers(folder, layers)
     if kept_dir:

@@ -6,6 +6,7 @@
                     cgroup   a path: the container's cgroup, in every hierarchy
                     config.json, rootfs/, state/, log, pid    for the runtime
                     layers/  what the root is made of, where that is more than the image
+                    marker/  where the command says that it has started
                     volumes/ what is memory in the container and begins as the image has it
 
 The mounts of a run are in its own namespace and end with it, so nothing is mounted here that anybody could see.
@@ -57,6 +58,10 @@ class RunFolder:
     @property
     def volumes(self) -> str:
         return os.path.join(self.path, "volumes")
+
+    @property
+    def marker(self) -> str:
+        return os.path.join(self.path, "marker")
 
     def layer(self, number: int) -> str:
         """Where one of several trees is mounted that the root is made of."""

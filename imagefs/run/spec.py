@@ -97,6 +97,9 @@ _DEFAULT_DEVICES = ((1, 3), (1, 5), (1, 7), (1, 8), (1, 9), (5, 0), (5, 1), (5, 
 
 _MEMORY = ("rw", "nosuid", "nodev")
 
+MARKER = "/run/imagefs"
+"""Where the command says that it has started, by a file `ready`."""
+
 _NAMESPACES = ("pid", "mount", "ipc", "uts", "cgroup")
 
 Kind = Literal["file", "directory", "other"]
@@ -131,7 +134,8 @@ class Outside(NamedTuple):
     """What a container learns of where it runs: the caller's environment, the host's name, what is at the host's paths.
 
     devices: of `RunOptions.devices`. terminal: the command gets one. files: of /etc/resolv.conf and /etc/hosts those
-    that the host has. open_files: the caller's hard RLIMIT_NOFILE.
+    that the host has. open_files: the caller's hard RLIMIT_NOFILE. marker: where the file system is in which the
+    command says that it has started, "" for none.
     """
 
     environ: Mapping[str, str]
@@ -140,6 +144,7 @@ class Outside(NamedTuple):
     files: Sequence[str] = ()
     open_files: int = OPEN_FILES
     terminal: bool = False
+    marker: str = ""
 
 
 class Volume(NamedTuple):
@@ -242,7 +247,8 @@ def _environment(options: RunOptions, image: ImageConfig, outside: Outside, user
     defaults = [PATH, f"HOSTNAME={hostname}", f"HOME={user.home}"]
     if outside.terminal:
         defaults.append(f"TERM={outside.environ.get('TERM', 'xterm')}")
-    found = variables((*defaults, *image.env), options.env, outside.environ)
+    told = [f"IMAGEFS_READY={MARKER}/ready"] if outside.marker else []
+    found = variables((*defaults, *image.env), (*told, *options.env), outside.environ)
     return [f"{name}={value}" for name, value in found.items()]
 
 
@@ -319,6 +325,8 @@ def _mounts(
     mounts += [
         _bind(bind if tree.kind(bind.target) else bind._replace(target=tree.real(bind.target))) for bind in binds
     ]
+    if outside.marker and MARKER not in taken:
+        mounts.append(_mount(MARKER, "bind", outside.marker, ("bind", "rw", *_NO_FILES)))
     return mounts, missing
 
 

@@ -23,6 +23,9 @@ __all__ = ["Mount", "Post", "ask", "find_mounts", "log_file", "make_directory", 
 
 _TIMEOUT = 10.0
 
+_OURS = "bootseer"
+_OTHERS = 0o077
+
 
 class Mount(NamedTuple):
     """A mount that a living supervisor serves."""
@@ -44,15 +47,35 @@ def runtime_directory() -> Path:
 
 
 def make_directory(directory: Path) -> Path:
-    """The directory, made when it is not there. Raises MountError when it is someone else's or cannot be made."""
+    """The directory, for this user alone, made with its parents when it is not there.
+
+    Directories named `bootseer` and those in them that are this user's are closed to others where they were open.
+    Raises MountError when it is someone else's, is open to others under another name, or cannot be made.
+    """
     try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for folder in (*reversed(directory.parents), directory):
+            if not folder.exists():
+                folder.mkdir(mode=0o700, exist_ok=True)
+            elif any(part == _OURS or part.startswith(f"{_OURS}-") for part in folder.parts):
+                _close_to_others(folder)
         found = os.lstat(directory)
     except OSError as error:
         raise MountError(f"{directory} cannot be made: {error.strerror}", hint="set XDG_RUNTIME_DIR") from error
-    if found.st_uid != os.getuid() or stat.S_IMODE(found.st_mode) & 0o022:
-        raise MountError(f"{directory} belongs to someone else or is writable by others", hint="set XDG_RUNTIME_DIR")
+    if found.st_uid != os.getuid() or not stat.S_ISDIR(found.st_mode):
+        raise MountError(f"{directory} belongs to someone else", hint="set XDG_RUNTIME_DIR")
+    if stat.S_IMODE(found.st_mode) & _OTHERS:
+        raise MountError(f"{directory} is open to other users", hint=f"chmod 700 {directory}, or name another folder")
     return directory
+
+
+def _close_to_others(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
+        if found.st_uid == os.getuid() and stat.S_IMODE(found.st_mode) & _OTHERS:
+            os.fchmod(descriptor, 0o700)
+    finally:
+        os.close(descriptor)
 
 
 class Post:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,33 @@ def test_a_job_says_that_it_has_started(service: Service, store: Path) -> None:
     process.communicate("\n", timeout=60)
     assert process.returncode == 0
     eventually(lambda: "plan_traces" in service.log(), "the trace")
+
+
+@pytest.mark.parametrize("runtime", ["crun", "runc"])
+@pytest.mark.parametrize("write", ["read-only", "--rw"])
+def test_where_a_job_says_it_nothing_can_be_kept_and_nothing_executed(
+    host: Service, store: Path, runtime: str, write: str
+) -> None:
+    script = (
+        "cd /run/imagefs; busybox grep -c ' /run/imagefs tmpfs rw,nosuid,nodev,noexec,' /proc/self/mounts;"
+        "busybox dd if=/dev/zero of=left bs=4k count=1000 2>/dev/null || busybox wc -c <left; rm left;"
+        "i=0; while touch n$i 2>/dev/null && [ $i -lt 50 ]; do i=$((i+1)); done; [ $i -lt 16 ] && echo few; rm n*;"
+        "echo '#!/bin/busybox id' >left; chmod 4755 left; ./left 2>/dev/null || echo refused; read line"
+    )
+    rw = ["--rw"] if write == "--rw" else []
+    command = ["run", *rw, "--memory", "16MiB", "--oci-runtime", runtime, f"{store}#small", "--", "sh", "-c", script]
+    process = host.start(*command, stdin=-1)
+    assert process.stdout is not None
+    said = ""
+    while not said.endswith("refused\n"):
+        line = process.stdout.readline()
+        assert line, process.communicate(timeout=60)[1]
+        said += line
+    assert said == "1\n16384\nfew\nrefused\n"
+    found = [Path(folder, name) for folder, _, names in os.walk(host.settings.runtime) for name in names]
+    assert [path for path in found if path.name == "left"] == []
+    assert stat.S_IMODE(os.stat(host.settings.runtime).st_mode) == 0o700
+    process.communicate("\n", timeout=60)
 
 
 def test_a_run_that_is_killed_leaves_nothing(host: Service, store: Path) -> None:

@@ -141,7 +141,7 @@ class _Start:
     def _with(self, layer: Layer) -> int:
         """Run the job's container with this above the image."""
         try:
-            return self._image.run(self._image.with_marker(self._options), [layer])
+            return self._image.run(self._options, [layer], marked=True)
         except LayerFailed as error:
             if error.number or not self._is_hit:
                 raise
