@@ -16,7 +16,7 @@ from stripefs.mount.served import ServedTree
 from stripefs.mount.service import Request
 from stripefs.read import Reader
 from stripefs.settings import Settings, default_budget, redact
-from stripefs.store.allocator import tune_allocator
+from stripefs.store.allocator import Heap, tune_allocator
 from stripefs.store.base import Kind, Store
 from stripefs.store.url import open_store, opener
 from stripefs.store.wrappers.striped import StripedStore
@@ -76,7 +76,7 @@ class StoreBackend:
             self._writing = Writing(self._store, self._settings, self._writer, self._cached)
 
     async def run(self, *, task_status: trio.TaskStatus[ServedTree]) -> None:
-        self._reader = Reader(self._cached or self._store, self._settings.read)
+        self._reader = Reader(self._cached or self._store, self._settings.read, Heap(self._writers_memory))
         state = State(self._start.journal)
         state.replay(self._start.journal.load())
         async with trio.open_nursery() as nursery:
@@ -113,6 +113,9 @@ class StoreBackend:
         self._store.close()
         if self._cached is not None:
             self._cached.cache.close()
+
+    def _writers_memory(self) -> int:
+        return self._writing.memory if self._writing is not None else 0
 
     async def _open_store(self) -> Store:
         """Connect; wait for a store that is away, because callers already wait for this worker."""

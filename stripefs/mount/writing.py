@@ -35,6 +35,11 @@ class Writing:
         if wanted.staging:
             self._staging = Staging(wanted.staging, wanted.staging_size, settings.mount.mountpoint)
 
+    @property
+    def memory(self) -> int:
+        """Bytes that are in memory on their way to the store."""
+        return self._session.drafts.memory
+
     def status(self) -> dict[str, Any]:
         staging = self._staging
         staged = {"staged_bytes": staging.used, "staging_size": staging.size} if staging is not None else {}

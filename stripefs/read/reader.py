@@ -10,6 +10,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from operator import methodcaller
 from typing import Any, Protocol
 
@@ -17,11 +18,12 @@ import trio
 from trio import TaskStatus
 
 from stripefs.errors import Abandoned, ServiceDown, StaleVersion, StoreError
-from stripefs.executor import Executor
+from stripefs.executor import Executor, Lane
 from stripefs.read.fetch import Fetcher, Outcome
 from stripefs.read.locating import Locator
 from stripefs.read.policy import Attempt, FilePlan, Limits, Planner, Range, State
 from stripefs.settings import ReadSettings, default_budget
+from stripefs.store.allocator import Heap
 from stripefs.store.base import Block, Buffer, Handle, Identity, Status, Store
 from stripefs.units import Pace, shown
 
@@ -44,10 +46,11 @@ GRACE = 5.0
 class Reader:
     """Reads files of one service through one memory budget. Start `run` before the first `open`.
 
-    store: one of that service; others reached in the same way can do the same.
+    store: one of that service; others reached in the same way can do the same. heap: of a process that keeps freed
+    buffers for this reader; it is trimmed while buffers come and go, and when the last is gone.
     """
 
-    def __init__(self, store: Store, settings: ReadSettings) -> None:
+    def __init__(self, store: Store, settings: ReadSettings, heap: Heap | None = None) -> None:
         self.store = store
         self.settings = settings
         self.budget = settings.memory or default_budget()
@@ -68,9 +71,11 @@ class Reader:
         )
         self._files: dict[FilePlan, OpenFile] = {}
         self.executor = Executor(settings.io_timeout)
+        self._trimming = Lane("memory", 1)
         self._fetcher: Fetcher | None = None
         self._nursery: trio.Nursery | None = None
         self._stir = trio.Event()
+        self._heap = heap
         self.figures = Figures()
 
     async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -82,6 +87,7 @@ class Reader:
                 await self._watch()
         finally:
             self._fetcher.close()
+            self._trimming.close()
 
     async def open(self, path: bytes, expect: Identity | None = None, *, store: Store | None = None) -> OpenFile:
         """Open one version of the file at `path`, in `store` where that is given. Raises what `Store.open` raises."""
@@ -208,6 +214,10 @@ class Reader:
                 self.figures.pace.tick(now, self.figures.bytes_read)
                 next_tick = now + TICK_EVERY
             self.pump()
+            if self._heap is not None:
+                busy = bool(self.planner.pool.used)
+                # Not on trio's thread: it waits for the locks of the heap, up to 0.2 s.
+                await self._trimming.run("giving memory back", partial(self._heap.trim, busy=busy), abandon=False)
             await trio.sleep(WATCH_EVERY)
 
     def forget(self, file: OpenFile) -> None:

@@ -215,6 +215,11 @@ class Drafts:
             del self._drafts[old]
         self._drafts[draft.path] = draft
 
+    @property
+    def memory(self) -> int:
+        """Bytes in memory on their way to the store."""
+        return self._shared.budget.used
+
     def status(self) -> dict[str, object]:
         """Figures for `status` and metrics: sizes in bytes, times in seconds, counts since the start."""
         shared = self._shared
@@ -231,7 +236,7 @@ class Drafts:
                 for draft in self._all
             ],
             "throughput": figures.pace.rate,
-            "memory_bytes": shared.budget.used,
+            "memory_bytes": self.memory,
             "memory_limit_bytes": shared.budget.limit,
             "memory_waits": shared.budget.waits,
             "memory_waited_seconds": shared.budget.waited,

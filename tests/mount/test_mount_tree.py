@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.mount.mounted import MIB, Mounts, sha256
+from tests.mount.mounted import MIB, Mounts, eventually, sha256
 
 pytestmark = pytest.mark.mount
 
@@ -195,6 +195,24 @@ def test_a_long_listing_asks_nothing_of_each_file(mounts: Mounts) -> None:
         with pytest.raises(OSError, match="not supported"):
             os.listxattr(path)
     assert mounted.status()["requests"]["answered"] - before < 50
+
+
+def _anonymous(pid: int) -> int:
+    """Bytes of memory that only the process `pid` has."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Anonymous:"))
+
+
+def test_a_mount_that_is_idle_keeps_little_memory(mounts: Mounts) -> None:
+    for number in range(4):
+        with open(mounts.source / f"file{number}", "wb") as file:
+            os.truncate(file.fileno(), 80 * MIB)
+    mounted = mounts.mount(memory=256 * MIB)
+    for number in range(4):
+        subprocess.run(["dd", f"if={mounted.path}/file{number}", "of=/dev/null", "bs=1M", "status=none"], check=True)
+    assert mounted.status()["reader"]["memory"]["peak"] > 64 * MIB
+    eventually(lambda: _anonymous(mounted.worker()) < 100 * MIB, "memory that was given back")
+    assert mounted.status()["reader"]["memory"]["used"] == 0
 
 
 _SCANNER = """

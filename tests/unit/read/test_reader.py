@@ -9,6 +9,9 @@ import trio
 import trio.testing
 
 from stripefs.errors import StaleVersion, StoreError
+from stripefs.read import Reader
+from stripefs.settings import ReadSettings
+from stripefs.store.allocator import Heap
 from stripefs.store.wrappers.counting import CountingStore
 from stripefs.store.wrappers.faulty import FaultyStore
 from tests.unit.read.reading import MIB, reading, spread
@@ -217,3 +220,26 @@ async def test_an_open_that_was_given_up_holds_nothing(local):
         with trio.fail_after(20):
             while store.counts.opens == 0 or store.counts.open_now:
                 await trio.sleep(0.01)
+
+
+async def test_the_heap_is_trimmed_while_and_after_bytes_are_here(local, content):
+    told = []
+
+    class Told(Heap):
+        def trim(self, *, busy):
+            told.append(busy)
+            return 0
+
+    reader = Reader(local, ReadSettings(memory=16 * MIB), Told())
+    async with trio.open_nursery() as nursery:
+        await nursery.start(reader.run)
+        file = await reader.open(b"/big")
+        assert await whole(file, MIB) == content
+        with trio.fail_after(20):
+            while True not in told:
+                await trio.sleep(0.01)
+            await file.aclose()
+            del told[:]
+            while not told or told[-1]:
+                await trio.sleep(0.01)
+        nursery.cancel_scope.cancel()
