@@ -30,7 +30,7 @@ from pyfuse3 import (
 from stripefs.errors import Unsupported
 from stripefs.mount.journal import Board
 from stripefs.mount.operations import WRITING, TreeOperations, entry_of, handler
-from stripefs.mount.served import ServedTree, WritableServedTree
+from stripefs.mount.served import ServedTree, ServedVersion, WritableServedTree
 
 __all__ = ["WritingOperations", "operations_for"]
 
@@ -64,6 +64,10 @@ class WritingOperations(TreeOperations):
         return True  # permission bits are the kernel's part (default_permissions)
 
     @handler
+    async def getattr(self, inode: InodeT, ctx: RequestContext) -> EntryAttributes:
+        return _seen(await self._writable.getattr(inode))
+
+    @handler
     async def setattr(
         self, inode: InodeT, attr: EntryAttributes, fields: SetattrFields, fh: FileHandleT | None, ctx: RequestContext
     ) -> EntryAttributes:
@@ -76,7 +80,7 @@ class WritingOperations(TreeOperations):
             mtime_ns=attr.st_mtime_ns if fields.update_mtime else None,
             atime_ns=attr.st_atime_ns if fields.update_atime else None,
         )
-        return entry_of(answer)
+        return _seen(answer)
 
     @handler
     async def mkdir(self, parent_inode: InodeT, name: FileNameT, mode: ModeT, ctx: RequestContext) -> EntryAttributes:
@@ -163,6 +167,14 @@ class WritingOperations(TreeOperations):
     async def removexattr(self, inode: InodeT, name: XAttrNameT, ctx: RequestContext) -> None:
         with _quietly():
             await self._writable.removexattr(inode, name)
+
+
+def _seen(attributes: ServedVersion) -> EntryAttributes:
+    """For answers that are about a node and do not name it, so that the number to be shown is free."""
+    entry = entry_of(attributes)
+    if attributes.inode:
+        entry.st_ino = InodeT(attributes.inode)
+    return entry
 
 
 @contextlib.contextmanager

@@ -11,7 +11,7 @@ from typing import Protocol, runtime_checkable
 
 from stripefs.store.base import Buffer, Space
 
-__all__ = ["ROOT", "ServedAttributes", "ServedTree", "Show", "WritableServedTree"]
+__all__ = ["ROOT", "ServedAttributes", "ServedTree", "ServedVersion", "Show", "WritableServedTree"]
 
 ROOT = 1
 
@@ -40,6 +40,12 @@ class ServedAttributes(Protocol):
     @property
     def rdev(self) -> int:
         """Of a device node, as os.makedev has it."""
+
+
+class ServedVersion(ServedAttributes, Protocol):
+    """inode: st_ino where that is not the node's number, else 0: a file being written is the file at its path."""
+
+    inode: int
 
 
 Show = Callable[[bytes, ServedAttributes, int], bool]
@@ -105,6 +111,8 @@ class WritableServedTree(ServedTree, Protocol):
     are not remembered either.
     """
 
+    async def getattr(self, node_id: int) -> ServedVersion: ...
+
     async def create(
         self, parent: int, name: bytes, mode: int, flags: int, thread: int
     ) -> tuple[int, ServedAttributes, bool]:
@@ -136,7 +144,7 @@ class WritableServedTree(ServedTree, Protocol):
         gid: int | None,
         mtime_ns: int | None,
         atime_ns: int | None,
-    ) -> ServedAttributes:
+    ) -> ServedVersion:
         """Change what is not None. mode holds permission bits only. StaleVersion: look the path up, and do it there."""
 
     async def setxattr(self, node_id: int, name: bytes, value: bytes) -> None: ...

@@ -30,6 +30,7 @@ class AttributedTree(NamingTree):
         pen = self._pens.at(path)
         if pen is not None:  # it has the node of its own, and what it will publish is to look the same
             pen.set_attributes(dataclasses.replace(wanted, mtime_ns=None, atime_ns=None), pen.status)
+            pen.beneath = status.identity
         if node_id != ROOT:
             identity = None if status.kind is Kind.DIRECTORY else status.identity
             if identity != node.identity:

@@ -51,7 +51,9 @@ class DraftingTree(AttributedTree):
         )
 
     async def _fate(self, pen: Pen) -> Fate:
-        return await self._calls.lane("decisions").run("looking at a writer", fate, pen.opener, pen.node)
+        return await self._calls.lane("decisions").run(
+            "looking at a writer", fate, pen.opener, frozenset(pen.inodes | {pen.node})
+        )
 
     async def _wait_until_free(self, path: bytes) -> None:
         """Raises Busy where somebody writes the file, unless they have closed it and the kernel is yet to say so."""
@@ -78,7 +80,9 @@ class DraftingTree(AttributedTree):
         now = time.time_ns()
         shown = status or Status(path.rpartition(b"/")[2], Kind.FILE, 0, now, now, mode & 0o7777)
         draft, untouched = await self._draft(path, status, shown.mode, cut=bool(flags & os.O_TRUNC))
-        return Pen(0, path, draft, opener, shown, untouched=untouched)
+        pen = Pen(0, path, draft, opener, shown, untouched=untouched)
+        pen.beneath = status.identity if status is not None else None
+        return pen
 
     async def _draft(self, path: bytes, status: Status | None, mode: int, *, cut: bool) -> tuple[Draft, bool]:
         """What will be published, and whether it begins empty although the file is not."""
@@ -107,11 +111,13 @@ class DraftingTree(AttributedTree):
         assert path is not None
         try:
             status = await pen.publish(final=final)
+            pen.beneath = status.identity
         finally:
             self._changed(path)
         if pen.owners is not None:
             try:
                 status = await self._set(path, pen.owners)
+                pen.beneath = status.identity
             except NotPermitted:  # the bytes are published all the same; that they are somebody else's is told once
                 pen.owners = None
                 raise

@@ -5,8 +5,8 @@ shell's redirection made, and also while a killed process is taken apart. None o
 tells them apart is the state of the process that opened the file:
 
 - one of its threads is being ended by a signal (/proc/PID/stat: exiting, and a signal in exit_code): `KILLED`
-- it has a descriptor of the file (an inode number in /proc/PID/fdinfo; the descriptor whose closing made the kernel
-  ask is out of that table by then): `HOLDS`
+- it has a descriptor to write the file (flags and an inode number in /proc/PID/fdinfo; the descriptor whose closing
+  made the kernel ask is out of that table by then): `HOLDS`
 - anything else, also where we may not look or the process is of another pid namespace: `GONE`
 
 Process numbers come again, so an opener is its number and the time at which it started.
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import enum
 import os
+from collections.abc import Set
 from dataclasses import dataclass
 
 __all__ = ["Fate", "Opener", "fate", "find_opener"]
@@ -53,8 +54,11 @@ def find_opener(thread: int) -> Opener:
         return Opener(0, 0)
 
 
-def fate(opener: Opener, inode: int) -> Fate:
-    """What `opener` has to do with the file of this inode number now. Reads /proc, so call it in a thread."""
+def fate(opener: Opener, inodes: Set[int]) -> Fate:
+    """What `opener` has to do with the file that it writes now, which has shown these inode numbers.
+
+    Reads /proc, so call it in a thread.
+    """
     if not opener.pid:
         return Fate.GONE
     try:
@@ -63,7 +67,7 @@ def fate(opener: Opener, inode: int) -> Fate:
             return Fate.GONE
         if fields[_STATE] in (b"Z", b"X") or int(fields[_FLAGS]) & _EXITING:
             return Fate.KILLED if int(fields[_EXIT_CODE]) & 0x7F else Fate.GONE
-        return Fate.HOLDS if _holds(f"/proc/{opener.pid}/fdinfo", inode) else Fate.GONE
+        return Fate.HOLDS if _holds(f"/proc/{opener.pid}/fdinfo", inodes) else Fate.GONE
     except (OSError, ValueError, IndexError):
         return Fate.GONE
 
@@ -74,14 +78,14 @@ def _stat(process: int) -> list[bytes]:
         return file.read().rpartition(b")")[2].split()
 
 
-def _holds(folder: str, inode: int) -> bool:
-    """Whether a descriptor is open on this inode. Only fdinfo is read: a stat through fd would ask our own mount."""
-    wanted = b"\nino:\t%d\n" % inode
+def _holds(folder: str, inodes: Set[int]) -> bool:
+    """Whether a descriptor may write one of these. Only fdinfo is read: a stat through fd would ask our own mount."""
     for name in os.listdir(folder):
         try:
             with open(f"{folder}/{name}", "rb") as file:
-                if wanted in file.read():
-                    return True
-        except OSError:  # closed since
+                facts = dict(line.split(b":", 1) for line in file.read().splitlines() if b":" in line)
+            if int(facts[b"ino"]) in inodes and int(facts[b"flags"], 8) & os.O_ACCMODE != os.O_RDONLY:
+                return True
+        except (OSError, KeyError):  # closed since; kernels before 5.14 name no inode
             continue
     return False

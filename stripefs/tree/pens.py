@@ -7,6 +7,9 @@ closed; what is published meanwhile is found under the path as any other version
 A handle that is opened on an existing file would be the handle of *that* version's node, and what is written through it
 would go into pages that its readers see. So such an open is answered ESTALE after a *wish* was noted; the kernel then
 looks the path up again and is given the node of the version to come, upon which it opens that.
+
+A path goes on to show the version that is published. So fstat(fd) of a writer answers the inode number of that version,
+by which databases tell that their file is still the one at its path; a file that has no version yet has its own.
 """
 
 from __future__ import annotations
@@ -87,6 +90,8 @@ class Pen:
         self.handles: dict[int, bool] = {}  # whether each appends
         self.lock = trio.Lock()
         self.closed = trio.Event()
+        self.beneath: Identity | None = None  # of the version that the path shows
+        self.inodes: set[int] = set()  # that were shown
         self._base = status
         self._status = status
         self._staged: Staged | None = None

@@ -68,6 +68,8 @@ class Attributes:
     atime_ns: int
     valid: float
     rdev: int = 0
+    inode: int = 0
+    """st_ino where that is another number than the node's, else 0."""
 
     @property
     def st_mode(self) -> int:

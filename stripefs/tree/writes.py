@@ -272,6 +272,10 @@ class WritableTree(DraftingTree):
     def _shown(self, pen: Pen) -> Attributes:
         attributes = self._attributes(pen.node, pen.status)
         attributes.valid = 0.0
+        node = self._node(pen.node)
+        if pen.path is not None and pen.beneath is not None:
+            attributes.inode = self.state.id_of(node.parent, node.name, Kind.FILE, pen.beneath)
+            pen.inodes.add(attributes.inode)
         return attributes
 
     def _wish(self, path: bytes) -> None:
@@ -315,6 +319,7 @@ class WritableTree(DraftingTree):
             return
         if pen.path is not None and not pen.dirty:
             status = await self._set(pen.path, wanted)
+            pen.beneath = status.identity
             pen.set_attributes(dataclasses.replace(wanted, mtime_ns=None, atime_ns=None), status)
             return
         if wanted.owner is not None or wanted.group is not None:

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.mount.mounted import MIB, Mounts, eventually, sha256
+from tests.mount.written import writable
 
 pytestmark = pytest.mark.mount
 
@@ -231,3 +232,28 @@ def test_names_of_files_being_written(mounts: Mounts) -> None:
     assert (m / "e" / "free").read_bytes() == b"s"
     assert sorted(os.listdir(m)) == ["e", "target"]
     assert mounted.stop() == 0
+
+
+@pytest.mark.parametrize("staged", [True, False])
+def test_a_file_open_for_writing_is_the_file_at_its_path(mounts: Mounts, staged: bool) -> None:
+    """For those who compare inode numbers, before and after publications; its bytes are the published version's."""
+    staging = mounts.folder / "staging" if staged else None
+    file = mounts.start(writable(mounts, staging=staging)).wait_ready().path / "file"
+    file.write_bytes(b"old")
+    descriptor = os.open(file, os.O_RDWR | os.O_TRUNC)
+    try:
+        for expected in (b"old", b"old", b"new"):
+            assert os.fstat(descriptor).st_ino == file.stat().st_ino
+            with open(file, "rb") as reader:
+                assert os.fstat(reader.fileno()).st_ino == file.stat().st_ino
+                assert reader.read() == expected
+            if os.fstat(descriptor).st_size:
+                os.utime(file, (1000, 1000))
+                assert os.fstat(descriptor).st_ino == file.stat().st_ino
+                os.replace(file, file.with_name("other"))  # which publishes
+                os.replace(file.with_name("other"), file)
+            else:
+                os.write(descriptor, b"new")
+    finally:
+        os.close(descriptor)
+    assert file.read_bytes() == b"new"

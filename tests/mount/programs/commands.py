@@ -106,11 +106,14 @@ def zip_command(place: Place) -> Expected:
 
 
 def sqlite(place: Place) -> Expected:
-    """A database with a rollback journal beside it."""
+    """A database that one program after the other changes, with a rollback journal beside it or a write-ahead log."""
     script = "create table t(a, b); insert into t values(1, randomblob(300000)), (2, 'two'); delete from t where a = 1;"
     place.run("sqlite3", place.folder / "db", f"{script} insert into t values(3, hex(zeroblob(50000))); vacuum;")
+    for mode, row in (("delete", 4), ("wal", 5), ("delete", 6)):
+        changes = f"pragma journal_mode = {mode}; insert into t values({row}, '{mode}'); update t set b = b || '!';"
+        place.run("sqlite3", "-bail", place.folder / "db", changes)
     found = place.run("sqlite3", place.folder / "db", "pragma integrity_check; select a, length(b) from t order by a;")
-    assert found.split() == [b"ok", b"2|3", b"3|100000"]
+    assert found.split() == [b"ok", b"2|6", b"3|100003", b"4|9", b"5|5", b"6|7"]
     assert os.listdir(place.folder) == ["db"]
     return {"db": (place.folder / "db").read_bytes()}
 

@@ -18,9 +18,11 @@ def test_ourselves(tmp_path: Path) -> None:
         inode = os.fstat(file.fileno()).st_ino
         opener = find_opener(os.getpid())
         assert opener.pid == os.getpid()
-        assert fate(opener, inode) is Fate.HOLDS
-        assert fate(Opener(opener.pid, opener.started + 1), inode) is Fate.GONE  # its number was given to another
-    assert fate(opener, inode) is Fate.GONE
+        assert fate(opener, {0, inode}) is Fate.HOLDS
+        assert fate(Opener(opener.pid, opener.started + 1), {0, inode}) is Fate.GONE  # its number was given to another
+    assert fate(opener, {0, inode}) is Fate.GONE
+    with open(tmp_path / "f", "rb"):
+        assert fate(opener, {0, inode}) is Fate.GONE  # it reads what it has written
 
 
 @pytest.mark.parametrize(
@@ -44,18 +46,18 @@ sys.stdin.read()
         assert child.stdout.readline() == b"open\n"
         inode = os.stat(tmp_path / "f").st_ino
         opener = find_opener(child.pid)
-        assert fate(opener, inode) is Fate.HOLDS
+        assert fate(opener, {0, inode}) is Fate.HOLDS
         if end is None:
             child.stdin.close()
         else:
             child.send_signal(end)
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-        assert fate(opener, inode) is expected
+        assert fate(opener, {0, inode}) is expected
         child.wait()
-        assert fate(opener, inode) is Fate.GONE
+        assert fate(opener, {0, inode}) is Fate.GONE
 
 
 def test_whom_nobody_knows() -> None:
     assert find_opener(0) == Opener(0, 0)
     assert find_opener(1 << 22) == Opener(0, 0)
-    assert fate(Opener(0, 0), 1) is Fate.GONE
+    assert fate(Opener(0, 0), {1}) is Fate.GONE
