@@ -37,6 +37,7 @@ from stripefs.mount.journal import Board, MemoryJournal
 from stripefs.mount.served import ServedTree
 from stripefs.mount.service import Request, Service
 from stripefs.settings import MountSettings, mount_settings
+from stripefs.supervised import supervise
 
 __all__ = ["Backend", "Start", "main"]
 
@@ -152,7 +153,7 @@ class _Worker:
                 {**backend.requests, "status": self._answer_status(backend), "stop": self._answer_stop},
                 lambda: backend.metrics(self._status(backend)),
             )
-            nursery.start_soon(service.run)
+            nursery.start_soon(supervise, "answering status and metrics", service.run)
             nursery.start_soon(self._announce)
             await self._serve(tree, bytes.fromhex(message["init"]), device)
             nursery.cancel_scope.cancel()

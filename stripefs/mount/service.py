@@ -18,6 +18,7 @@ import trio
 
 from stripefs.errors import StripefsError
 from stripefs.mount.channel import describe_error
+from stripefs.supervised import contain
 
 __all__ = ["Request", "Service"]
 
@@ -29,6 +30,9 @@ _log = logging.getLogger(__name__)
 _TIMEOUT = 10.0
 _ACCEPT_AGAIN = 1.0
 _LONGEST_REQUEST = 1 << 16
+_DRAIN = 2.0
+"""Seconds for which the rest of a request is read after its answer: a socket that is closed with unread input resets
+the connection, and the client may lose the answer."""
 
 
 class Service:
@@ -60,7 +64,7 @@ class Service:
                     _log.warning("a connection could not be accepted: %s", error)
                     await trio.sleep(_ACCEPT_AGAIN)
                     continue
-                nursery.start_soon(self._talk, trio.SocketStream(connection), answer)
+                nursery.start_soon(contain, "answering a client", self._talk, trio.SocketStream(connection), answer)
 
     async def _talk(self, stream: trio.SocketStream, answer: Callable[[bytes], Awaitable[bytes]]) -> None:
         async with stream:
@@ -71,6 +75,9 @@ class Service:
                     reply = await answer(request)
                     with trio.fail_after(_TIMEOUT):
                         await stream.send_all(reply)
+                        await stream.send_eof()
+                    with trio.move_on_after(_DRAIN):
+                        await _drain(stream)
             except (trio.BrokenResourceError, trio.TooSlowError):
                 _log.debug("a client left before its answer")
 
@@ -116,6 +123,13 @@ async def _receive(stream: trio.SocketStream) -> bytes:
             return b""
         request += chunk
     return request
+
+
+async def _drain(stream: trio.SocketStream) -> None:
+    """Read until the client closes its side, a bounded number of bytes."""
+    left = 1 << 20
+    while left > 0 and (chunk := await stream.receive_some()):
+        left -= len(chunk)
 
 
 def _http(status: str, text: str) -> bytes:

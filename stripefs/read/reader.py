@@ -25,6 +25,7 @@ from stripefs.read.policy import Attempt, FilePlan, Limits, Planner, Range, Stat
 from stripefs.settings import ReadSettings, default_budget
 from stripefs.store.allocator import Heap
 from stripefs.store.base import Block, Buffer, Handle, Identity, Status, Store
+from stripefs.supervised import contain, supervise
 from stripefs.units import Pace, shown
 
 __all__ = ["OpenFile", "Reader"]
@@ -84,7 +85,7 @@ class Reader:
         try:
             async with trio.open_nursery() as self._nursery:
                 task_status.started()
-                await self._watch()
+                await supervise("watching reads", self._watch)
         finally:
             self._fetcher.close()
             self._trimming.close()
@@ -150,7 +151,9 @@ class Reader:
         # One at a time: every pump asks for it as long as nothing is known, and readers wait behind it.
         if self._nursery is not None and not locator.busy:
             locator.busy = True
-            self._nursery.start_soon(self._located, locator.look_again if again else locator.look_ahead, offset)
+            look = locator.look_again if again else locator.look_ahead
+            what = f"locating blocks of {self._files[plan].name}"
+            self._nursery.start_soon(contain, what, self._located, look, offset)
 
     async def _located(self, look: Callable[[int], Awaitable[None]], offset: int) -> None:
         await look(offset)

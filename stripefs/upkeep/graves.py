@@ -8,15 +8,18 @@ is put among the parts at once, makes the version young, so that a gc spares it 
 
 from __future__ import annotations
 
+import heapq
 import logging
+import math
+from collections import deque
 from collections.abc import Callable, Iterable
 
 import trio
 
-from stripefs.errors import StripefsError
 from stripefs.executor import Lane
 from stripefs.layout.hidden import POOL, is_version
 from stripefs.store.base import Store
+from stripefs.supervised import supervise
 from stripefs.upkeep.pool import put_stone, remove_version
 
 __all__ = ["Graves"]
@@ -32,6 +35,9 @@ _PAUSE = 10.0
 _AT_ONCE = 4
 """Versions that are marked or deleted at once: there is no hurry, and writers want the store."""
 
+_TIMEOUT = 60.0
+"""Seconds for marking or deleting one version."""
+
 
 class Graves:
     """One a mount; everything is called on trio's thread.
@@ -43,10 +49,11 @@ class Graves:
         self._store = store
         self._grace = grace
         self._own = own
-        self._new: list[tuple[str, float]] = []  # buried and not yet seen by `run`, and when each is due
+        self._unmarked: deque[str] = deque()
+        self._marking = 0
+        self._schedule: list[tuple[float, int, str]] = []  # a heap: when to delete a version, after how many tries
         self._more = trio.Event()
         self._buried: dict[str, float] = {}  # when each is due
-        self._unmarked: set[str] = set()  # those without a stone so far
         self._progress = trio.Event()  # set, and replaced, whenever there is one less of either
         self._lane = Lane("deletions", _AT_ONCE)
 
@@ -65,53 +72,69 @@ class Graves:
         for version in set(versions) - self._buried.keys():
             if not is_version(version):
                 raise ValueError(f"{version!r} is no version")
-            self._buried[version] = due = trio.current_time() + self._grace
-            self._unmarked.add(version)
-            self._new.append((version, due))
-        self._more.set()
+            self._buried[version] = trio.current_time() + self._grace
+            self._unmarked.append(version)
+        self._stir()
 
     async def run(self) -> None:
         """Delete what is due, until cancelled; what is left then is left for gc."""
         async with trio.open_nursery() as nursery:
-            while True:
-                await self._more.wait()
-                self._more = trio.Event()
-                new, self._new = self._new, []
-                for version, due in new:
-                    nursery.start_soon(self._keep, version, due)
+            for _ in range(_AT_ONCE):
+                nursery.start_soon(supervise, "deleting replaced versions", self._work)
 
     async def settle(self) -> None:
         """Wait until all have their stones, and those whose time has come by now are gone, or given up; `run` must be
         running."""
         now = trio.current_time()
-        while self._unmarked or any(due <= now for due in self._buried.values()):
+        while self._unmarked or self._marking or any(due <= now for due in self._buried.values()):
             await self._progress.wait()
 
-    async def _keep(self, version: str, due: float) -> None:
-        """A grave from the stone to its end."""
+    async def _work(self) -> None:
+        """One of `_AT_ONCE` tasks for all versions: a task each would be thousands where checkpoints come often."""
+        while True:
+            if self._unmarked:
+                await self._mark(self._unmarked.popleft())
+            elif self._schedule and self._schedule[0][0] <= trio.current_time():
+                _, tried, version = heapq.heappop(self._schedule)
+                await self._delete(version, tried + 1)
+            else:
+                until = self._schedule[0][0] if self._schedule else math.inf
+                with trio.move_on_at(until):
+                    await self._more.wait()
+
+    async def _mark(self, version: str) -> None:
+        self._marking += 1
         try:
             await self._thread(put_stone, version)
-        except StripefsError as error:
+        except Exception as error:  # noqa: BLE001  whatever a client raises concerns this version alone
             _log.info("the replaced version %s could not be marked: %s", version, error)
-        self._unmarked.discard(version)
+        finally:
+            self._marking -= 1
+            self._later(version, self._buried[version], 0)
         self._advance()
-        await trio.sleep_until(due)
-        for tried in range(1, _TRIES + 1):
-            try:
-                await self._thread(remove_version, version)
-            except StripefsError as error:
-                if tried == _TRIES:
-                    _log.warning("the replaced version %s stays until stripefs gc: %s", version, error)
-                else:
-                    await trio.sleep(_PAUSE)
-            else:
-                break
+
+    async def _delete(self, version: str, tried: int) -> None:
+        try:
+            await self._thread(remove_version, version)
+        except Exception as error:  # noqa: BLE001  as in `_mark`
+            if tried < _TRIES:
+                self._later(version, trio.current_time() + _PAUSE, tried)
+                return
+            _log.warning("the replaced version %s stays until stripefs gc: %s", version, error)
         del self._buried[version]
         self._advance()
+
+    def _later(self, version: str, due: float, tried: int) -> None:
+        heapq.heappush(self._schedule, (due, tried, version))
+        self._stir()
+
+    def _stir(self) -> None:
+        self._more.set()
+        self._more = trio.Event()
 
     def _advance(self) -> None:
         self._progress.set()
         self._progress = trio.Event()
 
     async def _thread(self, call: Callable[[Store, str], None], version: str) -> None:
-        await self._lane.run(f"the replaced version {version}", call, self._store, version)
+        await self._lane.run(f"the replaced version {version}", call, self._store, version, timeout=_TIMEOUT)

@@ -12,6 +12,7 @@ from stripefs.errors import Busy, Exists, NotFound, Unsupported
 from stripefs.layout.hidden import new_version
 from stripefs.layout.record import LEASE
 from stripefs.store.base import Attributes, Identity, Store
+from stripefs.supervised import contain, supervise
 from stripefs.units import shown
 from stripefs.write.copies import Copies, no_copies
 from stripefs.write.draft import Draft
@@ -65,7 +66,7 @@ class Drafts:
             async with trio.open_nursery() as nursery:
                 await nursery.start(self._shared.sender.run)
                 self._shared.nursery = nursery
-                nursery.start_soon(self._renew)
+                nursery.start_soon(supervise, "renewing locks", self._renew)
                 task_status.started()
         finally:
             self._shared.nursery = None
@@ -78,9 +79,9 @@ class Drafts:
             while True:
                 await trio.sleep(RENEW)
                 if self._all:
-                    nursery.start_soon(self._shared.sender.look)
+                    nursery.start_soon(contain, "asking for the data hosts", self._shared.sender.look)
                 for draft in self._all - self._renewing:
-                    nursery.start_soon(self._renew_one, draft)
+                    nursery.start_soon(contain, f"renewing the lock of {draft.path!r}", self._renew_one, draft)
 
     async def _renew_one(self, draft: Draft) -> None:
         self._renewing.add(draft)

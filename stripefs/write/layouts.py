@@ -7,7 +7,9 @@ see it too, within `_KEPT` seconds.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 import trio
 
@@ -16,14 +18,25 @@ from stripefs.executor import Executor
 from stripefs.layout.hidden import LAYOUT_NAME, is_hidden
 from stripefs.settings import LAYOUTS
 from stripefs.store.base import Store
+from stripefs.units import shown
 from stripefs.write.refusals import Invalid
 
 __all__ = ["Layouts"]
+
+_log = logging.getLogger(__name__)
 
 _KEPT = 10.0
 """Seconds for which an answer is believed: each directory above a new file costs a question else."""
 
 _MOST = 10_000
+
+
+class _Known(NamedTuple):
+    """`until` on trio's clock, and only while names have changed as often as `names` says."""
+
+    layout: str
+    until: float
+    names: int
 
 
 class Layouts:
@@ -34,7 +47,8 @@ class Layouts:
         self._store = store
         self._vacate = vacate
         self._calls = calls
-        self._known: dict[bytes, tuple[str, float]] = {}
+        self._known: dict[bytes, _Known] = {}
+        self._names = 0  # how often names have changed
 
     async def for_file(self, path: bytes) -> str:
         """What the nearest directory above `path` asks for, "" where none does."""
@@ -45,19 +59,26 @@ class Layouts:
             folder = folder.rpartition(b"/")[0]
 
     async def of(self, directory: bytes) -> str:
-        """What a directory itself asks for, "" for nothing. What cannot be read or is no layout counts as nothing."""
-        layout, until = self._known.get(directory, ("", -1.0))
+        """What a directory itself asks for, "" for nothing and for what is no layout.
+
+        While the store fails it is what was asked for last; raises StoreError where that is not known.
+        """
+        known = self._known.get(directory)
         now = trio.current_time()
-        if now < until:
-            return layout
+        if known is not None and now < known.until and known.names == self._names:
+            return known.layout
+        names = self._names
         try:
             text = await self._calls.call("read a directory's layout", self._read, _file(directory))
-        except StoreError:
-            text = ""
-        layout = text if text in LAYOUTS else ""
+        except StoreError as error:
+            if known is None:
+                raise
+            _log.warning("%s keeps the layout %s: %s", shown(directory), known.layout or "of the mount", error)
+            text = known.layout
         if len(self._known) >= _MOST:
             self._known.clear()
-        self._known[directory] = (layout, now + _KEPT)
+        layout = text if text in LAYOUTS else ""
+        self._known[directory] = _Known(layout, now + _KEPT, names)
         return layout
 
     async def set(self, directory: bytes, value: bytes) -> None:
@@ -76,7 +97,7 @@ class Layouts:
 
     def forget(self) -> None:
         """Names have changed: ask again."""
-        self._known.clear()
+        self._names += 1
 
     def rmdir(self, directory: bytes) -> None:
         """Remove a directory that is empty but for its layout and what nobody needs any more.

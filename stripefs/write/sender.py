@@ -12,12 +12,14 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections import defaultdict
+from functools import partial
 
 import trio
 
 from stripefs.errors import Exists, HostFailed, StoreError, StripefsError, Transient
 from stripefs.executor import Lane
 from stripefs.store.base import Status, Store
+from stripefs.supervised import contain, supervise
 from stripefs.units import shown
 from stripefs.write.effects import Effects
 from stripefs.write.hosts import ANYWHERE, ANYWHERE_AT_ONCE, SendHosts
@@ -67,7 +69,7 @@ class Sender:
         try:
             async with trio.open_nursery() as self._nursery:
                 task_status.started()
-                await self._watch()
+                await supervise("watching what is sent", self._watch)
         finally:
             self._nursery = None
             for shipment in [*self._queue, *self._flying]:
@@ -124,8 +126,19 @@ class Sender:
         path, shipment.number = shipment.place()
         shipment.attempt = self._attempt(shipment, path, host)
         self._flying[shipment] = shipment.attempt
-        nursery.start_soon(self._fly, shipment, shipment.attempt)
+        nursery.start_soon(
+            partial(contain, failed=partial(self._broken, shipment)),
+            f"sending {shown(path)}",
+            self._fly,
+            shipment,
+            shipment.attempt,
+        )
         return True
+
+    def _broken(self, shipment: Shipment, error: BaseException) -> None:
+        """A task of ours failed unexpectedly: its file is told, all others go on."""
+        if not shipment.ended.is_set():
+            shipment.end(StoreError(f"sending failed unexpectedly: {error!r}"))
 
     def _attempt(self, shipment: Shipment, path: bytes, host: str) -> Attempt:
         token = trio.lowlevel.current_trio_token()

@@ -14,6 +14,7 @@ import trio
 
 from stripefs.errors import StoreError, StripefsError
 from stripefs.store.base import Buffer, Sink, Status
+from stripefs.supervised import contain
 from stripefs.write.putsink import PutSink
 from stripefs.write.refusals import DraftLost
 from stripefs.write.segments import Base, Column
@@ -58,7 +59,7 @@ class Stream:
             self._ended.set()
             fail(DraftLost("the mount is being shut down"))
         else:
-            shared.nursery.start_soon(self._run)
+            shared.nursery.start_soon(contain, "writing a file in one go", self._run)
 
     def add(self, data: memoryview) -> None:
         if self._ended.is_set():  # nobody takes it, and whoever writes on is told why

@@ -25,6 +25,12 @@ A, B = "a" * 16, "b" * 16
 GRACE = 600.0
 
 
+@pytest.fixture
+def autojump_clock() -> trio.testing.MockClock:
+    """Calls on threads have deadlines, which must not come while such a thread runs."""
+    return trio.testing.MockClock(autojump_threshold=0.02)
+
+
 def versions(store: Store, after: str = "") -> list[str]:
     return [version for version, _ in pool.versions(store, after)]
 
@@ -41,7 +47,7 @@ def store(tmp_path: Path) -> LocalStore:
 async def gone(store: LocalStore, version: str) -> None:
     with trio.fail_after(1e6):
         while version in versions(store):
-            await trio.sleep(1)
+            await trio.sleep(GRACE / 10)
 
 
 async def test_a_version_goes_when_its_grace_is_over(store: LocalStore, autojump_clock: trio.testing.MockClock) -> None:
@@ -123,7 +129,7 @@ async def test_what_cannot_be_deleted_is_tried_again_and_then_left(
         graves.bury([A])
         with trio.fail_after(1e6):
             while graves:
-                await trio.sleep(1)
+                await trio.sleep(GRACE / 10)
         nursery.cancel_scope.cancel()
     assert versions(store) == left
     told = [record.message for record in caplog.records if record.levelno >= logging.WARNING]

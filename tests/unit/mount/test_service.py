@@ -1,0 +1,70 @@
+"""What a worker answers over sockets."""
+
+from __future__ import annotations
+
+import select
+import socket
+from collections.abc import Iterator
+
+import pytest
+import trio
+
+from stripefs.mount.service import Service
+
+
+@pytest.fixture
+def listeners() -> Iterator[tuple[socket.socket, socket.socket]]:
+    control, metrics = socket.create_server(("127.0.0.1", 0)), socket.create_server(("127.0.0.1", 0))
+    yield control, metrics
+    control.close()
+    metrics.close()
+
+
+def answer_once_closed(address: tuple[str, int], request: bytes) -> bytes:
+    """All that the client finds when it looks only after the server is done with the connection."""
+    with socket.create_connection(address) as client:
+        client.sendall(request)
+        over = select.poll()
+        over.register(client, select.POLLRDHUP | select.POLLHUP)
+        over.poll(60_000)
+        answer = b""
+        while chunk := client.recv(1 << 16):
+            answer += chunk
+        return answer
+
+
+@pytest.mark.parametrize("rest", [0, 100, 60_000, 300_000])
+async def test_no_answer_is_lost_to_input_that_was_not_read(
+    listeners: tuple[socket.socket, socket.socket], rest: int
+) -> None:
+    service = Service(listeners, {}, lambda: "figures 1\n")
+    address = listeners[1].getsockname()
+    request = b"GET /metrics HTTP/1.1\r\nCookie: " + b"x" * rest + b"\r\n\r\n"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(service.run)
+        answer = await trio.to_thread.run_sync(answer_once_closed, address, request)
+        nursery.cancel_scope.cancel()
+    assert answer.startswith(b"HTTP/1.1 200 OK")
+    assert answer.endswith(b"\r\n\r\nfigures 1\n")
+
+
+async def test_a_bug_in_an_answer_ends_no_other_one(listeners: tuple[socket.socket, socket.socket]) -> None:
+    class Panic(BaseException):
+        pass
+
+    broken = True
+
+    def figures() -> str:
+        if broken:
+            raise Panic
+        return "figures 1\n"
+
+    service = Service(listeners, {}, figures)
+    address = listeners[1].getsockname()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(service.run)
+        assert not await trio.to_thread.run_sync(answer_once_closed, address, b"GET /metrics HTTP/1.1\r\n\r\n")
+        broken = False
+        answer = await trio.to_thread.run_sync(answer_once_closed, address, b"GET /metrics HTTP/1.1\r\n\r\n")
+        nursery.cancel_scope.cancel()
+    assert answer.endswith(b"figures 1\n")

@@ -1,0 +1,88 @@
+"""Tasks whose errors end nothing but themselves."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from stripefs.errors import ServiceDown
+from stripefs.supervised import contain, supervise
+
+
+class Panic(BaseException):
+    """As pyo3's PanicException."""
+
+
+ERRORS = [ServiceDown("away"), ValueError("a bug"), Panic("rust"), BaseExceptionGroup("many", [Panic("rust")])]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+async def test_an_error_marks_its_own_object_and_ends_no_other_task(
+    error: BaseException, caplog: pytest.LogCaptureFixture
+) -> None:
+    marked: list[BaseException] = []
+    other = trio.Event()
+
+    async def fail() -> None:
+        raise error
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(lambda: contain("renewing a lock", fail, failed=marked.append))
+        await trio.testing.wait_all_tasks_blocked()
+        nursery.start_soon(other.wait)
+        other.set()
+    (found,) = marked
+    assert type(found) is type(error)
+    assert str(found) == str(error)
+    assert "renewing a lock" in caplog.text
+
+
+@pytest.mark.parametrize("error", ERRORS)
+async def test_a_task_that_failed_runs_again(error: BaseException, autojump_clock: MockClock) -> None:
+    runs = []
+
+    async def work() -> None:
+        runs.append(trio.current_time())
+        if len(runs) < 5:
+            raise error
+
+    await supervise("watching", work)
+    pauses = [after - before for before, after in itertools.pairwise(runs)]
+    assert len(pauses) == 4
+    assert pauses == sorted(pauses), "they grow"
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+def test_what_is_meant_for_the_process_passes(error: type[BaseException]) -> None:
+    async def work() -> None:
+        raise error
+
+    with pytest.raises(error):
+        trio.run(supervise, "watching", work)
+
+
+async def test_cancellation_passes_also_beside_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING)
+
+    async def fail_at_the_end() -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise Panic("rust")
+
+    async def work() -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trio.sleep_forever)
+            nursery.start_soon(fail_at_the_end)
+
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(supervise, "watching", work)
+            await trio.testing.wait_all_tasks_blocked()
+            scope.cancel()
+    assert scope.cancelled_caught
+    assert "watching failed unexpectedly" in caplog.text

@@ -1,0 +1,47 @@
+"""What directories ask for while the store fails."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from stripefs.errors import PermissionDenied
+from stripefs.executor import Executor
+from stripefs.store.local import LocalStore
+from stripefs.write.layouts import Layouts
+
+
+class Failing(LocalStore):
+    """Gives no content while `error` is set."""
+
+    error: Exception | None = None
+
+    def get(self, path: bytes) -> bytes:
+        if self.error is not None:
+            raise self.error
+        return bytes(super().get(path))
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Failing:
+    (tmp_path / "d").mkdir()
+    return Failing(bytes(tmp_path))
+
+
+async def test_a_layout_that_cannot_be_read_is_none_of_its_own(store: Failing) -> None:
+    store.error = PermissionDenied("no")
+    with pytest.raises(PermissionDenied):
+        await Layouts(store, Executor(5)).for_file(b"/d/f")
+
+
+async def test_the_last_known_layout_holds_while_the_store_fails(store: Failing) -> None:
+    layouts = Layouts(store, Executor(5))
+    await layouts.set(b"/d", b"striped")
+    assert await layouts.for_file(b"/d/f") == "striped"
+    store.error = PermissionDenied("no")
+    layouts.forget()
+    assert await layouts.for_file(b"/d/f") == "striped"
+    store.error = None
+    await layouts.remove(b"/d")
+    assert await layouts.for_file(b"/d/f") == ""

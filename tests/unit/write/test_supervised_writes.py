@@ -1,0 +1,81 @@
+"""Bugs and panics below the tasks that run beside writers: the files that are open are published all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import trio
+
+from stripefs.store.base import Store
+from stripefs.write.draft import Draft
+from tests.unit.write.world import MIB, content, load, save, spread, until, writing
+
+
+class Panic(BaseException):
+    """As pyo3's PanicException."""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return spread(tmp_path)
+
+
+def broken(error: BaseException, made: list[int]) -> Callable[..., object]:
+    def call(*_: object, **__: object) -> None:
+        made.append(1)
+        raise error
+
+    return call
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), Panic("rust")])
+async def test_a_renewal_that_panics_ends_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    made: list[int] = []
+    renew = broken(error, made)
+
+    async def renewed(draft: Draft) -> None:
+        renew(draft)
+
+    monkeypatch.setattr("stripefs.write.drafts.RENEW", 0.01)
+    monkeypatch.setattr(Draft, "renew", renewed)
+    data = content(MIB)
+    async with writing(store) as drafts:
+        draft = await drafts.begin(b"/f", replacing=None)
+        await draft.write(0, data)
+        await until(lambda: len(made) > 2)
+        await draft.publish(final=True)
+    assert load(store, b"/f") == data
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), Panic("rust")])
+async def test_hosts_that_cannot_be_asked_for_end_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch, error: BaseException
+) -> None:
+    made: list[int] = []
+    data = content(MIB)
+    monkeypatch.setattr("stripefs.write.drafts.RENEW", 0.01)
+    monkeypatch.setattr("stripefs.write.sender.FRESH", 0.0)
+    async with writing(store) as drafts:
+        draft = await drafts.begin(b"/f", replacing=None)
+        await draft.write(0, data)
+        monkeypatch.setattr(store, "hosts", broken(error, made))
+        await until(lambda: len(made) > 2)
+        await draft.publish(final=True)
+    assert load(store, b"/f") == data
+
+
+async def test_a_bug_in_sending_fails_one_file(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = content(MIB)
+    async with writing(store) as drafts:
+        sender = drafts._shared.sender
+        succeeded = sender.hosts.succeeded
+        monkeypatch.setattr(sender.hosts, "succeeded", broken(Panic("rust"), []))
+        with pytest.raises(Exception, match="failed unexpectedly"), trio.fail_after(30):
+            await save(drafts, b"/lost", data)
+        monkeypatch.setattr(sender.hosts, "succeeded", succeeded)
+        await save(drafts, b"/f", data)
+    assert load(store, b"/f") == data
