@@ -6,6 +6,7 @@ unrecord  id, why               what comes now is no start like others: no trace
 mounted   id, plane             it is, and lasts from now on until it is unmounted
 ready     id or mountpoint      the start is over: record and replay are judged
 detach    id                    nobody uses this attachment any more
+hold, release, leases, capabilities    leases of snapshotters (`imagefs.daemon.protocol`)
 status, stop                    as every supervisor's worker answers
 """
 
@@ -16,6 +17,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from imagefs.daemon import processes
+from imagefs.daemon.protocol import Held, HoldRequest, Lease
 from imagefs.errors import DamagedObject
 from imagefs.settings import DaemonSettings
 from stripefs.errors import MountError
@@ -197,6 +199,24 @@ class Client:
     def unrecord(self, identifier: str, why: str) -> None:
         """Make no trace of the start of this attachment."""
         self._ask("unrecord", _PATIENCE, id=identifier, why=why)
+
+    def hold(self, store: StoreSettings, image: str, lease: Lease, *, workload: str = "default") -> Held:
+        """Have the image mounted until the lease is released; the daemon is started where none runs.
+
+        Raises MountError, and what keeps the image from being mounted.
+        """
+        request = HoldRequest(
+            store._asdict(), image, lease, processes.namespace(), self.settings.io_timeout, workload
+        ).to_json()
+        return Held.from_json(self._ask_started("hold", request))
+
+    def release(self, lease: Lease) -> None:
+        """End the lease, if there is one. Raises MountError where the daemon does not answer."""
+        self._ask("release", _PATIENCE, lease=lease.to_json())
+
+    def leases(self, client: str = "") -> list[Held]:
+        """The leases of a client, of all unless one is named; without configs."""
+        return [Held.from_json(one) for one in self._ask("leases", _PATIENCE, client=client)["leases"]]
 
     def detach(self, identifier: str) -> None:
         self._ask("detach", _PATIENCE, id=identifier)

@@ -22,6 +22,7 @@ from imagefs.blocks.fetch import Blocks, Device
 from imagefs.blocks.source import PackSource
 from imagefs.daemon import leftovers, processes
 from imagefs.daemon.documents import Documents
+from imagefs.daemon.leases import Leases
 from imagefs.daemon.ledger import Ledger
 from imagefs.daemon.metadata_cache import MetadataCache
 from imagefs.daemon.mount_pool import MountPool
@@ -76,6 +77,7 @@ class Host:
         self._pinned: dict[str, list[Device]] = {}  # by attachment: those whose local files its mount uses
         self._sweeper = Sweeper(settings)
         self._shares = Shares(self)
+        self.leases = Leases(settings, self)
         self.serving = Serving(self._ledger, self._opened, self._starts.touch, self._shares.failed)
         self._pool = MountPool(lambda: {one.image for one in self.state.attachments.values()})
 
@@ -102,6 +104,7 @@ class Host:
             nursery.start_soon(self._pool.run)
             nursery.start_soon(self._starts.tidy)
             nursery.start_soon(self._documents.prepare)
+            nursery.start_soon(self.leases.tidy)
             nursery.start_soon(self._bound_documents)
             await self._offer_what_is_kept()
 
@@ -204,6 +207,17 @@ class Host:
         store = store_settings(request["store"])
         with self._opened.wanting(store):
             await self._documents.note_use(self._opened.source(store), str(request["snapshot"]["name"]))
+
+    async def resolve(self, store: Mapping[str, Any], image: str) -> str:
+        settings = store_settings(store)
+        with self._opened.wanting(settings):
+            return (await self._documents.resolve(self._opened.source(settings), image))[0]
+
+    async def config_of(self, attachment: Attachment) -> dict[str, Any]:
+        return (await self._documents.manifest(attachment.image, self._opened.source_of(attachment))).config
+
+    def joined(self, attachment: Attachment) -> None:
+        self._starts.joined(use.index for use in attachment.devices)
 
     async def mounted(self, request: Mapping[str, Any]) -> dict[str, Any]:
         attachment = self.state.attachments.get(str(request["id"]))

@@ -28,6 +28,7 @@ import trio
 
 from imagefs.daemon import processes
 from imagefs.daemon.helpers import run_helper
+from imagefs.daemon.mount_pool import LINGER
 from imagefs.daemon.state import Attachment
 from imagefs.daemon.watch import ended
 from imagefs.errors import BlockUnavailable, DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
@@ -79,6 +80,7 @@ class Shares:
         self._host = host
         self._nursery: trio.Nursery
         self._busy_until: dict[str, float] = {}
+        self._unused_since: dict[str, float] = {}
         self._damaged: dict[str, float] = {}  # when a block was damaged or its pack gone, by the device of a snapshot
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -199,20 +201,25 @@ class Shares:
         return one.id not in self._host.attachments()
 
     def _is_over(self, one: Attachment) -> bool:
-        if not one.snapshot or one.users or one.kept or one.owner or one.leaving:
+        if not (one.snapshot or one.pooled) or one.users or one.kept or one.owner or one.leaving or one.leases:
+            self._unused_since.pop(one.id, None)
+            return False
+        since = self._unused_since.setdefault(one.id, trio.current_time())
+        if one.pooled and trio.current_time() < since + LINGER:
             return False
         return trio.current_time() >= self._busy_until.get(one.id, 0.0)
 
     async def _unmount(self, attachment: Attachment) -> None:
-        why = ""
+        why, facts = "", {"target": attachment.mountpoint, "remove": attachment.pooled}
         try:
-            await run_helper("imagefs.daemon.umount_helper", {"target": attachment.mountpoint}, _UNMOUNT_WITHIN)
+            await run_helper("imagefs.daemon.umount_helper", facts, _UNMOUNT_WITHIN)
         except OSError as error:
             why = str(error)
         if attachment.id not in self._host.attachments():
             return
         if not why:
             self._busy_until.pop(attachment.id, None)
+            self._unused_since.pop(attachment.id, None)
             self._host.let_go(attachment)
             return
         if attachment.id not in self._busy_until:
@@ -250,7 +257,9 @@ def checked(request: Mapping[str, Any], manifest: Manifest) -> Manifest:
 
 
 def shared_by(request: Mapping[str, Any]) -> dict[str, Any]:
-    """What an attachment says of the snapshot that it is, and of its users. Raises MountError."""
+    """What an attachment says of the snapshot that it is, and of its users and leases. Raises MountError."""
+    if "lease" in request:
+        return {"pooled": True, "leases": [dict(request["lease"])]}
     if "snapshot" not in request:
         return {}
     snapshot = request["snapshot"]

@@ -115,13 +115,16 @@ class Starts:
 
     def begin(self, attachment: Attachment, devices: Sequence[Device], source: PackSource) -> None:
         """Fetch ahead; its client is told where the image is once all of it is here."""
-        mine = {device.digest for device in devices}
-        for other in self._starts.values():
-            # A read of a device does not say for which mount it is.
-            if not other.over.is_set() and any(device.digest in mine for device in other.devices):
-                other.shared = "another use of its image began while it was recorded"
+        self.joined(device.digest for device in devices)
         start = self._add(attachment, devices)
         self._nursery.start_soon(self._fetch, attachment, start, source)
+
+    def joined(self, digests: Iterable[str]) -> None:
+        """Somebody else reads these devices from now on. A read does not say for which mount it is."""
+        mine = set(digests)
+        for other in self._starts.values():
+            if not other.over.is_set() and any(device.digest in mine for device in other.devices):
+                other.shared = "another use of its image began while it was recorded"
 
     def record(self, attachment: Attachment) -> None:
         """Record it from now on, unless the attachment says why not: its client can use it."""

@@ -1,11 +1,14 @@
 """`python -m imagefs.daemon.umount_helper`: unmounts what the daemon mounted for processes that have ended.
 
-On standard input it takes a JSON object with `target`. What is busy stays, and standard error says because of whom.
+On standard input it takes a JSON object with `target`, `remove` where that folder is to go as well, and `lazy`
+where it is only hidden. What is busy else stays, and standard error says because of whom.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
 import sys
 
 from stripefs.errors import MountError
@@ -17,12 +20,15 @@ __all__ = ["main"]
 
 def main() -> int:
     """The program; its exit code."""
-    target = json.loads(sys.stdin.read())["target"]
-    if kernel.find_mount(target) is None:
-        return 0
+    facts = json.loads(sys.stdin.read())
+    target: str = facts["target"]
     try:
-        unmount(target)
-    except MountError as error:
+        if kernel.find_mount(target) is not None:
+            unmount(target, lazy=bool(facts.get("lazy")))
+        if facts.get("remove"):
+            with contextlib.suppress(FileNotFoundError):
+                os.rmdir(target)
+    except (MountError, OSError) as error:
         sys.stderr.write(f"{error}\n")
         return 1
     return 0

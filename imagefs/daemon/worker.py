@@ -43,6 +43,7 @@ class DaemonBackend:
             "mounted": host.mounted,
             "ready": host.ready,
             "detach": host.detach,
+            **host.leases.requests,
         }
 
     async def open(self) -> None:

@@ -1,0 +1,209 @@
+"""Images that are mounted for leases: one mount of an image for all of them, lazy or whole, until the last is released.
+
+    RUNTIME/imagefs/pool/DIGEST    the tree of the image, read-only: the lowerdir of whoever holds a lease on it
+
+The daemon mounts here, by a program of its own (`imagefs.daemon.mount_helper`), because the client may be gone when a
+lease ends. A lease is of a name and a client, in no process, and lasts until it is released, over restarts of its
+client and of the daemon's workers. A mount without leases stays for a minute, for the next container of the image, and
+is then unmounted (`imagefs.daemon.shares`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+import trio
+
+from imagefs.daemon import processes
+from imagefs.daemon.client import Recording, new_identifier
+from imagefs.daemon.helpers import run_helper
+from imagefs.daemon.protocol import CAPABILITIES, VERSION, Held, HoldRequest, Lease
+from imagefs.daemon.state import Attachment
+from imagefs.settings import DaemonSettings
+from stripefs.errors import MountError
+
+__all__ = ["Leases", "pool_path"]
+
+_log = logging.getLogger(__name__)
+
+_MOUNT_WITHIN = 60.0
+"""Seconds that a mount may take: it reads the metadata, which is here."""
+
+_GOING_WITHIN = 20.0
+"""Seconds that somebody waits for the end of a mount that is being unmounted."""
+
+_LOOK_EVERY = 0.1
+
+
+class Mounts(Protocol):
+    """Whose attachments these are; `imagefs.daemon.host` is it."""
+
+    def attachments(self) -> Mapping[str, Attachment]: ...
+    def change(self, attachment: Attachment, **values: Any) -> None:
+        """Let these attributes have other values, and keep them for the next worker."""
+
+    def settle(self, attachment: Attachment, plane: str) -> None:
+        """It is mounted, and lasts as long as that."""
+
+    def let_go(self, attachment: Attachment) -> None:
+        """It is not mounted any more."""
+
+    async def attach(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Have the image served; where it is."""
+
+    async def resolve(self, store: Mapping[str, Any], image: str) -> str:
+        """The digest of an image."""
+
+    async def config_of(self, attachment: Attachment) -> dict[str, Any]:
+        """The OCI image config."""
+
+    def joined(self, attachment: Attachment) -> None:
+        """Another start reads from the same mount."""
+
+
+def pool_path(settings: DaemonSettings, image: str) -> str:
+    """Where the image with that digest is mounted for leases. As the kernel spells it."""
+    return os.path.join(os.path.realpath(settings.runtime), "imagefs/pool", image)
+
+
+class Leases:
+    """Those of the daemon with these `settings`, among the attachments of `host`."""
+
+    def __init__(self, settings: DaemonSettings, host: Mounts) -> None:
+        self._settings = settings
+        self._host = host
+        self._turns: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)  # by image: one mounts, others join
+
+    async def tidy(self) -> None:
+        """Hide what a daemon that was killed left mounted: nobody knows its leases any more."""
+        pool, known = pool_path(self._settings, ""), {one.mountpoint for one in self._host.attachments().values()}
+        left = [entry.path for entry in os.scandir(pool)] if os.path.isdir(pool) else []
+        for target in sorted(set(left) - known):
+            try:
+                facts = {"target": target, "remove": True, "lazy": True}
+                await run_helper("imagefs.daemon.umount_helper", facts, _MOUNT_WITHIN)
+            except OSError as error:
+                _log.warning("%s stays: %s", target, error)
+
+    @property
+    def requests(self) -> dict[str, Callable[[Mapping[str, Any]], Awaitable[dict[str, Any]]]]:
+        """What answers each operation of `imagefs.daemon.protocol`."""
+        return {
+            "hold": self.hold,
+            "release": self.release,
+            "leases": self.leases,
+            "capabilities": self.capabilities,
+        }
+
+    async def capabilities(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        return {"version": VERSION, "capabilities": list(CAPABILITIES)}
+
+    async def hold(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Mount the image, or add the lease to those who have it. Asked twice it is one lease.
+
+        Raises MountError where the lease is on another image, and what keeps the image from being mounted.
+        """
+        asked = HoldRequest.from_json(request)
+        if os.geteuid() != 0:
+            raise MountError("leases need the kernel's EROFS, and that a daemon of root", hint="run it as root")
+        if asked.namespace != processes.namespace():
+            raise MountError(
+                "the daemon runs in another mount namespace, where its mounts are not to be seen",
+                hint="start one in this one, with a --runtime of its own",
+            )
+        image = await self._host.resolve(asked.store, asked.image)
+        async with self._turns[image]:
+            for other in self._with(asked.lease):
+                if other.image != image:
+                    raise MountError(
+                        f"the lease {asked.lease.name} of {asked.lease.client} is on the image {other.image[:12]}",
+                        hint="release it first, or choose another name",
+                    )
+            attachment = await self._settled(image)
+            if attachment is None:
+                attachment = await self._mount(asked, image)
+            elif not any(asked.lease.is_of(one) for one in attachment.leases):
+                self._host.change(attachment, leases=[*attachment.leases, asked.lease.to_json()])
+                self._host.joined(attachment)
+            config = await self._host.config_of(attachment)
+            return Held(asked.lease, attachment.mountpoint, image, config).to_json()
+
+    async def release(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The lease ends, if there is one."""
+        lease = Lease.from_json(request["lease"])
+        for attachment in self._with(lease):
+            left = [one for one in attachment.leases if not lease.is_of(one)]
+            self._host.change(attachment, leases=left)
+        return {}
+
+    async def leases(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The leases of a client, of all where none is named."""
+        client = str(request.get("client") or "")
+        found = [
+            Held(Lease.from_json(one), attachment.mountpoint, attachment.image).to_json()
+            for attachment in self._host.attachments().values()
+            for one in attachment.leases
+            if client in ("", one["client"])
+        ]
+        return {"leases": found}
+
+    def _with(self, lease: Lease) -> list[Attachment]:
+        attached = self._host.attachments().values()
+        return [one for one in attached if any(lease.is_of(each) for each in one.leases)]
+
+    async def _settled(self, image: str) -> Attachment | None:
+        """The mount of the image that leases may join, None where there is none. Raises MountError."""
+        path = pool_path(self._settings, image)
+
+        def found() -> Attachment | None:
+            attached = self._host.attachments().values()
+            return next((one for one in attached if one.pooled and one.mountpoint == path), None)
+
+        with trio.move_on_after(_GOING_WITHIN):
+            while (known := found()) is not None and (known.leaving or known.owner):
+                await trio.sleep(_LOOK_EVERY)
+        if (known := found()) is not None and (known.leaving or known.owner):
+            raise MountError(f"{path} is still being unmounted", hint="see what keeps it, and try again")
+        return known
+
+    async def _mount(self, asked: HoldRequest, image: str) -> Attachment:
+        """Raises MountError with nothing mounted, and what `attach` raises."""
+        identifier, path = new_identifier(), pool_path(self._settings, image)
+        answer = await self._host.attach(
+            {
+                "id": identifier,
+                "store": asked.store,
+                "image": image,
+                # Until it is mounted it belongs to this worker, with which it goes.
+                "owner": os.getpid(),
+                "owner_began": processes.began(os.getpid()),
+                "mountpoint": path,
+                "namespace": asked.namespace,
+                "timeout": asked.timeout,
+                "recording": Recording(asked.workload)._asdict(),
+                "lease": asked.lease.to_json(),
+            }
+        )
+        try:
+            facts = {
+                "target": path,
+                "metadata": answer["metadata"],
+                "devices": [one["path"] for one in answer["devices"]],
+                "tree": answer.get("tree"),
+            }
+            await run_helper("imagefs.daemon.mount_helper", facts, _MOUNT_WITHIN)
+            attachment = self._host.attachments().get(identifier)
+            if attachment is None:
+                raise MountError(f"{path} was let go while it was mounted", hint="ask for the lease again")
+        except BaseException as error:
+            if (begun := self._host.attachments().get(identifier)) is not None:
+                self._host.let_go(begun)
+            if isinstance(error, OSError):
+                raise MountError(f"the image {image[:12]} cannot be mounted: {error}") from error
+            raise
+        self._host.settle(attachment, "erofs")
+        return attachment

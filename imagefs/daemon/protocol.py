@@ -1,0 +1,100 @@
+"""Typed documents of the daemon's protocol for leases: what a snapshotter asks for, and what it is told.
+
+    hold            store, image, lease   the image is mounted on this host until the lease is released; where
+    release         lease                 the lease ends; the mount stays for a while, and goes when nobody has it
+    leases          client                the leases of a client
+    capabilities                          the version of the protocol, and what this daemon can do beyond it
+
+Keys that are not known are ignored, those with a default may be missing. So a newer client is understood as far as the
+daemon goes, and asks for `capabilities` where that is not enough.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from stripefs.errors import ConfigError
+
+__all__ = ["CAPABILITIES", "VERSION", "Held", "HoldRequest", "Lease"]
+
+VERSION = 1
+CAPABILITIES = ("leases",)
+
+
+@dataclass(frozen=True, slots=True)
+class Lease:
+    """A holder of a mount that outlives processes. `name` is unique within `client`; `label` is for people."""
+
+    name: str
+    client: str
+    label: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Lease:
+        """Raises ConfigError for one without a name or a client."""
+        lease = cls(str(data.get("name") or ""), str(data.get("client") or ""), str(data.get("label") or ""))
+        if not lease.name or not lease.client:
+            raise ConfigError("a lease has a name and a client")
+        return lease
+
+    def is_of(self, data: Mapping[str, Any]) -> bool:
+        """Whether `data` describes this lease, whatever its label is."""
+        return (data.get("name"), data.get("client")) == (self.name, self.client)
+
+
+@dataclass(frozen=True, slots=True)
+class HoldRequest:
+    """store: the fields of `StoreSettings`. image: a tag or digest there. namespace: the mount namespace of the client.
+    timeout: seconds for the store, 0 for the daemon's own. workload: under which name the start is recorded."""
+
+    store: dict[str, Any]
+    image: str
+    lease: Lease
+    namespace: int
+    timeout: float = 0.0
+    workload: str = "default"
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> HoldRequest:
+        """Raises ConfigError."""
+        try:
+            return cls(
+                dict(data["store"]),
+                str(data["image"]),
+                Lease.from_json(data["lease"]),
+                int(data["namespace"]),
+                float(data.get("timeout") or 0.0),
+                str(data.get("workload") or "default"),
+            )
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ConfigError(f"this is no request for a lease: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A mount that a lease holds.
+
+    lowerdir: the tree of the image, read-only. image: the digest of its manifest. config: the OCI image config.
+    """
+
+    lease: Lease
+    lowerdir: str
+    image: str
+    config: dict[str, Any] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> Held:
+        lease = Lease.from_json(data["lease"])
+        return cls(lease, str(data["lowerdir"]), str(data["image"]), dict(data.get("config") or {}))

@@ -1,0 +1,256 @@
+"""Leases: one mount of an image for all of them, there from the answer until the release, whatever comes in between."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
+from trio.testing import MockClock, wait_all_tasks_blocked
+
+from imagefs.daemon import leases as module
+from imagefs.daemon import shares as shares_module
+from imagefs.daemon.leases import Leases, pool_path
+from imagefs.daemon.protocol import Held, HoldRequest, Lease
+from imagefs.daemon.shares import Shares, shared_by
+from imagefs.daemon.state import Attachment
+from imagefs.settings import DaemonSettings
+from stripefs.errors import ConfigError, MountError
+
+SETTINGS = DaemonSettings(runtime="/run/nothing")
+IMAGES = {"one": "a" * 64, "two": "b" * 64}
+CLIENT = "containerd"
+
+
+class World:
+    """A host's attachments, which outlive workers, and what is mounted."""
+
+    def __init__(self) -> None:
+        self.known: dict[str, Attachment] = {}
+        self.mounted: set[str] = set()
+        self.mounts = 0
+        self.joins = 0
+        self.broken = ""
+        self.slow: list[trio.Event] | None = None
+
+    def attachments(self) -> Mapping[str, Attachment]:
+        return self.known
+
+    def change(self, attachment: Attachment, **values: Any) -> None:
+        attachment.change(values)
+
+    def settle(self, attachment: Attachment, plane: str) -> None:
+        attachment.change({"plane": plane, "owner": 0})
+
+    def let_go(self, attachment: Attachment) -> None:
+        del self.known[attachment.id]
+
+    async def note_use(self, request: Mapping[str, Any]) -> None:
+        raise AssertionError("no snapshot is used")
+
+    async def resolve(self, store: Mapping[str, Any], image: str) -> str:
+        await trio.lowlevel.checkpoint()
+        return IMAGES[image]
+
+    async def config_of(self, attachment: Attachment) -> dict[str, Any]:
+        return {"Env": [attachment.image]}
+
+    def joined(self, attachment: Attachment) -> None:
+        self.joins += 1
+
+    async def attach(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        await trio.lowlevel.checkpoint()
+        one = Attachment(request["id"], "s#t", {}, request["image"], request["image"], "/m", (), 1.0, owner=1)
+        one.change({"mountpoint": request["mountpoint"], "namespace": 1, **shared_by(request)})
+        self.known[one.id] = one
+        return {"metadata": "/m", "devices": [{"path": "/d"}], "tree": None}
+
+    async def run_helper(self, program: str, facts: Mapping[str, Any], within: float) -> dict[str, Any]:
+        if self.slow is not None:
+            self.slow.append(trio.Event())
+            await self.slow[-1].wait()
+        if self.broken == program:
+            raise OSError("it does not work")
+        if program == "imagefs.daemon.mount_helper":
+            assert facts["target"] not in self.mounted
+            self.mounted.add(facts["target"])
+            self.mounts += 1
+        else:
+            assert (program, facts["remove"]) == ("imagefs.daemon.umount_helper", True)
+            self.mounted.discard(facts["target"])
+        return {}
+
+
+def request(image: str, name: str, client: str = CLIENT) -> dict[str, Any]:
+    return HoldRequest({"url": "/s"}, image, Lease(name, client, "a label"), 1).to_json()
+
+
+def run(main: Callable[[World, Leases], Awaitable[None]]) -> World:
+    """`main` beside the task that unmounts."""
+    world = World()
+
+    async def all_of_it() -> None:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(Shares(world).run)
+            await main(world, Leases(SETTINGS, world))
+            nursery.cancel_scope.cancel()
+
+    with pytest.MonkeyPatch.context() as patch:
+        for where in (module, shares_module):
+            patch.setattr(where, "run_helper", world.run_helper)
+        patch.setattr(module.processes, "namespace", lambda: 1)
+        patch.setattr(os, "geteuid", lambda: 0)
+        trio.run(all_of_it, clock=MockClock(autojump_threshold=0))
+    return world
+
+
+def test_many_leases_have_one_mount_until_the_last_is_released() -> None:
+    async def main(world: World, leases: Leases) -> None:
+        async with trio.open_nursery() as nursery:
+            for number in range(5):
+                nursery.start_soon(leases.hold, request("one", f"c{number}"))
+        held = Held.from_json(await leases.hold(request("one", "c0")))
+        assert held == Held(held.lease, pool_path(SETTINGS, IMAGES["one"]), IMAGES["one"], {"Env": [IMAGES["one"]]})
+        assert (world.mounts, world.joins, world.mounted) == (1, 4, {held.lowerdir})
+        other = await leases.hold(request("one", "c0", "another client"))
+        assert other["lowerdir"] == held.lowerdir
+        assert len((await leases.leases({}))["leases"]) == 6
+        assert [one["lease"]["name"] for one in (await leases.leases({"client": "another client"}))["leases"]] == ["c0"]
+        for name, client in (*((f"c{number}", CLIENT) for number in range(5)), ("c0", "another client")):
+            await trio.sleep(100)
+            assert world.mounted
+            for _ in range(2):
+                await leases.release({"lease": {"name": name, "client": client}})
+        await trio.sleep(50)
+        assert world.mounted  # for the next container
+        await trio.sleep(20)
+        assert not world.mounted
+        assert not world.known
+
+    run(main)
+
+
+def test_a_lease_is_on_one_image() -> None:
+    async def main(world: World, leases: Leases) -> None:
+        await leases.hold(request("one", "c"))
+        with pytest.raises(MountError, match="is on the image aaaa"):
+            await leases.hold(request("two", "c"))
+        await leases.release({"lease": {"name": "c", "client": CLIENT}})
+        await leases.hold(request("two", "c"))
+
+    assert run(main).mounts == 2
+
+
+def test_a_mount_that_fails_leaves_nothing() -> None:
+    async def main(world: World, leases: Leases) -> None:
+        world.broken = "imagefs.daemon.mount_helper"
+        with pytest.raises(MountError, match="it does not work"):
+            await leases.hold(request("one", "c"))
+        assert (world.known, await leases.leases({})) == ({}, {"leases": []})
+        world.broken = ""
+        await leases.hold(request("one", "c"))
+
+    assert run(main).mounts == 1
+
+
+def test_what_a_daemon_that_was_killed_left_is_unmounted(tmp_path: Path) -> None:
+    settings = DaemonSettings(runtime=str(tmp_path))
+    for image in IMAGES.values():
+        Path(pool_path(settings, image)).mkdir(parents=True)
+
+    async def main(world: World, _: Leases) -> None:
+        world.mounted = {pool_path(settings, image) for image in IMAGES.values()}
+        kept = Attachment("1", "s#t", {}, IMAGES["one"], IMAGES["one"], "/m", (), 1.0)
+        kept.change({"mountpoint": pool_path(settings, IMAGES["one"]), "pooled": True, "kept": True})
+        world.known["1"] = kept
+        await Leases(settings, world).tidy()
+        assert world.mounted == {kept.mountpoint}
+
+    run(main)
+
+
+def test_where_no_lease_can_be_had() -> None:
+    async def main(world: World, leases: Leases) -> None:
+        with pytest.raises(MountError, match="another mount namespace"):
+            await leases.hold({**request("one", "c"), "namespace": 2})
+        for wrong in ({}, {**request("one", "c"), "lease": {}}, {**request("one", "c"), "lease": 5}):
+            with pytest.raises(ConfigError):
+                await leases.hold(wrong)
+        assert await leases.capabilities({}) == {"version": 1, "capabilities": ["leases"]}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(os, "geteuid", lambda: 1000)
+            with pytest.raises(MountError, match="root"):
+                await leases.hold(request("one", "c"))
+
+    run(main)
+
+
+def test_keys_of_a_newer_client_are_ignored() -> None:
+    newer = {**request("one", "c"), "colour": "red", "lease": {"name": "c", "client": "x", "shade": 1}}
+    assert HoldRequest.from_json(newer) == HoldRequest({"url": "/s"}, "one", Lease("c", "x"), 1)
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.tuples(st.just("hold"), st.tuples(st.sampled_from(["one", "two"]), st.sampled_from("xyz"))),
+        st.tuples(st.just("release"), st.sampled_from("xyz")),
+        st.tuples(st.just("pass"), st.sampled_from([0.3, 30.0, 70.0])),
+        st.tuples(st.just("helpers"), st.sampled_from(["slow", "quick", "mount fails", "umount fails"])),
+        st.tuples(st.just("step"), st.just(0)),
+    ),
+    max_size=25,
+)
+
+
+@given(STEPS)
+def test_what_a_lease_holds_is_mounted(steps: list[tuple[str, Any]]) -> None:
+    async def main(world: World, leases: Leases) -> None:
+        held: dict[str, str] = {}
+        busy: set[str] = set()
+
+        async def hold(image: str, name: str) -> None:
+            try:
+                held[name] = Held.from_json(await leases.hold(request(image, name))).lowerdir
+            except MountError:
+                pass
+            finally:
+                busy.discard(name)
+
+        def step() -> None:
+            for event in world.slow or ():
+                event.set()
+
+        async with trio.open_nursery() as nursery:
+            for kind, value in steps:
+                match kind:
+                    case "hold" if value[1] not in busy:
+                        busy.add(value[1])
+                        nursery.start_soon(hold, *value)
+                    case "release" if value not in busy:
+                        held.pop(value, None)
+                        await leases.release({"lease": {"name": value, "client": CLIENT}})
+                    case "pass":
+                        await trio.sleep(value)
+                    case "helpers":
+                        step()
+                        world.slow = [] if value == "slow" else None
+                        failing = value.partition(" ")
+                        world.broken = f"imagefs.daemon.{failing[0]}_helper" if failing[2] else ""
+                    case "step":
+                        step()
+                await wait_all_tasks_blocked()
+                assert set(held.values()) <= world.mounted
+            step()
+            world.slow, world.broken = None, ""
+        for name in "xyz":
+            await leases.release({"lease": {"name": name, "client": CLIENT}})
+        await trio.sleep(200)
+        assert not world.mounted
+        assert not world.known
+
+    run(main)
