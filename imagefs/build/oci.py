@@ -30,6 +30,15 @@ _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 _INDEXES = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
 _MANIFESTS = ("application/vnd.oci.image.manifest.v1+json", "application/vnd.docker.distribution.manifest.v2+json")
+_ARCHIVE = ("application/vnd.oci.image.layer.v1.tar", "application/vnd.oci.image.layer.nondistributable.v1.tar")
+_LAYERS = frozenset(
+    {f"{kind}{how}" for kind in _ARCHIVE for how in ("", "+gzip", "+zstd")}
+    | {
+        f"application/vnd.docker.image.rootfs.{kind}diff.tar{how}"
+        for kind in ("", "foreign.")
+        for how in ("", ".gzip", ".zstd")
+    }
+)
 _REFERENCE = "org.opencontainers.image.ref.name"
 
 
@@ -44,10 +53,10 @@ class Descriptor:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """An image: its config as it stands, and its layers, the lowest first, with the digests of their contents."""
+    """An image: its config, and its layers, the lowest first, with the digests of their contents."""
 
     digest: str
-    config: bytes
+    config: dict[str, Any]
     layers: Sequence[tuple[Descriptor, str]]
 
 
@@ -65,14 +74,15 @@ class Layout:
     def image(self, reference: str = "", platform: Platform | None = None) -> Source:
         """The image with that name or digest, or the only one there is; for that platform where there are several."""
         found = self._choose(_parse(self._file("index.json"), "index.json"), reference)
+        described: dict[str, Any] = {}
         for _ in range(4):  # an index may hold indexes, but not for ever
             document = self._document(found)
             kind = document.get("mediaType", found.media_type)
             if kind in _MANIFESTS:
-                return self._source(found, document)
+                return self._source(found, document, described)
             if kind not in _INDEXES:
                 break
-            found = self._platform(document, platform or Platform.here(), found.digest)
+            found, described = self._platform(document, platform or Platform.here(), found.digest)
         raise BuildError(f"{found.digest} is neither an image nor an index of images: {found.media_type!r:.80}")
 
     def blob(self, descriptor: Descriptor) -> BinaryIO:
@@ -130,22 +140,40 @@ class Layout:
         what = f"no image {reference!r}" if reference else f"{len(manifests)} images, one must be named"
         raise BuildError(f"{self._path} has {what} ({there})")
 
-    def _platform(self, index: Any, platform: Platform, digest: str) -> Descriptor:
+    def _platform(self, index: Any, platform: Platform, digest: str) -> tuple[Descriptor, dict[str, Any]]:
+        """The image for it, and what the index says of its platform."""
         entries = _list(index, "manifests", digest)
         fitting = [entry for entry in entries if platform.fits(_inside(entry, "platform"))]
         if not fitting:
             there = ", ".join("/".join(map(str, _inside(entry, "platform").values())) for entry in entries)
             raise BuildError(f"{digest} has no image for {platform} ({there:.200})", hint="--platform names another")
-        return _descriptor(fitting[0])
+        return _descriptor(fitting[0]), _inside(fitting[0], "platform")
 
-    def _source(self, found: Descriptor, manifest: Any) -> Source:
-        config = self._bytes(_descriptor(manifest.get("config")))
-        rootfs = _inside(_parse(config, "the image's config"), "rootfs")
+    def _source(self, found: Descriptor, manifest: Any, described: dict[str, Any]) -> Source:
+        config = _parse(self._bytes(_descriptor(manifest.get("config"))), "the image's config")
+        if variant := described.get("variant"):  # which many configs leave to the index
+            config.setdefault("variant", str(variant))
+        rootfs = _inside(config, "rootfs")
         layers = [_descriptor(entry) for entry in _list(manifest, "layers", found.digest)]
+        for layer, entry in zip(layers, manifest["layers"], strict=True):
+            self._check_layer(layer, entry)
         contents = rootfs.get("diff_ids")
         if not isinstance(contents, list) or len(contents) != len(layers):
             raise BuildError(f"{found.digest} has {len(layers)} layers and a config that knows another number")
         return Source(found.digest, config, list(zip(layers, map(_digest, contents), strict=True)))
+
+    def _check_layer(self, layer: Descriptor, entry: Any) -> None:
+        """Raises BuildError for one that is not to be had here, or that is no archive."""
+        if layer.media_type not in _LAYERS:
+            raise BuildError(f"layer {layer.digest} is of a type that is not known: {layer.media_type!r:.80}")
+        urls = entry.get("urls")
+        path = "blobs/" + layer.digest.replace(":", "/")
+        if urls and not (self._path / path).exists():
+            where = ", ".join(map(str, urls)) if isinstance(urls, list) else str(urls)
+            raise BuildError(
+                f"layer {layer.digest} is not in the image: it is kept at {where:.400}",
+                hint=f"fetch it into an image layout as {path}, and build from oci:LAYOUT",
+            )
 
     def _document(self, descriptor: Descriptor) -> Any:
         return _parse(self._bytes(descriptor), descriptor.digest)
@@ -208,7 +236,7 @@ def unpack(
 
 
 def _decompress(media_type: str, data: Iterator[bytes]) -> Iterator[bytes]:
-    """By what the first bytes are, as media types are often wrong; in pieces of bounded size."""
+    """By what the first bytes are, as the compression in media types is often wrong; in pieces of bounded size."""
     first = next(data, b"")
     rest = _chain(first, data)
     if first.startswith(b"\x1f\x8b"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import platform
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -25,7 +25,7 @@ class Platform:
     @classmethod
     def here(cls) -> Platform:
         """Of this machine, whatever its variant."""
-        machine = platform.machine()
+        machine = os.uname().machine
         return cls(architecture=_MACHINES.get(machine, machine))
 
     @classmethod

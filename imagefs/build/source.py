@@ -7,7 +7,6 @@ docker://REFERENCE     an image of a registry
 
 from __future__ import annotations
 
-import json
 import os
 import threading
 from collections import deque
@@ -91,7 +90,7 @@ def open_source(source: str, how: How, progress: Progress) -> Iterator[Tree]:
             merged = Merged(how.limits)
             for layer in _unpacked(layout, image, folder, how.limits, progress):
                 merged.add(entries(str(layer), how.limits))
-        yield Tree(*merged.tree(), digest=image.digest, config=json.loads(image.config))
+        yield Tree(*merged.tree(), digest=image.digest, config=image.config)
 
 
 def _image(rest: str, platform: Platform) -> tuple[oci.Layout, oci.Source]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import logging
 import os
 import stat
 from bisect import bisect_right
@@ -17,8 +18,11 @@ from imagefs.format.inode import Inode, shown
 
 __all__ = ["Entry", "TarContent", "entries"]
 
+_log = logging.getLogger("imagefs.build")
+
 _XATTR = b"SCHILY.xattr."
 _NAMESPACES = (b"user.", b"trusted.", b"security.", b"system.posix_acl_access", b"system.posix_acl_default")
+_OF_FILES = (b"user.", b"system.")  # what the kernel lists of links and devices with these names it does not read
 _OWNER_MAX = (1 << 32) - 2  # the last number says "as it was" to chown, and "nobody" to the kernel
 
 _KINDS = {
@@ -62,11 +66,19 @@ class Entry(NamedTuple):
 
 
 def entries(path: str, limits: Limits) -> Iterator[Entry]:
-    """The members of the archive at `path`, in order. Raises HostileLayer and BuildError."""
-    return (_entry(path, member, limits) for member in members(path, limits))
+    """The members of the archive at `path`, in order. Raises HostileLayer and BuildError.
+
+    Attributes that Linux gives to files and directories alone are left out of others, which a line of the log says.
+    """
+    left_out: list[str] = []
+    for member in members(path, limits):
+        yield _entry(path, member, limits, left_out)
+    if left_out:
+        more = f" and {len(left_out) - 1} more" if left_out[1:] else ""
+        _log.warning("left out, as only files and directories can have them: %s%s", left_out[0], more)
 
 
-def _entry(path: str, member: Member, limits: Limits) -> Entry:
+def _entry(path: str, member: Member, limits: Limits, left_out: list[str]) -> Entry:
     parts = _parts(member.name, limits)
     if member.kind == _HARDLINK:
         return Entry(parts, None, _parts(member.link, limits))
@@ -81,7 +93,7 @@ def _entry(path: str, member: Member, limits: Limits) -> Entry:
         gid=member.gid,
         mtime=member.mtime,
         mtime_ns=member.mtime_ns,
-        xattrs=_xattrs(member) if member.records else (),
+        xattrs=_xattrs(member, kind, left_out) if member.records else (),
     )
     if kind == stat.S_IFREG:
         inode.size = member.size
@@ -94,7 +106,7 @@ def _entry(path: str, member: Member, limits: Limits) -> Entry:
     return Entry(parts, inode)
 
 
-def _xattrs(member: Member) -> tuple[tuple[bytes, bytes], ...]:
+def _xattrs(member: Member, kind: int, left_out: list[str]) -> tuple[tuple[bytes, bytes], ...]:
     """Those that Linux has a place for; macOS leaves others (com.apple.…) in layers, which no runtime sets."""
     found = []
     for key, value in member.records.items():
@@ -102,7 +114,10 @@ def _xattrs(member: Member) -> tuple[tuple[bytes, bytes], ...]:
         if len(name) < len(key) and name.startswith(_NAMESPACES):
             if len(name) > 255 or len(value) > 65535:
                 raise HostileLayer(f"{shown(member.name)}: the attribute {shown(name)} is too long")
-            found.append((name, value))
+            if kind in (stat.S_IFREG, stat.S_IFDIR) or not name.startswith(_OF_FILES):
+                found.append((name, value))
+            else:
+                left_out.append(f"{shown(name)} of {shown(member.name)}")
     return tuple(sorted(found))
 
 

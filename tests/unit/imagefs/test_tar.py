@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import stat
 import subprocess
 import tarfile
@@ -39,6 +40,26 @@ def test_attributes_come_byte_by_byte(tmp_path: Path) -> None:
         (entry,) = read(tmp_path / "l", layer(file("a", pax_headers=header)))
         assert entry.inode is not None
         assert entry.inode.xattrs == ((b"security.capability", value),)
+
+
+def test_attributes_that_a_link_cannot_have_are_left_out(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    header = {f"SCHILY.xattr.{name}": "value" for name in ("user.note", "trusted.note", "system.posix_acl_access")}
+    kinds = {"file": tarfile.REGTYPE, "folder": tarfile.DIRTYPE, "link": tarfile.SYMTYPE, "pipe": tarfile.FIFOTYPE}
+    members = []
+    for name, kind in kinds.items():
+        member, data = file(name, pax_headers=header)
+        member.type, member.linkname = kind, "file" if kind == tarfile.SYMTYPE else ""
+        members.append((member, data))
+    with caplog.at_level(logging.WARNING):
+        found = {
+            entry.parts[0]: [name for name, _ in entry.inode.xattrs]
+            for entry in read(tmp_path / "l", layer(*members))
+            if entry.inode
+        }
+    every = [b"system.posix_acl_access", b"trusted.note", b"user.note"]
+    assert found == {b"file": every, b"folder": every, b"link": [b"trusted.note"], b"pipe": [b"trusted.note"]}
+    assert len(caplog.records) == 1
+    assert "user.note of link and 3 more" in caplog.text
 
 
 @pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
