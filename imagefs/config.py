@@ -60,16 +60,20 @@ IMAGEFS = Options("imagefs", {"store": "The store", "daemon": "The service", "bu
     Option("build", "max-headers", size(512, 1 << 40), "1MiB", "Most bytes of extended headers of one entry.", "SIZE",
            "header_bytes"),
     Option("deps", "store", text, "", "Where dependency snapshots are kept.", "STORE", shown="none"),
+    Option("deps", "resolve-age", duration(0, 30 * 86400),  "1h",
+           "How long to believe what an index was resolved to.", "TIME", "resolve_age"),
     Option("deps", "wait-lease", duration(0, 86400), "10m",
            "How long to wait for another host that installs the same; 0 for not at all.", "TIME", "patience"),
 ))  # fmt: skip
 
 
 class DepsSettings(NamedTuple):
-    """store: of dependency snapshots, "" for none. patience: seconds to wait for another host that installs."""
+    """store: of dependency snapshots, "" for none. patience: seconds to wait for another host that installs.
+    resolve_age: seconds for which what requirements were resolved to is believed."""
 
     store: str = ""
     patience: float = 600.0
+    resolve_age: float = 3600.0
 
 
 class Settings(NamedTuple):

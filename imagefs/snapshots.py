@@ -3,6 +3,7 @@
     deps/NAME      the document of a snapshot; NAME is the digest of its key
     used/NAME      an empty object, whose time says when the snapshot was used last, by a day
     unkept/NAME    a line of text: why the last host that installed it has not published it
+    locks/NAME     what a resolver answered last, and when; NAME is the digest of what it was asked
 
 A document is written after its image, and of several that are made for one key the first stays. A document that is
 damaged, or whose image is damaged or lacks a part, is replaced by the next. One thing of a good one changes later, once
@@ -29,6 +30,7 @@ __all__ = ["FOLDER", "Snapshots", "check_source"]
 FOLDER = b"/deps"
 _USED = b"/used"
 _UNKEPT = b"/unkept"
+_LOCKS = b"/locks"
 
 _AT_ONCE = 16
 
@@ -214,6 +216,25 @@ class Snapshots:
     def forget_unkept(self, name: str) -> None:
         """It is no longer of interest why it was not published."""
         self._forget(_UNKEPT, name)
+
+    def lock(self, name: str) -> bytes:
+        """The document of a lock; nothing where there is none."""
+        try:
+            return self.images.read(_path(name, _LOCKS))
+        except NotFound:
+            return b""
+
+    def put_lock(self, name: str, document: bytes) -> None:
+        """Store the document of a lock, in place of the one before."""
+        self.images.create(_path(name, _LOCKS), document, replace=True)
+
+    def locks_since(self) -> dict[str, float]:
+        """When each lock was stored, in seconds since 1970. Raises Unsupported."""
+        return {name: status.mtime_ns / 1e9 for name, status in self._below(_LOCKS).items()}
+
+    def forget_lock(self, name: str) -> None:
+        """It is too old for anybody to believe it."""
+        self._forget(_LOCKS, name)
 
     def resolve(self, beginning: str) -> str:
         """The name that begins so. Raises NoSuchSnapshot, also where several do."""

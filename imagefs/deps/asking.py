@@ -10,10 +10,22 @@ from typing import NamedTuple
 from imagefs.deps import facts
 from imagefs.deps.command import calls
 from imagefs.deps.facts import version_command
+from imagefs.deps.held import Held
 from imagefs.deps.inputs import gather
 from imagefs.deps.key import Key, Value
-from imagefs.deps.request import Facts, Refusal, Request, checked, key_of
-from imagefs.deps.requirements import Pins
+from imagefs.deps.lock import Lock
+from imagefs.deps.request import (
+    Facts,
+    Refusal,
+    Request,
+    checked,
+    key_of,
+    refusal_of,
+    refusal_of_lock,
+    takes_open_ends,
+)
+from imagefs.deps.resolve import Resolver
+from imagefs.deps.resolver import question_for
 from stripefs.errors import StripefsError
 
 __all__ = ["Answer", "ask", "unchanged"]
@@ -23,19 +35,25 @@ _FOLDER = re.compile(r"/(#[0-9]+)?$")  # how `imagefs.deps.contents.Files` names
 
 
 class Answer(NamedTuple):
-    """found: the key, or why there is none. facts: what it was made of. pins: what is known of what it will bring, None
-    where nothing is. paths: absolute, of files and directories that it is installed from."""
+    """found: the key, or why there is none. facts: what it was made of. lock: what will be installed, None where that
+    is not known. held: how the installer is held to that, None where the user's own lock does. locked_as: the name of
+    the lock in caches, "" for none. paths: absolute, of files and directories that it is installed from."""
 
     found: Key | Refusal
     facts: Facts
-    pins: Pins | None
+    lock: Lock | None
+    held: Held | None
+    locked_as: str
     paths: Sequence[str]
 
 
-def ask(request: Request, environ: Mapping[str, str] | None = None, known: Facts | None = None) -> Answer:
+def ask(
+    request: Request, resolver: Resolver, environ: Mapping[str, str] | None = None, known: Facts | None = None
+) -> Answer:
     """The key of a request, in the environment that the command will have, by default that of this process.
 
-    known: facts, where it is installed elsewhere than on this host, in a container. Raises ConfigError for a request
+    resolver: says which distributions it brings, where no file does. known: facts, where it is installed elsewhere than
+    on this host, in a container. Raises ConfigError for a request
     that no key can be made of, for inputs that cannot be read and for programs that do not answer.
     """
     environ = os.environ if environ is None else environ
@@ -44,8 +62,23 @@ def ask(request: Request, environ: Mapping[str, str] | None = None, known: Facts
         python = request.python or facts.python_of(request.setup or request.command, environ, request.folder)
         needed, others = _installers(request, python, environ)
         known = facts.ask(python, needed, others, request.cpu_level, environ, request.folder)
-    inputs, pins, paths = gather(request, environ, known)
-    return Answer(key_of(request, known, inputs), known, pins, paths)
+    gathered = gather(request, environ, known)
+    if refusal := refusal_of(request, gathered.inputs):
+        return Answer(refusal, known, None, None, "", gathered.paths)
+    lock, held, name = gathered.locked, None, ""
+    call = gathered.call
+    if lock is None and call is not None and not takes_open_ends(request):
+        name = key_of(request, known, gathered.inputs, None).digest
+        python = known.python.executable if known.python is not None else ""
+        question = question_for(request.command, call, python, setup=bool(request.setup))
+        tool = call.tool, known.installers.get(call.tool, "")
+        lock, cached = resolver.lock(name, tool, question, request.folder, environ, gathered.paths)
+        held = Held(request.setup, request.command, call.tool, lock, cached)
+    if takes_open_ends(request):
+        lock = None
+    if lock is not None and (refusal := refusal_of_lock(request, lock, gathered.pinned)):
+        return Answer(refusal, known, lock, None, name, gathered.paths)
+    return Answer(key_of(request, known, gathered.inputs, lock), known, lock, held, name, gathered.paths)
 
 
 def unchanged(request: Request, answer: Answer, environ: Mapping[str, str] | None = None) -> bool:
@@ -55,10 +88,11 @@ def unchanged(request: Request, answer: Answer, environ: Mapping[str, str] | Non
     """
     then = answer.found
     try:
-        now = ask(request, environ, answer.facts).found
+        inputs = gather(request, os.environ if environ is None else environ, answer.facts).inputs
     except (StripefsError, OSError):
         return False
-    return isinstance(now, Key) and isinstance(then, Key) and _without_folders(now) == _without_folders(then)
+    now = key_of(request, answer.facts, inputs, answer.lock)
+    return isinstance(then, Key) and _without_folders(now) == _without_folders(then)
 
 
 def _without_folders(key: Key) -> Mapping[str, Value]:

@@ -8,10 +8,11 @@ one that is in none is taken for a switch, so that its value would be a requirem
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-__all__ = ["Call", "calls", "is_pip", "is_python"]
+__all__ = ["Call", "calls", "decisive", "is_pip", "is_python", "joined"]
 
 _BOTH = {
     "-r": "requirement",
@@ -72,6 +73,17 @@ _UV = {
 }  # fmt: skip
 """Options that have a value, and what that is for; "" where it decides nothing that is not in the words themselves."""
 
+_IDLE = re.compile(
+    r"-[qv]+|--(quiet|verbose|no-input|no-color|disable-pip-version-check|no-python-version-warning|no-cache-dir|no-cache"
+    r"|no-progress|debug)"
+)
+
+_IDLE_VALUED = frozenset((
+    *("--progress-bar", "--timeout", "--retries", "--resume-retries", "--cache-dir", "--log", "--proxy", "--cert"),
+    *("--client-cert", "--root-user-action", "--color", "--trusted-host", "--exists-action"),
+))  # fmt: skip
+"""Options that decide nothing about the result, without a value and with one."""
+
 _MOVING = ("-C", "-D", "--chdir")  # of env and sudo
 
 _ASSIGNED = re.compile(r"(PIP|UV)_\w+=")
@@ -116,6 +128,25 @@ def calls(words: Sequence[str]) -> Iterator[Call]:
             assigned = [one.partition("=") for one in words[:place] if _ASSIGNED.match(one)]
             yield found._replace(moved=moved, variables={name: value for name, _, value in assigned})
             return
+
+
+def joined(setup: Sequence[str], command: Sequence[str]) -> Sequence[str]:
+    """One program that runs both, one after the other."""
+    return ["sh", "-c", f"{shlex.join(setup)} && {shlex.join(command)}"] if setup else command
+
+
+def decisive(words: Sequence[str]) -> list[str]:
+    """The words of a command line that runs an installer without those that decide nothing about the result."""
+    found: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word == "--":
+            return [*found, word, *rest]
+        if word in _IDLE_VALUED:
+            next(rest, "")
+        elif not _IDLE.fullmatch(word) and word.partition("=")[0] not in _IDLE_VALUED:
+            found.append(word)
+    return found
 
 
 def is_pip(word: str) -> bool:

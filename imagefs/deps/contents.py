@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from io import BufferedReader
 
 from imagefs.deps.key import Value, canonical
+from imagefs.deps.lines import lines_of
 from imagefs.deps.urls import without_secrets
 from stripefs.errors import ConfigError
 
@@ -53,14 +54,17 @@ class Files:
         return self._names.get(path, "")
 
     def text(self, path: str, name: str) -> tuple[str, bytes]:
-        """A file in which URLs may have passwords, which do not count: its name and its bytes. Raises ConfigError."""
+        """A file in which URLs may have passwords, which do not count: its name and its bytes. Raises ConfigError.
+
+        Of requirements the lines count as pip joins them, without comments and blank lines.
+        """
         with _opened(path) as file:
             data = file.read(_LARGEST + 1)
         if len(data) > _LARGEST:
             raise ConfigError(
                 f"{path} has more than {_LARGEST >> 20} MiB", hint="is it the file that lists what is installed?"
             )
-        counted = without_secrets(data.decode("latin-1")).encode("latin-1")
+        counted = without_secrets(_lines(path, data).decode("latin-1")).encode("latin-1")
         return self._put(path, name, hashlib.sha256(counted).hexdigest()), data
 
     def add(self, path: str, name: str, *, project: bool = False) -> str:
@@ -85,6 +89,15 @@ class Files:
         self._digests[found] = digest
         self._names[path] = found
         return found
+
+
+def _lines(path: str, data: bytes) -> bytes:
+    if path.endswith((".toml", ".lock", ".py", ".cfg")):
+        return data
+    try:
+        return "".join(f"{line.text.strip()}\n" for line in lines_of(data)).encode()
+    except ValueError:  # no text, which whoever reads it as such tells
+        return data
 
 
 def digest_of_file(path: str) -> str:

@@ -10,11 +10,12 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from imagefs.deps.command import Call, calls
+from imagefs.deps.command import Call, calls, decisive
 from imagefs.deps.contents import Files
+from imagefs.deps.lock import Lock
 from imagefs.deps.present import distributions, searched
 from imagefs.deps.request import Facts, Inputs, Request
-from imagefs.deps.requirements import Pins, Reader
+from imagefs.deps.requirements import Reader, Requirements
 from imagefs.deps.settings import pip_settings, said_by, uv_files, uv_table
 from imagefs.deps.urls import without_secrets
 from stripefs.errors import ConfigError
@@ -43,11 +44,14 @@ _ON = ("1", "true", "yes", "on", "t", "y")  # as pip and uv write it in variable
 
 
 class Gathered(NamedTuple):
-    """pins: what is known of what will be installed, for `requirements.unpinned_installed`; None for a command of which
-    only its declared inputs are known. paths: absolute, of the files and directories that were read."""
+    """call: the installer that the command runs; None for a command of which only its declared inputs are known.
+    locked: what is installed, where lock files and hashes say all of it. pinned: as in `Requirements`. paths: absolute,
+    of the files and directories that were read."""
 
     inputs: Inputs
-    pins: Pins | None
+    call: Call | None
+    locked: Lock | None
+    pinned: frozenset[str]
     paths: Sequence[str]
 
 
@@ -63,6 +67,7 @@ class _Gathering:
         self._python = facts.python
         self._set = pip_settings(facts.pip_config, environ)
         self._files = Files([target.path for target in request.targets])
+        self._overridden = False
         self._indexes: dict[str, list[str]] = {}
         self._settings: dict[str, list[str]] = {}
         variables = {name: environ.get(name) for name in request.env}
@@ -95,20 +100,37 @@ class _Gathering:
         for path in self._request.inputs:
             self._source(self._absolute(path))
         inputs = Inputs(
-            [self._shown(word) for word in (*self._request.setup, *self._request.command)],
+            [self._shown(word) for word in self._decisive(called)],
             self._files.digests,
             {name: self._value(name) for name in sorted(self._request.env)},
             dict(sorted(self._indexes.items())),
             dict(sorted(self._settings.items())),
             said.open_ends,
+            said.unpinned,
         )
-        return Gathered(inputs, said.pins if called else None, self._files.paths)
+        only = called[0] if called else None
+        return Gathered(inputs, only, self._locked(only, said), said.pinned, self._files.paths)
+
+    def _decisive(self, called: Sequence[Call]) -> Sequence[str]:
+        """The words that count."""
+        command = self._request.command
+        return [*self._request.setup, *(decisive(command) if called else command)]
+
+    def _locked(self, call: Call | None, said: Requirements) -> Lock | None:
+        """The lock that the user's own files are; None where a resolver has to say what is installed."""
+        if said.locked is None or call is None:
+            return None
+        # uv asks for no digests of what others need besides, and an override takes the place of what has some.
+        exact = call.tool != "uv" or "sync" in self._request.command or "--require-hashes" in call.switches
+        return Lock.of(said.locked, "the lock file") if exact and not self._overridden else None
 
     def _call(self, where: str, call: Call) -> None:
         """An installer with its arguments."""
         for name, said in said_by(call.variables, call.tool.removesuffix("-project")).items():
             self._said(where, name, said)
         self._present(call)
+        if "--report" in call.switches:
+            self._reader.open(where, "--report", "a start that finds a snapshot writes none; leave it out")
         if call.tool == "uv" and (folder := self._directory(call)):
             self._reader.open(where, f"--directory {folder}", "what lies there is not looked for; run it there instead")
         for text, editable in call.requirements:
@@ -226,6 +248,7 @@ class _Gathering:
         for place in (table, table.get("pip")):
             if isinstance(place, dict) and place.get("torch-backend") == "auto":
                 self._argument("settings of uv", "torch-backend", "auto")
+        self._overridden |= "override-dependencies" in table
         text = without_secrets(json.dumps(table, sort_keys=True, default=str))
         name = f"uv.{posixpath.basename(path)}"
         self._settings.setdefault(name, []).append(hashlib.sha256(text.encode()).hexdigest())

@@ -3,7 +3,7 @@
 A key is a document in canonical JSON (ASCII, sorted keys, no spaces, no fractions), so equal inputs have equal bytes on
 every host:
 
-    bootseer     "deps-key", and `version` 1
+    bootseer     "deps-key", and `version` 2
     components   by name, those of `NAMES`, all of them; what each holds is told in docs/deps.md
 
 Pure.
@@ -22,7 +22,7 @@ from imagefs.format import snapshot
 
 __all__ = ["NAMES", "VERSION", "Changes", "Key", "Value", "canonical", "changes", "diff", "explain", "told"]
 
-VERSION = 1
+VERSION = 2
 """The schema: raised whenever the same request is to have another key."""
 
 NAMES = (
@@ -35,12 +35,14 @@ NAMES = (
     "installers",
     "command",
     "files",
+    "lock",
     "environment",
     "indexes",
     "settings",
     "targets",
     "salt",
     "epoch",
+    "unpinned",
 )
 """The components, in the order in which people are told of them."""
 

@@ -10,10 +10,10 @@ Pure.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, get_args
 
-from packaging.utils import canonicalize_name
+from packaging.utils import canonicalize_name, canonicalize_version
 from packaging.version import InvalidVersion, Version
 
 from imagefs.deps.key import Value
@@ -61,23 +61,38 @@ class LockedRequirement(NamedTuple):
 
 
 class Lock(NamedTuple):
-    """requirements: by name, each once. tool: what resolved them, such as `uv 0.5.1`, or the name of a lock file."""
+    """requirements: sorted by name. tool: what resolved them, such as `uv 0.5.1`, or the name of a lock file."""
 
     requirements: Sequence[LockedRequirement]
     tool: str = ""
 
     @classmethod
     def of(cls, requirements: Iterable[LockedRequirement], tool: str = "") -> Lock:
-        """The lock of these in any order and spelling. Raises FormatError for two of one name that differ."""
-        found: dict[str, LockedRequirement] = {}
-        for one in requirements:
-            name = canonicalize_name(one.name)
-            clean = LockedRequirement(
-                name, _version(one.version), one.kind, tuple(sorted(set(one.digests))), without_secrets(one.source)
+        """The lock of these in any order and spelling. A lock file may name one in several versions, of which markers
+        choose. Where a directory lies differs between nodes, so of one that is no editable the path does not count."""
+        found = {
+            LockedRequirement(
+                canonicalize_name(one.name),
+                _version(one.version),
+                one.kind,
+                tuple(sorted(set(one.digests))),
+                "" if one.kind == "local" else without_secrets(one.source),
             )
-            if found.setdefault(name, clean) != clean:
-                raise FormatError(f"the lock names {name} twice, with different versions or files")
-        return cls(tuple(found[name] for name in sorted(found)), tool)
+            for one in requirements
+        }
+        return cls(tuple(sorted(found)), tool)
+
+    def lacks(self, installed: Mapping[str, str]) -> list[str]:
+        """Which of the distributions that were installed are not in it, as `NAME VERSION`, sorted. installed: versions
+        by name."""
+        known: dict[str, set[str]] = {}
+        for one in self.requirements:
+            known.setdefault(one.name, set()).add(canonicalize_version(one.version))
+        return sorted(
+            f"{name} {version}"
+            for name, version in installed.items()
+            if not known.get(canonicalize_name(name), set()) & {"", canonicalize_version(version)}
+        )
 
     @property
     def unpinned(self) -> Sequence[LockedRequirement]:
@@ -113,9 +128,15 @@ class Lock(NamedTuple):
             lines.append(" \\\n    ".join([str(one), *(f"--hash={digest}" for digest in hashes)]))
         return "".join(f"{line}\n" for line in lines)
 
-    def constraints(self) -> str:
-        """A constraints file for the installer, without digests: pip would ask for them of every requirement."""
-        return "".join(f"{one}\n" for one in self.requirements if one.version or one.source)
+    def constraints(self, *, hashed: bool) -> str:
+        """A constraints file for the installer. hashed: with digests, as uv checks them; pip would then ask for digests
+        of all that it is given."""
+        lines = []
+        for one in self.requirements:
+            if one.version:
+                hashes = one.digests if hashed and one.kind in ("wheel", "sdist") else ()
+                lines.append(" ".join([f"{one.name}=={one.version}", *(f"--hash={digest}" for digest in hashes)]))
+        return "".join(f"{line}\n" for line in lines)
 
 
 def _entry(value: Any) -> LockedRequirement:

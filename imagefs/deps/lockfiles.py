@@ -9,22 +9,14 @@ from __future__ import annotations
 import posixpath
 import re
 import tomllib
-from typing import Any, NamedTuple
+from typing import Any
 
+from imagefs.deps.lock import Kind, LockedRequirement
 from stripefs.errors import ConfigError
 
-__all__ = ["Locked", "is_pylock", "read_lock"]
+__all__ = ["is_pylock", "read_lock"]
 
 _SOURCES = ("directory", "path", "editable")  # of uv, those that lie on this host
-
-
-class Locked(NamedTuple):
-    """A package. version: "" where it has none. path: of a file or directory, as the lock writes it, "" for none."""
-
-    name: str
-    version: str
-    path: str
-    editable: bool
 
 
 def is_pylock(path: str) -> bool:
@@ -32,8 +24,9 @@ def is_pylock(path: str) -> bool:
     return bool(re.fullmatch(r"pylock\.([^.]+\.)?toml", posixpath.basename(path)))
 
 
-def read_lock(path: str, data: bytes) -> list[Locked]:
-    """The packages of a lock file; of which kind it is its name says. Raises ConfigError."""
+def read_lock(path: str, data: bytes) -> list[LockedRequirement]:
+    """The packages of a lock file; of which kind it is its name says. The source of a directory of this host is its
+    path as the file writes it. Raises ConfigError."""
     try:
         document = tomllib.loads(data.decode())
         return _of_pylock(document) if is_pylock(path) else _of_uv(document)
@@ -42,7 +35,7 @@ def read_lock(path: str, data: bytes) -> list[Locked]:
         raise ConfigError(f"{path} is no lock file: {why}") from error
 
 
-def _of_pylock(document: dict[str, Any]) -> list[Locked]:
+def _of_pylock(document: dict[str, Any]) -> list[LockedRequirement]:
     from packaging.pylock import Pylock, PylockValidationError  # which few need
 
     try:
@@ -51,20 +44,36 @@ def _of_pylock(document: dict[str, Any]) -> list[Locked]:
         raise ValueError(str(error)) from error
     found = []
     for package in packages:
-        directory = package.directory
-        path, editable = (directory.path, bool(directory.editable)) if directory else ("", False)
-        found.append(Locked(package.name, str(package.version or ""), path, editable))
+        kind: Kind = "wheel" if package.wheels else "sdist"
+        source = ""
+        files: list[Any] = [*(package.wheels or ()), *filter(None, [package.sdist, package.archive])]
+        if package.vcs is not None:
+            kind, source = "vcs", f"{package.vcs.type}+{package.vcs.url or package.vcs.path}@{package.vcs.commit_id}"
+        elif package.directory is not None:
+            kind, source = "editable" if package.directory.editable else "local", package.directory.path
+        elif package.archive is not None:
+            source = package.archive.url or ""
+            kind = "wheel" if (source or package.archive.path or "").endswith(".whl") else "sdist"
+        digests = [f"{name}:{value}" for file in files for name, value in file.hashes.items()]
+        found.append(LockedRequirement(package.name, str(package.version or ""), kind, digests, source))
     return found
 
 
-def _of_uv(document: dict[str, Any]) -> list[Locked]:
+def _of_uv(document: dict[str, Any]) -> list[LockedRequirement]:
     found = []
     for package in document["package"]:
         source = package["source"]
         if "virtual" in source:  # a project of which only the dependencies are installed
             continue
-        path = next((source[kind] for kind in _SOURCES if kind in source), "")
-        if not all(isinstance(text, str) for text in (package["name"], package.get("version", ""), path)):
-            raise TypeError("a package has a name, version or path that is no text")
-        found.append(Locked(package["name"], package.get("version", ""), path, "editable" in source))
+        wheels, sdist = package.get("wheels", []), package.get("sdist")
+        kind: Kind = "wheel" if wheels else "sdist"
+        place = next((source[one] for one in _SOURCES if one in source), "")
+        if place:
+            kind = "editable" if "editable" in source else "local"
+        elif "git" in source:
+            kind, place = "vcs", f"git+{source['git']}"
+        digests = [file["hash"] for file in (*wheels, *([sdist] if sdist else ())) if "hash" in file]
+        if not all(isinstance(text, str) for text in (package["name"], package.get("version", ""), place, *digests)):
+            raise TypeError("a package has a name, version, digest or path that is no text")
+        found.append(LockedRequirement(package["name"], package.get("version", ""), kind, digests, place))
     return found

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 
 from imagefs.daemon import processes
@@ -17,6 +18,7 @@ from imagefs.deps import inventory, outcome, pending
 from imagefs.deps.bytecode import compile_tree
 from imagefs.deps.check.finding import Finding
 from imagefs.deps.check.verdict import outcome_findings
+from imagefs.deps.command import joined
 from imagefs.deps.course import CHANGED, SHORT
 from imagefs.deps.install import Outcome, install, installer_environment
 from imagefs.deps.lease import Leading
@@ -29,7 +31,22 @@ from imagefs.format.snapshot import key_digest
 from imagefs.settings import DaemonSettings
 from stripefs.errors import StripefsError
 
-__all__ = ["course_findings", "install_here", "publish_again", "publish_beside"]
+__all__ = [
+    "BY_SIGNAL",
+    "RESOLVED_EARLIER",
+    "UNHELD",
+    "course_findings",
+    "install_here",
+    "publish_again",
+    "publish_beside",
+    "text_of",
+]
+
+RESOLVED_EARLIER = "the installer failed with what was resolved earlier; it runs once more as it was written"
+UNHELD = "it was installed without what was resolved before"
+
+BY_SIGNAL = 128
+"""The least status of a program that a signal has ended."""
 
 _UNKNOWN = ""
 """The key of what was installed from nobody knows which inputs: no start asks for it."""
@@ -51,14 +68,14 @@ def install_here(
     """
     tell(f"miss {name[:SHORT]}: {reason}; installing into {wish.target}")
     target.begin(name, wish.users)
-    done = install(wish.command, installer_environment(os.environ))
+    done, broken = _installed(wish, tell)
     if done.status:
         tell(f"the installer ended with status {done.status}, so nothing is kept")
         if leading is not None:
             leading.give_up(f"the installer ended with status {done.status}")
         return done.status
     try:
-        _keep(wish, settings, target, name, done, leading, tell)
+        _keep(wish, settings, target, name, done, broken, leading, tell)
     except (StripefsError, OSError) as error:
         tell(f"snapshot {name[:SHORT]} is not published: {error}")
         if leading is not None:
@@ -68,28 +85,64 @@ def install_here(
     return 0
 
 
+def _installed(wish: Wish, tell: Callable[[str], None]) -> tuple[Outcome, str]:
+    """How the installer ended, and why it did not do what was resolved before.
+
+    One that fails with a lock of an earlier start is run once more without that, for an index may have lost a file.
+    """
+    environ = installer_environment(os.environ)
+    if wish.held is None:
+        return install(wish.command, environ), ""
+    with tempfile.TemporaryDirectory(prefix="imagefs-deps-") as folder:
+        constraints, report = os.path.join(folder, "constraints.txt"), os.path.join(folder, "report.json")
+        with open(constraints, "w", encoding="utf-8") as file:
+            file.write(wish.held.constraints)
+        done = install(joined(wish.held.setup, wish.held.words(constraints, report)), environ)
+        if not done.status:
+            return done, wish.held.broken(text_of(report))
+    if not wish.held.cached or done.status >= BY_SIGNAL:
+        return done, ""
+    if wish.forget is not None:
+        wish.forget()
+    tell(RESOLVED_EARLIER)
+    return install(wish.command, environ), UNHELD
+
+
+def text_of(path: str) -> str | None:
+    """What a file holds that a program may have written; None where it has not."""
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return None
+
+
 def _keep(
     wish: Wish,
     settings: DaemonSettings,
     target: Target,
     name: str,
     done: Outcome,
+    broken: str,
     leading: Leading | None,
     tell: Callable[[str], None],
 ) -> None:
-    """Leave what was installed as a hit would look, and publish it. Raises what keeps it from that, and OSError."""
+    """Leave what was installed as a hit would look, and publish it. Raises what keeps it from that, and OSError.
+
+    broken: why it is not what was resolved before, "" where it is.
+    """
     problem = ""
     try:
         failed = compile_tree(wish.interpreter, [wish.target], "checked" if wish.checked else "unchecked").failed
     except SnapshotError as error:
         failed, problem = (), error.message
-    same = wish.unchanged is None or wish.unchanged()
+    same = not broken and (wish.unchanged is None or wish.unchanged())
     seen = inventory.take(wish.target)
     if all(facts.is_directory for facts in seen.entries.values()):  # a hit would bring nothing of what it put elsewhere
         raise SnapshotError(f"there are no files in {wish.target}", hint="does the command install there?")
     target.finish(seen, name if same else _UNKNOWN)
     if problem or not same:
-        raise SnapshotError(problem or CHANGED)
+        raise SnapshotError(problem or broken or CHANGED)
     if leading is None or not leading.may_publish:
         return
     findings = course_findings(done, [(os.path.relpath(path, wish.target), why) for path, why in failed])
@@ -107,7 +160,7 @@ def _keep(
         wish.allowed,
         wish.checked,
         leading.hand_over(),
-        wish.pinned,
+        wish.lock,
         wish.tolerant,
         probe=probe if wish.probe else (),
         setuid=wish.setuid,

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import posixpath
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from imagefs.build.image import build
@@ -19,10 +19,9 @@ from imagefs.deps.check.finding import Finding
 from imagefs.deps.check.tree import Findings, Installation, check_tree
 from imagefs.deps.check.verdict import Verdict, judge
 from imagefs.deps.inventory import Inventory, take
+from imagefs.deps.lock import Lock
 from imagefs.deps.outcome import Outcome
 from imagefs.deps.packed import Probe, Tried, try_packed
-from imagefs.deps.pinned import unpinned
-from imagefs.deps.requirements import Pins
 from imagefs.deps.target import Target
 from imagefs.format.snapshot import Kind, Snapshot, key_digest
 from imagefs.images import Images
@@ -31,16 +30,19 @@ from stripefs.settings import StoreSettings
 
 __all__ = ["Directory", "Job", "Place", "publish"]
 
+_TOLD = 3
+"""Distributions that a line names."""
+
 
 class Job(NamedTuple):
     """What is to be published, in values that can be JSON.
 
     store: fields of `StoreSettings`. cache: of the daemon. key: the document of the key. seconds: that the installation
     took. findings: of the installer's course, as `Finding` has them. environment, sites, beside, allowed, checked,
-    tolerant and setuid: as in `Installation`. owner: of the lead that is handed over, "" for none. pinned: fields of
-    `Pins`, none where anything may be installed. inside: fields of `imagefs.deps.container.upper.Inside`, none on a
-    host. probe: fields of `imagefs.deps.packed.Probe`, none where nothing is to be tried, nor in a container: `inside`
-    has that.
+    tolerant and setuid: as in `Installation`. owner: of the lead that is handed over, "" for none. lock: the document
+    of the lock, None where anything may be installed. inside: fields of `imagefs.deps.container.upper.Inside`, none on
+    a host. probe: fields of `imagefs.deps.packed.Probe`, none where nothing is to be tried, nor in a container:
+    `inside` has that.
     """
 
     store: Mapping[str, Any]
@@ -55,7 +57,7 @@ class Job(NamedTuple):
     allowed: Sequence[str] = ()
     checked: bool = False
     owner: str = ""
-    pinned: Sequence[Any] = ()
+    lock: Any = None
     tolerant: bool = False
     inside: Sequence[Any] = ()
     probe: Sequence[Any] = ()
@@ -176,10 +178,19 @@ def _verdict(job: Job, place: Place) -> Verdict:
     if changed := _changed(place):
         return judge([changed])
     course = [Finding(kind, subject, what) for kind, subject, what in job.findings]  # type: ignore[arg-type]
-    seen, found = place.look()
+    _, found = place.look()
     verdict = judge([*course, *found.items])
-    loose = unpinned(Pins(*job.pinned), found.distributions, seen) if job.pinned else ""
+    loose = _strange(Lock.from_document(job.lock), found.distributions) if job.lock else ""
     return Verdict(False, (loose, *verdict.lines)) if loose else verdict
+
+
+def _strange(lock: Lock, distributions: Iterable[str]) -> str:
+    """A line about distributions, given as `NAME VERSION`, that the lock has not; "" where there is none."""
+    found = lock.lacks({name: version for name, _, version in (one.partition(" ") for one in distributions)})
+    if not found:
+        return ""
+    more = f" and {len(found) - _TOLD} more" if len(found) > _TOLD else ""
+    return f"these were installed and are not what was resolved before: {', '.join(found[:_TOLD])}{more}"
 
 
 def _changed(place: Place) -> Finding | None:

@@ -8,14 +8,28 @@ Three things make a key: the request as the user wrote it, the facts of the host
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
+from imagefs.deps.command import joined
 from imagefs.deps.key import Key, Value
+from imagefs.deps.lock import Lock
 from stripefs.errors import ConfigError
 
-__all__ = ["Facts", "Inputs", "OpenEnd", "Python", "Refusal", "Request", "Target", "checked", "key_of"]
+__all__ = [
+    "Facts",
+    "Inputs",
+    "OpenEnd",
+    "Python",
+    "Refusal",
+    "Request",
+    "Target",
+    "checked",
+    "key_of",
+    "refusal_of",
+    "refusal_of_lock",
+    "takes_open_ends",
+]
 
 _SECRET = re.compile(r"(?i)secret|token|passw|credential|private|api_?key|access_?key|auth(?!or)")
 
@@ -39,7 +53,8 @@ class Request(NamedTuple):
     requirements, inputs: files and directories that the user declares beside those that the command names.
     env: names of variables whose values decide what is installed. base_image: digest of the image's manifest, "" on a
     host. cuda, driver: as the user declares them. cpu_level: x86-64-v1 to v4 in place of what this processor has.
-    epoch: stands for whatever the open ends are now; "" for none.
+    epoch: stands for whatever the open ends are now; "" for none. strict: what is not pinned is refused, though it
+    could be resolved.
     """
 
     targets: Sequence[Target]
@@ -54,6 +69,7 @@ class Request(NamedTuple):
     salt: str = ""
     epoch: str = ""
     allow_unpinned: bool = False
+    strict: bool = False
     base_image: str = ""
     cuda: str = ""
     driver: str = ""
@@ -62,9 +78,7 @@ class Request(NamedTuple):
     @property
     def argv(self) -> Sequence[str]:
         """What is run, as one program."""
-        if not self.setup:
-            return self.command
-        return ["sh", "-c", f"{shlex.join(self.setup)} && {shlex.join(self.command)}"]
+        return joined(self.setup, self.command)
 
 
 class Python(NamedTuple):
@@ -121,7 +135,8 @@ class Inputs(NamedTuple):
 
     command: the argv with files by name instead of path and without secrets. files: SHA-256 by name. environment: the
     declared variables, None for one that is not set. indexes: URLs without secrets, by option. settings: other options
-    of installers that are set outside of the command. open_ends: in the order in which they were found.
+    of installers that are set outside of the command. open_ends: in the order in which they were found, those that no
+    resolver closes. unpinned: those that one does.
     """
 
     command: Sequence[str]
@@ -130,6 +145,7 @@ class Inputs(NamedTuple):
     indexes: Mapping[str, Sequence[str]]
     settings: Mapping[str, Sequence[str]]
     open_ends: Sequence[OpenEnd]
+    unpinned: Sequence[OpenEnd] = ()
 
 
 class Refusal(NamedTuple):
@@ -167,14 +183,36 @@ def checked(request: Request) -> Request:
     return request
 
 
-def key_of(request: Request, facts: Facts, inputs: Inputs) -> Key | Refusal:
-    """The key, or why there is none: inputs that are open while the request neither names an epoch nor allows them."""
-    if inputs.open_ends and not (request.epoch or request.allow_unpinned):
-        return Refusal(inputs.open_ends)
-    return Key(_components(request, facts, inputs))
+def refusal_of(request: Request, inputs: Inputs) -> Refusal | None:
+    """Why there is no key whatever a resolver says; None where there may be one."""
+    open_ends = [*inputs.open_ends, *(inputs.unpinned if request.strict else ())]
+    return Refusal(open_ends) if open_ends and not takes_open_ends(request) else None
 
 
-def _components(request: Request, facts: Facts, inputs: Inputs) -> Mapping[str, Value]:
+def takes_open_ends(request: Request) -> bool:
+    """Whether the user takes what may change for unchanged."""
+    return bool(request.epoch or request.allow_unpinned)
+
+
+def refusal_of_lock(request: Request, lock: Lock, pinned: Collection[str]) -> Refusal | None:
+    """Why there is no key although everything was resolved. pinned: names of which something says what they are."""
+    loose = [
+        OpenEnd("index", str(one), "no digest of its file is known; add --hash, or use an index with digests")
+        for one in lock.unpinned
+        if one.kind in ("wheel", "sdist")
+    ]
+    if request.strict:
+        why = "nothing says which version is to be installed, and --strict is given"
+        loose += [OpenEnd("requirements", str(one), why) for one in lock.requirements if one.name not in pinned]
+    return Refusal(loose) if loose else None
+
+
+def key_of(request: Request, facts: Facts, inputs: Inputs, lock: Lock | None) -> Key:
+    """The key. lock: what will be installed; None where the user says so otherwise, by an epoch or declared inputs."""
+    return Key(_components(request, facts, inputs, lock))
+
+
+def _components(request: Request, facts: Facts, inputs: Inputs, lock: Lock | None) -> Mapping[str, Value]:
     python = facts.python
     return {
         "namespace": request.namespace,
@@ -192,10 +230,12 @@ def _components(request: Request, facts: Facts, inputs: Inputs) -> Mapping[str, 
         "installers": dict(facts.installers),
         "command": list(inputs.command),
         "files": dict(inputs.files),
+        "lock": None if lock is None else lock.to_key(),
         "environment": dict(inputs.environment),
         "indexes": {option: list(urls) for option, urls in inputs.indexes.items()},
         "settings": {option: list(values) for option, values in inputs.settings.items()},
         "targets": [[target.path, target.uid, target.gid, f"{target.umask:03o}"] for target in request.targets],
         "salt": request.salt,
         "epoch": request.epoch,
+        "unpinned": request.allow_unpinned,
     }

@@ -12,21 +12,21 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 import pip_requirements_parser as pip
-from packaging.specifiers import SpecifierSet
 from packaging.utils import InvalidSdistFilename, canonicalize_name, parse_sdist_filename
 
 from imagefs.deps.lines import line_parser, lines_of
+from imagefs.deps.lock import Kind, LockedRequirement
 from imagefs.deps.lockfiles import is_pylock, read_lock
 from imagefs.deps.request import OpenEnd
 from imagefs.deps.urls import without_secrets
 from stripefs.errors import ConfigError
 
-__all__ = ["Pins", "Reader", "Requirements", "Source", "unpinned_installed"]
+__all__ = ["Reader", "Requirements", "Source"]
 
 _UNREADABLE = (
     *(pip.PipError, pip.OptionParsingError, ValueError, TypeError, AttributeError, AssertionError),
@@ -66,33 +66,30 @@ class Source(NamedTuple):
     editable: bool
 
 
-class Pins(NamedTuple):
-    """What is known beforehand of what will be installed.
-
-    exact: specifiers such as `==1.2` by canonical name. fixed: names whose contents are given otherwise. nameless: how
-    many sources there are whose name only they themselves know. Plain values, so that they can be handed on as JSON.
-    """
-
-    exact: Mapping[str, Sequence[str]]
-    fixed: Sequence[str]
-    nameless: int
-
-
 class Requirements(NamedTuple):
-    """All that was read. find_links: local files and directories in which distributions are looked for."""
+    """All that was read. find_links: local files and directories in which distributions are looked for.
+
+    pinned: canonical names of which one version, a hash, a commit or a source is given. open_ends: what no resolver
+    closes. unpinned: what one does. locked: the distributions, where lock files and hashes say all of it; None where a
+    resolver has to.
+    """
 
     sources: Sequence[Source]
     find_links: Sequence[Source]
-    pins: Pins
+    pinned: frozenset[str]
     open_ends: Sequence[OpenEnd]
+    unpinned: Sequence[OpenEnd]
+    locked: Sequence[LockedRequirement] | None
 
 
 class _Finding(NamedTuple):
-    """An open end, unless `name` is pinned somewhere; a `loose` one also when everything has a hash."""
+    """An open end. name: what it is about, which may be pinned somewhere else. loose: hashes close it too. resolved: a
+    resolver closes it."""
 
     open_end: OpenEnd
     name: str = ""
     loose: bool = False
+    resolved: bool = False
 
 
 class Reader:
@@ -121,10 +118,9 @@ class Reader:
         self._depth = 0
         self._sources: list[Source] = []
         self._find_links: list[Source] = []
-        self._exact: dict[str, set[str]] = {}
-        self._fixed: set[str] = set()
-        self._nameless = 0
-        self._unhashed = self._hashed = self._hashes_required = False
+        self._pinned: set[str] = set()
+        self._locked: list[LockedRequirement] = []
+        self._unhashed = self._hashes_required = False
         self._findings: list[_Finding] = []
 
     def file(self, path: str, *, constraint: bool = False) -> None:
@@ -135,15 +131,12 @@ class Reader:
         """A `pylock.toml` or `uv.lock` at an absolute path. Raises ConfigError."""
         name, data = self._load(path, posixpath.basename(path))
         for package in read_lock(path, data):
-            known = canonicalize_name(package.name)
-            if package.version:
-                self._exact.setdefault(known, set()).add(f"=={package.version}")
-            if package.path:
-                place = posixpath.normpath(posixpath.join(posixpath.dirname(path), package.path))
-                self._sources.append(Source(place, name, package.editable))
-            if package.path or not package.version:
-                self._fixed.add(known)
-        self._hashed = True
+            if package.kind in ("local", "editable"):
+                place = posixpath.normpath(posixpath.join(posixpath.dirname(path), package.source))
+                self._sources.append(Source(place, name, package.kind == "editable"))
+                package = package._replace(source=place)
+            self._pinned.add(canonicalize_name(package.name))
+            self._locked.append(package)
 
     def requirement(self, where: str, text: str, *, editable: bool = False, constraint: bool = False) -> None:
         """A requirement as it stands on a command line."""
@@ -162,10 +155,9 @@ class Reader:
         said = other.finish()
         self._findings += map(_Finding, said.open_ends)
         self._sources += said.sources
-        self._fixed.update(said.pins.fixed)
-        self._nameless += said.pins.nameless
-        for name, specifiers in said.pins.exact.items():
-            self._exact.setdefault(name, set()).update(specifiers)
+        self._findings += [_Finding(one, resolved=True) for one in said.unpinned]
+        self._pinned |= said.pinned
+        self._unhashed = True  # it takes the place of what has hashes
 
     def open(self, where: str, what: str, why: str) -> None:
         """An open end that the caller found."""
@@ -173,14 +165,16 @@ class Reader:
 
     def finish(self) -> Requirements:
         """What all of it says together."""
-        pinned = self._exact.keys() | self._fixed
-        locked = self._hashes_required or (self._hashed and not self._unhashed)
-        open_ends = [
-            finding.open_end for finding in self._findings if not (finding.name in pinned or (finding.loose and locked))
-        ]
-        exact = {name: sorted(specifiers) for name, specifiers in self._exact.items()}
-        pins = Pins(exact, sorted(self._fixed), self._nameless)
-        return Requirements(self._sources, self._find_links, pins, open_ends)
+        locked = self._hashes_required or (bool(self._locked) and not self._unhashed)
+        left = [one for one in self._findings if not (one.name in self._pinned or (one.loose and locked))]
+        return Requirements(
+            self._sources,
+            self._find_links,
+            frozenset(self._pinned),
+            [one.open_end for one in left if not one.resolved],
+            [one.open_end for one in left if one.resolved],
+            self._locked if locked else None,
+        )
 
     def _file(self, path: str, folder: str, name: str, constraint: bool) -> None:
         absolute = posixpath.normpath(posixpath.join(folder, path))
@@ -257,10 +251,10 @@ class Reader:
             self._hashes_required = True
         elif name == "pre":
             why = "what is needed besides comes in whatever version is newest, unfinished ones included"
-            self._findings.append(_Finding(_open_end(where, "--pre", why), loose=True))
+            self._findings.append(_Finding(_open_end(where, "--pre", why), loose=True, resolved=True))
         elif _is_remote(value):
             why = "what is listed there may change; copy it to this host, or give hashes"
-            self._findings.append(_Finding(_open_end(where, value, why), loose=True))
+            self._findings.append(_Finding(_open_end(where, value, why), loose=True, resolved=True))
         else:
             self._find_links.append(Source(posixpath.join(folder, _local_path(value)), where, editable=False))
 
@@ -273,21 +267,27 @@ class Reader:
         except _UNREADABLE as error:
             self._not_understood(where, text, str(error))
             return
-        hashed = bool(found.hash_options) or (found.link is not None and found.link.has_hash)
+        digests = list(found.hash_options or ())
+        hashed = bool(digests) or (found.link is not None and found.link.has_hash)
         if not constraint:
-            self._hashed |= hashed
             self._unhashed |= not hashed
         name = canonicalize_name(found.name) if found.name else ""
         if found.link is not None:
             self._link(where, text, found.link, name, hashed, editable)
+            if hashed and not constraint:
+                digests += [f"{found.link.hash_name}:{found.link.hash}"] if found.link.has_hash else []
+                self._locked.append(
+                    LockedRequirement(name, "", _kind(found.link), digests, found.link.url_without_fragment)
+                )
             return
-        exact = [str(one) for one in found.specifier or () if _is_exact(one)]
-        if exact:
-            self._exact.setdefault(name, set()).update(exact)
-        elif hashed:
-            self._fixed.add(name)
+        exact = [one.version for one in found.specifier or () if _is_exact(one)]
+        if exact or hashed:
+            self._pinned.add(name)
         elif not constraint:
-            self._findings.append(_Finding(_open_end(where, text, _UNPINNED), name))
+            self._findings.append(_Finding(_open_end(where, text, _UNPINNED), name, resolved=True))
+        if hashed and not constraint:
+            # Which of the files is taken, a wheel or one to be built, the installer decides.
+            self._locked.append(LockedRequirement(name, exact[0] if exact else "", "sdist", digests))
 
     def _applies(self, where: str, text: str, marker: Any) -> bool:
         """Whether a requirement counts here. Where nobody can say it does."""
@@ -308,9 +308,7 @@ class Reader:
         elif not hashed:
             self.open(where, text, _NO_HASH)
         if name:
-            self._fixed.add(name)
-        else:
-            self._nameless += 1
+            self._pinned.add(name)
 
     def _not_understood(self, where: str, text: str, message: str) -> None:
         why = (message.strip().splitlines() or ["it is no requirement"])[0].removeprefix(_PARSER)
@@ -325,28 +323,8 @@ def _short(text: str) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def unpinned_installed(pins: Pins, installed: Mapping[str, str], sourced: Collection[str] = ()) -> list[str]:
-    """Which of the distributions that were installed nothing had pinned, as `NAME VERSION`, sorted.
-
-    These are mostly what others need besides: nobody can tell before an installation. installed: versions by name.
-    sourced: names of those that say they come from a file or directory of this host (`direct_url.json`); as many of
-    them as there are sources without a name are taken for these.
-    """
-    unknown = {}
-    for name, version in installed.items():
-        key = canonicalize_name(name)
-        if key in pins.fixed or any(_is_met(specifier, version) for specifier in pins.exact.get(key, ())):
-            continue
-        unknown[key] = f"{name} {version}"
-    nameless = [key for key in map(canonicalize_name, sourced) if key in unknown]
-    if len(nameless) <= pins.nameless:
-        for key in nameless:
-            del unknown[key]
-    return sorted(unknown.values())
-
-
-def _is_met(specifier: str, version: str) -> bool:
-    return SpecifierSet(specifier).contains(version, prereleases=True)
+def _kind(link: Any) -> Kind:
+    return "wheel" if link.is_wheel else "sdist"
 
 
 def _is_exact(specifier: Any) -> bool:

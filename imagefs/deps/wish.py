@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imagefs.daemon.client import Recording
+from imagefs.deps.held import Held
 from imagefs.deps.mark import User
 from imagefs.plane.options import TreeOptions
 from stripefs.settings import StoreSettings
@@ -21,8 +22,9 @@ class Wish(NamedTuple):
     interpreter that compiles it; environment: its values for the markers of requirements. users: who uses it; kept: it
     stays mounted without them. wait: until it is published. patience: seconds to wait for another host that installs.
     probe: a program in Python that must run with what is mounted, "" for none. sites, beside, checked, allowed,
-    tolerant and setuid: as in `imagefs.deps.check.tree.Installation`; pinned: as in `imagefs.deps.publish.Job`.
-    unchanged: whether the key is still that of what is installed from, which may change meanwhile.
+    tolerant and setuid: as in `imagefs.deps.check.tree.Installation`; lock: as in `imagefs.deps.publish.Job`. held: how
+    the installer is held to it, None for not at all; forget: drops a lock that does not hold any more. unchanged:
+    whether the key is still that of what is installed from, which may change meanwhile.
     """
 
     store: StoreSettings
@@ -42,7 +44,9 @@ class Wish(NamedTuple):
     allowed: Sequence[str] = ()
     tolerant: bool = False
     setuid: bool = False
-    pinned: Sequence[Any] = ()
+    lock: Any = None
+    held: Held | None = None
+    forget: Callable[[], None] | None = None
     unchanged: Callable[[], bool] | None = None
     recording: Recording = Recording("deps")
     tree: TreeOptions = TreeOptions()

@@ -85,6 +85,9 @@ def collect_snapshots(images: Images, *, older_than: float, dry_run: bool = Fals
         for name, since in snapshots.unkept_since().items():
             if now - since >= older_than:
                 snapshots.forget_unkept(name)
+        for name, since in snapshots.locks_since().items():
+            if now - since >= older_than:
+                snapshots.forget_lock(name)
     found = {*of_old, *_without_document(images, now)}
     return [row.name for row in old], sorted(found) if dry_run else _drop(images, found)
 

@@ -30,12 +30,14 @@ KEY = Key({
     "installers": {"pip": "23.0.1"},
     "command": ["python3", "-m", "pip", "install", "--target", "/opt/deps", "-r", "requirements.txt"],
     "files": {"requirements.txt": "5f" * 32},
+    "lock": [["numpy", "1.26.4", "wheel", ["sha256:" + "6e" * 32], ""]],
     "environment": {"CUDAARCHS": None},
     "indexes": {"index-url": ["https://pypi.example/simple"]},
     "settings": {},
     "targets": [["/opt/deps", 0, 0, "022"]],
     "salt": "",
     "epoch": "",
+    "unpinned": False,
 })  # fmt: skip
 
 DOCUMENTS: dict[str, Callable[[], bytes]] = {"deps-key.json": KEY.to_json}

@@ -13,6 +13,7 @@ COMMANDS = {
     "diff": "What differs between two keys or two snapshots.",
     "ls": "The dependency snapshots in a store.",
     "inspect": "What a snapshot was made of, and which image it is.",
+    "lock": "Which distributions a snapshot holds, as a requirements file.",
     "verify": "Read a snapshot and check every byte.",
     "rm": "Take snapshots out of a store.",
     "gc": "Take away what nobody used for long.",

@@ -52,6 +52,7 @@ def begin_above(
         outside=values["deps_outside"],
         wait=values["deps_wait"],
         patience=settings.deps.patience,
+        resolve_age=settings.deps.resolve_age,
         checked=values["deps_bytecode"] == "checked",
         allowed=values["deps_allowed"],
         tolerant=values["deps_tolerant"],

@@ -11,9 +11,11 @@ from stripefs.errors import ConfigError
 from stripefs.umask import umask
 
 if TYPE_CHECKING:
+    from imagefs.config import Settings
     from imagefs.deps.request import Request
+    from imagefs.deps.resolve import Locks
 
-__all__ = ["REQUEST", "request_of"]
+__all__ = ["REQUEST", "locks_of", "request_of"]
 
 REQUEST = (
     Flag("target", "targets", "The directory that is installed into.", "texts", "DIR"),
@@ -29,6 +31,7 @@ REQUEST = (
     Flag("namespace", "namespace", "Keep apart from those of other namespaces.", metavar="NAME"),
     Flag("salt", "salt", "Any text: with another one it is another snapshot.", metavar="TEXT"),
     Flag("epoch", "epoch", "Take what may change for unchanged as long as this text is the same.", metavar="TEXT"),
+    Flag("strict", "strict", "Refuse what is not pinned, and do not resolve it.", "switch"),
     Flag("allow-unpinned", "allow_unpinned", "Take what may change for unchanged for good.", "switch"),
 )  # fmt: skip
 
@@ -45,3 +48,14 @@ def request_of(values: Mapping[str, Any], command: Sequence[str]) -> Request:
     targets = [Target(os.path.realpath(path), os.geteuid(), os.getegid(), umask()) for path in values["targets"]]
     others = {flag.field: values[flag.field] for flag in REQUEST if flag.field != "targets"}
     return Request(targets, tuple(command), os.getcwd(), **others)
+
+
+def locks_of(settings: Settings, *, make: bool = True) -> Locks:
+    """What resolves requirements with these settings, and keeps the answers in the cache and in the named store.
+
+    make: whether a store that is not there yet is made.
+    """
+    from imagefs.deps.resolve import Locks
+
+    store = settings.store if settings.deps.store else None
+    return Locks(settings.daemon.cache, store, settings.deps.resolve_age, make=make)

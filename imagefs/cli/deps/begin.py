@@ -11,7 +11,7 @@ import signal
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from imagefs.cli.deps.asked import REQUEST, request_of
+from imagefs.cli.deps.asked import REQUEST, locks_of, request_of
 from imagefs.cli.deps.owner import users_of
 from imagefs.cli.plain import CONFIG, PLANE, TREE, read_line, recording
 from imagefs.config import Settings, resolve
@@ -122,8 +122,9 @@ def _start(
     from imagefs.deps.asking import ask, unchanged
     from imagefs.deps.wish import Wish
 
+    locks = locks_of(settings)
     try:
-        answer = ask(request)
+        answer = ask(request, locks)
     except (StripefsError, OSError) as error:
         _without(request, settings, str(error))
     if isinstance(answer.found, Refusal):
@@ -147,7 +148,9 @@ def _start(
         allowed=values["allowed"],
         tolerant=values["tolerant"],
         setuid=values["setuid"],
-        pinned=answer.pins if answer.pins and not (request.epoch or request.allow_unpinned) else (),
+        lock=answer.lock.to_document() if answer.lock is not None else None,
+        held=answer.held,
+        forget=lambda: locks.forget(answer.locked_as),
         unchanged=lambda: unchanged(request, answer),
         recording=record,
         tree=TreeOptions(plane=values["plane"], backing=values["backing"]),

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from imagefs.cli.common import json_flag
-from imagefs.cli.deps.asked import REQUEST, request_of
+from imagefs.cli.deps.asked import REQUEST, locks_of, request_of
+from imagefs.cli.deps.begin import named_store
 from imagefs.cli.deps.explained import show
 from imagefs.cli.options import plain_flags
+from imagefs.config import Settings, resolve
 from stripefs.cli.flags import SettingsCommand
 
 if TYPE_CHECKING:
@@ -31,9 +33,15 @@ def command(words: tuple[str, ...], explain: bool, as_json: bool, **values: Any)
     """
     from imagefs.deps.asking import ask
 
-    request = request_of(values, words)
+    request, locks = request_of(values, words), locks_of(_settings(), make=False)
 
     def asked(allow: bool) -> Answer:
-        return ask(request._replace(allow_unpinned=True) if allow else request)
+        return ask(request._replace(allow_unpinned=True) if allow else request, locks)
 
     show(asked, explain=explain, as_json=as_json)
+
+
+def _settings() -> Settings:
+    """Those of the environment and the files; a store need not be named."""
+    settings = resolve({})
+    return named_store(settings) if settings.deps.store else settings

@@ -17,8 +17,10 @@ from collections.abc import Mapping, Sequence
 from imagefs.containers import Image
 from imagefs.deps import bytecode, inventory, reaper
 from imagefs.deps.capture import is_captured
-from imagefs.deps.container.programs import bound, inside, output_of, streams, told
+from imagefs.deps.container.programs import bound, given, inside, outermost, output_of, streams, told
+from imagefs.deps.held import Held
 from imagefs.deps.install import Outcome, installer_environment, read_end
+from imagefs.deps.miss import text_of
 from imagefs.errors import SnapshotError
 from imagefs.plane import overlay
 from imagefs.run.container import Layer
@@ -54,6 +56,17 @@ class Installation:
         """It, above the image. Nothing may be run here any more."""
         return bound(self.upper)
 
+    def run_held(self, held: Held, paths: Sequence[str]) -> tuple[Outcome, str]:
+        """Run pip with what was resolved before; how it ended, and why it did not do that, "" where it did.
+
+        Raises RunError and OSError.
+        """
+        with open(os.path.join(self._exchange, "constraints.txt"), "w", encoding="utf-8") as file:
+            file.write(held.constraints)
+        words = held.words(f"{_EXCHANGE}/constraints.txt", f"{_EXCHANGE}/installed.json")
+        done = self.run(words, paths, compiles=False)
+        return done, "" if done.status else held.broken(text_of(os.path.join(self._exchange, "installed.json")))
+
     def run(self, command: Sequence[str], paths: Sequence[str], *, compiles: bool) -> Outcome:
         """Run the installer until it and all that it started have ended, in the working directory. Its output goes to
         standard error.
@@ -66,9 +79,9 @@ class Installation:
         environ = self._environ
         if not compiles:  # the installer's own modules are the image's, and their bytecode is none of its packages
             environ = {**installer_environment(environ), "PYTHONDONTWRITEBYTECODE": "1"}
-        binds = [Bind(path, path, os.path.isdir(path)) for path in _outermost(paths)]
+        binds = [Bind(path, path, os.path.isdir(path)) for path in outermost(paths)]
         options = inside(self._options, [*program, *command])._replace(
-            binds=[self._bind(), *binds], env=_given(environ), workdir=os.getcwd()
+            binds=[self._bind(), *binds], env=given(environ), workdir=os.getcwd()
         )
         began = time.monotonic()
         with open(os.devnull, "rb") as nothing, told() as output, streams(nothing.fileno(), output, output):
@@ -93,7 +106,7 @@ class Installation:
         empty = dict.fromkeys(self._environ, "")  # which is none to an interpreter
         environ = {**empty, **bytecode.compile_environment(self._environ)}
         options = inside(self._options, bytecode.command_for(self._python, f"@{_EXCHANGE}/order"))._replace(
-            binds=[self._bind()], env=_given(environ)
+            binds=[self._bind()], env=given(environ)
         )
         began = time.monotonic()
         try:
@@ -129,16 +142,3 @@ class Installation:
                     os.unlink(made)
                 while (made := os.path.dirname(made)) != self.upper:
                     os.rmdir(made)
-
-
-def _given(environ: Mapping[str, str]) -> list[str]:
-    return [f"{name}={value}" for name, value in environ.items()]
-
-
-def _outermost(paths: Sequence[str]) -> list[str]:
-    """Those that are not inside of another one."""
-    found: list[str] = []
-    for path in sorted(set(paths)):
-        if os.path.exists(path) and not any(path.startswith(f"{one}/") for one in found):
-            found.append(path)
-    return found

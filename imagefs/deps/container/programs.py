@@ -8,7 +8,7 @@ import os
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from imagefs.deps.threads import signals_for_main
 from imagefs.run.container import Layer
@@ -16,7 +16,7 @@ from imagefs.run.options import RunOptions
 from stripefs.errors import ConfigError
 from stripefs.mount import kernel
 
-__all__ = ["bound", "inside", "output_of", "streams", "told"]
+__all__ = ["bound", "given", "inside", "outermost", "output_of", "streams", "told"]
 
 _MS_BIND = 4096
 
@@ -105,3 +105,17 @@ def streams(*wanted: int) -> Iterator[None]:
             os.dup2(old, number)
         for descriptor in (*before, *copies):
             os.close(descriptor)
+
+
+def given(environ: Mapping[str, str]) -> list[str]:
+    """Variables as containers get them."""
+    return [f"{name}={value}" for name, value in environ.items()]
+
+
+def outermost(paths: Sequence[str]) -> list[str]:
+    """Those that are there and not inside of another one."""
+    found: list[str] = []
+    for path in sorted(set(paths)):
+        if os.path.exists(path) and not any(path.startswith(f"{one}/") for one in found):
+            found.append(path)
+    return found

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -23,15 +23,18 @@ from imagefs.containers import Image
 from imagefs.daemon.client import Client, Recording
 from imagefs.deps.asking import Answer, ask, unchanged
 from imagefs.deps.container import trial
+from imagefs.deps.container.programs import given, inside, outermost, output_of
 from imagefs.deps.container.python import facts_of
 from imagefs.deps.course import CHANGED, SHORT, Missed, absent, found_or_installed, missed
 from imagefs.deps.request import Facts, Refusal, Request, Target, checked
+from imagefs.deps.resolve import Locks
+from imagefs.deps.resolver import Question
 from imagefs.deps.use import PATIENCE, check_whole
 from imagefs.errors import LayerFailed, RunError, SnapshotError
 from imagefs.plane.options import TreeOptions
 from imagefs.run.container import Layer
 from imagefs.run.image_config import ImageConfig
-from imagefs.run.options import RunOptions
+from imagefs.run.options import Bind, RunOptions
 from imagefs.run.spec import PATH, own_mount, variables
 from stripefs.errors import ConfigError, StripefsError
 from stripefs.settings import StoreSettings
@@ -49,8 +52,8 @@ class Wish(NamedTuple):
 
     store: of dependency snapshots. request: what decides the key, without what the image says: its targets, of which
     there is none where the interpreter's own place is meant, its command, and the image. files: requirements files,
-    absolute. outside: patterns of what may be written outside the targets. wait, patience, checked, allowed, tolerant,
-    setuid: as in `imagefs.deps.wish.Wish`.
+    absolute. outside: patterns of what may be written outside the targets. resolve_age: seconds for which what they
+    were resolved to is believed. wait, patience, checked, allowed, tolerant, setuid: as in `imagefs.deps.wish.Wish`.
     """
 
     store: StoreSettings
@@ -59,6 +62,7 @@ class Wish(NamedTuple):
     outside: Sequence[str] = ()
     wait: bool = False
     patience: float = 600.0
+    resolve_age: float = 3600.0
     checked: bool = False
     allowed: Sequence[str] = ()
     tolerant: bool = False
@@ -90,7 +94,7 @@ def asked(
 ) -> Answer:
     """What decides the key of such a start; nothing is installed. Raises ConfigError, and what `run` raises."""
     with containers.attached(client, store, image, Recording(off=True), tree, options.runtime) as found:
-        one = _Start(store, found, options, wish, lambda _line: None)
+        one = _Start(store, found, options, wish, lambda _line: None, make=False)
         return one.asked(one.known())
 
 
@@ -104,7 +108,14 @@ class _Failed(Exception):
 
 class _Start:
     def __init__(
-        self, store: StoreSettings, image: Image, options: RunOptions, wish: Wish, tell: Callable[[str], None]
+        self,
+        store: StoreSettings,
+        image: Image,
+        options: RunOptions,
+        wish: Wish,
+        tell: Callable[[str], None],
+        *,
+        make: bool = True,
     ) -> None:
         self._store = store
         self._image = image
@@ -123,6 +134,7 @@ class _Start:
         # Files of this host, such as its pip.conf, are none of the container's.
         self._asking = {**self._environ, "PIP_CONFIG_FILE": os.devnull}
         self._python = wish.request.python or "python3"
+        self._locks = Locks(image.client.settings.cache, wish.store, wish.resolve_age, self._resolve, make=make)
         self._used: contextlib.ExitStack
         self._answer: Answer
         self._unchanged: Callable[[], bool]
@@ -181,7 +193,18 @@ class _Start:
 
     def asked(self, known: Facts) -> Answer:
         """The key, or why there is none. Raises ConfigError, OSError."""
-        return ask(self._request(known), self._asking, known)
+        return ask(self._request(known), self._locks, self._asking, known)
+
+    def _resolve(self, question: Question, folder: str, _environ: Mapping[str, str], paths: Sequence[str]) -> str:
+        """What pip prints in a container like the job's, which goes afterwards. Raises SnapshotError."""
+        binds = [Bind(path, path, os.path.isdir(path)) for path in outermost(paths)]
+        options = inside(self._options, question.command)._replace(
+            binds=binds, env=given(self._of_pip), workdir=folder, writable=True
+        )
+        try:
+            return output_of(self._image.run, options)
+        except (ConfigError, RunError) as error:
+            raise SnapshotError(f"what is asked for could not be resolved: {error.message}") from error
 
     def _request(self, known: Facts) -> Request:
         request, python = self._wish.request, known.python
@@ -224,20 +247,34 @@ class _Start:
     def _install(self, reason: str, leading: Leading | None) -> Layer:
         self._tell(f"miss {self._name[:SHORT]}: {reason}; installing in a container")
         installation = self._installation()
-        done = installation.run(self._command(), self._answer.paths, compiles=False)
+        done, broken = self._run(installation)
         if done.status:
             failed = _Failed(done.status)
             self._tell(f"{failed}, so nothing is kept")
             raise failed
         try:
-            self._keep(installation, done, leading)
+            self._keep(installation, done, broken, leading)
         except (StripefsError, OSError) as error:
             self._tell(f"snapshot {self._name[:SHORT]} is not published: {error}")
             if leading is not None:
                 leading.give_up(str(error))
         return installation.layer()
 
-    def _keep(self, installation: Installation, done: Outcome, leading: Leading | None) -> None:
+    def _run(self, installation: Installation) -> tuple[Outcome, str]:
+        """How pip ended, and why it did not do what was resolved before."""
+        from imagefs.deps.miss import BY_SIGNAL, RESOLVED_EARLIER, UNHELD
+
+        answer, unheld = self._answer, ""
+        if answer.held is not None:
+            done, broken = installation.run_held(answer.held, answer.paths)
+            if not done.status or not answer.held.cached or done.status >= BY_SIGNAL:
+                return done, broken
+            self._locks.forget(answer.locked_as)
+            self._tell(RESOLVED_EARLIER)
+            unheld = UNHELD
+        return installation.run(self._command(), answer.paths, compiles=False), unheld
+
+    def _keep(self, installation: Installation, done: Outcome, broken: str, leading: Leading | None) -> None:
         """Raises StripefsError and OSError."""
         from imagefs.deps.container.upper import Inside
         from imagefs.deps.miss import course_findings, publish_beside
@@ -248,8 +285,8 @@ class _Start:
             failed = installation.compile(self._targets, "checked" if wish.checked else "unchecked").failed
         except RunError as error:
             raise SnapshotError(error.message) from error
-        if not self._unchanged():
-            raise SnapshotError(CHANGED)
+        if broken or not self._unchanged():
+            raise SnapshotError(broken or CHANGED)
         python = answer.facts.python
         if leading is None or not leading.may_publish or python is None or isinstance(answer.found, Refusal):
             return
@@ -272,7 +309,7 @@ class _Start:
             wish.allowed,
             wish.checked,
             leading.hand_over(),
-            answer.pins if answer.pins and not (wish.request.epoch or wish.request.allow_unpinned) else (),
+            answer.lock.to_document() if answer.lock is not None else None,
             wish.tolerant,
             inside,
             setuid=wish.setuid,
@@ -293,11 +330,14 @@ class _Start:
             self._image.client.unrecord(self._image.attached.id, "what it needs was installed first")
         from imagefs.deps.container.installing import Installation  # not needed by most, who find what they want
 
-        environ = self._environ
         if self._is_managed:
-            environ = {"PIP_BREAK_SYSTEM_PACKAGES": "1", **environ}
             self._tell(
                 "the image's Python is managed by its system (PEP 668), so pip has --break-system-packages: the image "
                 "itself stays as it is"
             )
-        return Installation(self._image, self._options, environ, self._python)
+        return Installation(self._image, self._options, self._of_pip, self._python)
+
+    @property
+    def _of_pip(self) -> Mapping[str, str]:
+        """The variables that pip gets."""
+        return {"PIP_BREAK_SYSTEM_PACKAGES": "1", **self._environ} if self._is_managed else self._environ

@@ -91,12 +91,24 @@ def test_what_is_written_elsewhere(job: Job) -> None:
 
 def test_requirements_that_may_change(job: Job) -> None:
     job.wants("heavy")
-    assert job.run() == SEEN
+    assert job.run("--deps-strict") == SEEN
     assert "no one version is asked for" in job.told
     assert "--deps-epoch X or --deps-allow-unpinned keeps it all the same; installing without a snapshot" in job.told
     assert job.run("--deps-wait", "--deps-epoch", "today") == SEEN
     assert job.run("--deps-epoch", "today") == SEEN
     assert "hit" in job.told
+
+
+def test_requirements_are_resolved_in_the_image(job: Job) -> None:
+    job.wants("heavy>=1")
+    assert job.run("--deps-wait") == SEEN
+    assert " published" in job.told
+    assert job.run() == SEEN
+    assert "hit" in job.told
+    (name,) = snapshots_in(job.store).stored()
+    lock = job.service.ok("deps", "lock", "--store", str(job.store), name)
+    assert lock.startswith("heavy==1.0 \\\n    --hash=sha256:")
+    job.nothing_is_left()
 
 
 def test_what_the_key_is_made_of(job: Job) -> None:
@@ -108,7 +120,7 @@ def test_what_the_key_is_made_of(job: Job) -> None:
     job.run("--deps-wait")
     assert [*snapshots_in(job.store).stored()] == [digest]
     job.wants("heavy")
-    assert "no one version is asked for" not in job.run("--deps-explain", status=2)
+    assert "no one version is asked for" not in job.run("--deps-strict", "--deps-explain", status=2)
     assert "--deps-epoch TEXT or --deps-allow-unpinned makes one" in job.told
     job.nothing_is_left()
 

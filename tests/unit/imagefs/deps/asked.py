@@ -9,9 +9,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from imagefs.deps.asking import ask
+from imagefs.deps.asking import Answer, ask
 from imagefs.deps.key import Key
+from imagefs.deps.lock import Lock
 from imagefs.deps.request import Facts, Refusal, Request, Target
+from imagefs.deps.resolve import Found
 
 PIP = [sys.executable, "-m", "pip", "install"]
 UV = [str(Path(sys.executable).with_name("uv")), "pip", "install"]
@@ -37,10 +39,25 @@ def request(job: Path, *words: str, **more: Any) -> Request:
     return Request([Target("/opt/deps", 0, 0)], command, str(job))._replace(**more)
 
 
+class NoIndex:
+    """A resolver that finds each installation to be of nothing, and notes what it was asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def lock(self, name: str, *_more: object) -> Found:
+        self.asked.append(name)
+        return Found(Lock.of([]), cached=False)
+
+
+def answer(job: Path, *words: str, variables: dict[str, str] | None = None, **more: Any) -> Answer:
+    return ask(request(job, *words, **more), NoIndex(), environ(job, **(variables or {})), known(words))
+
+
 @functools.cache
 def facts_of(tool: str) -> Facts:
     """The facts of this host, which one test after the other need not ask for."""
-    return ask(request(Path("/"), *{"uv": UV, "pip": PIP}[tool], "six==1"), os.environ).facts
+    return ask(request(Path("/"), *{"uv": UV, "pip": PIP}[tool], "six==1"), NoIndex(), os.environ).facts
 
 
 def known(words: Sequence[str]) -> Facts:
@@ -48,11 +65,11 @@ def known(words: Sequence[str]) -> Facts:
 
 
 def key(job: Path, *words: str, variables: dict[str, str] | None = None, **more: Any) -> Key:
-    found = ask(request(job, *words, **more), environ(job, **(variables or {})), known(words)).found
+    found = answer(job, *words, variables=variables, **more).found
     assert isinstance(found, Key), found
     return found
 
 
 def open_ends(job: Path, *words: str, variables: dict[str, str] | None = None, **more: Any) -> list[str]:
-    found = ask(request(job, *words, **more), environ(job, **(variables or {})), known(words)).found
+    found = answer(job, *words, variables=variables, **more).found
     return [str(one) for one in found.open_ends] if isinstance(found, Refusal) else []

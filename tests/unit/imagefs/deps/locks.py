@@ -1,8 +1,8 @@
-"""A lock of uv, of a project beside which a directory `own` lies."""
+"""Lock files: one of uv, of a project beside which a directory `own` lies, and one of PEP 751."""
 
 from __future__ import annotations
 
-__all__ = ["UV_LOCK"]
+__all__ = ["PYLOCK", "UV_LOCK"]
 
 UV_LOCK = """\
 version = 1
@@ -17,7 +17,17 @@ source = { virtual = "all" }
 name = "six"
 version = "1.16"
 source = { registry = "https://x/simple" }
+wheels = [{ url = "https://x/six.whl", hash = "sha256:ab" }]
 [[package]]
 name = "own"
 source = { directory = "../own" }
+"""
+
+PYLOCK = """\
+lock-version = "1.0"
+created-by = "uv"
+[[packages]]
+name = "six"
+version = "1.16"
+wheels = [{ url = "https://x/six-1.16-py3-none-any.whl", hashes = { sha256 = "ab" } }]
 """

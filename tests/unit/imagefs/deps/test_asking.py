@@ -6,14 +6,15 @@ import os
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from imagefs.deps.asking import ask, unchanged
+from imagefs.deps.asking import Answer, ask, unchanged
 from imagefs.deps.key import Key, diff
 from stripefs.errors import ConfigError
-from tests.unit.imagefs.deps.asked import PIP, UV, environ, facts_of, key, known, make, open_ends, request
-from tests.unit.imagefs.deps.locks import UV_LOCK
+from tests.unit.imagefs.deps.asked import PIP, UV, NoIndex, environ, facts_of, key, known, make, open_ends, request
+from tests.unit.imagefs.deps.locks import PYLOCK, UV_LOCK
 
 
 @pytest.fixture
@@ -45,38 +46,77 @@ def test_files_are_in_the_key_by_name_and_content(job: Path) -> None:
 def test_one_byte_changes_the_key(job: Path, name: str) -> None:
     before = key(job)
     path = job / name
-    path.write_bytes(path.read_bytes() + b"\n")
+    path.write_bytes(path.read_bytes() + b"x==1\n")
     changed = diff(before, key(job)).changed
     assert list(changed) == ["files." + ("src/" if name.startswith("src") else name)]
 
 
 def test_what_a_request_is_asked_for_is_that_of_its_own_python_and_installers(job: Path) -> None:
-    own = ask(request(job), environ(job))
+    own = ask(request(job), NoIndex(), environ(job))
     assert own.facts == facts_of("pip")
     assert own.facts.python is not None
     assert own.facts.python.executable == sys.executable
-    uv = ask(request(job, *UV, "six==1"), environ(job)).facts
+    uv = ask(request(job, *UV, "six==1"), NoIndex(), environ(job)).facts
     assert list(uv.installers) == ["uv"]
     assert uv.python is not None
-    script = ask(request(job, "bash", "-c", ":", inputs=["more.txt"], python=sys.executable), environ(job)).facts
+    script = ask(
+        request(job, "bash", "-c", ":", inputs=["more.txt"], python=sys.executable), NoIndex(), environ(job)
+    ).facts
     assert set(script.installers) <= {"pip", "uv"}
     assert "pip" in script.installers
 
 
 def test_another_python_changes_the_key(job: Path) -> None:
-    other = ask(request(job, python=os.path.realpath(sys.executable)), environ(job)).found
+    other = ask(request(job, python=os.path.realpath(sys.executable)), NoIndex(), environ(job)).found
     assert isinstance(other, Key)
     assert list(diff(key(job), other).changed) == ["python.executable"]
 
 
+@pytest.mark.parametrize(
+    "more", [("-q",), ("-vv",), ("--progress-bar", "off"), ("--timeout=9",), ("--no-color", "--retries", "3")]
+)
+def test_how_much_an_installer_says_is_no_part_of_the_key(job: Path, more: tuple[str, ...]) -> None:
+    for words in ((*PIP, "six==1"), (*UV, "six==1")):
+        assert key(job, *words, *more) == key(job, *words)
+    (job / "requirements.txt").write_text("# of the job\n-r more.txt\n\nsix==1.16   # pinned\n./src\n")
+    assert key(job) == key(make(job.parent / "other"))
+
+
+def test_what_is_resolved_and_what_is_taken_as_it_is(job: Path) -> None:
+    resolver = NoIndex()
+
+    def asked(*words: str, **more: Any) -> Answer:
+        return ask(request(job, *words, **more), resolver, environ(job), known(words))
+
+    (job / "hashed.txt").write_text(f"six==1.16 --hash=sha256:{'ab' * 32}\n")
+    (job / "pylock.toml").write_text(PYLOCK)
+    for words in ((*PIP, "-r", "hashed.txt"), (*UV, "-r", "pylock.toml", "--require-hashes")):
+        found = asked(*words)
+        assert found.lock is not None
+        assert found.held is None
+        assert [str(one) for one in found.lock.requirements] == ["six==1.16"]
+    assert asked(*PIP, "six", epoch="1").lock is None
+    assert asked("true", inputs=["more.txt"]).lock is None
+    assert resolver.asked == []
+    # uv asks for no digests of what others need besides, unless it is told to
+    for number, words in enumerate(((*PIP, "six"), (*PIP, "six==1"), (*UV, "six"), (*UV, "-r", "hashed.txt")), 1):
+        assert asked(*words).held is not None
+        assert len(resolver.asked) == number
+    (job / "uv.toml").write_text("override-dependencies = ['six==2']\n")
+    assert asked(*UV, "-r", "pylock.toml", "--require-hashes").held is not None
+    assert len({*resolver.asked}) == 5
+
+
 def test_what_was_asked_may_have_changed_since(job: Path) -> None:
     """Directories may: what is built from one may write there."""
-    answer = ask(request(job), environ(job))
+    answer = ask(request(job), NoIndex(), environ(job))
     assert unchanged(request(job), answer, environ(job))
     assert not unchanged(request(job), answer, environ(job, PIP_INDEX_URL="https://other.example/simple"))
     (job / "src/made.py").write_text("made = 1\n")
     assert unchanged(request(job), answer, environ(job))
-    (job / "more.txt").write_text("numpy==1.26.4\n\n")
+    (job / "more.txt").write_text("numpy==1.26.4 # a remark\n\n")
+    assert unchanged(request(job), answer, environ(job))
+    (job / "more.txt").write_text("numpy==1.26.5\n")
     assert not unchanged(request(job), answer, environ(job))
     (job / "more.txt").unlink()
     assert not unchanged(request(job), answer, environ(job))
@@ -86,21 +126,22 @@ def test_another_cpu_level_changes_the_key(job: Path) -> None:
     keys = []
     for level in ("x86-64-v1", "x86-64-v2", "x86-64-v3"):
         simulated = facts_of("pip")._replace(cpu_level=level)
-        keys.append(ask(request(job), environ(job), simulated).found)
+        keys.append(ask(request(job), NoIndex(), environ(job), simulated).found)
     assert len({one.digest for one in keys if isinstance(one, Key)}) == 3
-    asked = ask(request(job, cpu_level="x86-64-v1"), environ(job)).found
+    asked = ask(request(job, cpu_level="x86-64-v1"), NoIndex(), environ(job)).found
     assert asked == keys[0]
 
 
 def test_unpinned_names_are_refused_with_file_and_line(job: Path) -> None:
     (job / "more.txt").write_text("# pinned\nnumpy>=1\n")
-    assert open_ends(job) == [
+    assert open_ends(job) == []
+    assert open_ends(job, strict=True) == [
         "more.txt:2: numpy>=1: no one version is asked for; write ==VERSION, or pin it in a constraints file, "
         "or give hashes"
     ]
-    assert open_ends(job, epoch="1") == open_ends(job, allow_unpinned=True) == []
+    assert open_ends(job, strict=True, epoch="1") == open_ends(job, strict=True, allow_unpinned=True) == []
     (job / "constraints.txt").write_text("numpy==1.26.4\n")
-    assert open_ends(job, *PIP, "-r", "requirements.txt", "-c", "constraints.txt") == []
+    assert open_ends(job, *PIP, "-r", "requirements.txt", "-c", "constraints.txt", strict=True) == []
 
 
 def test_settings_may_pin_and_may_leave_open(job: Path) -> None:
@@ -114,7 +155,7 @@ def test_settings_may_pin_and_may_leave_open(job: Path) -> None:
         ("PIP_FIND_LINKS", "https://x/wheels", "https://x/wheels"),
         ("PIP_CONSTRAINT", "https://x/c.txt", "https://x/c.txt"),
     ):
-        found = open_ends(job, *PIP, "numpy==1", variables={name: value})
+        found = open_ends(job, *PIP, "numpy==1", variables={name: value}, strict=True)
         assert [line.split(": ")[:2] for line in found] == [["settings of pip", what]]
 
 
@@ -131,7 +172,7 @@ def test_what_is_set_otherwise_is_in_the_key(job: Path) -> None:
     assert list(diff(plain, key(job, variables={"PIP_NO_BINARY": ":all:"})).added) == ["settings.pip.no-binary"]
     (job.parent / "home/.config/pip").mkdir(parents=True)
     (job.parent / "home/.config/pip/pip.conf").write_text("[global]\nextra-index-url = https://a:b@x/y\n")
-    found = ask(request(job), environ(job)).found
+    found = ask(request(job), NoIndex(), environ(job)).found
     assert isinstance(found, Key)
     assert diff(plain, found).added == {"indexes.pip.extra-index-url": ["https://x/y"]}
 
@@ -171,7 +212,7 @@ def test_variables_that_are_set_for_an_installer_alone(job: Path) -> None:
         ("env", "UV_FIND_LINKS=wheels,other", "UV_CONSTRAINT=more.txt", *UV, "six==1"),
     ):
         assert list(key(job, *words).components["files"]) == ["more.txt", "wheels/"]  # type: ignore[arg-type]
-    assert len(open_ends(job, "env", "PIP_PRE=1", *PIP, "six==1")) == 1
+    assert len(open_ends(job, "env", "PIP_PRE=1", *PIP, "six==1", strict=True)) == 1
 
 
 def test_where_uv_is_told_to_go_by_variables(job: Path) -> None:
@@ -291,8 +332,9 @@ def test_what_uv_syncs(job: Path) -> None:
     assert list(files) == [f"{job}/", "own/", "pyproject.toml", "uv.lock"]  # type: ignore[arg-type]
     (job.parent / "beside").mkdir()
     assert key(job.parent / "beside", uv, "--project", "../job-1", "sync", "--locked").components["files"] == files
-    pins = ask(request(job, uv, "sync", "--locked"), environ(job), known([uv])).pins
-    assert (pins.exact, pins.fixed) == ({"app": ["==1"], "six": ["==1.16"]}, ["app", "own"])
+    lock = ask(request(job, uv, "sync", "--locked"), NoIndex(), environ(job), known([uv])).lock
+    assert lock is not None
+    assert [str(one) for one in lock.requirements] == [f"app @ {job}", "own", "six==1.16"]
     (job / "uv.lock").write_text("package = 7")
     with pytest.raises(ConfigError):
         key(job, uv, "sync", "--locked")
@@ -302,9 +344,9 @@ def test_groups_and_overrides_are_open(job: Path) -> None:
     (job / "pyproject.toml").write_text("[dependency-groups]\ntest = ['pytest']\n")
     (job / "other.txt").write_text("six>=1\n")
     assert [line.split(": ")[1] for line in open_ends(job, *PIP, "--group", "test")] == ["--group test"]
-    assert [line.split(": ")[:2] for line in open_ends(job, *UV, "--override", "other.txt", "six==1.16")] == [
-        ["other.txt:1", "six>=1"]
-    ]
+    assert [
+        line.split(": ")[:2] for line in open_ends(job, *UV, "--override", "other.txt", "six==1.16", strict=True)
+    ] == [["other.txt:1", "six>=1"]]
 
 
 def test_wheels_that_are_looked_for_where_there_is_nothing_are_none(job: Path) -> None:
@@ -329,7 +371,7 @@ def test_what_cannot_be_read_is_an_error(job: Path, words: tuple[str, ...]) -> N
 
 def test_an_installer_may_come_into_being_with_its_target(job: Path) -> None:
     words = (f"{job}/venv/bin/python", "-m", "pip", "install", "six==1")
-    assert ask(request(job, *words, python=sys.executable), environ(job)).facts.installers == {}
+    assert ask(request(job, *words, python=sys.executable), NoIndex(), environ(job)).facts.installers == {}
 
 
 def test_what_can_be_read_but_once_is_left_to_the_installer(job: Path) -> None:

@@ -19,6 +19,7 @@ from imagefs.deps.key import NAMES, Key
 from imagefs.format.snapshot import Snapshot
 from imagefs.images import Images
 from imagefs.snapshots import Snapshots
+from tests.deps.wheels import wheel
 from tests.golden.deps import KEY
 
 DOCS = Path(__file__).parents[4] / "docs/deps.md"
@@ -31,9 +32,14 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     (folder / "requirements.txt").write_text("numpy==1.26.4\nsix>=1\n")
     monkeypatch.chdir(folder)
+    for name, version in (("six", "1"), ("six", "2"), ("torch", "1"), ("numpy", "1.26.4")):
+        wheel(tmp_path / "wheels", name, {}, version=version)
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in [name for name in os.environ if name.startswith(("PIP_", "UV_", "IMAGEFS_"))]:
         monkeypatch.delenv(name)
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "wheels"))
+    monkeypatch.setenv("IMAGEFS_CACHE", str(tmp_path / "cache"))
     return folder
 
 
@@ -59,23 +65,25 @@ def test_key_explains_every_component(capsys: pytest.CaptureFixture[str]) -> Non
     assert re.fullmatch(r"[0-9a-f]{64}", digest)
     named = [line.split()[0] for line in lines if not line.startswith(" ")]
     assert named == list(NAMES)
-    assert lines[-1].split() == ["epoch", "1"]
+    assert lines[-2].split() == ["epoch", "1"]
 
 
 def test_open_ends_are_a_line_each(capsys: pytest.CaptureFixture[str]) -> None:
-    out, err = said(capsys, "key", "--target", "/opt/deps", "--", *PIP, "-r", "requirements.txt", "torch", code=2)
+    out, err = said(
+        capsys, "key", "--target", "/opt/deps", "--strict", "--", *PIP, "-r", "requirements.txt", "torch", code=2
+    )
     assert out == ""
     first, second, last = err.splitlines()
     assert first.startswith("imagefs: command: torch: no one version")
     assert second.startswith("imagefs: requirements.txt:2: six>=1: no one version")
     assert last.startswith("imagefs: there is no key, since 2 of the inputs may change; --epoch")
-    out, _ = said(capsys, "key", "--target", "/opt/deps", "--explain", "--", *PIP, "torch", code=2)
-    assert re.search(r"^files +none$", out, re.MULTILINE)
+    out, _ = said(capsys, "key", "--target", "/opt/deps", "--strict", "--explain", "--", *PIP, "torch", code=2)
+    assert re.search(r"^files +wheels/ [0-9a-f]{12}$", out, re.MULTILINE)
 
 
 def test_many_open_ends(capsys: pytest.CaptureFixture[str], job: Path) -> None:
     (job / "many.txt").write_text("".join(f"package-{number}\n" for number in range(1000)))
-    command = ("--target", "/opt/deps", "--", *PIP, "-r", "many.txt")
+    command = ("--target", "/opt/deps", "--strict", "--", *PIP, "-r", "many.txt")
     _, err = said(capsys, "key", *command, code=2)
     *lines, more, last = err.splitlines()
     assert [line.split(": ")[2] for line in lines] == [f"package-{number}" for number in range(50)]
@@ -90,7 +98,7 @@ def test_key_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     found = json.loads(said(capsys, *flags, "--", *PIP, "six==1")[0])
     assert Key.from_document(found["key"]).digest == found["digest"]
     assert found["open_ends"] == []
-    found = json.loads(said(capsys, *flags, "--", *PIP, "six", code=2)[0])
+    found = json.loads(said(capsys, *flags, "--strict", "--", *PIP, "six", code=2)[0])
     assert found["digest"] == ""
     assert [(one["where"], one["what"]) for one in found["open_ends"]] == [("command", "six")]
 
@@ -112,7 +120,7 @@ def test_every_flag_decides(capsys: pytest.CaptureFixture[str], job: Path, monke
         "salt": "1",
         "epoch": "1",
     }
-    assert [flag.name for flag in REQUEST] == [*values, "allow-unpinned"]
+    assert [flag.name for flag in REQUEST] == [*values, "strict", "allow-unpinned"]
     plain = ["key", "--target", "/opt/deps", "--", *PIP, "six==1"]
     found = {said(capsys, *plain)[0]}
     for name, value in values.items():
@@ -240,7 +248,7 @@ def test_the_document_on_the_key_has_every_component_in_its_order() -> None:
 
 def test_the_flags_that_the_document_names_are_there() -> None:
     text = DOCS.read_text().split("\n## The key\n")[1].split("\n## ")[0]
-    known = {f"--{flag.name}" for flag in REQUEST} | {"--explain", "--json"}
+    known = {f"--{flag.name}" for flag in REQUEST} | {"--explain", "--json", "--resolve-age"}
     others = {
         "--find-links",
         "--pre",
@@ -252,5 +260,11 @@ def test_the_flags_that_the_document_names_are_there() -> None:
         "--override",
         "--directory",
         "--prefix",
+        "--dry-run",
+        "--report",
+        "--format",
+        "--progress-bar",
+        "--timeout",
+        "--require-hashes",
     }  # of pip, uv and venv
     assert set(re.findall(r"--[a-z][a-z-]*", text)) == known | others

@@ -50,7 +50,6 @@ def test_it_comes_back_from_its_document(entries: list[LockedRequirement]) -> No
         {"tool": 1, "requirements": []},
         {"tool": "", "requirements": [["a", "1", "egg", [], ""]]},
         {"tool": "", "requirements": [["a", "1", "wheel", ["sha256:x"], ""]]},
-        {"tool": "", "requirements": [["a", "1", "wheel", [], ""], ["A", "2", "wheel", [], ""]]},
     ],
 )
 def test_what_is_no_lock_is_refused(document: object) -> None:
@@ -67,7 +66,13 @@ def test_it_is_written_as_a_requirements_file() -> None:
         ]
     )
     assert lock.to_text() == f"other @ git+https://host/other@0123\nsome-name==1.0 \\\n    --hash={digest}\n"
-    assert lock.constraints() == "other @ git+https://host/other@0123\nsome-name==1.0\n"
+    assert lock.constraints(hashed=False) == "other==2\nsome-name==1.0\n"
+    assert lock.constraints(hashed=True) == f"other==2\nsome-name==1.0 --hash={digest}\n"
+
+
+def test_what_was_installed_and_is_not_in_it() -> None:
+    lock = Lock.of([LockedRequirement("a", "1.0", "wheel"), LockedRequirement("b", "", "local")])
+    assert lock.lacks({"A": "1", "b": "7", "c": "1", "a": "2"}) == ["a 2", "c 1"]
 
 
 def test_it_tells_what_is_built_and_what_nothing_pins() -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from imagefs.build.directory import scan
 from imagefs.deps import capture, inventory, publish
+from imagefs.deps.lock import Lock, LockedRequirement
 from imagefs.deps.publish import Job
-from imagefs.deps.requirements import Pins
 from imagefs.deps.target import Target
 from imagefs.deps.trees import describe
 from imagefs.format.snapshot import Snapshot
@@ -94,12 +94,12 @@ def test_conflicts_that_are_allowed_are_noted(images: Images, job: Job) -> None:
     assert noted == "packages do not fit one another: heavy 1.0: requires torch, which is not installed"
 
 
-def test_versions_that_nothing_had_pinned(images: Images, job: Job) -> None:
-    pinned = Pins({"heavy": ["==2.0"]}, (), 0)
-    done = publish.publish(job._replace(pinned=pinned), images, leads)
+def test_versions_that_are_not_in_the_lock(images: Images, job: Job) -> None:
+    other, own = (Lock.of([LockedRequirement("heavy", one, "wheel")]).to_document() for one in ("2.0", "1"))
+    done = publish.publish(job._replace(lock=other), images, leads)
     assert not done.published
     assert "heavy 1.0" in done.lines[0]
-    assert publish.publish(job._replace(pinned=pinned._replace(exact={"heavy": ["==1.0"]})), images, leads).published
+    assert publish.publish(job._replace(lock=own), images, leads).published
 
 
 def test_a_directory_that_was_changed_since_it_was_installed(images: Images, job: Job) -> None:

@@ -7,7 +7,19 @@ from typing import Any
 import pytest
 
 from imagefs.deps.key import NAMES, Key, diff
-from imagefs.deps.request import Facts, Inputs, OpenEnd, Python, Refusal, Request, Target, checked, key_of
+from imagefs.deps.lock import Lock, LockedRequirement
+from imagefs.deps.request import (
+    Facts,
+    Inputs,
+    OpenEnd,
+    Python,
+    Request,
+    Target,
+    checked,
+    key_of,
+    refusal_of,
+    refusal_of_lock,
+)
 from stripefs.errors import ConfigError
 
 REQUEST = Request([Target("/opt/deps", 0, 0)], ["pip", "install", "-r", "requirements.txt"], "/job")
@@ -18,10 +30,11 @@ FACTS = Facts("Linux", "x86_64", "x86-64-v3", ("glibc", "2.36"), PYTHON, {"pip":
 INPUTS = Inputs(["pip", "install", "-r", "requirements.txt"], {"requirements.txt": "ab" * 32}, {}, {}, {}, [])
 
 
+LOCK = Lock.of([LockedRequirement("six", "1.16", "wheel", ["sha256:" + "ab" * 32])], "pip 24.0")
+
+
 def key(request: Request = REQUEST, facts: Facts = FACTS, inputs: Inputs = INPUTS) -> Key:
-    found = key_of(request, facts, inputs)
-    assert isinstance(found, Key)
-    return found
+    return key_of(request, facts, inputs, LOCK)
 
 
 def test_a_key_has_every_component() -> None:
@@ -38,6 +51,7 @@ def test_a_key_has_every_component() -> None:
         ({"driver": "550"}, "accelerator.driver"),
         ({"salt": "1"}, "salt"),
         ({"epoch": "2026-11"}, "epoch"),
+        ({"allow_unpinned": True}, "unpinned"),
         ({"targets": [Target("/opt/deps", 0, 7)]}, "targets.1"),
         ({"targets": [Target("/opt/deps", 0, 0, 0o077)]}, "targets.1"),
     ],
@@ -54,7 +68,7 @@ def test_what_is_asked_for_is_in_the_key(change: dict[str, Any], where: str) -> 
         ({"cpu_level": "x86-64-v2"}, "system.cpu_level"),
         ({"libc": ("musl", "2.36")}, "libc.name"),
         ({"python": PYTHON._replace(executable="/opt/python")}, "python.executable"),
-        ({"python": PYTHON._replace(implementation="pypy")}, "python.implementation"),
+        ({"python": PYTHON._replace(implementation="other")}, "python.implementation"),
         ({"python": PYTHON._replace(version="3.11.3")}, "python.version"),
         ({"python": PYTHON._replace(soabi="cpython-311d-x86_64-linux-gnu")}, "python.soabi"),
         ({"installers": {"pip": "24.1"}}, "installers.pip"),
@@ -89,8 +103,8 @@ OPEN = Inputs(
 
 
 def test_open_ends_are_refused_with_the_line_they_are_on() -> None:
-    found = key_of(REQUEST, FACTS, OPEN)
-    assert isinstance(found, Refusal)
+    found = refusal_of(REQUEST, OPEN)
+    assert found is not None
     assert found.reason.startswith("requirements.txt:3: numpy>=1: no one version (and 1 more); ")
     assert found.open_ends == OPEN.open_ends
 
@@ -99,6 +113,32 @@ def test_an_epoch_or_the_users_word_makes_a_key_of_open_ends() -> None:
     first, second = (key(REQUEST._replace(epoch=epoch), inputs=OPEN) for epoch in ("1", "2"))
     allowed = key(REQUEST._replace(allow_unpinned=True), inputs=OPEN)
     assert len({first.digest, second.digest, allowed.digest}) == 3
+
+
+def test_what_a_resolver_closes_is_refused_by_the_strict_alone() -> None:
+    loose = INPUTS._replace(unpinned=OPEN.open_ends)
+    strict = REQUEST._replace(strict=True)
+    assert refusal_of(REQUEST, loose) is refusal_of(strict, INPUTS) is None
+    assert refusal_of(strict, loose) is not None
+    assert refusal_of(strict._replace(epoch="1"), loose) is None
+    assert refusal_of_lock(REQUEST, LOCK, ()) is None
+    assert refusal_of_lock(strict, LOCK, ["six"]) is None
+    found = refusal_of_lock(strict, LOCK, ["numpy"])
+    assert found is not None
+    assert "six==1.16" in found.reason
+
+
+def test_a_file_without_a_digest_is_refused() -> None:
+    found = refusal_of_lock(REQUEST, Lock.of([LockedRequirement("six", "1", "wheel")]), ["six"])
+    assert found is not None
+    assert "no digest of its file is known" in found.reason
+
+
+def test_the_lock_is_in_the_key_and_what_resolved_it_is_not() -> None:
+    (one,) = LOCK.requirements
+    assert key_of(REQUEST, FACTS, INPUTS, LOCK._replace(tool="uv 1")) == key()
+    other = Lock.of([one._replace(digests=["sha256:" + "cd" * 32])])
+    assert list(diff(key(), key_of(REQUEST, FACTS, INPUTS, other)).changed) == ["lock.1.4"]
 
 
 @pytest.mark.parametrize(

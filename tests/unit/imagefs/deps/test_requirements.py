@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefs.deps.requirements import Pins, Reader, Requirements, Source, unpinned_installed
+from imagefs.deps.lock import LockedRequirement
+from imagefs.deps.request import OpenEnd
+from imagefs.deps.requirements import Reader, Requirements, Source
 from stripefs.errors import ConfigError
 from tests.unit.imagefs.deps.locks import UV_LOCK
 
@@ -33,6 +34,10 @@ class Files:
 
     def reader(self, variables: Mapping[str, str | None] | None = None) -> Reader:
         return Reader("/job", self.load, self.found.__contains__, variables or {}, LINUX)
+
+
+def ends(said: Requirements) -> list[OpenEnd]:
+    return [*said.open_ends, *said.unpinned]
 
 
 def read(text: str, variables: Mapping[str, str | None] | None = None, **others: str) -> Requirements:
@@ -74,7 +79,7 @@ def read(text: str, variables: Mapping[str, str | None] | None = None, **others:
     ],
 )
 def test_closed(line: str) -> None:
-    assert read(line).open_ends == []
+    assert ends(read(line)) == []
 
 
 @pytest.mark.parametrize(
@@ -112,7 +117,7 @@ def test_closed(line: str) -> None:
     ],
 )
 def test_open(line: str, why: str) -> None:
-    (open_end,) = read(f"six==1\n{line}").open_ends
+    (open_end,) = ends(read(f"six==1\n{line}"))
     assert open_end.where == "main.txt:2"
     assert why in open_end.why
     assert str(open_end).startswith("main.txt:2: ")
@@ -120,19 +125,19 @@ def test_open(line: str, why: str) -> None:
 
 def test_a_pin_counts_wherever_it_stands() -> None:
     said = read("numpy>=1\n-c constraints.txt\n-r more.txt", constraints="numpy==1.26.4\nscipy<2", more="Scipy")
-    assert [open_end.where for open_end in said.open_ends] == ["more.txt:1"]
-    assert said.pins.exact == {"numpy": ["==1.26.4"]}
+    assert [open_end.where for open_end in ends(said)] == ["more.txt:1"]
+    assert said.pinned == {"numpy"}
 
 
 def test_constraints_ask_for_nothing() -> None:
-    assert read("-c constraints.txt", constraints="numpy<2\nscipy").open_ends == []
+    assert ends(read("-c constraints.txt", constraints="numpy<2\nscipy")) == []
 
 
 def test_files_are_read_with_all_that_they_include_once_each_and_relative_to_one_another() -> None:
     files = Files(main="-r sub/a.txt\n-r sub/a.txt\n-c c.txt", sub__a="-r b.txt\n-r ../main.txt", sub__b="six==1", c="")
     reader = files.reader()
     reader.file("main.txt")
-    assert reader.finish().open_ends == []
+    assert ends(reader.finish()) == []
     assert files.read == ["main.txt", "sub/a.txt", "sub/b.txt", "c.txt"]
 
 
@@ -149,18 +154,18 @@ def test_a_file_that_is_no_text_is_an_error() -> None:
 
 def test_variables_that_are_declared_are_replaced() -> None:
     said = read("numpy==${VERSION}\n${NAME}==1", {"VERSION": "1.26.4", "NAME": "six"})
-    assert said.open_ends == []
-    assert said.pins.exact == {"numpy": ["==1.26.4"], "six": ["==1"]}
+    assert ends(said) == []
+    assert said.pinned == {"numpy", "six"}
 
 
 def test_variables_with_passwords_need_not_be_declared() -> None:
-    assert read("--index-url https://${USER}:${TOKEN}@example/simple\nsix==1").open_ends == []
+    assert ends(read("--index-url https://${USER}:${TOKEN}@example/simple\nsix==1")) == []
 
 
 def test_no_secret_is_told() -> None:
     said = read("six @ https://user:secret@example/six.tar.gz\nhttps://secret@example/x?token=secret\n--secret x")
-    assert len(said.open_ends) == 3
-    assert not any("user" in str(one) or "secret@" in str(one) or "=secret" in str(one) for one in said.open_ends)
+    assert len(ends(said)) == 3
+    assert not any("user" in str(one) or "secret@" in str(one) or "=secret" in str(one) for one in ends(said))
 
 
 def test_sources_are_found_from_where_the_installer_runs() -> None:
@@ -174,7 +179,7 @@ def test_sources_are_found_from_where_the_installer_runs() -> None:
         Source("/job/six-1.tar.gz", "main.txt:4", False),
         Source("/job/plain", "main.txt:5", False),
     ]
-    assert said.pins == Pins({}, ["six"], 3)
+    assert (said.pinned, said.locked) == ({"six"}, None)
 
 
 def test_links_are_looked_for_beside_their_file_first() -> None:
@@ -185,17 +190,17 @@ def test_links_are_looked_for_beside_their_file_first() -> None:
 
 def test_what_everything_has_hashes_for_may_come_from_anywhere() -> None:
     loose = "--pre\n--find-links https://example/wheels\n"
-    assert len(read(loose + "six==1").open_ends) == 2
-    assert len(read(loose + f"six==1 --hash={HASH}\nnumpy==1").open_ends) == 2
-    assert read(loose + f"six==1 --hash={HASH}").open_ends == []
-    assert read(loose + "--require-hashes\nsix==1").open_ends == []
+    assert len(ends(read(loose + "six==1"))) == 2
+    assert len(ends(read(loose + f"six==1 --hash={HASH}\nnumpy==1"))) == 2
+    assert ends(read(loose + f"six==1 --hash={HASH}")) == []
+    assert ends(read(loose + "--require-hashes\nsix==1")) == []
 
 
 @pytest.mark.parametrize("name", ["pyproject.toml", "setup.py", "setup.cfg"])
 def test_files_of_projects_are_inputs_that_pin_nothing(name: str) -> None:
     reader = Reader("/job", lambda path, name: (name, b'dependencies = ["six==1"]'), lambda path: True, {}, LINUX)
     reader.file(name)
-    assert [one.where for one in reader.finish().open_ends] == [name]
+    assert [one.where for one in ends(reader.finish())] == [name]
 
 
 PYLOCK = """\
@@ -214,6 +219,14 @@ vcs = { type = "git", url = "https://x/other", commit-id = "0123" }
 """
 
 
+def test_what_has_hashes_is_taken_as_it_is() -> None:
+    (one, other) = read(f"Six==1.16 --hash={HASH}\nnumpy @ https://x/numpy.tar.gz --hash={HASH}").locked or ()
+    assert one == LockedRequirement("six", "1.16", "sdist", [HASH])
+    assert other == LockedRequirement("numpy", "", "sdist", [HASH], "https://x/numpy.tar.gz")
+    assert read(f"six==1.16 --hash={HASH}\nnumpy==1").locked is None
+    assert read("six==1.16\nnumpy==1").locked is None
+
+
 def read_named(name: str, text: str) -> Requirements:
     reader = Reader("/job", lambda path, wanted: (wanted, text.encode()), lambda path: True, {}, LINUX)
     reader.file(f"locks/{name}") if name != "uv.lock" else reader.lock(f"/job/locks/{name}")
@@ -223,16 +236,26 @@ def read_named(name: str, text: str) -> Requirements:
 @pytest.mark.parametrize("name", ["pylock.toml", "pylock.train.toml"])
 def test_a_pylock_is_closed(name: str) -> None:
     said = read_named(name, PYLOCK)
-    assert said.open_ends == []
+    assert ends(said) == []
     assert said.sources == [Source("/job/own", name, True)]
-    assert said.pins == Pins({"six": ["==1.16"]}, ["other", "own"], 0)
+    assert said.pinned == {"other", "own", "six"}
+    assert said.locked == [
+        LockedRequirement("six", "1.16", "wheel", ["sha256:ab"]),
+        LockedRequirement("own", "", "editable", [], "/job/own"),
+        LockedRequirement("other", "", "vcs", [], "git+https://x/other@0123"),
+    ]
 
 
 def test_a_lock_of_uv_is_closed() -> None:
     said = read_named("uv.lock", UV_LOCK)
-    assert said.open_ends == []
+    assert ends(said) == []
     assert said.sources == [Source("/job/locks", "uv.lock", True), Source("/job/own", "uv.lock", False)]
-    assert said.pins == Pins({"app": ["==1"], "six": ["==1.16"]}, ["app", "own"], 0)
+    assert said.locked is not None
+    assert [(one.name, one.version, one.kind) for one in said.locked] == [
+        ("app", "1", "editable"),
+        ("six", "1.16", "wheel"),
+        ("own", "", "local"),
+    ]
 
 
 @pytest.mark.parametrize("name", ["pylock.toml", "uv.lock"])
@@ -249,7 +272,7 @@ def test_requirements_of_a_command_line() -> None:
     reader.requirement("command", ".", editable=True)
     reader.requirement("command", "$NAME")
     said = reader.finish()
-    assert [one.what for one in said.open_ends] == ["numpy>=1", "$NAME"]
+    assert [one.what for one in ends(said)] == ["$NAME", "numpy>=1"]
     assert said.sources == [Source("/job", "command", True)]
 
 
@@ -261,20 +284,15 @@ def test_what_takes_the_place_of_others_is_closed_by_nothing_else() -> None:
     own.file("more.txt")
     reader.take(own)
     said = reader.finish()
-    assert [str(one).split(": ")[:2] for one in said.open_ends] == [["more.txt:1", "numpy>=2"]]
-    assert said.pins == Pins({"numpy": ["==1.26.4"], "scipy": ["==1"]}, [], 1)
+    assert [str(one).split(": ")[:2] for one in ends(said)] == [["more.txt:1", "numpy>=2"]]
+    assert (said.pinned, said.locked) == ({"numpy", "scipy"}, None)
     assert [one.path for one in said.sources] == ["/job/src"]
-
-
-def test_pins_can_be_handed_on_as_json() -> None:
-    pins = read(f"numpy==1\nscipy @ https://x/y.tar.gz --hash={HASH}\n./src").pins
-    assert Pins(**json.loads(json.dumps(pins._asdict()))) == pins
 
 
 def test_without_a_python_every_requirement_counts() -> None:
     reader = Reader("/job", Files().load, lambda path: True, {}, None)
     reader.requirement("command", "six ; sys_platform == 'win32'")
-    assert len(reader.finish().open_ends) == 1
+    assert len(ends(reader.finish())) == 1
 
 
 def test_files_that_include_ever_more_files_are_refused() -> None:
@@ -298,33 +316,9 @@ def test_any_text_is_read_or_refused(text: str) -> None:
         reader.file("main.txt")
     except ConfigError:
         return
-    for open_end in reader.finish().open_ends:
+    for open_end in ends(reader.finish()):
         assert "\n" not in str(open_end)
 
 
-INSTALLED = {"Num.Py": "1.26.4", "six": "1.16", "extra": "3"}
-
-
-@pytest.mark.parametrize(
-    ("pins", "sourced", "unpinned"),
-    [
-        (Pins({}, [], 0), (), ["Num.Py 1.26.4", "extra 3", "six 1.16"]),
-        (Pins({"num-py": ["==1.26.4"], "six": ["==1.16.0"]}, ["extra"], 0), (), []),
-        (Pins({"num-py": ["==1.26.3"]}, ["six", "extra"], 0), (), ["Num.Py 1.26.4"]),
-        (Pins({"num-py": ["==1.26.3", "===1.26.4"]}, ["six", "extra"], 0), (), []),
-        (Pins({"num-py": ["==1.26.4"], "six": ["==1.16"]}, [], 1), ("Extra",), []),
-        (Pins({"num-py": ["==1.26.4"]}, [], 1), ("extra", "six"), ["extra 3", "six 1.16"]),
-        (Pins({"num-py": ["==1.26.4"], "six": ["==1.16"]}, [], 1), (), ["extra 3"]),
-    ],
-)
-def test_what_was_installed_beyond_the_pins(pins: Pins, sourced: tuple[str, ...], unpinned: list[str]) -> None:
-    assert unpinned_installed(pins, INSTALLED, sourced) == unpinned
-
-
-def test_a_local_version_is_the_version_that_was_asked_for() -> None:
-    assert unpinned_installed(Pins({"torch": ["==2.1"]}, [], 0), {"torch": "2.1+cu121"}) == []
-    assert unpinned_installed(Pins({"torch": {"==2.1rc1"}}, [], 0), {"torch": "2.1rc1"}) == []
-
-
 def test_comments_may_be_in_any_script() -> None:
-    assert read("six==1  # caf\u00e9 \u4e2d").open_ends == []
+    assert ends(read("six==1  # caf\u00e9 \u4e2d")) == []

@@ -1,0 +1,143 @@
+"""How pip and uv are asked which distributions an installation would bring, and what their answers say. Pure.
+
+pip answers with its installation report (`pip install --dry-run --report -`), uv with a `pylock.toml` (`uv pip
+compile`), which takes the options of `uv pip install` that decide about versions and files.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+from urllib.parse import unquote, urlsplit
+
+from imagefs.deps.command import Call
+from imagefs.deps.lock import Kind, Lock, LockedRequirement
+from imagefs.deps.lockfiles import read_lock
+from imagefs.errors import FormatError
+
+__all__ = ["Question", "of_report", "question_for", "read_answer"]
+
+_VALUED = frozenset((
+    *("-f", "--find-links", "-i", "--index-url", "--extra-index-url", "--index", "--default-index", "-c"),
+    *("--constraint", "--constraints", "-b", "--build-constraint", "--build-constraints", "--override", "--overrides"),
+    *("--exclude", "--excludes", "--prerelease", "--resolution", "--exclude-newer", "--exclude-newer-package"),
+    *("--index-strategy", "--keyring-provider", "--allow-insecure-host", "--trusted-host", "--no-binary"),
+    *("--only-binary", "-C", "--config-setting", "--config-settings", "--config-settings-package"),
+    *("--no-build-isolation-package", "--no-sources-package", "--extra", "--group", "--python-version"),
+    *("--python-platform", "--fork-strategy", "--cache-dir", "--link-mode", "--config-file"),
+))  # fmt: skip
+
+_SWITCHES = frozenset((
+    *("--no-index", "--no-deps", "--pre", "--no-build", "--no-build-isolation", "--no-sources", "--all-extras"),
+    *("--offline", "--no-cache", "-n", "--no-config", "--native-tls", "--system-certs", "--refresh"),
+))  # fmt: skip
+"""Options of `uv pip install` that `uv pip compile` has too, with values and without."""
+
+
+class Question(NamedTuple):
+    """A program that resolves: its words, and what it gets on standard input."""
+
+    command: Sequence[str]
+    text: str = ""
+
+
+def question_for(command: Sequence[str], call: Call, python: str, *, setup: bool) -> Question:
+    """What resolves the requirements of a command that runs `call`.
+
+    python: the interpreter that is installed for. setup: whether that comes into being only with the installation, so
+    that nothing is installed for it yet.
+    """
+    place = _place(command, call)
+    before, program = command[:place], call.program
+    rest = list(command[place + len(program) :])
+    if call.tool == "pip":
+        asked = ["--dry-run", "--quiet", "--report", "-"]
+        if setup:
+            rest = _without(rest, "--python")
+            asked.append("--ignore-installed")
+        end = rest.index("--") if "--" in rest else len(rest)
+        return Question([*before, *program, *rest[:end], *asked, *rest[end:]])
+    files = list(call.values.get("requirement", ()))
+    lines = [f"-e {text}" if editable else text for text, editable in call.requirements]
+    options = ["--quiet", "--no-header", "--format", "pylock.toml", "--python", python, *_shared(rest)]
+    if "sync" in rest and "--no-deps" not in options:
+        options.append("--no-deps")
+    sources = [*files, *(["-"] if lines or not files else [])]
+    return Question([*before, *program, "pip", "compile", *options, *sources], "".join(f"{line}\n" for line in lines))
+
+
+def read_answer(tool: str, text: str, resolver: str) -> Lock:
+    """The lock in what the resolver printed. resolver: name and version. Raises FormatError."""
+    if tool == "uv":
+        return Lock.of(read_lock("pylock.toml", text.encode()), resolver)
+    try:
+        return Lock.of(of_report(json.loads(text)), resolver)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise FormatError("pip's report on what it would install makes no sense") from error
+
+
+def of_report(report: Any) -> Iterator[LockedRequirement]:
+    """The distributions of a report of pip. Raises ValueError, KeyError, TypeError and AttributeError for no report."""
+    for item in report["install"]:
+        info, metadata = item["download_info"], item["metadata"]
+        kind, digests, source = _origin(info, direct=bool(item.get("is_direct")))
+        yield LockedRequirement(metadata["name"], metadata["version"], kind, digests, source)
+
+
+def _origin(info: Mapping[str, Any], *, direct: bool) -> tuple[Kind, Sequence[str], str]:
+    url = info["url"]
+    if "vcs_info" in info:
+        repository = info["vcs_info"]
+        return "vcs", (), f"{repository['vcs']}+{url}@{repository['commit_id']}"
+    path = unquote(urlsplit(url).path)
+    if "dir_info" in info:
+        # Where a directory lies differs between nodes, but for a link to it that decides.
+        return ("editable", (), path) if info["dir_info"].get("editable") else ("local", (), "")
+    archive = info.get("archive_info", {})
+    hashes = dict(archive.get("hashes") or {})
+    if not hashes and archive.get("hash"):  # as pip of old wrote it
+        name, _, value = archive["hash"].partition("=")
+        hashes = {name: value}
+    remote = direct and not url.startswith("file:")
+    return (
+        "wheel" if path.endswith(".whl") else "sdist",
+        [f"{name}:{value}" for name, value in hashes.items()],
+        url if remote else "",
+    )
+
+
+def _place(command: Sequence[str], call: Call) -> int:
+    """Where the words begin that run the installer."""
+    length = len(call.program)
+    return next(at for at in range(len(command)) if list(command[at : at + length]) == list(call.program))
+
+
+def _without(words: Iterable[str], option: str) -> list[str]:
+    """The words without an option and its value."""
+    found, rest = [], iter(words)
+    for word in rest:
+        if word == option:
+            next(rest, "")
+        elif not word.startswith(f"{option}="):
+            found.append(word)
+    return found
+
+
+def _shared(words: Sequence[str]) -> list[str]:
+    """Those options that `uv pip compile` has too."""
+    found: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word == "--":
+            break
+        name = word.partition("=")[0] if word.startswith("--") else word[:2]
+        if name in _VALUED:
+            found.append(word)
+            if word == name:
+                found.append(next(rest, ""))
+        elif word in _SWITCHES:
+            found.append(word)
+        elif name in ("-r", "-e", "-p", "-t", "-P") and word == name:
+            next(rest, "")
+    return found

@@ -1,0 +1,70 @@
+"""A package index on loopback (PEP 503), of a folder with a folder of files for each project."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+__all__ = ["Index", "serving"]
+
+
+class Index:
+    """url: of its root. asked: the paths that were asked for. digests: whether it tells those of its files."""
+
+    def __init__(self, folder: Path, port: int) -> None:
+        self.folder = folder
+        self.url = f"http://127.0.0.1:{port}/simple"
+        self.asked: list[str] = []
+        self.digests = True
+
+    def answer(self, path: str) -> tuple[str, bytes] | None:
+        """Kind and bytes of what is at a path; None where there is nothing."""
+        self.asked.append(path)
+        name = path.removeprefix("/simple/").strip("/")
+        place = self.folder / name
+        if place.is_file():
+            return "application/octet-stream", place.read_bytes()
+        if not place.is_dir():
+            return None
+        return "text/html", "".join(map(self._link, sorted(place.iterdir()))).encode()
+
+    def _link(self, file: Path) -> str:
+        digest = f"#sha256={hashlib.sha256(file.read_bytes()).hexdigest()}" if self.digests and file.is_file() else ""
+        return f'<a href="{file.name}{digest}">{file.name}</a>\n'
+
+
+@contextlib.contextmanager
+def serving(folder: Path) -> Iterator[Index]:
+    """An index of this folder while the block runs."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self) -> None:
+            self.do_GET()
+
+        def do_GET(self) -> None:
+            found = index.answer(self.path)
+            self.send_response(200 if found else 404)
+            kind, data = found or ("text/plain", b"")
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            if self.command == "GET":
+                self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    index = Index(folder, server.server_address[1])
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield index
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
