@@ -1,6 +1,6 @@
 """Who installs when many hosts miss at once: one leads, the others wait for what it publishes.
 
-The lead is a leased lock of `stripefs.write.lease`, beside the document that is to be published. It is renewed by a
+The lead is a leased lock of `stripefs.write.file_lock`, beside the document that is to be published. It is renewed by a
 thread while its holder installs, and handed over to the process that publishes in the background. A leader that the
 store does not hear of for LEASE seconds has lost it to whoever comes next. Nobody waits for ever: after a bound a host
 installs for itself. All times are those of the store's clock, or of the monotonic one of a host.
@@ -25,7 +25,7 @@ from stripefs.errors import Busy, Exists, StoreError, Unsupported
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Store
 from stripefs.store.url import open_store
-from stripefs.write.lease import Lease, take
+from stripefs.write.file_lock import FileLock, take
 
 __all__ = ["LEASE", "Lead", "Leading", "TooLong", "Unkept", "lead", "lead_or_wait", "pause"]
 
@@ -58,7 +58,7 @@ class Unkept(Exception):
 class Lead:
     """The lead for one snapshot, renewed until it is released or handed over."""
 
-    def __init__(self, lease: Lease) -> None:
+    def __init__(self, lease: FileLock) -> None:
         self._lease = lease
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="lease", daemon=True)

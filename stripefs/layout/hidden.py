@@ -2,6 +2,8 @@
 
     .NAME.stripefs-VERSION-K         what is being written for NAME beside it: parts, and what will be renamed onto NAME
     .NAME.stripefs-VERSION-draft     what `stripefs recover` puts together
+    .NAME.stripefs-VERSION-5000000000 and above
+                                     the same parts and drafts, moved here by a writer that took over from theirs
     .NAME.stripefs-VERSION-record    what fsync left for `stripefs recover`
     .NAME.stripefs-lock              who writes NAME now
     .NAME.stripefs-copy              what `stripefs cp` has of NAME so far, in a local directory
@@ -29,6 +31,7 @@ __all__ = [
     "POOL_NAME",
     "VERSION",
     "Hidden",
+    "aside_name",
     "copied_name",
     "copy_name",
     "draft_name",
@@ -65,6 +68,10 @@ LONGEST_SUFFIX = 48
 """Bytes kept free behind a file's name: the longest suffix, of a part, has 10 + 16 + 1 + 10, and lists have room."""
 
 VERSION = re.compile(r"[0-9a-f]{16}")
+
+_ASIDE = 5_000_000_000
+_DRAFT_ASIDE = 9_999_999_999
+"""Writers count their parts from 0 and never come near either."""
 
 _HIDDEN = re.compile(
     rb"\.(?P<stem>.+)\.stripefs-(?:(?P<lock>lock)|(?P<version>[0-9a-f]{16})-(?P<what>record|draft|0|[1-9][0-9]{0,9}))",
@@ -122,6 +129,15 @@ def draft_name(name: bytes, version: str) -> bytes:
 def record_name(name: bytes, version: str) -> bytes:
     """The record that fsync leaves of `version`."""
     return _beside(name, f"{version}-record")
+
+
+def aside_name(name: bytes) -> bytes:
+    """Where a part or draft with the hidden name `name` goes when another writer takes over; b"" for anything else."""
+    found = parse_hidden(name)
+    if found is None or found.kind not in ("part", "draft") or found.number >= _ASIDE:
+        return b""
+    number = _DRAFT_ASIDE if found.kind == "draft" else _ASIDE + found.number
+    return b".%b%b%b-%d" % (found.stem, MARK, found.version.encode(), number)
 
 
 def lock_name(name: bytes) -> bytes:

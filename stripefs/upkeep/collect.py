@@ -18,7 +18,7 @@ from functools import partial
 
 from stripefs.errors import Busy, IsADirectory, NoSpace, NotFound, QuotaExceeded, StoreError, Unsupported
 from stripefs.layout import hidden
-from stripefs.layout.record import DocumentError, LockDocument, Record
+from stripefs.layout.record import LEASE, DocumentError, LockDocument, Record
 from stripefs.store.base import Store
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.upkeep import pool
@@ -28,7 +28,7 @@ from stripefs.upkeep.strays import strays
 from stripefs.upkeep.survey import AGE, FORCED_AGE, Circumstances, Item, Kind, Verdict, judge
 from stripefs.upkeep.walk import patiently
 from stripefs.write.clock import StoreClock
-from stripefs.write.lease import RENEW, take
+from stripefs.write.file_lock import RENEW, take
 from stripefs.write.names import join, split
 
 __all__ = ["MOST", "Collected", "Collection", "Removed"]
@@ -97,6 +97,7 @@ class Collection:
         age = FORCED_AGE if force else AGE
         self._search = Search(store, view, self._clock, age=age, most=most, tell=tell, trouble=self._trouble)
         self._found = Collected()
+        self._found_by_walk = True
 
     def run(self) -> Collected:
         """Raises what listing the root raises; what goes wrong further down is in `trouble`."""
@@ -121,6 +122,7 @@ class Collection:
 
         Raises NotEmpty where something else is in it, and then nothing is removed; what listing it raises.
         """
+        self._found_by_walk = False
         seen = self._search.directory(folder)
         if seen.locked:  # whatever else is here may be of the same writer
             for item in (*seen.suspects.values(), *seen.records.values()):
@@ -298,7 +300,10 @@ class Collection:
             yield lambda: None
             return
         owner = hidden.new_version()  # by which a second try knows what the first has done
-        lease = patiently(lambda: take(self._store, name, (), owner))
+        # What of a dead writer is kept stays where it is. A whole tree is searched without haste, so there a writer
+        # that sleeps has twice the lease.
+        seconds = FORCED_AGE if self._found_by_walk else LEASE
+        lease = patiently(lambda: take(self._store, name, (), owner, seconds=seconds, fence=False))
         renewed = time.monotonic()
 
         def keep() -> None:

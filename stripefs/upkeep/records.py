@@ -20,6 +20,7 @@ from stripefs.write.names import join, split
 
 __all__ = [
     "Found",
+    "aside",
     "exists",
     "find",
     "is_spent",
@@ -53,13 +54,14 @@ class Found:
         return join(folder, hidden.draft_name(name, self.record.version))
 
     def place(self, store: Store, part: RecordPart) -> bytes:
-        """Where a part lies: in our pool, beside the record, or where the file was when it was written."""
+        """Where a part lies: in our pool, beside the record, where the file was when it was written, or where another
+        writer has moved it that took over."""
         inside = pooled(part.path) if self.record.layout == "striped" else None
         if inside:
             return hidden.pool_part(*inside)
         beside = join(split(self.path)[0], split(part.path)[1])
-        moved = part.path != beside and not exists(store, beside) and exists(store, part.path)
-        return part.path if moved else beside
+        places = [beside, *([part.path] if part.path != beside else []), aside(beside)]
+        return next((path for path in places if path and exists(store, path)), beside)
 
 
 def find(store: Store, path: bytes) -> list[Found]:
@@ -107,7 +109,14 @@ def is_spent(store: Store, view: StripedStore, record: Record, path: bytes) -> b
     parts = (part for segment in record.segments for part in segment.parts)
     if any(exists(store, found.place(store, part)) for part in parts):
         return False
-    return not exists(store, found.draft)
+    return not any(exists(store, path) for path in (found.draft, aside(found.draft)))
+
+
+def aside(path: bytes) -> bytes:
+    """Where a writer that takes over moves the part or draft at `path`; b"" for what stays where it is."""
+    folder, name = split(path)
+    moved = hidden.aside_name(name)
+    return join(folder, moved) if moved else b""
 
 
 def pooled(path: bytes) -> tuple[str, int] | None:

@@ -29,6 +29,7 @@ from stripefs.units import shown
 from stripefs.upkeep.pool import put_stone
 from stripefs.upkeep.records import (
     Found,
+    aside,
     exists,
     find,
     is_spent,
@@ -39,7 +40,7 @@ from stripefs.upkeep.records import (
     versions_of,
 )
 from stripefs.upkeep.walk import patiently
-from stripefs.write.lease import RENEW, Lease, take
+from stripefs.write.file_lock import RENEW, FileLock, take
 from stripefs.write.names import join, split
 
 __all__ = ["Plan", "plan", "recover"]
@@ -103,7 +104,8 @@ def _plan_joined(store: Store, view: StripedStore, found: Found) -> Plan:
     lost = ""
     while rest:
         at = found.place(store, rest[0].parts[0])
-        carrier, count = _carrier(store, (found.draft, at) if rest is record.segments else (at,), rest)
+        drafts = (found.draft, aside(found.draft)) if rest is record.segments else ()
+        carrier, count = _carrier(store, (*drafts, at), rest)
         if not count:
             there = length_of(store, at)
             lost = f"{shown(at)} " + ("is missing" if there is None else f"has {there} bytes, not {rest[0].length}")
@@ -205,16 +207,16 @@ def recover(
     target = to or path
     if dry_run:
         return _useful(plan(store, view, found, progress))
-    with _locks(store, sorted({path, target}), (found.record.version, *versions_of(found.record))) as keep:
+    with _locks(store, sorted({path, target}), (found.record.version, *versions_of(found.record))) as locks:
 
         def alive(size: int) -> None:
-            keep()
+            locks.keep()
             progress(size)
 
         for version in versions_of(found.record):
             put_stone(store, version)  # so that a gc that has judged it already looks again and lets it be
         planned = _useful(plan(store, view, found, alive))
-        _publish(store, view, planned, target, replace_=bool(to), keep=keep)
+        _publish(store, view, planned, target, replace_=bool(to), locks=locks)
         with contextlib.suppress(NotFound):
             store.remove(found.path)
     return planned
@@ -226,9 +228,7 @@ def _useful(planned: Plan) -> Plan:
     return planned
 
 
-def _publish(
-    store: Store, view: StripedStore, planned: Plan, target: bytes, *, replace_: bool, keep: Callable[[], None]
-) -> None:
+def _publish(store: Store, view: StripedStore, planned: Plan, target: bytes, *, replace_: bool, locks: _Locks) -> None:
     there = status_of(store, target)
     if there is not None and not replace_ and not (planned.base and is_version_of(store, view, target, planned.base)):
         raise Exists(
@@ -239,19 +239,18 @@ def _publish(
     if planned.manifest is not None:
         _write_manifest(store, draft, planned.manifest)
     elif store.capabilities.concat and (planned.base is None or target == planned.found.file):
-        _join(store, draft, own, keep)
+        _join(store, draft, own, locks.keep)
         own = []
         if planned.base is not None:
             if not is_version_of(store, view, target, planned.base):
                 raise StaleVersion(f"{shown(target)} was changed meanwhile")
-            patiently(lambda: store.concat(target, [draft]))
+            locks.commit(lambda: store.concat(target, [draft]))
             return
     else:
-        _copy(store, draft, planned.pieces, keep)
+        _copy(store, draft, planned.pieces, locks.keep)
     if planned.found.record.mode is not None and store.capabilities.attributes:
         store.set_attributes(draft, Attributes(mode=planned.found.record.mode))
-    keep()
-    patiently(lambda: store.rename(draft, target, replace=there is not None))
+    locks.commit(lambda: store.rename(draft, target, replace=there is not None))
     for path in own:
         with contextlib.suppress(StoreError):  # gc finds it
             store.remove(path)
@@ -304,30 +303,48 @@ def _write(store: Store, path: bytes, data: Iterable[Buffer], length: int, block
     store.create(path, block_size=block_size, length=length).complete(data)
 
 
+class _Locks:
+    """The locks of the files that a recovery writes; none where the store cannot lock."""
+
+    def __init__(self) -> None:
+        self.held: list[FileLock] = []
+        self._renewed = time.monotonic()
+
+    def keep(self) -> None:
+        """To be called now and then. Raises DraftLost where one was lost."""
+        if time.monotonic() - self._renewed > RENEW:
+            for lock in self.held:
+                lock.renew()
+            self._renewed = time.monotonic()
+
+    def commit(self, step: Callable[[], None]) -> None:
+        """The step that others see, fenced as a writer's is (`stripefs.write.file_lock`)."""
+
+        def fenced() -> None:
+            for lock in self.held:
+                if lock.left < RENEW:
+                    lock.renew()
+                lock.assert_held()
+            step()
+
+        patiently(fenced)
+
+
 @contextlib.contextmanager
-def _locks(store: Store, paths: Sequence[bytes], versions: Sequence[str]) -> Iterator[Callable[[], None]]:
-    """Hold the locks of these files; what it yields renews them and is to be called now and then. Raises Busy."""
-    renewed = time.monotonic()
-    leases: list[Lease] = []
-
-    def keep() -> None:
-        nonlocal renewed
-        if time.monotonic() - renewed > RENEW:
-            for lease in leases:
-                lease.renew()
-            renewed = time.monotonic()
-
+def _locks(store: Store, paths: Sequence[bytes], versions: Sequence[str]) -> Iterator[_Locks]:
+    """Hold the locks of these files. Raises Busy."""
+    locks = _Locks()
     try:
         if store.capabilities.put_if_absent:
             for path in paths:
-                leases.append(_take(store, path, versions))  # noqa: PERF401  # those taken must be let go when one fails
-        yield keep
+                locks.held.append(_take(store, path, versions))
+        yield locks
     finally:
-        for lease in leases:
-            lease.release()
+        for lock in locks.held:
+            lock.release()
 
 
-def _take(store: Store, path: bytes, versions: Sequence[str]) -> Lease:
+def _take(store: Store, path: bytes, versions: Sequence[str]) -> FileLock:
     owner = hidden.new_version()  # by which a second try knows what the first has done
     return patiently(lambda: take(store, path, versions, owner))
 

@@ -14,20 +14,20 @@ from typing import Protocol
 
 import trio
 
-from stripefs.errors import StaleVersion, Unsupported
+from stripefs.errors import NotFound, StaleVersion, Unsupported
 from stripefs.layout.striped import Manifest
 from stripefs.store.base import Attributes, Buffer, Kind, Status
 from stripefs.store.wrappers.striped_seen import is_seen
+from stripefs.write.commit import Commit
 from stripefs.write.contents import Contents
 from stripefs.write.copies import NO_COPY
-from stripefs.write.hold import LAST, Hold
+from stripefs.write.locks import LAST, Locks
 from stripefs.write.names import Names, split
 from stripefs.write.policy import Layout
 from stripefs.write.publication import Publisher
 from stripefs.write.refusals import DraftLost, NotSequential
 from stripefs.write.segments import Base
 from stripefs.write.shared import Shared
-from stripefs.write.standing import Standing
 
 __all__ = ["Draft"]
 
@@ -60,7 +60,7 @@ class Draft:
     def __init__(
         self,
         shared: Shared,
-        hold: Hold,
+        locks: Locks,
         names: Names,
         wanted: Layout,
         attributes: Attributes,
@@ -68,10 +68,10 @@ class Draft:
         register: Register,
     ) -> None:
         self._shared = shared
-        self._hold = hold
+        self._locks = locks
         self._names = names
-        self._contents = Contents(shared, wanted, hold.block_size, names, shared.copies(names.path) or NO_COPY)
-        self._publisher = Publisher(shared, names, self._contents, Standing(shared, names, replaced))
+        self._contents = Contents(shared, wanted, locks.block_size, names, shared.copies(names.path) or NO_COPY)
+        self._publisher = Publisher(shared, names, self._contents, Commit(shared, names, locks, replaced))
         self._publisher.attributes = attributes
         self._register = register
         self._turn = trio.Lock()
@@ -145,6 +145,7 @@ class Draft:
                     f"{self.path!r} is written at {offset} where it ends at {self.length}",
                     hint="files that are not written in order need --staging DIR",
                 )
+            await self._ensure_locked()
             contents = self._contents
             view = memoryview(data if isinstance(data, bytes) else bytes(data))
             for at in range(0, len(view), PIECE):
@@ -197,7 +198,11 @@ class Draft:
             self._check()
             if self.dirty and not self.detached:
                 with self._contents.counted():
-                    await self._publisher.record()
+                    await self._ensure_locked()
+                    try:
+                        await self._publisher.record()
+                    except NotFound as error:
+                        raise await self._locks.cause(error) from error
 
     # -- publishing --------------------------------------------------------------------------------------------------
 
@@ -223,8 +228,11 @@ class Draft:
         if not self.dirty and published is not None:
             return published
         with self._contents.counted():
-            await self._hold.ensure()
-            status = await self._publisher.publish()
+            await self._ensure_locked()
+            try:
+                status = await self._publisher.publish()
+            except NotFound as error:
+                raise await self._locks.cause(error) from error
         self._fresh, self._durable = False, self.length
         # What is written from now on has a time of its own.
         publisher = self._publisher
@@ -238,16 +246,16 @@ class Draft:
                 raise DraftLost(f"{self.path!r} is no longer being written")
             old, contents = self._publisher, self._contents
             contents.give_up(DraftLost(f"{self.path!r} was being begun anew"))  # so it stays if this is cut off
-            await old.standing.settle()
+            await old.commit.settle()
             rubbish, folder = await self._rubbish(), self._names.folder
-            standing = old.standing.anew(old.standing.replaced or old.manifest)
+            commit = old.commit.anew(old.commit.replaced or old.manifest)
             self._names.anew()
             self._contents = Contents(self._shared, contents.wanted, contents.block, self._names, contents.copy)
-            self._publisher = Publisher(self._shared, self._names, self._contents, standing)
+            self._publisher = Publisher(self._shared, self._names, self._contents, commit)
             self._publisher.attributes, self._publisher.published = old.attributes, old.published
             contents.account.close()
             self._durable = -1
-            await self._hold.add(self._names.version)
+            await self._locks.add(self._names.version)
             await self._shared.effects.clear(rubbish, folder)
 
     async def abandon(self, *, recoverable: bool = False) -> None:
@@ -291,7 +299,7 @@ class Draft:
         """
         self.settled = await self._publisher.settle(recoverable=self._kept)
         if self.settled:
-            await self._hold.release()
+            await self._locks.release()
 
     async def _rubbish(self) -> list[bytes]:
         parts = await self._contents.stop()
@@ -309,7 +317,7 @@ class Draft:
         async with self._turn:
             self._check()
             leaves = self.dirty and split(self.path)[0] != split(path)[0]
-            async with self._hold.moving(path, self.version.encode() if leaves else b""):
+            async with self._locks.moving(path, self.version.encode() if leaves else b""):
                 yield
                 names, contents = self._names, self._contents
                 base = contents.base
@@ -330,7 +338,7 @@ class Draft:
             self._contents.copy.drop()
             self._contents.copy = NO_COPY
             self._register.detached(self)
-            await self._hold.release_name()
+            await self._locks.release_name()
 
     def set_attributes(self, attributes: Attributes) -> None:
         """What the next publication gives the file; None fields stay as they are."""
@@ -345,7 +353,7 @@ class Draft:
 
     async def try_owners(self, owners: Attributes) -> None:
         """Raises what the store answers to giving a file of this writer away. It is tried with the lock."""
-        await self._hold.try_attributes(owners)
+        await self._locks.try_attributes(owners)
 
     # -- for `Drafts` ------------------------------------------------------------------------------------------------
 
@@ -358,7 +366,7 @@ class Draft:
             raise StaleVersion(f"{self.path!r} was replaced by somebody else")
         contents, publisher = self._contents, self._publisher
         base = Base(self.path, status.length)
-        publisher.published = publisher.standing.continued = status
+        publisher.published = publisher.commit.continued = status
         if manifest is not None:
             self._shared.ensure_ours(manifest)
             publisher.manifest = manifest
@@ -388,9 +396,14 @@ class Draft:
     async def renew(self) -> None:
         """Keep the lock. A lock that was lost fails the draft."""
         try:
-            await self._hold.renew()
+            await self._locks.renew()
         except DraftLost as error:
             self._contents.fail(error)
+
+    async def _ensure_locked(self) -> None:
+        """What a lease that has ended, and cannot be renewed, means for the writer: an error."""
+        if self._locks.left <= 0:
+            await self._locks.ensure()
 
     def _check(self) -> None:
         if self._closed:

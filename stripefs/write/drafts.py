@@ -16,9 +16,9 @@ from stripefs.supervised import contain, supervise
 from stripefs.units import shown
 from stripefs.write.copies import Copies, no_copies
 from stripefs.write.draft import Draft
-from stripefs.write.hold import Hold
-from stripefs.write.lease import RENEW, holder, living
+from stripefs.write.locks import Locks
 from stripefs.write.names import Names
+from stripefs.write.others import holder, living
 from stripefs.write.policy import Layout, WritePolicy
 from stripefs.write.shared import Shared
 
@@ -37,7 +37,8 @@ class Drafts:
     store: the view in which a striped file is ONE file (`StripedStore`) or any other; what is written goes to the
     store below it. bury(versions, pool): told after a publication of the striped versions that it replaced. owner:
     names the mount, the same for all its workers, so that the locks of a dead one do not hinder the next; no `/`.
-    copies: who wants the bytes of each file while they are written.
+    copies: who wants the bytes of each file while they are written. lease: seconds, the same for all who write to this
+    store.
     """
 
     def __init__(
@@ -48,7 +49,9 @@ class Drafts:
         bury: Callable[[Iterable[str], bytes], None] | None = None,
         owner: str = "",
         copies: Copies = no_copies,
+        lease: float = LEASE,
     ) -> None:
+        self._lease = lease
         self._owner = owner or new_version()
         self._shared = Shared.of(store, policy, bury, copies)
         self._drafts: dict[bytes, Draft | None] = {}
@@ -77,7 +80,7 @@ class Drafts:
         """Each lock by a task of its own, so that one which takes long to renew holds up no other."""
         async with trio.open_nursery() as nursery:
             while True:
-                await trio.sleep(RENEW)
+                await trio.sleep(self._lease / 3)
                 if self._all:
                     nursery.start_soon(contain, "asking for the data hosts", self._shared.sender.look)
                 for draft in self._all - self._renewing:
@@ -139,14 +142,14 @@ class Drafts:
         shared = self._shared
         await shared.sender.look()
         names = Names(path)
-        hold = await self._lock(path, names.version)
+        locks = await self._lock(path, names.version)
         try:
             if replacing is None:
                 await self._ensure_absent(path)
             manifest = await shared.manifest(path) if replacing is not None else None
-            draft = Draft(shared, hold, names, layout or shared.policy.layout, attributes, manifest, self)
+            draft = Draft(shared, locks, names, layout or shared.policy.layout, attributes, manifest, self)
         except BaseException:
-            await hold.release_name()
+            await locks.release_name()
             raise
         self._all.add(draft)
         if append:
@@ -167,16 +170,16 @@ class Drafts:
             return
         raise Exists(f"{path!r} exists")
 
-    async def _lock(self, path: bytes, version: str) -> Hold:
+    async def _lock(self, path: bytes, version: str) -> Locks:
         shared = self._shared
-        hold = Hold(shared.store, shared.effects, shared.renewals)
+        locks = Locks(shared.store, shared.effects, shared.renewals, self._lease)
         if not shared.store.capabilities.put_if_absent:
             if "lock" not in shared.said:
                 shared.said.add("lock")
                 _log.warning("files are written without locks: the store cannot put a file only where there is none")
         else:
-            await hold.take(path, version, f"{self._owner}/{version}")
-        return hold
+            await locks.take(path, version, f"{self._owner}/{version}")
+        return locks
 
     def get(self, path: bytes) -> Draft | None:
         """The draft of this mount that writes `path` now."""
@@ -185,7 +188,11 @@ class Drafts:
     def writer_below(self, folder: bytes) -> str:
         """Who writes a file below a directory, on any node, as `living` says it. Blocks."""
         store = self._shared.store
-        return living(store, folder, self._owner, self.versions) if store.capabilities.put_if_absent else ""
+        return (
+            living(store, folder, self._owner, self.versions, seconds=self._lease)
+            if store.capabilities.put_if_absent
+            else ""
+        )
 
     def writer_of(self, path: bytes) -> str:
         """Who writes the file at `path`, on any node, as `living` says it. Blocks."""
@@ -201,7 +208,7 @@ class Drafts:
         """A draft says that it is closed."""
         if not draft.settled and draft in self._all:
             _log.warning("the lock of %r stays until it runs out: it may yet be published", draft.path)
-            self._late[draft.path] = (draft, trio.current_time() + LEASE)
+            self._late[draft.path] = (draft, trio.current_time() + self._lease)
         self._all.discard(draft)
         self.detached(draft)
 

@@ -1,24 +1,37 @@
-"""Changes of names wait for those who write: a file that was closed just now is locked for a moment longer."""
+"""Who else writes, seen by their locks, and changes of names that wait for them.
+
+A file that was closed just now is locked for a moment longer.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Set
 from typing import TypeVar
 
 import trio
 
 from stripefs.backoff import Backoff
-from stripefs.errors import Busy
+from stripefs.errors import Busy, NotADirectory, NotFound, StoreError, Transient
 from stripefs.executor import Executor
+from stripefs.layout.hidden import is_hidden, parse_hidden
+from stripefs.layout.record import LEASE
+from stripefs.store.base import Kind, Store
+from stripefs.write.clock import StoreClock
+from stripefs.write.file_lock import lock_path, read_lock
+from stripefs.write.names import join, split
 
-__all__ = ["until_free", "wait_for_writers"]
+__all__ = ["holder", "living", "until_free", "wait_for_writers"]
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 _PASSES = 5.0
 """Seconds that locks get to go: that of a file that was closed just now goes after `close`."""
+
+_LOOKED_AT = 10_000
+"""Names that are listed before a directory is renamed: a tenth of a second of a NameNode's time."""
 
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.2
@@ -51,3 +64,63 @@ async def until_free(refused: str, attempt: Callable[[], Awaitable[_T]]) -> _T:
                 _log.warning("%s: %s", refused, error)
                 raise Busy(f"{refused}: {error.message}", hint=error.hint) from None
         await trio.sleep(backoff.failed(trio.current_time()))
+
+
+def living(
+    store: Store, folder: bytes, owner: str = "", versions: Set[str] = frozenset(), *, seconds: float = LEASE
+) -> str:
+    """Who writes a file somewhere below `folder`, for people; "" for nobody, or where that cannot be told.
+
+    owner: names the mount that asks, as in `take`; of its own locks only those of `versions` live. Of a tree of more
+    than _LOOKED_AT names the rest is not looked at. Blocks; raises Transient.
+    """
+    return _alive(store, folder, _locks(store, folder), owner, versions, seconds)
+
+
+def holder(
+    store: Store, path: bytes, owner: str = "", versions: Set[str] = frozenset(), *, seconds: float = LEASE
+) -> str:
+    """Who writes the file at `path`, as `living` says it."""
+    return _alive(store, split(path)[0], _lock_of(store, path), owner, versions, seconds)
+
+
+def _alive(
+    store: Store, folder: bytes, locks: Iterable[tuple[bytes, int]], owner: str, versions: Set[str], seconds: float
+) -> str:
+    """Whose is the first of these locks that lives. The store's clock is read in `folder`."""
+    clock: StoreClock | None = None
+    try:
+        for path, mtime_ns in locks:
+            clock = clock or StoreClock(store, folder)
+            held = read_lock(store, path) if clock.now_ns() - mtime_ns <= seconds * 1e9 else None
+            if held is None or (owner and held.owner.startswith(f"{owner}/") and not versions & set(held.versions)):
+                continue
+            return f"{held.path or path!r} is being written by {held.where}"
+    except Transient:
+        raise
+    except StoreError as error:
+        _log.info("nobody knows who writes in %r: %s", folder, error)
+    return ""
+
+
+def _lock_of(store: Store, path: bytes) -> Iterator[tuple[bytes, int]]:
+    """The lock of the file at `path`, if there is one, and its time."""
+    lock = lock_path(path)
+    with contextlib.suppress(NotFound, NotADirectory):
+        yield lock, store.stat(lock).mtime_ns
+
+
+def _locks(store: Store, folder: bytes) -> Iterator[tuple[bytes, int]]:
+    """The locks below `folder` and their times."""
+    folders, looked_at = [folder], 0
+    while folders and looked_at < _LOOKED_AT:
+        folder = folders.pop()
+        with contextlib.suppress(NotFound, NotADirectory):
+            for batch in store.scandir(folder):
+                for entry in batch:
+                    found = parse_hidden(entry.name)
+                    if entry.kind is Kind.DIRECTORY and not is_hidden(entry.name):
+                        folders.append(join(folder, entry.name))
+                    elif entry.kind is Kind.FILE and found is not None and found.kind == "lock":
+                        yield join(folder, entry.name), entry.mtime_ns
+                looked_at += len(batch)

@@ -17,13 +17,13 @@ import logging
 from collections.abc import Iterator
 
 from stripefs.errors import StoreError, Unsupported
-from stripefs.layout.hidden import POOL
+from stripefs.layout.hidden import POOL, parse_hidden, stem
 from stripefs.layout.record import Record
 from stripefs.layout.striped import MANIFEST_BLOCK_SIZE, Manifest
 from stripefs.store.base import Attributes, Status
 from stripefs.store.wrappers.striped_seen import is_seen
+from stripefs.write.commit import Commit
 from stripefs.write.contents import Contents
-from stripefs.write.copies import NO_COPY
 from stripefs.write.documents import manifest_of, record_of
 from stripefs.write.names import Names, split
 from stripefs.write.policy import Layout
@@ -31,7 +31,6 @@ from stripefs.write.prepared import Prepared
 from stripefs.write.segments import Base
 from stripefs.write.shared import Shared
 from stripefs.write.shipment import Shipment
-from stripefs.write.standing import Standing
 
 __all__ = ["Publisher"]
 
@@ -45,8 +44,8 @@ of it, or 8 KiB."""
 class Publisher:
     """`manifest`: of the striped version that the contents continue, None for other files."""
 
-    def __init__(self, shared: Shared, names: Names, contents: Contents, standing: Standing) -> None:
-        self.standing = standing
+    def __init__(self, shared: Shared, names: Names, contents: Contents, commit: Commit) -> None:
+        self.commit = commit
         self._shared = shared
         self._effects = shared.effects
         self._names = names
@@ -175,7 +174,7 @@ class Publisher:
         """The head stands in the store as one object."""
         saved, head = self._saved_head, self._contents.head
         assert head is not None
-        if saved is None or saved.size != head.size:
+        if saved is None or saved.size != head.size or not self._is_beside(saved.path):
             self._outdate_head()
             self._saved_head = saved = self._contents.ship_head()
             await saved.ended.wait()
@@ -214,8 +213,8 @@ class Publisher:
                 await self._publish_striped()
             else:
                 await self._publish_joined()
-        status = await self.standing.look()
-        self.published = self.standing.continued = status
+        status = await self.commit.look()
+        self.published = self.commit.continued = status
         contents.copy.publish(self._names.path, status if self._is_ours(status) else None)
         self._shared.figures.published += 1
         await self.forget_record()
@@ -243,23 +242,24 @@ class Publisher:
             await self._put_head()
             return
         shipment = await self._save_head()
-        await self._replace(shipment.path, shipment.size)
+        await self._replace(shipment.path)
         self._saved_head = None
 
     async def _put_head(self) -> None:
         """For stores that cannot rename: whole or not at all, in one call."""
         head = self._contents.head
         assert head is not None
-        pieces = head.pieces()
-        store, path = self._shared.store, self._names.path
-        await self._effects.call("writing a file", lambda: store.put(path, pieces, replace=True))
+        await self.commit.put(head.pieces())
 
-    async def _replace(self, source: bytes, length: int) -> None:
+    async def _replace(self, source: bytes) -> None:
         await self.apply(source)
-        if self._contents.copy is not NO_COPY:
-            store = self._shared.store
-            self._id = (await self._effects.call("looking at a version", lambda: store.stat(source))).file_id
-        await self.standing.replace(source, length)
+        self._id = (await self.commit.replace(source)).file_id
+
+    def _is_beside(self, path: bytes) -> bool:
+        """Whether a hidden file bears the name that the file has now: who takes over from us looks for those."""
+        folder, name = split(self._names.path)
+        found = parse_hidden(split(path)[1])
+        return split(path)[0] == folder and found is not None and found.stem == stem(name)
 
     async def apply(self, path: bytes) -> None:
         """Give `path` the attributes that were asked for."""
@@ -276,10 +276,10 @@ class Publisher:
             try:
                 whole = await self._join(objects)
                 if contents.base is None:
-                    await self._replace(whole.path, whole.length)
+                    await self._replace(whole.path)
                 else:
                     self._id = self.published.file_id if self.published is not None else ""
-                    await self.standing.join_behind(contents.base, whole.path, whole.length)
+                    await self.commit.join_behind(contents.base, whole.path, whole.length)
                     await self.apply(path)
             except Unsupported as error:
                 _log.warning("the store does not join files here, so they are copied into one: %s", error)
@@ -290,7 +290,8 @@ class Publisher:
         """One hidden file, beside the file as it is named now, of all objects."""
         home, _ = split(self._names.path)
         for index, each in enumerate(objects):
-            if split(each.path)[0] != home:  # the file was moved meanwhile, and only what lies together can be joined
+            # The file was moved meanwhile. Only what lies together can be joined, and the first is what gets the name.
+            if not self._is_beside(each.path) if index == 0 else split(each.path)[0] != home:
                 moved, _ = self._names.beside()
                 with self._leaving(moved):
                     await self._effects.rename_over(each.path, moved, each.length)
@@ -310,7 +311,7 @@ class Publisher:
             await self._effects.copy_together(
                 objects if base is None else [base.path, *objects], path, length, self._is_wanted
             )
-            await self._replace(path, length)
+            await self._replace(path)
         await self._effects.clear(objects)
 
     async def _publish_striped(self) -> None:
@@ -321,10 +322,14 @@ class Publisher:
             await self._effects.put(*listed)
         document = manifest.to_bytes()
         self._outdated += await self._next_manifest.drop(but=document)
-        await self.standing.take_back()
+        await self.commit.take_back()
         path = await self._next_manifest.take(document)
+        if not self._is_beside(path):  # the file was moved meanwhile
+            written, (path, _) = path, self._names.beside()
+            with self._leaving(written, path):
+                await self._effects.rename_over(written, path, len(document))
         with self._leaving(path):
-            await self._replace(path, len(document))
+            await self._replace(path)
         self._outdated += [each for each in self._lists if listed is None or each != listed[0]]
         self._lists = []
         self._generation += 1
@@ -333,7 +338,7 @@ class Publisher:
 
     def _bury(self) -> None:
         """What the replaced version needed and this one does not stays for a while for those who read it."""
-        replaced, self.standing.replaced = self.standing.replaced, None
+        replaced, self.commit.replaced = self.commit.replaced, None
         if replaced is None or self._shared.bury is None:
             return
         gone = replaced.versions - (self.manifest.versions if self.manifest is not None else frozenset())
@@ -345,17 +350,17 @@ class Publisher:
     @property
     def may_be_named(self) -> bool:
         """Whether a manifest names the parts that were not published, for all that is known: gc can tell."""
-        standing = self.standing
-        return self._contents.layout is Layout.STRIPED and (standing.arrived or standing.hanging is not None)
+        commit = self.commit
+        return self._contents.layout is Layout.STRIPED and (commit.arrived or commit.hanging is not None)
 
     async def settle(self, *, recoverable: bool) -> bool:
         """Whether nothing can come to the name any more; what is on its way is taken back. Raises nothing.
 
         recoverable: what the record names stays.
         """
-        if recoverable and self.standing.hanging is not None and self._contents.layout is not Layout.STRIPED:
+        if recoverable and self.commit.hanging is not None and self._contents.layout is not Layout.STRIPED:
             return False  # that is what the record names
-        return await self.standing.settle()
+        return await self.commit.settle()
 
     async def leftovers(self) -> list[bytes]:
         """Paths of what this publisher made besides the contents' parts. They are forgotten here.

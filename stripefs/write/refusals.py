@@ -6,7 +6,7 @@ import errno
 
 from stripefs.errors import StoreError, Unsupported
 
-__all__ = ["DraftLost", "Invalid", "NameTooLong", "NotPermitted", "NotSequential"]
+__all__ = ["DraftLost", "Invalid", "LeaseEnded", "NameTooLong", "NotPermitted", "NotSequential"]
 
 
 class NotSequential(Unsupported):
@@ -17,6 +17,10 @@ class DraftLost(StoreError):
     """What was being written cannot be published any more: its lock was lost, or it was abandoned."""
 
     errno = errno.EIO
+
+
+class LeaseEnded(StoreError):
+    """The lease of a lock has ended for its writer, who may still renew it while nobody has taken it over."""
 
 
 class NotPermitted(StoreError):

@@ -15,7 +15,7 @@ from stripefs.cache import stretch
 from stripefs.cache.segment import Segment
 from stripefs.store.base import Status
 from stripefs.write import Layout
-from stripefs.write.standing import Standing
+from stripefs.write.commit import Commit
 from tests.cache.material import MIB
 from tests.cache.test_sharing import ROOT
 from tests.cache.writing import SIZE, put, save, world
@@ -103,20 +103,20 @@ async def test_a_file_that_somebody_else_put_there_meanwhile(
     source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch, layout: Layout
 ) -> None:
     """One that minds no lock, of the same length and time: the writer's bytes are not taken for its bytes."""
-    whole = Standing.look
+    whole = Commit.look
 
-    async def look(standing: Standing) -> Status:
+    async def look(commit: Commit) -> Status:
         (source / "fresh").write_bytes(other)
         now = (source / "model").stat()
         os.utime(source / "fresh", ns=(now.st_atime_ns, now.st_mtime_ns))
         (source / "fresh").rename(source / "model")
-        return await whole(standing)
+        return await whole(commit)
 
     data, other = content(SIZE), content(SIZE, seed=2)
     with world(source, folder) as here:
         async with here.writing(layout) as drafts:
             with monkeypatch.context() as patch:
-                patch.setattr(Standing, "look", look)
+                patch.setattr(Commit, "look", look)
                 await save(drafts, data)
         here.drain()
         assert here.left() == set()
@@ -126,15 +126,15 @@ async def test_a_file_that_somebody_else_put_there_meanwhile(
 async def test_a_status_of_another_length_is_believed_by_nobody(
     source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = Standing.look
+    whole = Commit.look
 
-    async def look(standing: Standing) -> Status:
-        return replace(await whole(standing), length=SIZE - MIB)
+    async def look(commit: Commit) -> Status:
+        return replace(await whole(commit), length=SIZE - MIB)
 
     with world(source, folder) as here:
         async with here.writing(Layout.CONCAT) as drafts:
             with monkeypatch.context() as patch:
-                patch.setattr(Standing, "look", look)
+                patch.setattr(Commit, "look", look)
                 await save(drafts, content(SIZE))
         here.drain()
         assert here.left() == set()

@@ -13,7 +13,7 @@ from stripefs.settings import StoreSettings
 from stripefs.store.base import Store
 from stripefs.store.url import open_store
 from stripefs.write import Layout
-from stripefs.write.lease import take
+from stripefs.write.file_lock import take
 from tests.hdfs_instance import HdfsInstance
 from tests.unit.write.world import MIB, content, load, writing
 

@@ -20,7 +20,7 @@ from stripefs.store.url import open_store
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.store.wrappers.striped_handle import StripedHandle
 from stripefs.write import Layout
-from stripefs.write.lease import lock_path, take
+from stripefs.write.file_lock import lock_path, take
 from tests.hdfs_instance import HdfsInstance
 from tests.unit.write.world import KIB, MIB, content, save, writing
 from tests.waiting import eventually

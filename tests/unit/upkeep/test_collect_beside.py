@@ -7,7 +7,7 @@ import threading
 
 from stripefs.upkeep.collect import Collected
 from stripefs.upkeep.survey import Verdict
-from stripefs.write.lease import take
+from stripefs.write.file_lock import take
 from tests.unit.upkeep.collecting import OLD, collect, crashes, files, kept, removed
 from tests.unit.upkeep.leftovers import Hooked, Place, version
 

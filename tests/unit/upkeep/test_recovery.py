@@ -18,7 +18,7 @@ from stripefs.upkeep.collect import Collection
 from stripefs.upkeep.recovery import Plan, recover
 from stripefs.write import Layout
 from stripefs.write.draft import Draft
-from stripefs.write.lease import take
+from stripefs.write.file_lock import take
 from tests.unit.upkeep.leftovers import Hooked
 from tests.unit.write.world import KIB, LAYOUTS, MIB, content, hidden, load, save, spread, writing
 

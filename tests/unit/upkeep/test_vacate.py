@@ -19,7 +19,7 @@ from stripefs.store.wrappers.striped import StripedStore
 from stripefs.upkeep.survey import FORCED_AGE, RECOVERABLE
 from stripefs.upkeep.vacate import vacate
 from stripefs.write import Layout
-from stripefs.write.lease import take
+from stripefs.write.file_lock import take
 from tests.unit.upkeep.collecting import collect
 from tests.unit.upkeep.leftovers import DAY, Hooked, Place, version
 from tests.unit.upkeep.shifted import Shifted

@@ -5,7 +5,6 @@ import threading
 
 import pytest
 
-from stripefs.write import drafts as drafts_module
 from tests.unit.write.world import DEADLINE, spread, until, writing
 
 
@@ -14,8 +13,7 @@ def store(tmp_path):
     return spread(tmp_path)
 
 
-async def test_a_lock_that_takes_long_to_renew_holds_up_no_other(store, tmp_path, monkeypatch):
-    monkeypatch.setattr(drafts_module, "RENEW", 0.02)
+async def test_a_lock_that_takes_long_to_renew_holds_up_no_other(store, tmp_path):
     gate, change = threading.Event(), store.set_attributes
 
     def gated(path, attributes):
@@ -27,7 +25,7 @@ async def test_a_lock_that_takes_long_to_renew_holds_up_no_other(store, tmp_path
         return os.stat(tmp_path / f".{name}.stripefs-lock").st_mtime_ns
 
     store.set_attributes = gated
-    async with writing(store) as drafts:
+    async with writing(store, lease=0.6) as drafts:
         slow = await drafts.begin(b"/slow", replacing=None)
         fast = await drafts.begin(b"/fast", replacing=None)
         before, times = renewed("slow"), set()

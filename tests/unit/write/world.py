@@ -10,6 +10,7 @@ from pathlib import Path
 import trio
 
 from stripefs.layout.hidden import is_hidden
+from stripefs.layout.record import LEASE
 from stripefs.store.base import Store
 from stripefs.store.local import LocalStore
 from stripefs.store.wrappers.striped import StripedStore
@@ -39,11 +40,12 @@ def policy(**changed: object) -> WritePolicy:
 async def writing(store: Store, **changed: object) -> AsyncIterator[Drafts]:
     """Drafts of a mount with `policy(**changed)`; what is still open in the end is abandoned.
 
-    deadline: seconds after which the test has failed.
+    deadline: seconds after which the test has failed. lease: seconds that locks last.
     """
     deadline = float(changed.pop("deadline", DEADLINE))  # type: ignore[arg-type]
     bury: Callable[[Iterable[str], bytes], None] | None = changed.pop("bury", None)  # type: ignore[assignment]
-    drafts = Drafts(StripedStore(store), policy(**changed), bury=bury)
+    lease = float(changed.pop("lease", LEASE))  # type: ignore[arg-type]
+    drafts = Drafts(StripedStore(store), policy(**changed), bury=bury, lease=lease)
     with trio.fail_after(deadline):
         async with trio.open_nursery() as nursery:
             await nursery.start(drafts.run)

@@ -1,15 +1,24 @@
 """One writer a file: a lock beside it, leased for LEASE seconds by the store's own clock. All calls block.
 
 The lock is a small document put where nothing was. Its time, by the store's clock, is when it was renewed last. A lock
-older than LEASE is its writer's death: whoever wants the file moves it to a name of its own, which only one can, sees
-that it moved the lock it had looked at (else it puts it back), and then puts its own. A writer that could not renew in
-time looks whether the lock is still its own before it publishes.
+older than LEASE is its writer's death: a writer that wants the file moves it to a name of its own, which only one can,
+sees that it moved the lock it had looked at (else it puts it back), and then puts its own.
+
+Fencing has three layers, since no store here renames on a condition:
+
+1. By the clock of the writer. A lease ends for its own writer a tenth earlier than for others. That clock runs on while
+   the process or the machine sleeps. Nothing that others see is begun after the end (`assert_held`).
+2. By the store. `assert_held` also compares the lock there, right before each step that others see.
+3. By the names. The step that publishes renames, or joins, a hidden file of the writer. Who takes over moves all such
+   files of the writer before it to other names, before it looks at what stands at the name. So a step that was held up
+   between the comparison and the store finds nothing to rename, however late it comes. What fsync made durable is still
+   there, and `stripefs recover` knows those names too.
 
 A renewal gives the lock the time that a fresh, empty file gets, where the store lets times be set; else it writes the
 lock anew. So on HDFS only the NameNode has part in it, and no data host that is silent can cost a living writer its
-lock.
+lock. A lease that has ended may be renewed all the same while nobody has taken it over.
 
-The clocks of hosts are never compared; within one host only the monotonic clock is used.
+The clocks of hosts are never compared.
 """
 
 from __future__ import annotations
@@ -22,26 +31,29 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 
 from stripefs.errors import Busy, Exists, NotADirectory, NotFound, StoreError, Transient, Unsupported
-from stripefs.layout.hidden import is_hidden, lock_name, new_version, parse_hidden, part_name
+from stripefs.layout.hidden import MARK, aside_name, lock_name, new_version, parse_hidden, part_name, stem
 from stripefs.layout.record import LEASE, DocumentError, LockDocument
 from stripefs.store.base import Attributes, Kind, Status, Store
 from stripefs.write.clock import StoreClock
 from stripefs.write.names import join, split
-from stripefs.write.refusals import DraftLost
+from stripefs.write.refusals import DraftLost, LeaseEnded
 
-__all__ = ["RENEW", "Lease", "holder", "living", "lock_path", "take"]
+__all__ = ["RENEW", "FileLock", "lock_path", "read_lock", "take"]
 
 _log = logging.getLogger(__name__)
 
 RENEW = LEASE / 3
 """Seconds between renewals: two may fail."""
 
+_OWN = 0.9
+"""Of the lease is what its own writer counts on: clocks drift, and the store hears of a step a moment later."""
+
 _SURE = 2 / 3
-"""Of the lease, after its last renewal, for which a writer need not look whether it still holds the lock."""
+"""Of the lease, after its last renewal, for which a writer that lets its lock go need not look whether it holds it."""
 
 _TRIES = 3
 _LOOKS, _MOMENT = 5, 0.1  # seconds
@@ -50,8 +62,10 @@ _BLANKS = 4096
 """A new lock has fewer blanks than these, their number drawn by lot: by its length a writer tells its own from one that
 took its place just now, and need not read it, which on HDFS takes a data host."""
 
-_LOOKED_AT = 10_000
-"""Names that are listed before a directory is renamed: a tenth of a second of a NameNode's time."""
+
+def boot_time() -> float:
+    """Seconds since this machine was booted, those included for which it slept."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def lock_path(path: bytes) -> bytes:
@@ -59,26 +73,42 @@ def lock_path(path: bytes) -> bytes:
     return join(folder, lock_name(name))
 
 
-class Lease:
-    """A lock that is held. `status` is its file's, as it was when it was taken."""
+class FileLock:
+    """A lock that is held. `status` is its file's, as it was when it was taken. For many threads.
+
+    clock: seconds that never go back, with `renewed_at` by it.
+    """
 
     def __init__(
-        self, store: Store, document: LockDocument, status: Status, renewed_at: float, seconds: float = LEASE
+        self,
+        store: Store,
+        document: LockDocument,
+        status: Status,
+        renewed_at: float,
+        seconds: float = LEASE,
+        clock: Callable[[], float] = boot_time,
     ) -> None:
         self._store = store
         self._seconds = seconds
+        self._clock = clock
         self.document = document
         self.status = status
         self._path = lock_path(document.path)
         self._seen = status.identity
         self._renewed_at = renewed_at
         self._released = False
+        self._lost = False
         self._turn = threading.RLock()  # a renewal that comes late would bring back what was released
 
     @property
     def path(self) -> bytes:
         """The file that it locks."""
         return self.document.path
+
+    @property
+    def left(self) -> float:
+        """Seconds until the lease ends for its own writer; below 0 since then."""
+        return self._renewed_at + _OWN * self._seconds - self._clock()
 
     def add(self, version: str) -> None:
         """The writer's hidden things bear this version too. Renews."""
@@ -95,7 +125,7 @@ class Lease:
         if self._released:
             return
         self.check()
-        now = time.monotonic()
+        now = self._clock()
         how()
         self._renewed_at = now
 
@@ -107,7 +137,7 @@ class Lease:
         self._store.set_attributes(self._path, Attributes(mtime_ns=clock.now_ns()))
         now = self._store.stat(self._path)
         # One that became too old while this was held up may be another writer's by now: then `check` reads it.
-        if now.file_id and now.file_id == self._seen.file_id and time.monotonic() - self._renewed_at < self._seconds:
+        if now.file_id and now.file_id == self._seen.file_id and self._clock() - self._renewed_at < self._seconds:
             self._seen = now.identity
 
     def check(self) -> None:
@@ -117,6 +147,7 @@ class Lease:
         held = _settled(self._store, self._path)
         if held is None or held.owner != self.document.owner:
             now = "nobody" if held is None else held.where
+            self._lost = True
             raise DraftLost(
                 f"the lock of {self.path!r} was lost: {now} holds it now",
                 hint=f"a writer that the store does not hear of for {self._seconds:g} s loses its lock",
@@ -129,10 +160,11 @@ class Lease:
         except NotFound:
             return False
 
-    def ensure(self) -> None:
-        """`check`, when too much time has passed since the last renewal."""
-        if time.monotonic() - self._renewed_at > _SURE * self._seconds:
-            self.check()
+    def assert_held(self) -> None:
+        """For right before a step that others see. Raises LeaseEnded, and what `check` raises."""
+        self.check()
+        if self.left <= 0:
+            raise LeaseEnded(f"the lease of the lock of {self.path!r} has ended and is to be renewed")
 
     def release(self) -> None:
         """Let it go, if it is still held. Safe to call twice, and again after an error.
@@ -143,7 +175,8 @@ class Lease:
             if self._released:
                 return
             try:
-                self.ensure()
+                if self._lost or self._clock() - self._renewed_at > _SURE * self._seconds:
+                    self.check()
                 self._store.remove(self._path)
             except Transient:
                 raise
@@ -153,14 +186,27 @@ class Lease:
             self._released = True
 
 
-def take(store: Store, path: bytes, versions: Sequence[str] = (), owner: str = "", *, seconds: float = LEASE) -> Lease:
+def take(
+    store: Store,
+    path: bytes,
+    versions: Sequence[str] = (),
+    owner: str = "",
+    *,
+    before: set[str] | None = None,
+    fence: bool = True,
+    seconds: float = LEASE,
+    clock: Callable[[], float] = boot_time,
+) -> FileLock:
     """Take the lock of the file at `path`. Raises Busy, NotFound (no directory), StoreError.
 
-    versions: those that the hidden things of the writer will bear. owner: who asks, unique; to be given by those who
-    ask again when an answer may have been lost, and then find the lock to be their own. What stands before a `/` in it
-    names the mount: a lock of the same mount and another owner is one that a dead worker of it left. seconds: of the
-    lease, the same for all who want this lock.
+    When this returns, nothing of a writer before comes to the name any more. versions: those that the hidden things of
+    the writer will bear. owner: who asks, unique; to be given by those who ask again when an answer may have been lost,
+    and then find the lock to be their own. What stands before a `/` in it names the mount: a lock of the same mount and
+    another owner is one that a dead worker of it left. before: an empty set, the same each time for those who ask
+    again: the versions of writers before. fence: False for those who will publish nothing. seconds: of the lease, the
+    same for all who write there.
     """
+    before = set() if before is None else before
     if not store.capabilities.put_if_absent:
         raise Unsupported(f"{store.url} cannot lock files: it has no way to put a file only where there is none")
     since = datetime.now(UTC).isoformat(timespec="seconds")
@@ -170,84 +216,55 @@ def take(store: Store, path: bytes, versions: Sequence[str] = (), owner: str = "
     lock = lock_path(path)
     if store.stat(split(path)[0]).kind is not Kind.DIRECTORY:  # `put` would make it
         raise NotADirectory(f"there is no directory for {path!r}")
-    data = document.to_bytes(blanks=secrets.randbelow(_BLANKS))
+    blanks = secrets.randbelow(_BLANKS)
     contended = False
     for _ in range(_TRIES):
-        now = time.monotonic()
+        now = clock()
+        # Those before are named in our own lock: should we die before they are fenced, the next one fences them.
+        document = dataclasses.replace(document, versions=(*versions, *sorted(before.difference(versions))))
+        data = document.to_bytes(blanks)
         try:
             store.put(lock, [data])
         except Exists:
             contended = True
-            held = _read(store, lock)
+            held = read_lock(store, lock)
             if held is None or held.owner != document.owner:
-                _clear_dead(store, path, lock, seconds, dead=held is not None and _same_mount(held, document))
+                before.update(() if held is None else held.versions)
+                _clear_dead(store, path, lock, seconds, before, dead=held is not None and _same_mount(held, document))
                 continue
+        found = None
         if not contended:
             with contextlib.suppress(NotFound):  # moved away by somebody who will put it back
                 status = store.stat(lock)
-                if status.length == len(data):
-                    return Lease(store, document, status, now, seconds)
-        found = _looked_at(store, lock)
+                found = (document, status) if status.length == len(data) else None
+        found = found or _looked_at(store, lock)
         if found is not None and found[0].owner == document.owner:
-            return Lease(store, document, found[1], now, seconds)
+            if fence and (before := before.union(found[0].versions).difference(versions)):
+                _fence(store, path, before)
+            return FileLock(store, *found, now, seconds, clock)
     raise Busy(f"{path!r} is being written by somebody else")
 
 
-def living(store: Store, folder: bytes, owner: str = "", versions: Set[str] = frozenset()) -> str:
-    """Who writes a file somewhere below `folder`, for people; "" for nobody, or where that cannot be told.
+def _fence(store: Store, path: bytes, versions: Collection[str]) -> None:
+    """Nothing of these versions can be renamed or joined to `path` by its writer after this.
 
-    owner: names the mount that asks, as in `take`; of its own locks only those of `versions` live. Of a tree of more
-    than _LOOKED_AT names the rest is not looked at. Blocks; raises Transient.
+    Each file that such a step could come from existed before its writer compared the lock for the last time, so it is
+    listed here, unless the step was done.
     """
-    return _alive(store, folder, _locks(store, folder), owner, versions)
+    folder, name = split(path)
+    prefix = b"." + stem(name) + MARK
+    for batch in store.scandir(folder, prefix) if store.capabilities.listing else ():
+        for entry in batch:
+            found = parse_hidden(entry.name)
+            if found is not None and found.version in versions and (aside := aside_name(entry.name)):
+                with contextlib.suppress(NotFound):
+                    store.rename(join(folder, entry.name), join(folder, aside), replace=True)
+        if batch and not batch[-1].name.startswith(prefix):
+            break
 
 
-def holder(store: Store, path: bytes, owner: str = "", versions: Set[str] = frozenset()) -> str:
-    """Who writes the file at `path`, as `living` says it."""
-    return _alive(store, split(path)[0], _lock_of(store, path), owner, versions)
-
-
-def _alive(store: Store, folder: bytes, locks: Iterable[tuple[bytes, int]], owner: str, versions: Set[str]) -> str:
-    """Whose is the first of these locks that lives. The store's clock is read in `folder`."""
-    clock: StoreClock | None = None
-    try:
-        for path, mtime_ns in locks:
-            clock = clock or StoreClock(store, folder)
-            held = _read(store, path) if clock.now_ns() - mtime_ns <= LEASE * 1e9 else None
-            if held is None or (owner and held.owner.startswith(f"{owner}/") and not versions & set(held.versions)):
-                continue
-            return f"{held.path or path!r} is being written by {held.where}"
-    except Transient:
-        raise
-    except StoreError as error:
-        _log.info("nobody knows who writes in %r: %s", folder, error)
-    return ""
-
-
-def _lock_of(store: Store, path: bytes) -> Iterator[tuple[bytes, int]]:
-    """The lock of the file at `path`, if there is one, and its time."""
-    lock = lock_path(path)
-    with contextlib.suppress(NotFound, NotADirectory):
-        yield lock, store.stat(lock).mtime_ns
-
-
-def _locks(store: Store, folder: bytes) -> Iterator[tuple[bytes, int]]:
-    """The locks below `folder` and their times."""
-    folders, looked_at = [folder], 0
-    while folders and looked_at < _LOOKED_AT:
-        folder = folders.pop()
-        with contextlib.suppress(NotFound, NotADirectory):
-            for batch in store.scandir(folder):
-                for entry in batch:
-                    found = parse_hidden(entry.name)
-                    if entry.kind is Kind.DIRECTORY and not is_hidden(entry.name):
-                        folders.append(join(folder, entry.name))
-                    elif entry.kind is Kind.FILE and found is not None and found.kind == "lock":
-                        yield join(folder, entry.name), entry.mtime_ns
-                looked_at += len(batch)
-
-
-def _read(store: Store, lock: bytes) -> LockDocument | None:
+def read_lock(store: Store, lock: bytes) -> LockDocument | None:
+    """The lock at this path; None where there is none. One that is spoiled has no owner and no versions."""
     try:
         return LockDocument.from_bytes(bytes(store.get(lock)))
     except NotFound:
@@ -259,7 +276,7 @@ def _read(store: Store, lock: bytes) -> LockDocument | None:
 def _settled(store: Store, lock: bytes) -> LockDocument | None:
     """The lock as it is when nobody holds it up: one that was moved by mistake is put back within moments."""
     for _ in range(_LOOKS):
-        held = _read(store, lock)
+        held = read_lock(store, lock)
         if held is not None:
             return held
         time.sleep(_MOMENT)
@@ -272,7 +289,7 @@ def _looked_at(store: Store, lock: bytes) -> tuple[LockDocument, Status] | None:
     for _ in range(_LOOKS):
         with contextlib.suppress(NotFound):
             status = store.stat(lock)
-            held = _read(store, lock)
+            held = read_lock(store, lock)
             if held is not None and store.stat(lock).identity == status.identity:
                 return held, status
         time.sleep(_MOMENT)
@@ -284,10 +301,10 @@ def _same_mount(one: LockDocument, other: LockDocument) -> bool:
     return bool(slash) and mount == other.owner.partition("/")[0]
 
 
-def _clear_dead(store: Store, path: bytes, lock: bytes, seconds: float, *, dead: bool) -> None:
+def _clear_dead(store: Store, path: bytes, lock: bytes, seconds: float, before: set[str], *, dead: bool) -> None:
     """Make room for a lock where a dead writer's stands; raises Busy where a living one's does.
 
-    dead: the caller knows; else the lock's age tells.
+    before: gets the dead writer's versions. dead: the caller knows; else the lock's age tells.
     """
     folder, name = split(path)
     try:
@@ -308,12 +325,14 @@ def _clear_dead(store: Store, path: bytes, lock: bytes, seconds: float, *, dead:
             with contextlib.suppress(StoreError):
                 store.remove(aside)
         raise _busy(store, path, lock, seconds)
+    if (held := read_lock(store, aside)) is not None:
+        before.update(held.versions)
     with contextlib.suppress(StoreError):
         store.remove(aside)
 
 
 def _busy(store: Store, path: bytes, lock: bytes, seconds: float) -> Busy:
-    held = _read(store, lock)
+    held = read_lock(store, lock)
     who = f"{held.where} since {held.since}" if held is not None and held.where else ""
     hint = f"a dead writer's lock runs out after {seconds:g} s"
     return Busy(f"{path!r} is being written{f' by {who}' if who else ''}", hint=hint, by=who)

@@ -11,8 +11,9 @@ from stripefs.errors import Busy, NotADirectory, NotFound, PermissionDenied, Ser
 from stripefs.layout.record import LEASE, LockDocument
 from stripefs.store.local import LocalStore
 from stripefs.store.wrappers.faulty import FaultyStore
-from stripefs.write import DraftLost, lease
-from stripefs.write.lease import holder, living, lock_path, take
+from stripefs.write import DraftLost, file_lock
+from stripefs.write.file_lock import lock_path, take
+from stripefs.write.others import holder, living
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def test_taken_and_released(store, tmp_path):
     assert (document.path, document.versions, held.path) == (b"/file", ("0" * 16,), b"/file")
     with pytest.raises(Busy, match=str(os.getpid())):
         take(store, b"/file")
-    held.ensure()
+    held.assert_held()
     held.release()
     held.release()
     assert not names(tmp_path)
@@ -71,7 +72,7 @@ def test_the_dead_one_does_not_release_what_is_another_ones(store, tmp_path, mon
     dead = take(store, b"/file")
     age(tmp_path, LEASE + 1)
     held = take(store, b"/file")
-    monkeypatch.setattr(lease, "_SURE", -1.0)  # as if it had not renewed for long
+    monkeypatch.setattr(file_lock, "_SURE", -1.0)  # as if it had not renewed for long
     dead.release()
     held.check()
 

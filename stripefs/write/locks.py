@@ -1,0 +1,187 @@
+"""The locks of one file that is being written: that of its name, and guards of what it left in other directories.
+
+A file that was moved while it was written may have parts in the directory that it left. A guard, the lock of a name
+that is its version, says there that their writer lives. Where a store has no locks nothing is held, and no call does
+anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import threading
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
+
+import trio
+
+from stripefs.errors import NotFound, StoreError, StripefsError
+from stripefs.layout.record import LEASE
+from stripefs.store.base import Attributes, Store
+from stripefs.write.effects import Effects
+from stripefs.write.file_lock import FileLock, lock_path, take
+from stripefs.write.names import join, split
+from stripefs.write.refusals import DraftLost
+
+__all__ = ["Locks"]
+
+_log = logging.getLogger(__name__)
+
+LAST = 5.0
+"""Seconds for letting go of a lock when the caller is cancelled."""
+
+
+class Locks:
+    """Begins with none; `take` comes first. renewals: for calls that may not wait for any other one.
+
+    seconds: of a lease, the same for all who write to this store.
+    """
+
+    def __init__(self, store: Store, effects: Effects, renewals: Effects, seconds: float = LEASE) -> None:
+        self._store = store
+        self._effects = effects
+        self._renewals = renewals
+        self._seconds = seconds
+        self._lock: FileLock | None = None
+        self._guards: list[FileLock] = []
+
+    @property
+    def block_size(self) -> int:
+        """The store's own for new files, in bytes; 0 where that is not known."""
+        return self._lock.status.block_size if self._lock is not None else 0
+
+    @property
+    def left(self) -> float:
+        """Seconds for which the lock of the name is ours for sure; infinite where nothing is locked."""
+        return self._lock.left if self._lock is not None else math.inf
+
+    async def take(self, path: bytes, version: str, owner: str) -> None:
+        """Raises what `file_lock.take` raises."""
+        self._lock = await self._taken(path, (version,), owner)
+
+    async def ensure(self, until: float = math.inf) -> None:
+        """The lock of the name is ours for some time to come: one whose lease has ended, or will soon, is renewed.
+
+        until: by trio's clock, when to give that up. Raises DraftLost when the lock is somebody else's by now,
+        Transient when the store cannot be asked.
+        """
+        lock = self._lock
+        if lock is not None and lock.left < self._seconds / 3:
+            timeout = max(0.0, min(self._renewals.timeout, until - trio.current_time()))
+            await self._renewals.call("renewing a lock", lock.renew, timeout=timeout)
+
+    def assert_held(self) -> None:
+        """As `FileLock.assert_held`. Blocks."""
+        if self._lock is not None:
+            self._lock.assert_held()
+
+    async def cause(self, error: StoreError) -> StoreError:
+        """Why something hidden is not there: DraftLost where another writer has moved it away, else `error` itself."""
+        try:
+            if self._lock is not None:
+                await self._effects.call("looking whether the lock is held", self._lock.check)
+        except StoreError as found:
+            return found
+        return error
+
+    async def add(self, version: str) -> None:
+        """What is hidden bears this version too."""
+        if self._lock is not None:
+            await self._effects.call("renewing a lock", partial(self._lock.add, version))
+
+    async def renew(self) -> None:
+        """Raises DraftLost when the lock of the name was lost.
+
+        A renewal that fails is tried again at the next time, and by `ensure`, which then fails for the writer.
+        """
+        for lock in self._all():
+            try:
+                await self._renewals.call("renewing a lock", lock.renew)
+            except StripefsError as error:
+                if lock is self._lock and isinstance(error, DraftLost):
+                    raise
+                _log.warning("the lock of %r could not be renewed: %s", lock.path, error)
+
+    @contextlib.asynccontextmanager
+    async def moving(self, path: bytes, leaves: bytes = b"") -> AsyncIterator[None]:
+        """Around giving the file the name `path`: that lock is held too, then it alone; after an error the old one.
+
+        leaves: the version of what stays in the old directory, b"" for nothing. Raises what `file_lock.take` raises.
+        """
+        old = self._lock
+        if old is None:
+            yield
+            return
+        versions, owner = old.document.versions, old.document.owner
+        guard = join(split(old.path)[0], leaves)
+        new: list[FileLock] = []
+        try:
+            new.append(await self._taken(path, versions, owner))
+            if leaves and all(guard != lock.path for lock in self._guards):
+                new.append(await self._taken(guard, versions, owner))
+            yield
+        except BaseException:
+            await self._release_at_last(new)
+            raise
+        self._lock, *guards = new
+        self._guards += guards
+        await self._release_at_last([old])
+
+    async def release_name(self) -> None:
+        """Somebody else may have the name from now on; the guards stay."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            await self._release_at_last([lock])
+
+    async def release(self) -> None:
+        """Let all of them go; to be called again where it was cut off."""
+        for lock in self._all():
+            await self._release(lock)
+
+    async def try_attributes(self, attributes: Attributes) -> None:
+        """Raises what the store answers to changing the file of the lock in this way."""
+        if self._lock is not None and self._store.capabilities.attributes:
+            with contextlib.suppress(NotFound):
+                await self._effects.set_attributes(lock_path(self._lock.path), attributes)
+
+    def _all(self) -> list[FileLock]:
+        return [*([] if self._lock is None else [self._lock]), *self._guards]
+
+    async def _taken(self, path: bytes, versions: Sequence[str], owner: str) -> FileLock:
+        """`file_lock.take`; a lock that comes when its caller has given up waiting for it is let go."""
+        taken: list[FileLock] = []
+        before: set[str] = set()
+        unwanted = threading.Event()
+
+        def locked() -> FileLock:
+            lock = take(self._store, path, versions, owner, before=before, seconds=self._seconds)
+            taken.append(lock)
+            if unwanted.is_set():
+                lock.release()
+            return lock
+
+        try:
+            return await self._effects.call("locking", locked)
+        except BaseException:
+            unwanted.set()
+            await self._release_at_last(taken)
+            raise
+
+    async def _release_at_last(self, locks: Sequence[FileLock]) -> None:
+        """Let go of what is not held any more, also for LAST seconds after this was cut off."""
+        try:
+            for lock in locks:
+                await self._release(lock)
+        except trio.Cancelled:
+            with trio.move_on_after(LAST, shield=True):
+                for lock in locks:
+                    await self._release(lock)
+            raise
+
+    async def _release(self, lock: FileLock) -> None:
+        """Raises nothing."""
+        try:
+            await self._effects.call("letting a lock go", lock.release)
+        except StripefsError as error:
+            _log.warning("the lock of %r stays until it runs out: %s", lock.path, error)

@@ -1,0 +1,278 @@
+"""Fencing: of two writers that both believe to have the name, the later one's version stands and the other is told."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from stripefs.errors import ServiceDown, StaleVersion, Transient
+from stripefs.layout.record import LEASE
+from stripefs.store.wrappers.faulty import FaultyStore
+from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.wrappers.throttled import ThrottledStore
+from stripefs.upkeep.recovery import recover
+from stripefs.write import Draft, DraftLost, Layout, file_lock
+from stripefs.write.file_lock import FileLock, take
+from tests.unit.write.world import DEADLINE, LAYOUTS, MIB, content, hidden, load, save, spread, writing
+
+OLD, NEXT = content(3000, seed=2), content(5000, seed=3)
+SIZES = [1000, MIB + 77]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> ThrottledStore:
+    return spread(tmp_path)
+
+
+def age(root: Path, name: str = ".file.stripefs-lock") -> None:
+    """The lock is as old as if its writer had not been heard of for longer than the lease."""
+    found = (root / name).stat()
+    os.utime(root / name, ns=(found.st_atime_ns, found.st_mtime_ns - int((LEASE + 1) * 1e9)))
+
+
+def during(store: Any, name: str, between: Callable[[], None], *, after: bool = False) -> None:
+    """The next call of this method on /file is held up while `between` runs; after: when it has had its effect."""
+    call = getattr(store, name)
+
+    def held(*arguments: Any, **options: Any) -> None:
+        if b"/file" not in arguments[:2]:
+            return call(*arguments, **options)
+        setattr(store, name, call)
+        if after:
+            call(*arguments, **options)
+        between()
+        if after:
+            raise ServiceDown("the answer was lost")
+        return call(*arguments, **options)
+
+    setattr(store, name, held)
+
+
+def other_writer(root: Path, data: bytes, *, append: bool = False, layout: Layout = Layout.CONCAT) -> None:
+    """Another host takes over and publishes; in a thread of its own, where there is no event loop yet."""
+
+    async def write() -> None:
+        store = spread(root)
+        async with writing(store, layout=layout) as drafts:
+            replacing = StripedStore(store).stat(b"/file").identity if (root / "file").exists() else None
+            draft = await drafts.begin(b"/file", replacing=replacing, append=append)
+            await draft.write(draft.length, data)
+            await draft.publish(final=True)
+
+    age(root)
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(trio.run, write).result(DEADLINE)
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_a_writer_that_sleeps_right_before_the_step_overwrites_nobody(
+    store: ThrottledStore, tmp_path: Path, layout: Layout, size: int
+) -> None:
+    """Its lock was compared, and its rename reaches the store when another writer has long published."""
+    async with writing(store, layout=layout) as drafts:
+        await save(drafts, b"/file", OLD)
+        draft = await drafts.begin(b"/file", replacing=store.stat(b"/file").identity)
+        await draft.write(0, content(size))
+        during(store, "rename", lambda: other_writer(tmp_path, NEXT))
+        with pytest.raises(DraftLost):
+            await draft.publish(final=True)
+    assert load(store, b"/file") == NEXT
+
+
+@pytest.mark.parametrize("length", [0, 77])
+async def test_a_join_that_was_held_up_goes_behind_nobody_elses_bytes(
+    store: ThrottledStore, tmp_path: Path, length: int
+) -> None:
+    """Also where the other writer has appended just as many bytes to the same file, so that it looks as if done."""
+    data, more = content(MIB), content(MIB // 2, seed=5)
+    theirs = content(len(more) - length, seed=6)
+    async with writing(store, layout=Layout.CONCAT) as drafts:
+        await save(drafts, b"/file", data)
+        draft = await drafts.begin(b"/file", replacing=store.stat(b"/file").identity, append=True)
+        await draft.write(len(data), more)
+        during(store, "concat", lambda: other_writer(tmp_path, theirs, append=True))
+        with pytest.raises((DraftLost, StaleVersion)):
+            await draft.publish(final=True)
+    assert load(store, b"/file") == data + theirs
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_an_answer_that_was_lost_to_a_writer_that_was_replaced_since(
+    store: ThrottledStore, tmp_path: Path, layout: Layout
+) -> None:
+    """Its version stood for a moment. It is told that it may be lost, never that it stands."""
+    async with writing(store, layout=layout) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        await draft.write(0, content(len(NEXT)))
+        during(store, "rename", lambda: other_writer(tmp_path, NEXT), after=True)
+        with pytest.raises(DraftLost):
+            await draft.publish(final=True)
+    assert load(store, b"/file") == NEXT
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_an_answer_that_was_lost_and_a_lock_that_somebody_else_took(
+    store: ThrottledStore, tmp_path: Path, layout: Layout
+) -> None:
+    """The version is there, and the next writer has not published: that is success."""
+    data, locks = content(MIB + 9), []
+
+    def take_over() -> None:
+        age(tmp_path)
+        locks.append(take(spread(tmp_path), b"/file"))
+
+    async with writing(store, layout=layout) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        await draft.write(0, data)
+        during(store, "rename", take_over, after=True)
+        await draft.publish(final=True)
+        locks[0].check()  # which the writer before has not let go
+    assert load(store, b"/file") == data
+
+
+def ended(draft: Draft, left: float = -1.0) -> None:
+    """The clock of this host says that the lease has ended, until it is renewed."""
+    lock = draft._locks._lock
+    assert lock is not None
+    lock._renewed_at -= lock.left - left
+
+
+async def test_a_lease_that_has_ended_is_renewed_before_anything_is_published(
+    store: ThrottledStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with writing(store) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        await draft.write(0, OLD)
+        ended(draft)
+        renewed, renew = [], FileLock.renew
+        monkeypatch.setattr(FileLock, "renew", lambda lock: (renewed.append(lock.left), renew(lock)))
+        during(store, "rename", lambda: renewed.append(0.0))
+        await draft.publish(final=True)
+    assert renewed[0] < 0
+    assert renewed[1] == 0.0
+    assert load(store, b"/file") == OLD
+
+
+@pytest.mark.parametrize("call", ["write", "sync", "publish"])
+async def test_a_lease_that_has_ended_and_cannot_be_renewed_is_an_error_for_the_writer(
+    store: ThrottledStore, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """The store is away, so nobody knows who has the lock: an error, and once it is back writing goes on."""
+    faulty = FaultyStore(store, rate=0.0, on=("stat", "set_attributes"), kinds=("service",))
+    stat = faulty.stat
+
+    def away(path: bytes) -> Any:
+        raise ServiceDown("away")
+
+    async with writing(faulty, io_timeout=0.3) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        await draft.write(0, OLD)
+        ended(draft)
+        monkeypatch.setattr(faulty, "stat", away)
+        calls = {
+            "write": lambda: draft.write(len(OLD), b"x"),
+            "sync": draft.sync,
+            "publish": lambda: draft.publish(final=False),
+        }
+        with pytest.raises(Transient):
+            await calls[call]()
+        monkeypatch.setattr(faulty, "stat", stat)
+        await draft.publish(final=True)
+    assert load(store, b"/file") == OLD
+
+
+async def test_a_lease_that_ends_while_a_step_is_tried_again(
+    store: ThrottledStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No try begins after the end: the lock is renewed first."""
+    async with writing(store) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        await draft.write(0, OLD)
+        rename, tries = store.rename, []
+
+        def refused(source: bytes, target: bytes, **options: Any) -> None:
+            if target == b"/file":
+                assert draft._locks.left > 0
+                tries.append(target)
+                if len(tries) < 3:
+                    ended(draft)
+                    raise ServiceDown("away")
+            rename(source, target, **options)
+
+        monkeypatch.setattr(store, "rename", refused)
+        await draft.publish(final=True)
+    assert len(tries) == 3
+    assert load(store, b"/file") == OLD
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_taking_over_keeps_what_fsync_made_durable(
+    store: ThrottledStore, tmp_path: Path, layout: Layout, size: int
+) -> None:
+    """What is moved out of the way of a dead writer is found by `stripefs recover`."""
+    data = content(size)
+    async with writing(store, layout=layout, memory=MIB) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        await draft.write(0, data)
+        await draft.sync()
+        age(tmp_path)
+        lock = take(store, b"/file")
+        lock.release()
+        recover(store, StripedStore(store), b"/file", to=b"/recovered")
+        assert load(store, b"/recovered") == data
+        with pytest.raises(DraftLost):
+            await draft.publish(final=True)
+
+
+@pytest.mark.parametrize("folder", [b"", b"/d"])
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_a_file_that_was_renamed_while_it_was_written_is_fenced_under_its_new_name(
+    store: ThrottledStore, tmp_path: Path, layout: Layout, size: int, folder: bytes
+) -> None:
+    (tmp_path / "d").mkdir()
+    async with writing(store, layout=layout) as drafts:
+        draft = await drafts.begin(b"/before", replacing=None)
+        await draft.write(0, content(size))
+        await draft.sync()
+        async with draft.moving(b"/file"):
+            pass
+        during(store, "rename", lambda: other_writer(tmp_path, NEXT))
+        with pytest.raises(DraftLost):
+            await draft.publish(final=True)
+    assert load(store, b"/file") == NEXT
+
+
+async def test_who_dies_while_taking_over_leaves_that_to_the_next_one(
+    store: ThrottledStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The lock says whom it was taken from until they are fenced."""
+    async with writing(store, layout=Layout.PLAIN) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        await draft.write(0, content(MIB))
+
+        def fence(*_: object) -> None:
+            raise ServiceDown("away")
+
+        def two_successors() -> None:
+            age(tmp_path)
+            with monkeypatch.context() as patch:
+                patch.setattr(file_lock, "_fence", fence)
+                with pytest.raises(ServiceDown):
+                    take(spread(tmp_path), b"/file", ["1" * 16], "first/1")
+            age(tmp_path)
+            take(spread(tmp_path), b"/file", ["2" * 16], "second/1").release()
+
+        during(store, "rename", two_successors)
+        with pytest.raises(DraftLost):
+            await draft.publish(final=True)
+    assert not (tmp_path / "file").exists()
+    assert not [name for name in hidden(tmp_path) if name.endswith("-lock")]
