@@ -30,7 +30,7 @@ from stripefs.options import (
     store_paths,
     text,
 )
-from stripefs.settings import GIB, LAYOUTS, MIB, Settings
+from stripefs.settings import GIB, LAYOUTS, MIB, PUBLISH_UNSEEN, Settings
 
 __all__ = ["LOG", "OPTIONS", "STORE", "STRIPEFS", "Given", "Option", "by_name", "config_files", "nearest", "resolve"]
 
@@ -93,6 +93,8 @@ STRIPEFS = Options("stripefs", _TITLES, (
     Option("write", "staging-size", size(MIB, 1 << 50), "16GiB", "Most room taken in that folder.", "SIZE"),
     Option("write", "grace", duration(0, 365 * 86400), "10m",
            "How long a replaced striped file stays for those who read it.", "TIME"),
+    Option("write", "publish-unseen", choice(*PUBLISH_UNSEEN), "after-fsync",
+           "When closing publishes a file whose writer's PID namespace is not seen.", "WHEN", choices=PUBLISH_UNSEEN),
     Option("write", "trust-pool", store_paths, "",
            "Other pools of the same service whose parts striped files may name.", "PATH,PATH",
            shown="the mount's own", many=True),

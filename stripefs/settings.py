@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LAYOUTS",
+    "PUBLISH_UNSEEN",
     "CacheSettings",
     "MountSettings",
     "ReadSettings",
@@ -40,6 +41,9 @@ GIB = 1 << 30
 
 LAYOUTS = ("concat", "striped", "plain")
 """How a file that is written lies in the store."""
+
+PUBLISH_UNSEEN = ("always", "after-fsync", "never")
+"""When a close publishes a file whose writer's process this machine's mount cannot see."""
 
 _HIDDEN = r"(?i)([?&][^=&]*(?:secret|token|password|signature|credential|key)[^=&]*=)[^&]*"
 _USERINFO = r"(://[^/?@:]*):(?!\d+/)[^?]*@"
@@ -74,7 +78,8 @@ class WriteSettings(NamedTuple):
 
     memory 0 means `default_write_memory()`. layout_for: (shell pattern, layout) in the order in which they are tried;
     see `layout_of`. staging: a local folder for files that are not written from start to end, "" for none. trust_pool:
-    absolute paths in the store, beside the mount's own pool, whose parts a striped file may name.
+    absolute paths in the store, beside the mount's own pool, whose parts a striped file may name. publish_unseen is one
+    of PUBLISH_UNSEEN.
     """
 
     layout: str = "concat"
@@ -85,6 +90,7 @@ class WriteSettings(NamedTuple):
     staging_size: int = 16 * GIB
     grace: float = 600.0  # how long a replaced striped version stays for those who hold it
     trust_pool: tuple[str, ...] = ()
+    publish_unseen: str = "after-fsync"
 
     def layout_of(self, path: bytes) -> str:
         """The layout for a new file at `path`, absolute in the mount, when its directory names none.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -11,6 +12,7 @@ from stripefs.session import WriteSession
 from stripefs.settings import Settings
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.tree import State
+from stripefs.tree.opener import sees_all_processes
 from stripefs.tree.writes import WritableTree
 from stripefs.write.copies import no_copies
 from stripefs.write.staging import Staging
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
     from stripefs.cache.store import CachedStore
 
 __all__ = ["Writing"]
+
+_log = logging.getLogger(__name__)
 
 
 class Writing:
@@ -63,6 +67,12 @@ class Writing:
 
     def _make_tree(self, reader: Reader, state: State, options: dict[str, Any]) -> WritableTree:
         session = self._session
+        if not sees_all_processes():
+            _log.info(
+                "writers of other PID namespaces are not seen here: closing publishes their files as "
+                "--publish-unseen=%s says",
+                session.wanted.publish_unseen,
+            )
         return WritableTree(
             session.store,
             reader,
@@ -70,6 +80,7 @@ class Writing:
             drafts=session.drafts,
             staging=self._staging,
             layout_of=session.layout_of,
+            publish_unseen=session.wanted.publish_unseen,
             bury=session.graves.bury,
             versions=session.versions,
             below=session.store.inner,

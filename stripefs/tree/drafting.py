@@ -15,7 +15,7 @@ from stripefs.store.base import Kind, Status
 from stripefs.tree.attributes import AttributedTree
 from stripefs.tree.opener import Fate, fate, find_opener
 from stripefs.tree.pens import Pen
-from stripefs.tree.refusals import Lost, NotPermitted
+from stripefs.tree.refusals import Lost, NotPermitted, Unseen
 from stripefs.tree.state import Node
 from stripefs.write import Draft, Drafts, Layout
 from stripefs.write.staging import Staging
@@ -29,7 +29,10 @@ _CLOSING = 5.0
 
 
 class DraftingTree(AttributedTree):
-    """`drafts` must be running. layout_of: the layout for a new file at a path, None for the usual one."""
+    """`drafts` must be running. layout_of: the layout for a new file at a path, None for the usual one.
+
+    publish_unseen: one of `settings.PUBLISH_UNSEEN`, for files whose opener is of a PID namespace not seen here.
+    """
 
     def __init__(
         self,
@@ -37,12 +40,14 @@ class DraftingTree(AttributedTree):
         drafts: Drafts,
         staging: Staging | None = None,
         layout_of: Callable[[bytes], Layout | None] | None = None,
+        publish_unseen: str = "after-fsync",
         **options: object,
     ) -> None:
         super().__init__(*arguments, **options)  # type: ignore[arg-type]  # those of AttributedTree
         self._drafts = drafts
         self._staging = staging
         self._layout_of = layout_of
+        self._publish_unseen = publish_unseen
 
     def _lost(self, node: Node) -> Lost:
         return Lost(
@@ -79,8 +84,12 @@ class DraftingTree(AttributedTree):
         opener = await self._calls.lane("decisions").run("looking for the writer", find_opener, thread)
         now = time.time_ns()
         shown = status or Status(path.rpartition(b"/")[2], Kind.FILE, 0, now, now, mode & 0o7777)
-        draft, untouched = await self._draft(path, status, shown.mode, cut=bool(flags & os.O_TRUNC))
-        pen = Pen(0, path, draft, opener, shown, untouched=untouched)
+        try:
+            draft, untouched = await self._draft(path, status, shown.mode, cut=bool(flags & os.O_TRUNC))
+        except BaseException:
+            opener.close()
+            raise
+        pen = Pen(0, path, draft, opener, shown, untouched=untouched, new=status is None)
         pen.beneath = status.identity if status is not None else None
         return pen
 
@@ -126,16 +135,34 @@ class DraftingTree(AttributedTree):
                 _log.warning("%s keeps the owner that the store gave it: %s", pen.name, error)
         return status
 
+    def _require_seen(self, pen: Pen, state: Fate) -> None:
+        """Raises Unseen for a file that its writer has perhaps not finished, as nobody here can tell."""
+        wanted = self._publish_unseen
+        if state is not Fate.UNSEEN or wanted == "always" or (wanted == "after-fsync" and (pen.new or pen.durable)):
+            return
+        raise Unseen(
+            f"{pen.name} is not published: its writer is of a PID namespace that this mount does not see, and "
+            + ("--publish-unseen is never" if wanted == "never" else "did not fsync before it closed the file"),
+            hint="what is written so far can be brought back by stripefs recover; see --publish-unseen",
+        )
+
     async def _finish(self, pen: Pen) -> None:
         """The last handle is closed."""
         async with pen.lock:
             try:
+                state = Fate.GONE
                 if pen.dirty and not pen.killed:
-                    pen.killed = await self._fate(pen) is Fate.KILLED
+                    state = await self._fate(pen)
+                    pen.killed = state is Fate.KILLED
                 if pen.dirty and pen.killed:
                     _log.warning("%s is not published: its writer was killed", pen.name)
                 elif pen.dirty:
+                    self._require_seen(pen, state)
                     await self._publish(pen, final=True)
+            except Unseen as error:
+                pen.killed = True  # for all that is known, and so what is durable stays for recovery
+                if not pen.told:
+                    _log.warning("%s", error)
             except StripefsError as error:
                 if not pen.told:
                     _log.warning("%s", error)

@@ -7,19 +7,26 @@ tells them apart is the state of the process that opened the file:
 - one of its threads is being ended by a signal (/proc/PID/stat: exiting, and a signal in exit_code): `KILLED`
 - it has a descriptor to write the file (flags and an inode number in /proc/PID/fdinfo; the descriptor whose closing
   made the kernel ask is out of that table by then): `HOLDS`
-- anything else, also where we may not look or the process is of another pid namespace: `GONE`
+- it is of a PID namespace that this process does not see, so nothing is known of it: `UNSEEN`
+- anything else, also where we may not look: `GONE`
 
-Process numbers come again, so an opener is its number and the time at which it started.
+Process numbers come again. So an opener is held by a pidfd, where the kernel has those, and what /proc says of the
+number counts only if the pidfd's process is not gone by then. Elsewhere the time at which it started tells.
 """
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import os
+import signal
 from collections.abc import Set
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-__all__ = ["Fate", "Opener", "fate", "find_opener"]
+__all__ = ["Fate", "Opener", "fate", "find_opener", "sees_all_processes"]
+
+_INITIAL_NAMESPACE = "pid:[4026531836]"
+"""PROC_PID_INIT_INO of include/linux/proc_ns.h: the namespace of which all others are a part."""
 
 _EXITING = 0x4
 """PF_EXITING of include/linux/sched.h, in the flags of /proc/PID/stat."""
@@ -32,26 +39,63 @@ class Fate(enum.Enum):
     HOLDS = "holds"
     KILLED = "killed"
     GONE = "gone"
+    UNSEEN = "unseen"
 
 
 @dataclass(frozen=True, slots=True)
 class Opener:
-    """A process: its number, 0 where it is not known here, and its start in clock ticks since the machine's."""
+    """A process: its number, 0 where it is not known here, and its start in clock ticks since the machine's.
+
+    pidfd: -1 for none; `close` lets go of it.
+    """
 
     pid: int
     started: int
+    pidfd: int = field(default=-1, compare=False)
+
+    def close(self) -> None:
+        """To be called once."""
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+
+    @property
+    def reaped(self) -> bool:
+        """Whether the process is gone for good, so that its number may be another one's."""
+        if self.pidfd >= 0:
+            with contextlib.suppress(PermissionError):  # it is there, and somebody else's
+                try:
+                    signal.pidfd_send_signal(self.pidfd, 0)
+                except ProcessLookupError:
+                    return True
+        return False
+
+
+def sees_all_processes() -> bool:
+    """Whether writers of every PID namespace of this machine are seen here."""
+    try:
+        own = os.readlink("/proc/self") == str(os.getpid())
+        return own and os.readlink("/proc/self/ns/pid") == _INITIAL_NAMESPACE
+    except OSError:
+        return False
 
 
 def find_opener(thread: int) -> Opener:
-    """The process of `thread`, a number as requests of the kernel carry it; 0 for one of another pid namespace."""
-    if not thread:
-        return Opener(0, 0)
+    """The process of `thread`, a number as requests of the kernel carry it; 0 for one of another PID namespace.
+
+    The thread waits in open(2) meanwhile, so its number is not another one's.
+    """
     try:
+        if not thread or os.readlink("/proc/self") != str(os.getpid()):  # a /proc of another namespace
+            return Opener(0, 0)
         with open(f"/proc/{thread}/status", "rb") as file:
             process = next(int(line[5:]) for line in file if line.startswith(b"Tgid:"))
-        return Opener(process, int(_stat(process)[_STARTED]))
+        started = int(_stat(process)[_STARTED])
     except (OSError, StopIteration, ValueError, IndexError):
         return Opener(0, 0)
+    try:
+        return Opener(process, started, os.pidfd_open(process))
+    except OSError:  # a kernel or a sandbox without them, or no descriptor is left
+        return Opener(process, started)
 
 
 def fate(opener: Opener, inodes: Set[int]) -> Fate:
@@ -60,16 +104,21 @@ def fate(opener: Opener, inodes: Set[int]) -> Fate:
     Reads /proc, so call it in a thread.
     """
     if not opener.pid:
-        return Fate.GONE
+        return Fate.UNSEEN
     try:
-        fields = _stat(opener.pid)
-        if int(fields[_STARTED]) != opener.started:
-            return Fate.GONE
-        if fields[_STATE] in (b"Z", b"X") or int(fields[_FLAGS]) & _EXITING:
-            return Fate.KILLED if int(fields[_EXIT_CODE]) & 0x7F else Fate.GONE
-        return Fate.HOLDS if _holds(f"/proc/{opener.pid}/fdinfo", inodes) else Fate.GONE
+        found = _fate(opener, inodes)
     except (OSError, ValueError, IndexError):
         return Fate.GONE
+    return Fate.GONE if opener.reaped else found
+
+
+def _fate(opener: Opener, inodes: Set[int]) -> Fate:
+    fields = _stat(opener.pid)
+    if int(fields[_STARTED]) != opener.started:
+        return Fate.GONE
+    if fields[_STATE] in (b"Z", b"X") or int(fields[_FLAGS]) & _EXITING:
+        return Fate.KILLED if int(fields[_EXIT_CODE]) & 0x7F else Fate.GONE
+    return Fate.HOLDS if _holds(f"/proc/{opener.pid}/fdinfo", inodes) else Fate.GONE
 
 
 def _stat(process: int) -> list[bytes]:

@@ -70,6 +70,7 @@ class Pen:
 
     path: None once its name was taken away. status: what fstat shows at first. untouched: the draft begins empty and
     the file does not, and nobody has written yet. killed: the opener died of a signal, so nothing will be published.
+    new: no version was there when it was opened. durable: an fsync of the writer came after all that was written.
 
     A file that is made longer by ftruncate and then written from its start (safetensors does so) stays a stream: the
     length is a promise, and what is missing of it in the end becomes zeros. A write that was refused or got lost makes
@@ -77,7 +78,15 @@ class Pen:
     """
 
     def __init__(
-        self, node: int, path: bytes, draft: Draft, opener: Opener, status: Status, *, untouched: bool = False
+        self,
+        node: int,
+        path: bytes,
+        draft: Draft,
+        opener: Opener,
+        status: Status,
+        *,
+        untouched: bool = False,
+        new: bool = False,
     ) -> None:
         self.node = node
         self.mark = ""  # the file id of the node
@@ -86,6 +95,8 @@ class Pen:
         self.opener = opener
         self.untouched = untouched
         self.killed = False
+        self.new = new
+        self.durable = False
         self.told = False  # whether the writer knows that what is written is lost
         self.handles: dict[int, bool] = {}  # whether each appends
         self.lock = trio.Lock()
@@ -233,6 +244,7 @@ class Pen:
         """Let go of everything that was not published; what a killed writer had made durable can be recovered."""
         if self._staged is not None:
             self._staged.close()
+        self.opener.close()
         await self.draft.abandon(recoverable=self.killed)
 
     # Inner workings
@@ -242,6 +254,7 @@ class Pen:
             raise type(self._broken)(f"{self.name} is not published: {self._broken.message}", hint=self._broken.hint)
 
     def _touched(self) -> None:
+        self.durable = False
         now = time.time_ns()
         self._status = dataclasses.replace(self._status, mtime_ns=now, atime_ns=now)
         self._times = None

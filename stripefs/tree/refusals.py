@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from stripefs.errors import PermissionDenied, StoreError
 from stripefs.write.refusals import Invalid, NotPermitted
 
-__all__ = ["Invalid", "Lost", "NoAttribute", "NotPermitted", "allowed"]
+__all__ = ["Invalid", "Lost", "NoAttribute", "NotPermitted", "Unseen", "allowed"]
 
 
 class NoAttribute(StoreError):
@@ -18,6 +18,10 @@ class NoAttribute(StoreError):
 
 class Lost(StoreError):
     """A file that was open for writing in a worker that is dead: what it had not published is gone."""
+
+
+class Unseen(StoreError):
+    """What may be half of a file, as nobody here can tell whether its writer closed it or was killed. EIO."""
 
 
 @contextlib.contextmanager

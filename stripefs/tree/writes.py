@@ -12,6 +12,7 @@ what a killed opener wrote is published by nobody (`stripefs.tree.opener`). RELE
 from __future__ import annotations
 
 import dataclasses
+import logging
 import os
 
 import trio
@@ -27,12 +28,14 @@ from stripefs.store.base import Buffer, Identity, Kind, Status
 from stripefs.tree.drafting import DraftingTree
 from stripefs.tree.opener import Fate, Opener
 from stripefs.tree.pens import Pen, future, is_future
-from stripefs.tree.refusals import allowed
+from stripefs.tree.refusals import Unseen, allowed
 from stripefs.tree.state import FileHandle, Node
 from stripefs.tree.tree import Attributes, UnknownHandle, require_file
 from stripefs.tree.unpublished import Unpublished
 
 __all__ = ["WritableTree"]
+
+_log = logging.getLogger(__name__)
 
 _WISH = b"wish\0"
 """Begins the intent that is a wish: the path and the mark follow."""
@@ -59,7 +62,7 @@ class WritableTree(DraftingTree):
                 nursery.start_soon(self._end, pen)
 
     async def _end(self, pen: Pen) -> None:
-        pen.killed = pen.killed or await self._fate(pen) is Fate.HOLDS
+        pen.killed = pen.killed or await self._fate(pen) in (Fate.HOLDS, Fate.UNSEEN)
         await self._finish(pen)
 
     # Names and attributes
@@ -229,6 +232,7 @@ class WritableTree(DraftingTree):
         if (pen := self._pen(handle)) is not None:
             async with pen.lock:
                 await pen.sync()
+                pen.durable = True
 
     async def flush(self, handle: int) -> None:
         """A descriptor was closed, perhaps not the last one: see the module. Raises what writing or publishing met."""
@@ -244,6 +248,13 @@ class WritableTree(DraftingTree):
             elif state is Fate.KILLED:
                 pen.killed = True
             elif not pen.killed:
+                try:
+                    self._require_seen(pen, state)
+                except Unseen as error:
+                    await pen.sync()
+                    _log.warning("%s", error)
+                    pen.told = True
+                    raise
                 await self._publish(pen, final=False)
 
     async def release(self, handle: int) -> None:

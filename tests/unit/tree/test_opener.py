@@ -23,6 +23,8 @@ def test_ourselves(tmp_path: Path) -> None:
     assert fate(opener, {0, inode}) is Fate.GONE
     with open(tmp_path / "f", "rb"):
         assert fate(opener, {0, inode}) is Fate.GONE  # it reads what it has written
+    assert not opener.reaped
+    opener.close()
 
 
 @pytest.mark.parametrize(
@@ -54,10 +56,12 @@ sys.stdin.read()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert fate(opener, {0, inode}) is expected
         child.wait()
+        assert opener.reaped
         assert fate(opener, {0, inode}) is Fate.GONE
+        opener.close()
 
 
 def test_whom_nobody_knows() -> None:
     assert find_opener(0) == Opener(0, 0)
     assert find_opener(1 << 22) == Opener(0, 0)
-    assert fate(Opener(0, 0), {1}) is Fate.GONE
+    assert fate(Opener(0, 0), {1}) is Fate.UNSEEN
