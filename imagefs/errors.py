@@ -13,9 +13,9 @@ __all__ = [
     "CommandNotExecutable",
     "CommandNotFound",
     "DamagedObject",
+    "DocumentUnreadable",
     "FormatError",
     "HostileLayer",
-    "IndexUnreadable",
     "LayerFailed",
     "NoSuchImage",
     "NoSuchSnapshot",
@@ -69,8 +69,9 @@ class BlockUnavailable(StripefsError):
     exit_code = 3
 
 
-class IndexUnreadable(StoreError):
-    """The local disk does not give back a block index that was whole. A reader gets EIO unless a store has it still."""
+class DocumentUnreadable(StoreError):
+    """The local disk does not give back a block index or metadata that were whole. A reader gets EIO, unless a store
+    has the document still."""
 
     exit_code = 5
 

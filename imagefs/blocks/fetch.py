@@ -34,7 +34,7 @@ from imagefs.blocks.room import Kept, Room
 from imagefs.blocks.seal import seal
 from imagefs.blocks.source import Source
 from imagefs.blocks.upstream import Upstream
-from imagefs.errors import CacheInUse, IndexUnreadable
+from imagefs.errors import CacheInUse, DocumentUnreadable
 from imagefs.format.index import BLOCK, Index
 from stripefs.backoff import Seldom
 from stripefs.errors import Abandoned, ConfigError, StoreError
@@ -213,7 +213,7 @@ class Blocks:
         for kept, block in self.room.peers.find(digest):
             if kept.index is None or kept.local.closed or kept.local.table.checksum(block) is None:
                 continue
-            with contextlib.suppress(IndexUnreadable):  # then a store has it
+            with contextlib.suppress(DocumentUnreadable):  # then a store has it
                 place = kept.index.place(block)
                 if place.digest == digest:
                     return _Copy(kept.local, block * BLOCK, place.length)

@@ -22,7 +22,7 @@ from imagefs.blocks.disk import Disk
 from imagefs.blocks.figures import Figures
 from imagefs.blocks.local import LocalDevice
 from imagefs.blocks.peers import PeerTable
-from imagefs.errors import IndexUnreadable
+from imagefs.errors import DocumentUnreadable
 from imagefs.format.index import BLOCK, Index
 
 __all__ = ["Kept", "Room"]
@@ -121,7 +121,7 @@ class Room:
         """The block is here no more; the device is marked complete no more either."""
         kept.local.clear(block)
         if kept.first is not None and kept.index is not None:
-            with contextlib.suppress(IndexUnreadable):  # what stays in the table is found to be gone by who looks
+            with contextlib.suppress(DocumentUnreadable):  # what stays in the table is found to be gone by who looks
                 self.peers.discard(kept.index.place(block).digest, kept.first + block)
 
     async def list_peers(self) -> None:
@@ -140,7 +140,7 @@ class Room:
             if kept.local.table.checksum(block) is not None:
                 try:
                     self.peers.add(kept.index.place(block).digest, kept.first + block)
-                except IndexUnreadable:  # whoever reads the device meets it
+                except DocumentUnreadable:  # whoever reads the device meets it
                     return False
             more = True
         return more

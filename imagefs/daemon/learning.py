@@ -7,6 +7,7 @@ a hot device, if it has none (`imagefs.deps.hot`), unless nothing is to be done 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 import platform
 import time
@@ -103,7 +104,7 @@ class Learning:
             _log.error("the start of %s leaves no trace: %s", attachment.name, error)
             await self._lane.run("removing a record", _remove, path)
             return {}
-        _log.info("%s: %s", attachment.name, told)
+        _log.info("%s: %s", attachment.name, json.dumps(told))
         return told
 
     async def _improve(self, attachment: Attachment) -> None:

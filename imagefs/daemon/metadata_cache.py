@@ -17,11 +17,11 @@ import hashlib
 import json
 import os
 import time
-import weakref
 from collections.abc import Callable, Collection
 from pathlib import Path
 
-from imagefs.errors import DamagedObject, IndexUnreadable
+from imagefs.blocks.document_file import DocumentFile
+from imagefs.errors import DamagedObject, DocumentUnreadable
 from imagefs.format.index import Index
 from imagefs.format.manifest import Manifest, Metadata
 from imagefs.images import Images, is_digest
@@ -149,30 +149,11 @@ def _checked(path: Path, digest: str) -> bytes | None:
 def _index(path: Path, digest: str) -> Index | None:
     """The block index in that file, None where it is not there, cannot be read, or is not what its digest says."""
     try:
-        file = _Reread(path)
-        data = file(0, os.fstat(file.descriptor).st_size)
-    except (OSError, IndexUnreadable):
+        file = DocumentFile(path)
+        data = file[:]
+    except (OSError, DocumentUnreadable):
         return None
-    return Index(data, file) if hashlib.sha256(data).hexdigest() == digest else None
-
-
-class _Reread:
-    """Reads ranges of a file that was read before. The file stays open as long as this is referred to."""
-
-    def __init__(self, path: Path) -> None:
-        self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        self._path = path
-        weakref.finalize(self, os.close, self.descriptor)
-
-    def __call__(self, at: int, length: int) -> bytes:
-        """Raises IndexUnreadable, also where the file has become shorter."""
-        try:
-            data = os.pread(self.descriptor, length, at)
-        except OSError as error:
-            raise IndexUnreadable(f"{self._path} cannot be read: {error.strerror}") from error
-        if len(data) != length:
-            raise IndexUnreadable(f"{self._path} has been cut short")
-        return data
+    return Index(data, file.read) if hashlib.sha256(data).hexdigest() == digest else None
 
 
 def _touch(path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 
 from imagefs.daemon.ledger import Ledger
 from imagefs.daemon.opened import Opened
-from imagefs.errors import BlockUnavailable, IndexUnreadable
+from imagefs.errors import BlockUnavailable, DocumentUnreadable
 from stripefs.store.base import Buffer
 
 __all__ = ["Serving"]
@@ -70,7 +70,7 @@ class Serving:
         try:
             try:
                 return await device.read(offset, length)
-            except IndexUnreadable as error:
+            except DocumentUnreadable as error:
                 _log.warning("%s; fetching it anew", error)
                 return await (await self._opened.renew(index)).read(offset, length)
         except BlockUnavailable as error:

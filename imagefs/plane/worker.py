@@ -7,12 +7,13 @@ after the other as the metadata names them), `io_timeout` (seconds).
 from __future__ import annotations
 
 import json
-import mmap
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import trio
 
+from imagefs.blocks.document_file import DocumentFile
 from imagefs.errors import FormatError
 from imagefs.format.erofs import Image
 from imagefs.plane.pread import FileDevices
@@ -45,7 +46,7 @@ class TreeBackend:
         return {"image": self._image.super.uuid.hex()}
 
     async def open(self) -> None:
-        self._image = Image(_map(self._metadata))
+        self._image = Image(_opened(self._metadata))
         if len(self._paths) != len(self._image.devices):
             raise FormatError(
                 f"{self._metadata} is an image of {len(self._image.devices)} devices, not {len(self._paths)}"
@@ -75,15 +76,14 @@ class TreeBackend:
         self._devices.close()
 
 
-def _map(path: str) -> memoryview:
-    """The file's bytes, as they lie in the page cache: all mounts of an image share them."""
+def _opened(path: str) -> DocumentFile:
     try:
-        with open(path, "rb") as file:
-            return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        file = DocumentFile(Path(path))
     except OSError as error:
         raise ConfigError(f"the image's metadata {path} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise FormatError(f"the image's metadata {path} is empty") from error
+    if not len(file):
+        raise FormatError(f"the image's metadata {path} is empty")
+    return file
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import stat
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from imagefs.errors import FormatError
 from imagefs.format.erofs.directory import DirectoryBlock, Entry
@@ -59,11 +59,18 @@ class Extent(NamedTuple):
     length: int
 
 
-class Image:
-    """An image in `data`, any buffer of bytes; nothing is copied but what is asked for."""
+class Bytes(Protocol):
+    """Bytes that lie somewhere. What reading them raises, any call of an `Image` of them may raise."""
 
-    def __init__(self, data: memoryview | bytes) -> None:
-        self._data = memoryview(data)
+    def __len__(self) -> int: ...
+    def __getitem__(self, where: slice, /) -> memoryview | bytes: ...
+
+
+class Image:
+    """An image in `data`; nothing is copied but what is asked for."""
+
+    def __init__(self, data: Bytes) -> None:
+        self._data: Bytes = memoryview(data) if isinstance(data, bytes | bytearray) else data
         self.super = Super.unpack(bytes(self._data[:BLOCK]))
         if self.super.blocks * BLOCK != len(self._data) or self.super.meta_block:
             raise FormatError("the image is not as long as its superblock says")
@@ -77,9 +84,9 @@ class Image:
             raise FormatError("the root of the image is no directory")
 
     @property
-    def data(self) -> memoryview:
-        """The bytes of the image."""
-        return self._data
+    def data(self) -> memoryview | bytes:
+        """All bytes of the image."""
+        return self._data[:]
 
     @property
     def root(self) -> int:
@@ -207,7 +214,7 @@ class Image:
             raise FormatError("the image names a place that its devices do not have")
         return device << 32 | block
 
-    def _slice(self, at: int, size: int) -> memoryview:
+    def _slice(self, at: int, size: int) -> memoryview | bytes:
         if at < 0 or at + size > len(self._data):
             raise FormatError("the image points past its own end")
         return self._data[at : at + size]

@@ -18,7 +18,7 @@ from imagefs.daemon.ledger import Ledger
 from imagefs.daemon.metadata_cache import RECENT, MetadataCache
 from imagefs.daemon.opened import Opened
 from imagefs.daemon.serving import Serving
-from imagefs.errors import IndexUnreadable
+from imagefs.errors import DocumentUnreadable
 from imagefs.format.index import BLOCK, Index, Pack, Place, write
 from imagefs.images import Images, object_path
 from stripefs.mount.journal import MemoryJournal
@@ -84,9 +84,9 @@ def test_an_index_that_cannot_be_read_is_an_error_and_fetched_anew(
         def pread(descriptor: int, length: int, at: int) -> bytes:
             raise OSError(5, "Input/output error")
 
-        monkeypatch.setattr(metadata_cache.os, "pread", pread)
+        monkeypatch.setattr(os, "pread", pread)
     for call in (lambda: index.place(150), lambda: index.length(150), lambda: list(index.digests())):
-        with pytest.raises(IndexUnreadable):
+        with pytest.raises(DocumentUnreadable):
             call()
     assert cache.kept_index(digest) is None
     monkeypatch.undo()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import os
 import stat
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +13,7 @@ from typing import Any, cast
 
 import pytest
 
-from imagefs.errors import FormatError
+from imagefs.errors import DocumentUnreadable, FormatError
 from imagefs.format.erofs import Device, write
 from imagefs.format.inode import Inode
 from imagefs.plane.worker import TreeBackend
@@ -58,3 +60,14 @@ async def test_what_is_no_image_is_refused(tmp_path: Path, content: bytes) -> No
 async def test_devices_must_be_as_many_as_the_image_names(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match="an image of 1 devices, not 3"):
         await _backend(_image(tmp_path / "meta", b"one"), devices=3).open()
+
+
+async def test_metadata_that_cannot_be_read_is_an_error_of_who_reads(tmp_path: Path) -> None:
+    """A mapped file would end the worker, and each that comes after it: SIGBUS."""
+    metadata = _image(tmp_path / "meta", bytes(20_000))
+    backend = _backend(metadata)
+    await backend.open()
+    os.truncate(metadata, 100)
+    with pytest.raises(DocumentUnreadable) as caught:
+        backend._image.stat(backend._image.root)
+    assert caught.value.errno == errno.EIO
