@@ -1,72 +1,170 @@
-"""Images of registries: skopeo fetches them into an image layout."""
+"""Images of registries: skopeo fetches them into an image layout, large layers first by `imagefs.build.registry`.
+
+A command of skopeo that a network has broken off is run again, with pauses that double; what it has fetched whole
+stays. One of which nothing came for `io_timeout` is killed.
+"""
 
 from __future__ import annotations
 
+import json
 import os
+import queue
+import re
 import shutil
 import subprocess
 import tempfile
+import threading
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from imagefs.build.oci import Descriptor, chosen, layers_of
 from imagefs.build.platform import Platform
+from imagefs.build.registry import REAL_CLOCK, Blobs, Clock, Refused, Registry, backoff
 from imagefs.errors import BuildError
 from imagefs.progress import Progress
 
-__all__ = ["Registry", "fetch"]
+__all__ = ["fetch"]
 
 _LOOK = 0.2  # seconds between two looks at how much has arrived
+_TRIES = 5
+_LARGE = 1 << 20  # bytes of a layer that is worth a request of its own
+_AT_ONCE = 4
+
+_PASSING = re.compile(
+    r"EOF|connection (?:reset|refused)|broken pipe|timeout|timed out|unreachable|status(?: code)?:? (?:429|50[0234])"
+)
+"""What skopeo says of networks and servers that may be well again soon."""
 
 
-@dataclass(frozen=True, slots=True)
-class Registry:
-    """How registries are spoken to: authfile "" means skopeo's own, and tls_verify False allows plain http too."""
-
-    authfile: str = ""
-    tls_verify: bool = True
-
-
-def fetch(reference: str, into: Path, platform: Platform, registry: Registry, progress: Progress) -> None:
+def fetch(
+    reference: str, into: Path, platform: Platform, registry: Registry, progress: Progress, clock: Clock = REAL_CLOCK
+) -> None:
     """Copy the image `docker://REFERENCE` for that platform into a new layout. Raises BuildError.
 
     What skopeo says goes into the error; a process that is interrupted takes it along.
     """
-    skopeo = shutil.which("skopeo")
-    if skopeo is None:
+    program = shutil.which("skopeo")
+    if program is None:
         raise BuildError("skopeo, which fetches docker:// images, is not installed", hint="apt-get install skopeo")
-    command = [skopeo, f"--tmpdir={into.parent}", f"--override-os={platform.system}"]
-    command.append(f"--override-arch={platform.architecture}")
-    if platform.variant:
-        command.append(f"--override-variant={platform.variant}")
-    command += ["copy", "--quiet", f"--src-tls-verify={'true' if registry.tls_verify else 'false'}"]
-    if registry.authfile:
-        command.append(f"--src-authfile={registry.authfile}")
-    command += [reference, f"oci:{into}"]
-    with tempfile.TemporaryFile() as said:
-        process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=said, stderr=said)
-        try:
-            _follow(process, into, progress)
-        finally:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
-        if process.returncode:
-            said.seek(0)
-            raise BuildError(f"{reference} cannot be fetched: {_reason(said.read())}")
-
-
-def _follow(process: subprocess.Popen[bytes], layout: Path, progress: Progress) -> None:
     progress.stage("fetching")
-    before = 0
-    while True:
-        with suppress(subprocess.TimeoutExpired):
-            process.wait(_LOOK)
-        now = _bytes_below(layout)
-        progress.advance(now - before)
-        before = now
-        if process.returncode is not None:
-            return
+    skopeo = _Skopeo(program, reference, into, platform, registry, progress, clock)
+    blobs = into / "blobs/sha256"
+    blobs.mkdir(parents=True)
+    large = [layer for layer in skopeo.layers() if layer.size >= _LARGE]
+    _fetch_ahead(Blobs(reference, registry, clock), large, blobs, progress)
+    skopeo.copy()
+
+
+class _Skopeo:
+    """Commands of skopeo on one image. Raises BuildError."""
+
+    def __init__(
+        self,
+        program: str,
+        reference: str,
+        into: Path,
+        platform: Platform,
+        registry: Registry,
+        progress: Progress,
+        clock: Clock,
+    ) -> None:
+        self._reference, self._into, self._platform = reference, into, platform
+        self._registry, self._progress, self._clock = registry, progress, clock
+        self._command = [program, f"--tmpdir={into.parent}", f"--override-os={platform.system}"]
+        self._command.append(f"--override-arch={platform.architecture}")
+        if platform.variant:
+            self._command.append(f"--override-variant={platform.variant}")
+
+    def layers(self) -> list[Descriptor]:
+        """Of the image for the platform; none where the registry has it in a form of long ago."""
+        document: Any = {}
+        reference = self._reference
+        for _ in range(4):  # an index may hold indexes, but not for ever
+            document = json.loads(self._run(["inspect", "--raw", *self._access(""), reference]))
+            digest = chosen(document, self._platform)
+            if not digest:
+                break
+            head, slash, last = reference.partition("@")[0].rpartition("/")
+            reference = f"{head}{slash}{last.partition(':')[0]}@{digest}"
+        return layers_of(document)
+
+    def copy(self) -> None:
+        self._run(["copy", "--quiet", *self._access("src-"), self._reference, f"oci:{self._into}"])
+
+    def _access(self, prefix: str) -> list[str]:
+        found = [f"--{prefix}tls-verify={'true' if self._registry.tls_verify else 'false'}"]
+        return [*found, f"--{prefix}authfile={self._registry.authfile}"] if self._registry.authfile else found
+
+    def _run(self, arguments: list[str]) -> bytes:
+        """What it prints."""
+        for tries in range(1, _TRIES + 1):
+            with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
+                process = subprocess.Popen(
+                    [*self._command, *arguments], stdin=subprocess.DEVNULL, stdout=out, stderr=said
+                )
+                try:
+                    self._follow(process)
+                finally:
+                    if process.poll() is None:
+                        process.kill()
+                    process.wait()
+                out.seek(0)
+                said.seek(0)
+                if not process.returncode:
+                    return out.read()
+                reason = _reason(said.read())
+            if tries == _TRIES or not _PASSING.search(reason):
+                break
+            self._clock.sleep(backoff(tries))
+        raise BuildError(f"{self._reference} cannot be fetched: {reason}")
+
+    def _follow(self, process: subprocess.Popen[bytes]) -> None:
+        """Until it ends. Raises BuildError where nothing comes any more."""
+        before, last = _bytes_below(self._into), self._clock.now()
+        while True:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_LOOK)
+            now = _bytes_below(self._into)
+            self._progress.advance(now - before)
+            if now != before:
+                last = self._clock.now()
+            before = now
+            if process.returncode is not None:
+                return
+            if self._clock.now() - last >= self._registry.io_timeout:
+                raise BuildError(
+                    f"{self._reference} cannot be fetched: nothing came for {self._registry.io_timeout:g} s",
+                    hint="nothing was published; --io-timeout waits longer",
+                )
+
+
+def _fetch_ahead(blobs: Blobs, layers: list[Descriptor], folder: Path, progress: Progress) -> None:
+    """Fetch these layers, several at once. What the registry refuses us is left to skopeo. Raises StripefsError."""
+    waiting: queue.SimpleQueue[Descriptor] = queue.SimpleQueue()
+    ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+    for layer in {layer.digest: layer for layer in layers}.values():
+        waiting.put(layer)
+
+    def work() -> None:
+        try:
+            while True:
+                layer = waiting.get_nowait()
+                blobs.fetch(layer, folder / layer.digest.partition(":")[2], progress.advance)
+        except (queue.Empty, Refused):
+            ended.put(None)
+        except BaseException as error:  # noqa: BLE001  raised again where it is waited for
+            ended.put(error)
+
+    count = min(_AT_ONCE, waiting.qsize())
+    for _ in range(count):  # they do not outlive an interrupted program
+        threading.Thread(target=work, daemon=True).start()
+    for _ in range(count):
+        error = ended.get()
+        if isinstance(error, OSError):
+            raise BuildError(f"a layer cannot be written to {folder}: {error.strerror}") from error
+        if error is not None:
+            raise error
 
 
 def _bytes_below(folder: Path) -> int:

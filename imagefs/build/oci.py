@@ -21,7 +21,7 @@ from imagefs.build.limits import Limits
 from imagefs.build.platform import Platform
 from imagefs.errors import BuildError, HostileLayer
 
-__all__ = ["Descriptor", "Layout", "Source", "unpack"]
+__all__ = ["Descriptor", "Layout", "Source", "chosen", "layers_of", "unpack"]
 
 _STEP = 1 << 20
 _DOCUMENT_LIMIT = 4 << 20  # what registries accept for a manifest
@@ -186,6 +186,19 @@ class Layout:
         if "sha256:" + hashlib.sha256(data).hexdigest() != descriptor.digest:
             raise BuildError(f"{descriptor.digest} holds other bytes than its digest says")
         return data
+
+
+def chosen(document: Any, platform: Platform) -> str:
+    """The digest of what an index has for that platform, "" where it has none or is no index. Raises BuildError."""
+    entries = _list(document, "manifests", "the index") if "manifests" in document else []
+    found = next((entry for entry in entries if platform.fits(_inside(entry, "platform"))), None)
+    return _descriptor(found).digest if found else ""
+
+
+def layers_of(manifest: Any) -> list[Descriptor]:
+    """Those that the manifest's own registry has; none of a manifest of long ago. Raises BuildError."""
+    entries = _list(manifest, "layers", "the manifest") if "layers" in manifest else []
+    return [_descriptor(entry) for entry in entries if not entry.get("urls")]
 
 
 def unpack(

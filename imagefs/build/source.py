@@ -20,10 +20,10 @@ from typing import Any
 from imagefs.build import docker, oci
 from imagefs.build.content import Content
 from imagefs.build.directory import scan
-from imagefs.build.docker import Registry
 from imagefs.build.limits import Limits
 from imagefs.build.merge import Merged
 from imagefs.build.platform import Platform
+from imagefs.build.registry import Registry
 from imagefs.build.scratch import local_errors, scratch
 from imagefs.build.tar import entries
 from imagefs.errors import BuildError

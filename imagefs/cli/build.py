@@ -39,7 +39,7 @@ __all__ = ["command"]
 @click.option("--src-tls-verify/--no-src-tls-verify", default=True, help="Insist on https and its certificates.")
 @json_flag
 @quiet_flag
-@flags("build", "store")
+@flags("build", "store", also=["io-timeout"])
 @click.pass_context
 def command(
     ctx: click.Context,
@@ -61,9 +61,9 @@ def command(
     store has already is not stored again. A build that is interrupted publishes nothing, and the next one goes on from
     what it stored. Where there are traces, what they say is touched first is copied into a hot device.
     """
-    from imagefs.build.docker import Registry
     from imagefs.build.job import make_image
     from imagefs.build.platform import Platform
+    from imagefs.build.registry import Registry
     from imagefs.build.source import How
     from imagefs.cli.traces import gather, words
 
@@ -75,7 +75,7 @@ def command(
         Path(settings.tmp),
         settings.limits,
         Platform.parse(platform) if platform else Platform.here(),
-        Registry(authfile, src_tls_verify),
+        Registry(authfile, src_tls_verify, settings.daemon.io_timeout),
     )
     began = time.monotonic()
     with ended_by_sigterm(), opened(settings, make=True) as images, shown(quiet=quiet) as progress:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, TypeVar
 
@@ -25,14 +25,14 @@ json_flag = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 quiet_flag = click.option("-q", "--quiet", is_flag=True, help="Show no progress, and of the result only what names it.")
 
 
-def flags(*sections: str) -> Callable[[_F], _F]:
-    """--config, and the flags of these sections of the options; --log-level in any case."""
+def flags(*sections: str, also: Sequence[str] = ()) -> Callable[[_F], _F]:
+    """--config, and the flags of these sections of the options and those in `also`; --log-level in any case."""
 
     def add(function: _F) -> _F:
         config = click.option(
             "--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones."
         )
-        return settings_flags(*sections, also=["log-level"], options=IMAGEFS)(config(function))
+        return settings_flags(*sections, also=["log-level", *also], options=IMAGEFS)(config(function))
 
     return add
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
+import hashlib
 import json
 import os
+import random
 import socket
 import subprocess
 import sys
@@ -17,12 +20,17 @@ from typing import Any
 import pytest
 
 from imagefs.images import Images
+from tests.imagefs.broken_registry import Fault, broken
 from tests.unit.imagefs.layers import directory, file, layer, layout
 from tests.unit.imagefs.stored import images_in
 
 COMMAND = Path(sys.executable).with_name("imagefs")
 
 pytestmark = pytest.mark.slow
+
+MIB = 1 << 20
+LARGE = layer(file("large", random.Random(7).randbytes(6 * MIB)))
+DIGEST = "sha256:" + hashlib.sha256(gzip.compress(LARGE, 6, mtime=0)).hexdigest()
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +55,9 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         image = layout(folder / "layout", [layer(directory("etc"), file("etc/a", b"content" * 9000)), layer(file("b"))])
         target = ["--dest-tls-verify=false", f"docker://{address}/app:1"]
         subprocess.run(["skopeo", "copy", "--quiet", f"oci:{image}:app", *target], check=True, capture_output=True)
+        image = layout(folder / "large", [LARGE], reference="large")
+        target = ["--dest-tls-verify=false", f"docker://{address}/large:1"]
+        subprocess.run(["skopeo", "copy", "--quiet", f"oci:{image}:large", *target], check=True, capture_output=True)
         yield address
     finally:
         running.terminate()
@@ -95,6 +106,54 @@ def test_one_line_says_why_it_does_not_go(registry: str, images: Images, tmp_pat
         assert done.returncode in (2, 4)
         assert done.stderr.count("\n") == 1
         assert what in done.stderr
+    assert images.images() == {}
+
+
+def test_a_layer_goes_on_where_its_connection_broke(registry: str, images: Images, tmp_path: Path) -> None:
+    with broken(registry) as proxy:
+        proxy.faults = [
+            Fault("/manifests/", "drop"),
+            Fault(DIGEST, "drop", 2 * MIB),
+            Fault(DIGEST, "busy"),
+            Fault(DIGEST, "drop", MIB),
+        ]
+        done = imagefs(tmp_path, f"docker://{proxy.address}/large:1", "--no-src-tls-verify", "--quiet")
+        assert (done.returncode, done.stderr) == (0, "")
+        begins = ["", f"bytes={2 * MIB}-", f"bytes={2 * MIB}-", f"bytes={3 * MIB}-"]
+        assert proxy.ranges(DIGEST) == begins
+        assert proxy.faults == []
+        assert proxy.sent < len(LARGE) + 64_000
+    assert images.resolve("app") == done.stdout.strip()
+
+
+def test_a_registry_without_ranges_begins_again(registry: str, images: Images, tmp_path: Path) -> None:
+    with broken(registry) as proxy:
+        proxy.faults = [Fault(DIGEST, "drop", 2 * MIB), Fault(DIGEST, "no-ranges")]
+        done = imagefs(tmp_path, f"docker://{proxy.address}/large:1", "--no-src-tls-verify", "--quiet")
+        assert (done.returncode, done.stderr) == (0, "")
+        assert proxy.ranges(DIGEST) == ["", f"bytes={2 * MIB}-"]
+
+
+@pytest.mark.parametrize("part", [DIGEST, "/manifests/"])
+def test_a_registry_that_sends_nothing_ends_the_build(registry: str, images: Images, tmp_path: Path, part: str) -> None:
+    with broken(registry) as proxy:
+        proxy.faults = [Fault(part, "stall", 100)]
+        done = imagefs(tmp_path, f"docker://{proxy.address}/large:1", "--no-src-tls-verify", "--io-timeout=1s")
+        assert proxy.faults == []
+    assert (done.returncode, done.stdout) == (4, "")
+    assert "for 1 s" in done.stderr
+    assert "--io-timeout waits longer" in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert images.images() == {}
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_bytes_that_changed_behind_a_break_are_refused(registry: str, images: Images, tmp_path: Path) -> None:
+    with broken(registry) as proxy:
+        proxy.faults = [Fault(DIGEST, "drop", 2 * MIB), Fault(DIGEST, "spoil", MIB)]
+        done = imagefs(tmp_path, f"docker://{proxy.address}/large:1", "--no-src-tls-verify")
+    assert done.returncode == 4
+    assert f"{DIGEST} holds other bytes than its digest says" in done.stderr
     assert images.images() == {}
 
 

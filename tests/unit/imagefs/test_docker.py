@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from imagefs.build.docker import Registry, fetch
+from imagefs.build.docker import fetch
 from imagefs.build.platform import Platform
+from imagefs.build.registry import Registry
 from imagefs.errors import BuildError
 from imagefs.progress import Progress
 from stripefs.errors import ConfigError
@@ -39,16 +40,17 @@ def write(skopeo: Path, text: str) -> None:
 
 def test_what_it_is_asked(skopeo: Path, tmp_path: Path) -> None:
     asked = tmp_path / "layout/asked"
-    write(skopeo, f"os.mkdir({str(asked.parent)!r}); open({str(asked)!r}, 'w').write(repr(sys.argv[1:]))")
+    write(skopeo, f"print('{{}}'); open({str(asked)!r}, 'a').write(repr(sys.argv[1:]) + chr(10))")
     seen = Seen()
     platform = Platform("linux", "arm64", "v8")
     fetch("docker://host/app:1", tmp_path / "layout", platform, Registry("/auth.json", tls_verify=False), seen)
     text = asked.read_text()
-    assert eval(text) == [
-        f"--tmpdir={tmp_path}",
-        "--override-os=linux",
-        "--override-arch=arm64",
-        "--override-variant=v8",
+    always = [f"--tmpdir={tmp_path}", "--override-os=linux", "--override-arch=arm64", "--override-variant=v8"]
+    inspect, copy = map(eval, text.splitlines())
+    access = ["--tls-verify=false", "--authfile=/auth.json"]
+    assert inspect == [*always, "inspect", "--raw", *access, "docker://host/app:1"]
+    assert copy == [
+        *always,
         "copy",
         "--quiet",
         "--src-tls-verify=false",
