@@ -13,6 +13,7 @@ from stripefs.cache.place import Place
 from stripefs.cache.room import Room
 from stripefs.cache.waiting import Waiting
 from stripefs.folders import resolve_place
+from stripefs.sampled import Sampled
 from stripefs.settings import CacheSettings
 
 __all__ = ["Cache", "queue_for"]
@@ -49,6 +50,7 @@ class Cache:
         self.waiting = Waiting()
         self.edges = Edges()
         self.filler = Filler(queue, self.segments.tidy)
+        self._sizes: Sampled[dict[str, int]] = Sampled("cache size", self._look_at_sizes, {})
 
     def snapshot(self) -> dict[str, Any]:
         """Figures for `status` and metrics: sizes in bytes, counts since the start."""
@@ -59,8 +61,11 @@ class Cache:
             "waiting_bytes": self.filler.waiting,
         }
         with self.disk.tolerant("the room that is taken cannot be read", writing=False):
-            figures |= {"used_bytes": self.room.used(), "limit_bytes": self.room.limit()}
+            figures |= self._sizes.value()
         return figures
+
+    def _look_at_sizes(self) -> dict[str, int]:
+        return {"used_bytes": self.room.used(), "limit_bytes": self.room.limit()}
 
     def close(self) -> None:
         """Write what waits, for DRAIN seconds at most, and let go of all that is open. Never raises."""

@@ -13,7 +13,7 @@ from stripefs.errors import Busy, IsADirectory, StripefsError, Unsupported
 from stripefs.store.base import Attributes as Change
 from stripefs.store.base import Kind, Status
 from stripefs.tree.attributes import AttributedTree
-from stripefs.tree.opener import Fate, fate, find_opener
+from stripefs.tree.opener import Fate, Opener, fate, find_opener
 from stripefs.tree.pens import Pen
 from stripefs.tree.refusals import Lost, NotPermitted, Unseen
 from stripefs.tree.state import Node
@@ -23,6 +23,9 @@ from stripefs.write.staging import Staging
 __all__ = ["DraftingTree"]
 
 _log = logging.getLogger(__name__)
+
+_DECIDING = 10.0
+"""Seconds for reading a few files of /proc, which a process that hangs in the kernel may hold up."""
 
 _CLOSING = 5.0
 """Seconds for which an open waits for a file that is about to be closed: the kernel does not wait for RELEASE."""
@@ -57,7 +60,7 @@ class DraftingTree(AttributedTree):
 
     async def _fate(self, pen: Pen) -> Fate:
         return await self._calls.lane("decisions").run(
-            "looking at a writer", fate, pen.opener, frozenset(pen.inodes | {pen.node})
+            "looking at a writer", fate, pen.opener, frozenset(pen.inodes | {pen.node}), timeout=_DECIDING
         )
 
     async def _wait_until_free(self, path: bytes) -> None:
@@ -81,7 +84,9 @@ class DraftingTree(AttributedTree):
         """A pen for the file at `path`, whose version is `status` (None: there is none)."""
         if status is not None and status.kind is not Kind.FILE:
             raise IsADirectory(f"{path!r} is no regular file")
-        opener = await self._calls.lane("decisions").run("looking for the writer", find_opener, thread)
+        opener = await self._calls.lane("decisions").run(
+            "looking for the writer", find_opener, thread, timeout=_DECIDING, late=Opener.close
+        )
         now = time.time_ns()
         shown = status or Status(path.rpartition(b"/")[2], Kind.FILE, 0, now, now, mode & 0o7777)
         try:

@@ -243,7 +243,7 @@ class Pen:
     async def close(self) -> None:
         """Let go of everything that was not published; what a killed writer had made durable can be recovered."""
         if self._staged is not None:
-            self._staged.close()
+            await self._staged.close()
         self.opener.close()
         await self.draft.abandon(recoverable=self.killed)
 
@@ -271,11 +271,12 @@ class Pen:
             ) from error
         if self.untouched:
             raise error
-        staged = staging.new(self.name.encode(errors="surrogateescape"))
+        staged = await staging.new(self.name.encode(errors="surrogateescape"))
         try:
             await staged.fill(self.draft.read, self.draft.length)
         except BaseException:
-            staged.close()
+            with trio.CancelScope(shield=True):
+                await staged.close()
             raise
         if self._promised > staged.length:
             await staged.truncate(self._promised)

@@ -2,19 +2,23 @@
 
 Bytes are given back when they are written, not when they are acknowledged, since all of the file would have to stay
 otherwise. So a host that fails takes the file with it, unless the client mends that by itself (HDFS pipelines do).
+
+Each call to the sink must come back within `--io-timeout`: one that hangs fails its own file and keeps its own thread.
 """
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
 from stripefs.errors import StoreError, StripefsError
-from stripefs.store.base import Buffer, Sink, Status
+from stripefs.store.base import Handle, Sink, Status
 from stripefs.supervised import contain
+from stripefs.units import shown
 from stripefs.write.putsink import PutSink
 from stripefs.write.refusals import DraftLost
 from stripefs.write.segments import Base, Column
@@ -25,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["Stream"]
 
 _COPIED_AT_ONCE = 8 << 20
+
+_T = TypeVar("_T")
 
 
 class Stream:
@@ -55,6 +61,7 @@ class Stream:
         self._creating = trio.CancelScope()
         self._ended = trio.Event()
         self._status: Status | None = None
+        self._turn = threading.Lock()
         if shared.nursery is None:
             self._ended.set()
             fail(DraftLost("the mount is being shut down"))
@@ -97,7 +104,7 @@ class Stream:
             await self._copy(sink)
             await self._flow(sink, host)
             if not self._cancelled:
-                self._status = await self._shared.streams.run("closing a file", sink.close, abandon=False)
+                self._status = await self._call("closing", sink.close)
         except StripefsError as error:
             self._fail(error)
         except Exception as error:  # noqa: BLE001  # the border: whatever a client raises reaches the writer
@@ -107,7 +114,7 @@ class Stream:
             with trio.CancelScope(shield=True):
                 if sink is not None and self._status is None:
                     with trio.move_on_after(self._shared.effects.timeout):
-                        await self._shared.streams.run("giving up a file", sink.abort)
+                        await self._shared.streams.run("giving up a file", self._in_turn, sink.abort)
             self._give(self._queue.size)
             self._ended.set()
 
@@ -122,19 +129,28 @@ class Stream:
         return sink
 
     async def _copy(self, sink: Sink) -> None:
-        def copy() -> None:
-            for each in self._prefix:
-                handle = self._shared.store.open(each.path)
-                try:
-                    for at in range(0, each.length, _COPIED_AT_ONCE):
-                        if self._cancelled:
-                            return
-                        sink.write(handle.read(at, min(_COPIED_AT_ONCE, each.length - at)))
-                finally:
-                    handle.close()
+        store = self._shared.store
+        for each in self._prefix:
+            handle = await self._call("opening", partial(store.open, each.path))
+            try:
+                for at in range(0, each.length, _COPIED_AT_ONCE):
+                    if self._cancelled:
+                        return
+                    size = min(_COPIED_AT_ONCE, each.length - at)
+                    await self._call("copying", partial(_copy_piece, handle, at, size, sink))
+            finally:
+                await self._call("closing", handle.close)
 
-        if self._prefix:
-            await self._shared.streams.run("copying what is continued", copy, abandon=False)
+    async def _call(self, what: str, function: Callable[[], _T]) -> _T:
+        """One call of this file's, which must come back within the mount's time-out. Raises what it raises."""
+        streams, timeout = self._shared.streams, self._shared.effects.timeout
+        name = f"{what} {shown(self.path)}"
+        return await streams.run(name, self._in_turn, function, timeout=timeout, abandon=False)
+
+    def _in_turn(self, function: Callable[[], _T]) -> _T:
+        """One call after the other: what gives a file up waits for one that hangs, on a thread of its own."""
+        with self._turn:
+            return function()
 
     async def _flow(self, sink: Sink, host: str) -> None:
         while not self._cancelled:
@@ -142,7 +158,8 @@ class Stream:
             self._more = trio.Event()
             if queue.size:
                 try:
-                    await self._shared.streams.run("writing a file", _write, sink, queue.pieces(), abandon=False)
+                    for piece in queue.pieces():
+                        await self._call("writing", partial(sink.write, piece))
                     self._shared.sender.hosts.took(host, queue.size)
                 finally:
                     self._give(queue.size)
@@ -152,6 +169,5 @@ class Stream:
                 await self._more.wait()
 
 
-def _write(sink: Sink, pieces: list[Buffer]) -> None:
-    for piece in pieces:
-        sink.write(piece)
+def _copy_piece(handle: Handle, offset: int, size: int, sink: Sink) -> None:
+    sink.write(handle.read(offset, size))

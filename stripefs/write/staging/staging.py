@@ -15,13 +15,16 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Awaitable, Callable, Iterator
+from functools import partial
+from operator import methodcaller
 from typing import Protocol, TypeVar, TypeVarTuple
 
 import trio
 
-from stripefs.errors import ConfigError, StoreError
+from stripefs.errors import ConfigError, ServiceDown, StoreError
 from stripefs.executor import Lane
 from stripefs.folders import open_place
+from stripefs.sampled import Sampled
 from stripefs.store.base import Buffer, Status
 from stripefs.units import shown
 from stripefs.write.staging.account import Account
@@ -37,6 +40,12 @@ _PIECE = 1 << 20
 
 _THREADS = 8
 """Threads of one mount that touch the local disk at once."""
+
+TIMEOUT = 60.0
+"""Seconds after which a call to the local disk counts as hung."""
+
+LAST = 5.0
+"""Seconds for closing what nobody uses any more."""
 
 Read = Callable[[int, int], Awaitable[Buffer]]
 """`await read(offset, size)`: exactly `size` bytes of the content that a staged file begins with."""
@@ -74,34 +83,46 @@ class Staging:
                 raise ConfigError(f"--staging {directory} cannot be used: {error.strerror}") from error
             raise
         self._lane = Lane("staging", _THREADS)
+        self._used = Sampled("staging size", lambda: self._account.totals()[0], 0)
 
     @property
     def used(self) -> int:
         """Bytes staged now, of all mounts that share the directory."""
-        return self._account.totals()[0]
+        return self._used.value()
 
-    def new(self, name: bytes = b"") -> Staged:
+    async def new(self, name: bytes = b"") -> Staged:
         """An empty staged file; `name` is for messages. Raises StoreError when the local disk cannot make one."""
         called = shown(name) or "a file"
         try:
-            return Staged(StagedFile(self._folder, self._account, called, self.directory), self._lane)
+            file = await self._lane.run(
+                f"staging {called}", StagedFile, self._folder, self._account, called, self.directory,
+                timeout=TIMEOUT, late=methodcaller("close"),
+            )  # fmt: skip
         except OSError as error:
             raise StoreError(f"{called} cannot be staged in {self.directory}: {error.strerror}") from error
+        except ServiceDown as error:
+            raise _hung(called, self.directory) from error
+        return Staged(file, self._lane, called, self.directory)
 
     def close(self) -> None:
-        """Let go of the directory; close its files first."""
-        self._account.close()
-        os.close(self._folder)
+        """Let go of the directory; close its files first. A disk that hangs is not waited for."""
+        closing = Lane("staging", 1)
+        with contextlib.suppress(ServiceDown):
+            closing.call(f"closing {self.directory}", self._account.close, LAST)
+            closing.call(f"closing {self.directory}", partial(os.close, self._folder), LAST)
 
 
 class Staged:
     """One file while it is open for writing. Changes are put in order; nothing is visible before `publish`."""
 
-    def __init__(self, file: StagedFile, lane: Lane) -> None:
+    def __init__(self, file: StagedFile, lane: Lane, name: str, directory: str) -> None:
         self.dirty = False
         """Whether something changed since the last publication, or since `fill`."""
         self._file = file
         self._lane = lane
+        self._name = name
+        self._directory = directory
+        self._hung = False  # a call may still change the file, which is not to be published then
         self._order = trio.Lock()
         self._changes = 0
         self._poured: tuple[Sequential, int] | None = None  # which draft has the content after how many changes
@@ -153,9 +174,10 @@ class Staged:
                 await self._pour(draft)
                 await draft.sync()
 
-    def close(self) -> None:
-        """Let go of the file and its space. Never raises."""
-        self._file.close()
+    async def close(self) -> None:
+        """Let go of the file and its space, behind a call that hangs. Never raises."""
+        with contextlib.suppress(ServiceDown):
+            await self._lane.run(f"closing {self._name}", self._file.close, timeout=LAST, abandon=False)
 
     def _change(self) -> None:
         self.dirty = True
@@ -180,4 +202,16 @@ class Staged:
         self._poured = (draft, self._changes)
 
     async def _thread(self, function: Callable[[*_Args], _T], *args: *_Args) -> _T:
-        return await self._lane.run("staging", function, *args, abandon=False)
+        if self._hung:
+            raise _hung(self._name, self._directory)
+        try:
+            return await self._lane.run(f"staging {self._name}", function, *args, timeout=TIMEOUT, abandon=False)
+        except ServiceDown as error:
+            self._hung = True
+            raise _hung(self._name, self._directory) from error
+
+
+def _hung(name: str, directory: str) -> StoreError:
+    return StoreError(
+        f"{name} is not published: {directory} does not answer", hint="see whether the disk of --staging works"
+    )

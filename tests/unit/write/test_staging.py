@@ -80,7 +80,7 @@ def test_like_a_plain_file(
 ) -> None:
     async def main() -> None:
         staging = Staging(str(tmp_path_factory.getbasetemp()), MIB, "/mnt")
-        staged, draft, model = staging.new(), FakeDraft(), bytearray(begin)
+        staged, draft, model = await staging.new(), FakeDraft(), bytearray(begin)
         await staged.fill(reading(begin), len(begin))  # type: ignore[arg-type]
         assert not staged.dirty
         for what, at, data in steps:
@@ -99,19 +99,19 @@ def test_like_a_plain_file(
             assert staged.length == len(model)
         assert await staged.read(0, len(model) + 10) == model
         assert await staged.read(len(model) // 2, 5) == model[len(model) // 2 :][:5]
-        staged.close()
+        await staged.close()
         staging.close()
 
     trio.run(main)
 
 
 async def test_nothing_has_a_name(staging: Staging, tmp_path: Path) -> None:
-    staged = staging.new(b"f")
+    staged = await staging.new(b"f")
     await staged.write(0, b"x" * MIB)
     assert [entry.name for entry in tmp_path.iterdir()] == [".stripefs-staging"]
     assert staging.used == MIB
-    staged.close()
-    staged.close()
+    await staged.close()
+    await staged.close()
     assert staging.used == 0
 
 
@@ -126,28 +126,28 @@ async def test_without_nameless_files_the_name_goes_at_once(
         return real(path, flags, *args, **more)
 
     monkeypatch.setattr(staging_file.os, "open", refusing)
-    staged = staging.new(b"f")
+    staged = await staging.new(b"f")
     await staged.write(3, b"abc")
     assert await staged.read(0, 10) == b"\0\0\0abc"
     assert [entry.name for entry in tmp_path.iterdir()] == [".stripefs-staging"]
-    staged.close()
+    await staged.close()
 
 
 async def test_holes_take_no_room(staging: Staging) -> None:
-    staged = staging.new(b"f")
+    staged = await staging.new(b"f")
     await staged.truncate(1 << 40)
     await staged.write((1 << 39) + 7, b"x")
     assert (staged.length, staging.used) == (1 << 40, CHUNK)
     assert await staged.read((1 << 39) + 6, 3) == b"\0x\0"
     await staged.truncate(5)
     assert (staged.length, staging.used) == (5, 0)
-    staged.close()
+    await staged.close()
 
 
 async def test_full_loses_nothing(staging: Staging) -> None:
     """The write that finds no room changes nothing, the old version stays, and making room mends all."""
     draft = FakeDraft(version=b"the old one")
-    staged = staging.new(b"f")
+    staged = await staging.new(b"f")
     await staged.write(0, b"a" * (48 * CHUNK))
     with pytest.raises(NoSpace, match="staging-size"):
         await staged.write(48 * CHUNK - 2, b"bbb")
@@ -160,37 +160,37 @@ async def test_full_loses_nothing(staging: Staging) -> None:
     await staged.write(48 * CHUNK - 2, b"bb")
     with pytest.raises(NoSpace, match="could not be staged"):
         await staged.publish(draft, True)  # one byte is still missing
-    staged.close()
+    await staged.close()
 
 
 async def test_a_failed_write_is_made_good_by_another(staging: Staging) -> None:
     draft = FakeDraft()
-    other, staged = staging.new(b"other"), staging.new(b"f")
+    other, staged = await staging.new(b"other"), await staging.new(b"f")
     await other.write(0, bytes(48 * CHUNK))
     await staged.write(0, bytes(16 * CHUNK))
     with pytest.raises(NoSpace):
         await staged.write(16 * CHUNK, b"end")
-    other.close()
+    await other.close()
     await staged.write(16 * CHUNK, b"end")
     await staged.publish(draft, True)
     assert draft.version == bytes(16 * CHUNK) + b"end"
-    staged.close()
+    await staged.close()
 
 
 async def test_a_failed_write_is_made_good_by_cutting_it_off(staging: Staging) -> None:
     draft = FakeDraft()
-    staged = staging.new(b"f")
+    staged = await staging.new(b"f")
     await staged.write(0, b"begin")
     with pytest.raises(NoSpace):
         await staged.write(CHUNK, bytes(100 * CHUNK))
     await staged.truncate(5)
     await staged.publish(draft, True)
     assert draft.version == b"begin"
-    staged.close()
+    await staged.close()
 
 
 async def test_a_full_disk_is_like_a_full_bound(staging: Staging, monkeypatch: pytest.MonkeyPatch) -> None:
-    staged = staging.new(b"f")
+    staged = await staging.new(b"f")
     real = os.pwrite
 
     def full(descriptor: int, data: Buffer, offset: int) -> int:
@@ -204,11 +204,11 @@ async def test_a_full_disk_is_like_a_full_bound(staging: Staging, monkeypatch: p
     assert staged.length == 0
     with pytest.raises(NoSpace):
         await staged.publish(FakeDraft(), True)
-    staged.close()
+    await staged.close()
 
 
 async def test_a_draft_that_fails_is_tried_again(staging: Staging) -> None:
-    staged, draft = staging.new(b"f"), FakeDraft(version=b"old", failing=HostFailed("away"))
+    staged, draft = await staging.new(b"f"), FakeDraft(version=b"old", failing=HostFailed("away"))
     await staged.write(0, b"x" * (3 * MIB))
     with pytest.raises(HostFailed):
         await staged.publish(draft, False)
@@ -217,11 +217,11 @@ async def test_a_draft_that_fails_is_tried_again(staging: Staging) -> None:
     draft.failing = None
     await staged.publish(draft, False)
     assert draft.version == b"x" * (3 * MIB)
-    staged.close()
+    await staged.close()
 
 
 async def test_what_fsync_sent_is_not_sent_again(staging: Staging) -> None:
-    staged, draft = staging.new(b"f"), FakeDraft()
+    staged, draft = await staging.new(b"f"), FakeDraft()
     await staged.write(0, b"x" * MIB)
     await staged.sync(draft)
     await staged.publish(draft, False)
@@ -231,19 +231,19 @@ async def test_what_fsync_sent_is_not_sent_again(staging: Staging) -> None:
     await staged.truncate(3)
     await staged.publish(draft, True)
     assert (draft.rewinds, draft.version) == (2, b"xxx")
-    staged.close()
+    await staged.close()
 
 
 async def test_content_that_comes_short_is_refused(staging: Staging) -> None:
-    staged = staging.new(b"f")
+    staged = await staging.new(b"f")
     with pytest.raises(StoreError, match="10 bytes came"):
         await staged.fill(reading(bytes(10)), 20)  # type: ignore[arg-type]
-    staged.close()
+    await staged.close()
 
 
 async def test_writes_wait_for_a_publication(staging: Staging) -> None:
     """What is published is one moment's content, whatever is written meanwhile."""
-    staged, draft = staging.new(b"f"), FakeDraft()
+    staged, draft = await staging.new(b"f"), FakeDraft()
     await staged.write(0, b"a" * (3 * MIB))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(staged.publish, draft, False)
@@ -253,12 +253,12 @@ async def test_writes_wait_for_a_publication(staging: Staging) -> None:
     assert staged.dirty
     await staged.publish(draft, True)
     assert draft.version == b"b" * (3 * MIB)
-    staged.close()
+    await staged.close()
 
 
 async def test_a_closed_file_takes_nothing(staging: Staging) -> None:
-    staged: Staged = staging.new(b"f")
-    staged.close()
+    staged: Staged = await staging.new(b"f")
+    await staged.close()
     with pytest.raises(StoreError, match="closed"):
         await staged.write(0, b"x")
 

@@ -22,7 +22,7 @@ async def test_a_writer_that_seeks_back_in_mid_write(tmp_path: Path, layout: Lay
         await draft.write(0, bytes(data))
         with pytest.raises(NotSequential):
             await draft.write(5, b"patched")
-        staged = staging.new(b"f")
+        staged = await staging.new(b"f")
         await staged.fill(draft.read, draft.length)
         await staged.write(5, b"patched")
         data[5:12] = b"patched"
@@ -35,7 +35,7 @@ async def test_a_writer_that_seeks_back_in_mid_write(tmp_path: Path, layout: Lay
         data[200 * KIB :] = bytes(100 * KIB) + b"end"
         await staged.publish(draft, True)
         assert load(store, b"/f") == data
-        staged.close()
+        await staged.close()
     staging.close()
     assert not {name for name in hidden(tmp_path) if not name.startswith(".stripefs/")}
 
@@ -47,7 +47,7 @@ async def test_an_existing_file_is_changed_in_its_middle(tmp_path: Path, layout:
     async with writing(store, layout=layout) as drafts:
         await save(drafts, b"/f", bytes(data))
         draft = await drafts.begin(b"/f", replacing=store.stat(b"/f").identity)
-        staged = staging.new(b"f")
+        staged = await staging.new(b"f")
 
         async def read(offset: int, size: int) -> bytes:
             return load(store, b"/f")[offset : offset + size]
@@ -58,7 +58,7 @@ async def test_an_existing_file_is_changed_in_its_middle(tmp_path: Path, layout:
         assert load(store, b"/f") != data
         await staged.publish(draft, True)
         assert load(store, b"/f") == data
-        staged.close()
+        await staged.close()
     staging.close()
 
 
@@ -68,7 +68,7 @@ async def test_no_room_leaves_the_old_version(tmp_path: Path) -> None:
     async with writing(store) as drafts:
         await save(drafts, b"/f", b"old")
         draft = await drafts.begin(b"/f", replacing=store.stat(b"/f").identity)
-        staged = staging.new(b"f")
+        staged = await staging.new(b"f")
         await staged.write(0, b"new")
         with pytest.raises(NoSpace):
             await staged.write(3, bytes(2 * MIB))
@@ -76,6 +76,6 @@ async def test_no_room_leaves_the_old_version(tmp_path: Path) -> None:
             await staged.publish(draft, True)
         await draft.abandon()
         assert load(store, b"/f") == b"old"
-        staged.close()
+        await staged.close()
     staging.close()
     assert not hidden(tmp_path)
