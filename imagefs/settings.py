@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from stripefs.errors import ConfigError
+from stripefs.folders import user_runtime
 from stripefs.settings import known
 
 __all__ = ["DaemonSettings", "default_cache", "default_runtime", "ready_folder"]
@@ -32,10 +33,10 @@ def default_cache(environ: Mapping[str, str] | None = None) -> str:
 def default_runtime(environ: Mapping[str, str] | None = None) -> str:
     """The folder of the socket and the mount of the devices: /run/bootseer for root, else one of the user's own."""
     environ = os.environ if environ is None else environ
+    if (base := user_runtime(environ, os.geteuid())) is not None:
+        return os.path.join(base, "bootseer")
     if os.geteuid() == 0:
         return "/run/bootseer"
-    if base := environ.get("XDG_RUNTIME_DIR"):
-        return os.path.join(base, "bootseer")
     # Right below /tmp, whose sticky bit keeps others from swapping it; owner and mode are checked before use.
     return f"/tmp/bootseer-{os.geteuid()}"  # noqa: S108
 

@@ -12,14 +12,30 @@ from __future__ import annotations
 import errno
 import os
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 from stripefs.errors import ConfigError
 
-__all__ = ["open_place", "resolve_place"]
+__all__ = ["open_place", "resolve_place", "user_runtime"]
 
 _OURS = ("fuse.stripefs", "fuse.imagefs")
 _LINKS = 40  # as many as the kernel follows
+
+
+def user_runtime(environ: Mapping[str, str], uid: int) -> str | None:
+    """$XDG_RUNTIME_DIR where it counts: for users, and for the root of a user namespace, to whom /run belongs no more
+    than to the user who made it. None where it is not set."""
+    base = environ.get("XDG_RUNTIME_DIR") or None
+    return base if uid != 0 or _in_user_namespace() else None
+
+
+def _in_user_namespace() -> bool:
+    """False in the first one, which maps all numbers to themselves."""
+    try:
+        return Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]
+    except FileNotFoundError:
+        return False  # a kernel without them
 
 
 def resolve_place(option: str, directory: str, mountpoint: str) -> str:

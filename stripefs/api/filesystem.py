@@ -6,6 +6,7 @@ errors are OSErrors (`stripefs.api.errors`).
 
 from __future__ import annotations
 
+import errno
 import os
 import posixpath
 from collections.abc import Awaitable, Callable, Iterator
@@ -83,8 +84,8 @@ class FileSystem:
     """
 
     def __init__(self, url: str, **options: object) -> None:
-        self.url = absolute(url)
         with os_errors(url):
+            self.url = absolute(url)
             service, root = in_service(self.url)
             self._where = Where(resolve(service, options), root)
 
@@ -324,6 +325,8 @@ class FileSystem:
         """The path as stores have it. All of the local files are as programs see them: links above `path` are followed,
         and with `follow` the last one."""
         place = normal(os.fsencode(path))
+        if b"\0" in place:
+            raise OSError(errno.EINVAL, "no name holds a NUL byte", os.fsdecode(path))
         if self.url == "/" and self._where.root is None:
             return real_path(place) if follow else join(real_path(split(place)[0]), split(place)[1])
         return place

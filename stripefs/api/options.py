@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 from stripefs import config
 from stripefs.settings import Settings
+from stripefs.store.url import refuse_half_url
 
 __all__ = ["SECTIONS", "absolute", "resolve"]
 
@@ -36,6 +37,7 @@ def resolve(url: str, options: Mapping[str, object]) -> Settings:
 
 def absolute(url: str) -> str:
     """A path made absolute, with links resolved, since a source is read without following any; a URL as it is."""
+    refuse_half_url(url)
     return url if "://" in url else os.path.realpath(os.path.expanduser(url))
 
 

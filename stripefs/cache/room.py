@@ -69,6 +69,12 @@ class Room:
         found = self._file_system()
         return default_limit(found.f_blocks * found.f_frsize)
 
+    def capacity(self) -> int:
+        """Bytes that could be kept if all that is kept now went. Raises OSError."""
+        found = self._file_system()
+        free = found.f_bavail * found.f_frsize - free_to_keep(found.f_blocks * found.f_frsize)
+        return max(0, min(self.limit(), self.used() + free))
+
     def used(self) -> int:
         """Bytes in use when somebody counted last; waits for nobody. Raises OSError."""
         with contextlib.suppress(FileNotFoundError), open(self._place.usage, "rb") as file:

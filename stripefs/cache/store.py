@@ -48,11 +48,15 @@ class CachedStore(WrappedStore):
         about = self._about(path, Status(b"", Kind.FILE, mtime_ns=time.time_ns()))
         return Written(self.cache, self._known, about)
 
+    def keeps(self, path: bytes, status: Status) -> bool:
+        """Whether anything of this file is kept."""
+        return status.length >= LEAST and self._matches(path)
+
     def _matches(self, path: bytes) -> bool:
         return not self._settings.match or matches(os.fsdecode(path), self._settings.match)
 
     def _known(self, path: bytes, status: Status) -> Known | None:
-        if status.length < LEAST or not self._matches(path):
+        if not self.keeps(path, status):
             return None
         key = key_of(self.url, path, status.identity, time.time_ns(), trust_mtime=self._settings.trust_mtime)
         return None if key is None else Known(key, status.length, self._about(path, status))

@@ -129,6 +129,8 @@ def _line(failure: Failure) -> tuple[str, str]:
 def describe(found: Copied, seconds: float, *, compare: bool) -> str:
     """One line for people."""
     speed = rate(found.moved / max(seconds, 0.001))
+    if not found.files:
+        return "nothing was copied: there are no files, apart from names that stripefs keeps for itself (.stripefs, …)"
     said = [f"{found.done} of {found.files} files copied", f"{format_size(found.moved)} at {speed}"]
     if found.resumed:
         said.append(f"{format_size(found.resumed)} were there from before")

@@ -77,6 +77,9 @@ def absolute(source: str) -> str:
     """A path made absolute, because a daemon leaves the directory it was started in; a URL as it is."""
     if not source:
         raise ConfigError("the source is empty", hint="give a URL such as hdfs://namenode:8020/data, or a directory")
+    from stripefs.store.url import refuse_half_url
+
+    refuse_half_url(source)
     return source if "://" in source else os.path.abspath(os.path.expanduser(source))
 
 

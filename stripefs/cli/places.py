@@ -30,7 +30,10 @@ def place(path: str, flags: configuration.Given, config: str, *, follow: bool = 
     Inside a mount its source and the way it reaches it are taken, changed by what flags say. follow: of a path whose
     last name is a link, what it leads to.
     """
+    from stripefs.store.url import refuse_half_url
+
     settings = configuration.resolve(flags, config=config)
+    refuse_half_url(path)
     if "://" not in path:
         found = inside_mount(os.path.realpath(path) if follow else unfollowed(path))
         if found is not None:

@@ -23,6 +23,7 @@ from stripefs.errors import ConfigError, StoreError
 from stripefs.units import format_size, parse_rate, shown
 
 if TYPE_CHECKING:
+    from stripefs.cache.cache import Cache
     from stripefs.cli.warming import Warmed
     from stripefs.settings import Settings
 
@@ -98,8 +99,20 @@ def _warm(settings: Settings, inside: bytes, limit: int) -> tuple[Warmed, str]:
             show(f"{format_size(found.here_before + found.fetched)} of {format_size(found.size)}: {file}")
 
         read = settings.read._replace(memory=half)
-        paths = list(files_below(cached, top))
+        files = list(files_below(cached, top))
+        _ensure_room(sum(status.length for path, status in files if cached.keeps(path, status)), cache)
+        paths = [path for path, _ in files]
         return trio.run(functools.partial(warm, cached, paths, read, limit, progress)), store.url
+
+
+def _ensure_room(size: int, cache: Cache) -> None:
+    """Raises StoreError where the cache could never hold `size` bytes, whatever is evicted."""
+    room = cache.room.capacity()
+    if size > room:
+        raise StoreError(
+            f"{format_size(size)} do not fit into the cache, which can hold {format_size(room)}; nothing was fetched",
+            hint="raise --cache-size, make room on that disk, or warm fewer files",
+        )
 
 
 def describe(path: str, found: Warmed, seconds: float) -> str:

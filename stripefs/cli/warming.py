@@ -17,7 +17,7 @@ from stripefs.cache.store import CachedStore
 from stripefs.errors import StripefsError
 from stripefs.read import OpenFile, Reader
 from stripefs.settings import MIB, ReadSettings
-from stripefs.store.base import Kind, Store
+from stripefs.store.base import Kind, Status, Store
 from stripefs.units import shown
 
 __all__ = ["Warmed", "files_below", "warm"]
@@ -55,10 +55,11 @@ class Warmed:
         return not self.missing and not self.trouble
 
 
-def files_below(store: Store, path: bytes) -> Iterator[bytes]:
+def files_below(store: Store, path: bytes) -> Iterator[tuple[bytes, Status]]:
     """`path` itself when it is a file, else all files in that directory and below, in byte order."""
-    if store.stat(path).kind is Kind.FILE:
-        yield path
+    status = store.stat(path)
+    if status.kind is Kind.FILE:
+        yield path, status
         return
     folders = [path]
     while folders:
@@ -68,7 +69,7 @@ def files_below(store: Store, path: bytes) -> Iterator[bytes]:
             for entry in batch:
                 name = folder.rstrip(b"/") + b"/" + entry.name
                 if entry.kind is Kind.FILE:
-                    yield name
+                    yield name, entry
                 elif entry.kind is Kind.DIRECTORY:
                     below.append(name)
         folders += reversed(below)

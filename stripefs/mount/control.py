@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stripefs.errors import MountError
+from stripefs.folders import user_runtime
 from stripefs.mount.asking import address, ask
 
 __all__ = ["Mount", "Post", "ask", "find_mounts", "log_file", "make_directory", "query", "runtime_directory"]
@@ -38,10 +39,10 @@ class Mount(NamedTuple):
 def runtime_directory() -> Path:
     """/run/bootseer/stripefs for root, $XDG_RUNTIME_DIR/bootseer/stripefs for others, else one in /tmp."""
     uid = os.getuid()
+    if (base := user_runtime(os.environ, uid)) is not None:
+        return Path(base) / "bootseer" / "stripefs"
     if uid == 0:
         return Path("/run/bootseer/stripefs")
-    if base := os.environ.get("XDG_RUNTIME_DIR"):
-        return Path(base) / "bootseer" / "stripefs"
     # Right below /tmp, whose sticky bit keeps others from swapping it; owner and mode are checked before use.
     return Path(f"/tmp/bootseer-stripefs-{uid}")  # noqa: S108
 

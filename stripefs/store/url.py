@@ -29,7 +29,7 @@ from stripefs.store.local import LocalStore
 from stripefs.store.wrappers import WRAPPERS
 from stripefs.store.wrappers.base import Parser, one_of, switch
 
-__all__ = ["SCHEMES", "StoreUrl", "elsewhere", "open_store", "opener", "parse_url", "prepare"]
+__all__ = ["SCHEMES", "StoreUrl", "elsewhere", "open_store", "opener", "parse_url", "prepare", "refuse_half_url"]
 
 _URL = re.compile(
     r"(?P<layers>[A-Za-z][A-Za-z0-9+.-]*)://(?P<authority>[^/?]*)(?P<path>[^?]*)(?:\?(?P<query>.*))?", re.DOTALL
@@ -94,6 +94,8 @@ def parse_url(text: str) -> StoreUrl:
     """`text` in parts, its wrappers and scheme known. Raises ConfigError."""
     if text.startswith("/"):
         return StoreUrl((), "file", "", os.fsencode(text), text, {})
+    if "\0" in text or "%00" in text:
+        raise ConfigError(f"{redact(text)!r} holds a NUL byte, which no name can")
     match = _URL.fullmatch(text)
     if match is None:
         raise ConfigError(f"{redact(text)!r} is not a store's URL", hint=f"give an absolute path or {_schemes()}")
@@ -113,6 +115,17 @@ def parse_url(text: str) -> StoreUrl:
         f"{scheme}://{match['authority']}{match['path']}",
         _parameters(text, match["query"] or ""),
     )
+
+
+def refuse_half_url(text: str) -> None:
+    """Raises ConfigError for `hdfs:/x` and the like, which would be taken for a relative path."""
+    layers, colon, rest = text.partition(":")
+    *_, scheme = layers.lower().split("+")
+    if colon and scheme in SCHEMES and not rest.startswith("//"):
+        raise ConfigError(
+            f"{redact(text)!r} is no URL: two slashes go behind the colon",
+            hint=f"write {layers}://HOST/PATH, or ./{redact(text)} for a local file of that name",
+        )
 
 
 def elsewhere(text: str, place: bytes) -> str:

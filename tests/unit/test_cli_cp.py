@@ -413,3 +413,13 @@ def test_json_has_the_keys_that_the_document_names(run: Run, source: Path, store
     assert [(each["path"], each["error"], each["kept"]) for each in found["trouble"]] == [
         (f"{source}/none", "No such file or directory", "")
     ]
+
+
+def test_a_copy_of_nothing_says_what_is_left_out(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "hidden").mkdir()
+    (tmp_path / "hidden" / ".model.stripefs-lock").write_bytes(b"x")
+    code, out, err = run("-r", tmp_path / "hidden", tmp_path / "copy")
+    assert (code, err) == (0, "")
+    assert out == (
+        "nothing was copied: there are no files, apart from names that stripefs keeps for itself (.stripefs, …)\n"
+    )

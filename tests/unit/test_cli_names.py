@@ -273,3 +273,16 @@ def test_json_has_the_keys_that_the_document_names(run: Run, source: Path) -> No
         for key in [*found, *next(iter(found.values()))[0], *found["trouble"][0]]:
             assert f"`{key}`" in row
         assert found["trouble"] == [{"path": f"{source}/none", "error": "No such file or directory"}]
+
+
+def test_half_a_url_is_no_path(run: Run) -> None:
+    for words in (["ls", "hdfs:/x"], ["du", "s3:x"], ["cp", "throttled+file:/a", "b"], ["cat", "HDFS:/x"]):
+        code, out, err = run(*words)
+        assert (code, out) == (2, "")
+        assert "is no URL: two slashes go behind the colon" in err
+
+
+def test_no_url_names_a_nul(run: Run, source: Path) -> None:
+    code, _, err = run("ls", f"file://{source}/a%00b")
+    assert code == 2
+    assert "NUL" in err

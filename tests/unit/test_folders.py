@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from stripefs import folders
 from stripefs.errors import ConfigError
-from stripefs.folders import open_place, resolve_place
+from stripefs.folders import open_place, resolve_place, user_runtime
 
 
 @pytest.fixture
@@ -73,3 +75,17 @@ def test_what_is_not_there_yet_can_be_told_apart_too(tmp_path: Path, table: dict
     table[str(tmp_path / "real")] = "fuse.stripefs"
     with pytest.raises(ConfigError, match="on a mount of stripefs"):
         resolve_place("--cache", str(tmp_path / "link" / "new"), "/mnt")
+
+
+def test_the_runtime_folder_of_a_user_counts_in_a_user_namespace_too() -> None:
+    told = "import os; from stripefs.mount.control import runtime_directory; print(runtime_directory())"
+    environ = {**os.environ, "XDG_RUNTIME_DIR": "/run/user/1000"}
+
+    def shown(*wrapper: str, **changed: str) -> str:
+        command = [*wrapper, sys.executable, "-c", told]
+        return subprocess.run(command, env=environ | changed, check=True, capture_output=True, text=True).stdout.strip()
+
+    assert shown("unshare", "--user", "--map-root-user") == "/run/user/1000/bootseer/stripefs"
+    assert shown("unshare", "--user", "--map-root-user", XDG_RUNTIME_DIR="") == "/run/bootseer/stripefs"
+    assert user_runtime({"XDG_RUNTIME_DIR": "/x"}, 1000) == "/x"
+    assert user_runtime({}, 1000) is None

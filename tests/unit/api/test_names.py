@@ -274,3 +274,18 @@ def test_a_tree_with_sources_in_it(place: Path) -> None:
     stripefs.connect(str(place / "other"), layout="striped", unit="1MiB").write_bytes("file", content(10 * MIB))
     at_once.rmtree(place / "other")
     assert os.listdir(place) == ["tree"]
+
+
+def test_no_name_holds_a_nul(place: Path) -> None:
+    fs = stripefs.connect(str(place))
+    calls: list[Callable[[], object]] = [
+        lambda: fs.open("a\0b"),
+        lambda: fs.write_bytes("a\0b", b""),
+        lambda: fs.mkdir("a\0b"),
+        lambda: fs.remove("a\0b"),
+        lambda: fs.fetch([("a\0b", None, None)]),
+    ]
+    for call in calls:
+        with pytest.raises(OSError, match="NUL") as caught:
+            call()
+        assert caught.value.errno == errno.EINVAL
