@@ -248,6 +248,10 @@ class _Gathering:
         for place in (table, table.get("pip")):
             if isinstance(place, dict) and place.get("torch-backend") == "auto":
                 self._argument("settings of uv", "torch-backend", "auto")
+        for option in {"output-file", "universal"} & {*table.get("pip", ())}:
+            self._reader.open(
+                "settings of uv", f"pip.{option}", "it would change what `uv pip compile` answers; leave it out"
+            )
         self._overridden |= "override-dependencies" in table
         text = without_secrets(json.dumps(table, sort_keys=True, default=str))
         name = f"uv.{posixpath.basename(path)}"

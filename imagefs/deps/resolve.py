@@ -28,10 +28,13 @@ from stripefs.settings import StoreSettings
 if TYPE_CHECKING:
     from imagefs.snapshots import Snapshots
 
-__all__ = ["Found", "Locks", "Resolver", "run_here"]
+__all__ = ["QUIET", "Found", "Locks", "Resolver", "run_here"]
 
 _LONGEST = 600.0
 """Seconds for a resolver, which may have to build packages to learn what they need."""
+
+QUIET = {"PIP_VERBOSE": "0", "PIP_QUIET": "0"}
+"""Variables for resolvers, whose standard output is their answer."""
 
 _SKEW = 60.0
 """Seconds by which the clock of another host may be ahead."""
@@ -117,14 +120,14 @@ class Locks:
         return Path(self._cache, "deps/locks", name)
 
     def _stored(self, name: str) -> Lock | None:
-        with contextlib.suppress(StripefsError), self._snapshots() as snapshots:
+        with contextlib.suppress(StripefsError, OSError), self._snapshots() as snapshots:
             if snapshots is not None and (data := snapshots.lock(name)):
                 return self._read(data)
         return None
 
     def _put(self, name: str, lock: Lock) -> Lock | None:
         """Let others have it. What another host has put there meanwhile, None for nothing."""
-        with contextlib.suppress(StripefsError), self._snapshots() as snapshots:
+        with contextlib.suppress(StripefsError, OSError), self._snapshots() as snapshots:
             if snapshots is None:
                 return None
             if (data := snapshots.lock(name)) and (other := self._read(data)) is not None:
@@ -161,7 +164,7 @@ def run_here(question: Question, folder: str, environ: Mapping[str, str], _paths
         done = subprocess.run(
             question.command,
             cwd=folder,
-            env=dict(environ),
+            env={**environ, **QUIET},
             input=question.text,
             capture_output=True,
             text=True,

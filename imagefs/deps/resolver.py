@@ -7,6 +7,7 @@ compile`), which takes the options of `uv pip install` that decide about version
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import unquote, urlsplit
@@ -35,6 +36,9 @@ _SWITCHES = frozenset((
 """Options of `uv pip install` that `uv pip compile` has too, with values and without."""
 
 
+_LOUD = re.compile(r"-[qv]+|--quiet|--verbose")
+
+
 class Question(NamedTuple):
     """A program that resolves: its words, and what it gets on standard input."""
 
@@ -53,6 +57,9 @@ def question_for(command: Sequence[str], call: Call, python: str, *, setup: bool
     rest = list(command[place + len(program) :])
     if call.tool == "pip":
         asked = ["--dry-run", "--quiet", "--report", "-"]
+        rest = [
+            word for word in rest if not _LOUD.fullmatch(word)
+        ]  # the report is all that is wanted on standard output
         if setup:
             rest = _without(rest, "--python")
             asked.append("--ignore-installed")

@@ -97,7 +97,7 @@ class _Collection:
             for path, size, mtime in self._below(f"/{kind}"):
                 if path.split(b"/")[2].decode("utf-8", "replace") not in self._kept or _is_left_over(path):
                     self._remove(path, size, mtime)
-        for kind in ("images", "tags", "deps", "used", "unkept"):
+        for kind in ("images", "tags", "deps", "used", "unkept", "locks"):
             for path, size, mtime in self._below(f"/{kind}"):
                 if _is_left_over(path):
                     self._remove(path, size, mtime)

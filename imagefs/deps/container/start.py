@@ -27,7 +27,7 @@ from imagefs.deps.container.programs import given, inside, outermost, output_of
 from imagefs.deps.container.python import facts_of
 from imagefs.deps.course import CHANGED, SHORT, Missed, absent, found_or_installed, missed
 from imagefs.deps.request import Facts, Refusal, Request, Target, checked
-from imagefs.deps.resolve import Locks
+from imagefs.deps.resolve import QUIET, Locks
 from imagefs.deps.resolver import Question
 from imagefs.deps.use import PATIENCE, check_whole
 from imagefs.errors import LayerFailed, RunError, SnapshotError
@@ -199,7 +199,7 @@ class _Start:
         """What pip prints in a container like the job's, which goes afterwards. Raises SnapshotError."""
         binds = [Bind(path, path, os.path.isdir(path)) for path in outermost(paths)]
         options = inside(self._options, question.command)._replace(
-            binds=binds, env=given(self._of_pip), workdir=folder, writable=True
+            binds=binds, env=given({**self._of_pip, **QUIET}), workdir=folder, writable=True
         )
         try:
             return output_of(self._image.run, options)

@@ -20,6 +20,8 @@ from tests.imagefs.service import PATIENCE, Service, commands, eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 
+EPOCH = ("--deps-epoch", "1")
+
 _HOSTS = 3
 _WITHIN = PATIENCE * 4  # seconds: a lease and its takeover, and pip, on two processors
 
@@ -43,7 +45,8 @@ class Fleet:
         (self._told / "hold").touch()
         hosts[0].wants(str(folder / "project"))
         self.hosts = list(hosts)
-        self._starts = [host.service.start(*host.words()) for host in hosts]
+        # A resolver would run the project's program too.
+        self._starts = [host.service.start(*host.words(*EPOCH)) for host in hosts]
 
     def leader(self) -> tuple[Job, subprocess.Popen[str]]:
         """The host that installs, and its start, which belong to the fleet no more."""
@@ -114,7 +117,7 @@ def test_a_leader_whose_host_dies(fleet: Fleet) -> None:
     fleet.go_on()
     assert fleet.told().count("above the image") == _HOSTS - 2
     assert fleet.installed() == 2
-    assert host.run() == SEEN
+    assert host.run(*EPOCH) == SEEN
     assert "hit" in host.told
     for one in (*fleet.hosts, host):
         one.nothing_is_left()
