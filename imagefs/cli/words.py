@@ -49,7 +49,11 @@ def describe(status: Mapping[str, Any]) -> str:
 
 
 def _users(image: Mapping[str, Any]) -> str:
-    """Of a dependency snapshot: whose mount it is, or that it stays without anybody."""
+    """Of a dependency snapshot or what leases hold: whose mount it is, or that it stays without anybody."""
     processes = ", ".join(str(process) for process, _ in image["users"])
     told = [f"process {processes}"] if processes else []
+    for one in image.get("holders", ()):  # an older daemon tells none
+        if one["kind"] == "lease":
+            label = f" ({one['label']})" if one["label"] else ""
+            told.append(f"lease {one['name']} of {one['client']}{label}")
     return " and ".join([*told, *(["whoever comes, until it is unmounted"] if image["kept"] else [])])

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,6 +26,7 @@ from imagefs.daemon.ledger import Ledger
 from imagefs.daemon.metadata_cache import MetadataCache
 from imagefs.daemon.mount_pool import MountPool
 from imagefs.daemon.opened import Opened
+from imagefs.daemon.protocol import holder_json
 from imagefs.daemon.serving import Serving
 from imagefs.daemon.shares import Shares, checked, finder, shared_by
 from imagefs.daemon.starts import Starts
@@ -50,7 +50,7 @@ _DOCUMENTS = 8
 _LOOK_AT_DOCUMENTS = 60.0
 """Seconds between looks at what documents take."""
 
-_INNER = frozenset(("store", "devices", "begun", "owner_began", "namespace"))
+_INNER = frozenset(("store", "devices", "begun", "owner_began", "namespace", "leaving", "pooled", "leases"))
 """Of an attachment: what `status` does not show, or in another way."""
 
 
@@ -65,7 +65,7 @@ class Host:
         documents = MetadataCache(cache)
         self.blocks = Blocks(
             cache / "blocks",
-            limit=settings.cache_size or _half_of_what_is_free(cache, documents.evict(sys.maxsize, ())),
+            limit=settings.cache_size or documents.half_of_what_is_free(),
             memory=settings.memory,
             io_timeout=settings.io_timeout,
         )
@@ -290,6 +290,7 @@ class Host:
                 {
                     **{key: value for key, value in one.to_json().items() if key not in _INNER},
                     "store": redact(str(one.store["url"])),
+                    "holders": [holder_json(holder) for holder in one.holders],
                     "devices": [self._figures(use) for use in one.devices],
                     **self._starts.figures(one),
                 }
@@ -408,13 +409,3 @@ def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return error
-
-
-def _half_of_what_is_free(cache: Path, documents: int) -> int:
-    """Or is taken by blocks and documents: what an earlier worker kept must not make it less for the next one.
-
-    Raises OSError.
-    """
-    space, blocks = os.statvfs(cache), cache / "blocks"
-    kept = sum(entry.stat().st_blocks * 512 for entry in os.scandir(blocks)) if blocks.is_dir() else 0
-    return (space.f_bavail * space.f_frsize + kept + documents) // 2

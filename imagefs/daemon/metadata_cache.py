@@ -16,6 +16,7 @@ import contextlib
 import hashlib
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -62,6 +63,15 @@ class MetadataCache:
                 os.unlink(entry.path)
                 used -= size
         return used
+
+    def half_of_what_is_free(self) -> int:
+        """Bytes that the cache may take unless it is told: on its file system, with what it takes already.
+
+        What an earlier worker kept must not make it less for the next one. Raises OSError.
+        """
+        space, blocks = os.statvfs(self.folder), self.folder / "blocks"
+        kept = sum(entry.stat().st_blocks * 512 for entry in os.scandir(blocks)) if blocks.is_dir() else 0
+        return (space.f_bavail * space.f_frsize + kept + self.evict(sys.maxsize, ())) // 2
 
     def tidy(self) -> None:
         """Remove what a process that was killed had half written."""

@@ -1,4 +1,7 @@
-"""Typed documents of the daemon's protocol for leases: what a snapshotter asks for, and what it is told.
+"""Typed documents of the daemon's protocol: the holders of a mount, and what a snapshotter asks for and is told.
+
+A mount is held by processes (until it stands, or as long as they use it), by itself where somebody is to unmount it, or
+by leases. Operations for leases:
 
     hold            store, image, lease   the image is mounted on this host until the lease is released; where
     release         lease                 the lease ends; the mount stays for a while, and goes when nobody has it
@@ -18,10 +21,35 @@ from typing import Any
 
 from stripefs.errors import ConfigError
 
-__all__ = ["CAPABILITIES", "VERSION", "Held", "HoldRequest", "Lease"]
+__all__ = [
+    "CAPABILITIES",
+    "VERSION",
+    "Held",
+    "HoldRequest",
+    "Holder",
+    "Lease",
+    "MountHolder",
+    "ProcessHolder",
+    "holder_json",
+]
 
 VERSION = 1
 CAPABILITIES = ("leases",)
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessHolder:
+    """A process, and when it was started in ticks since the machine was."""
+
+    process: int
+    began: int
+
+
+@dataclass(frozen=True, slots=True)
+class MountHolder:
+    """The mount at `path` itself: it stays until somebody unmounts it."""
+
+    path: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +74,15 @@ class Lease:
     def is_of(self, data: Mapping[str, Any]) -> bool:
         """Whether `data` describes this lease, whatever its label is."""
         return (data.get("name"), data.get("client")) == (self.name, self.client)
+
+
+Holder = ProcessHolder | MountHolder | Lease
+
+
+def holder_json(holder: Holder) -> dict[str, Any]:
+    """As `status` shows it."""
+    kinds: dict[type, str] = {ProcessHolder: "process", MountHolder: "mount", Lease: "lease"}
+    return {"kind": kinds[type(holder)], **dataclasses.asdict(holder)}
 
 
 @dataclass(frozen=True, slots=True)

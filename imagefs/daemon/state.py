@@ -19,6 +19,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from imagefs.daemon.protocol import Holder, Lease, MountHolder, ProcessHolder
+
 __all__ = ["Attachment", "DeviceUse", "State", "UnknownRecord"]
 
 _log = logging.getLogger(__name__)
@@ -109,6 +111,15 @@ class Attachment:
         """The inverse of `to_json`."""
         known, extra = _split(cls, data)
         return cls(**{**known, "devices": tuple(map(DeviceUse.from_json, data["devices"]))}, extra=extra)
+
+    @property
+    def holders(self) -> list[Holder]:
+        """Whatever keeps it, nothing where it is about to go."""
+        processes = [(self.owner, self.owner_began)] if self.owner else [(one[0], one[1]) for one in self.users]
+        found: list[Holder] = [ProcessHolder(*one) for one in processes]
+        found += map(Lease.from_json, self.leases)
+        stays = self.kept or not (self.snapshot or self.pooled)
+        return [*found, MountHolder(self.mountpoint)] if stays and self.mountpoint and not self.owner else found
 
     def change(self, values: Mapping[str, Any]) -> None:
         """Let these attributes have other values."""

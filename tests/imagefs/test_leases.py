@@ -41,12 +41,15 @@ def test_leases_share_one_mount_that_outlives_workers(service: Service, image: t
     assert client.hold(settings, "t", Lease("1", "containerd")) == client.hold(settings, "t", Lease("1", "containerd"))
     assert [one.lease.name for one in client.leases("containerd")] == ["1", "2"]
     assert client.leases("another") == []
+    (shown,) = service.status()["images"]
+    assert shown["holders"][0] == {"kind": "lease", "name": "1", "client": "containerd", "label": "training"}
+    assert "lease 1 of containerd (training) and lease 2 of containerd" in service.ok("status")
     client.release(Lease("1", "containerd"))
     assert sums(Path(first.lowerdir)) == sums(tree)
     client.release(Lease("2", "containerd"))
     assert client.leases() == []
     (shown,) = service.status()["images"]
-    assert (shown["pooled"], shown["leases"], shown["mountpoint"]) == (True, [], first.lowerdir)
+    assert (shown["holders"], shown["mountpoint"]) == ([], first.lowerdir)
 
 
 def test_an_image_that_is_not_there_is_not_held(service: Service, image: tuple[Path, Path], pool: Path) -> None:

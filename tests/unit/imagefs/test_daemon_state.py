@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagefs.daemon.protocol import Lease, MountHolder, ProcessHolder, holder_json
 from imagefs.daemon.state import Attachment, DeviceUse, State, UnknownRecord
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ConfigError
@@ -145,3 +146,21 @@ def test_settings_of_a_newer_daemon_are_read() -> None:
     assert DaemonSettings.from_json(json.dumps(newer)) == settings
     with pytest.raises(ConfigError):
         DaemonSettings.from_json("[]")
+
+
+def test_what_holds_an_attachment() -> None:
+    one = attachment("one", INDEXES[:1])
+    assert one.holders == []
+    one.change({"mountpoint": "/m", "owner": 7, "owner_began": 70})
+    assert one.holders == [ProcessHolder(7, 70)]
+    one.change({"owner": 0})
+    assert one.holders == [MountHolder("/m")]
+    one.change({"snapshot": "x", "users": [[8, 80], [9, 90]]})
+    assert one.holders == [ProcessHolder(8, 80), ProcessHolder(9, 90)]
+    one.change({"kept": True})
+    assert one.holders[2:] == [MountHolder("/m")]
+    one.change({"kept": False, "snapshot": "", "users": [], "pooled": True, "leases": [{"name": "n", "client": "c"}]})
+    assert one.holders == [Lease("n", "c")]
+    assert holder_json(one.holders[0]) == {"kind": "lease", "name": "n", "client": "c", "label": ""}
+    one.change({"leases": []})
+    assert one.holders == []

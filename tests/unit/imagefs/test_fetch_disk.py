@@ -319,3 +319,16 @@ async def test_after_a_power_cut_the_table_may_know_more_than_the_disk(tmp_path:
         assert bytes(await device.read(0, device.size)) == made.content
         await eventually(lambda: device.complete)
         assert path.read_bytes() == made.content
+
+
+async def test_what_documents_take_is_part_of_the_limit(tmp_path: Path, mock_clock: MockClock) -> None:
+    mock_clock.rate = 200
+    made = make(noise(8))
+    async with running(tmp_path / "blocks", limit=8 * BLOCK) as blocks:
+        await read_and_settle(blocks, made)
+        assert on_disk(tmp_path / "blocks") == 8 * BLOCK
+        blocks.room.reserved = 3 * BLOCK
+        figures = blocks.snapshot()
+        assert (figures["documents"], figures["used"]) == (3 * BLOCK, 11 * BLOCK)
+        await read_and_settle(blocks, make(noise(1, seed=5)))
+        await eventually(lambda: on_disk(tmp_path / "blocks") <= 5 * BLOCK)
