@@ -12,6 +12,8 @@
         +-- Exists                EEXIST     exit 3    there is something at the path already
         +-- NotEmpty              ENOTEMPTY  exit 3    a directory that must be empty is not
         +-- Busy                  EBUSY      exit 3    another writer holds the file
+        +-- InvalidName           EINVAL     exit 3    the store takes no entry of this name
+        +-- NameTooLong           ENAMETOOLONG exit 3  a name, or a path, that is longer than the store takes
         +-- QuotaExceeded         EDQUOT     exit 3    the directory's or the user's quota is used up
         +-- NoSpace               ENOSPC     exit 3    the store has no room left
         +-- Unsupported           EOPNOTSUPP exit 3    the store lacks a capability
@@ -33,8 +35,10 @@ __all__ = [
     "ConfigError",
     "Exists",
     "HostFailed",
+    "InvalidName",
     "IsADirectory",
     "MountError",
+    "NameTooLong",
     "NoSpace",
     "NotADirectory",
     "NotEmpty",
@@ -55,6 +59,8 @@ class StripefsError(Exception):
 
     errno: int = _errno.EIO
     exit_code: int = 1
+    logged: bool = False
+    """Whether a mount logs it although programs are used to its errno."""
 
     def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
@@ -114,6 +120,15 @@ class Busy(StoreError):
     def __init__(self, message: str, *, hint: str = "", by: str = "") -> None:
         super().__init__(message, hint=hint)
         self.by = by
+
+
+class InvalidName(StoreError):
+    errno = _errno.EINVAL
+    logged = True
+
+
+class NameTooLong(StoreError):
+    errno = _errno.ENAMETOOLONG
 
 
 class QuotaExceeded(StoreError):

@@ -32,7 +32,7 @@ class Names:
 
     async def mkdir(self, path: bytes, mode: int) -> None:
         """Raises Exists, NotFound where the directory above is missing."""
-        ensure_usable(path)
+        ensure_usable(path, self.source.store)
         await self._calls.change(f"make directory {path!r}", Exists, self.source.store.mkdir, path, mode)
 
     async def rmdir(self, path: bytes) -> None:
@@ -78,7 +78,7 @@ class Names:
         """Raises NotFound, Exists where something is in the way and not to be replaced; Busy where somebody, this
         process too, writes a file of either name, or below a directory."""
         source = self.source
-        ensure_usable(target)
+        ensure_usable(target, self.source.store)
         if target.startswith(path + b"/"):
             raise Invalid(f"{path!r} cannot go below itself")
         status = await source.stat(path)

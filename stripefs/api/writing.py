@@ -228,7 +228,7 @@ class WriteFile(io.BufferedIOBase):
 
     async def _begin(self, where: Where, path: bytes) -> None:
         source, inner = await self._engine.sources.at(where, path)
-        ensure_usable(inner)
+        ensure_usable(inner, source.store)
         wanted = where.settings.write
         session = await source.session(where.settings)
         layout = Layout(await source.layouts.for_file(inner) or wanted.layout_of(inner))

@@ -27,6 +27,7 @@ import xxhash
 __all__ = [
     "LAYOUT_NAME",
     "MARK",
+    "NAME_MAX",
     "POOL",
     "POOL_NAME",
     "VERSION",

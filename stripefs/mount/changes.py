@@ -136,7 +136,8 @@ class WritingOperations(TreeOperations):
         if flags & WRITING:
             handle, direct = await self._writable.open_writing(inode, flags, ctx.pid)
             return FileInfo(fh=FileHandleT(handle), direct_io=direct)
-        return FileInfo(fh=FileHandleT(await self._tree.open(inode)), keep_cache=True)
+        handle, direct = await self._writable.open_reading(inode)
+        return FileInfo(fh=FileHandleT(handle), keep_cache=not direct, direct_io=direct)
 
     @handler
     async def write(self, fh: FileHandleT, off: int, buf: bytes) -> int:

@@ -58,7 +58,7 @@ def handler(function: Callable[_P, Coroutine[Any, Any, _R]]) -> Callable[_P, Cor
             raise
         except StripefsError as error:
             self.count(error.errno)
-            if error.errno not in self.ordinary:
+            if error.logged or error.errno not in self.ordinary:
                 self.report(function.__name__, error)
             raise FUSEError(error.errno) from None
         except (trio.Cancelled, GeneratorExit, KeyboardInterrupt, SystemExit):

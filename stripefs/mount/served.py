@@ -118,6 +118,9 @@ class WritableServedTree(ServedTree, Protocol):
     ) -> tuple[int, ServedAttributes, bool]:
         """A handle of a new file (or of one that was made meanwhile), and whether it is for direct I/O."""
 
+    async def open_reading(self, node_id: int) -> tuple[int, bool]:
+        """A handle, and whether it is for direct I/O."""
+
     async def open_writing(self, node_id: int, flags: int, thread: int) -> tuple[int, bool]:
         """A handle to write, and whether it is for direct I/O. StaleVersion: look the path up and open that node."""
 

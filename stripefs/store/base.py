@@ -368,6 +368,10 @@ class Store(ABC):
     def readlink(self, path: bytes) -> bytes:
         raise Unsupported(f"{self.url} has no symbolic links")
 
+    def refused_name(self, name: bytes) -> str:
+        """Why nothing can have this name (one component of a path) here, "" where it can. Asks nobody."""
+        return ""
+
     def space(self) -> Space | None:
         """Capacity of the store, None where it has no such notion."""
         return None

@@ -8,6 +8,7 @@ from stripefs.errors import (
     Busy,
     Exists,
     IsADirectory,
+    NameTooLong,
     NoSpace,
     NotADirectory,
     NotEmpty,
@@ -24,7 +25,7 @@ __all__ = ["STORE_ERRORS"]
 
 STORE_ERRORS: dict[int | None, type[StoreError]] = {
     errno.ENOENT: NotFound,
-    errno.ENAMETOOLONG: NotFound,
+    errno.ENAMETOOLONG: NameTooLong,
     errno.EEXIST: Exists,
     errno.ENOTDIR: NotADirectory,
     errno.EISDIR: IsADirectory,

@@ -200,7 +200,7 @@ class NamingTree(Tree):
 
     def _new_name(self, parent: int, name: bytes) -> bytes:
         """The path of a name that is to be. Raises NotPermitted for those that are kept for what is hidden."""
-        ensure_usable(name)
+        ensure_usable(name, self._store)
         return self._child(parent, name)
 
     async def _change(

@@ -99,6 +99,7 @@ class Pen:
         self.durable = False
         self.told = False  # whether the writer knows that what is written is lost
         self.handles: dict[int, bool] = {}  # whether each appends
+        self.shared = False  # whether others may read it before it has a version
         self.lock = trio.Lock()
         self.closed = trio.Event()
         self.beneath: Identity | None = None  # of the version that the path shows

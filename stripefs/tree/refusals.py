@@ -6,14 +6,20 @@ import contextlib
 import errno
 from collections.abc import Iterator
 
-from stripefs.errors import PermissionDenied, StoreError
+from stripefs.errors import Busy, PermissionDenied, StoreError
 from stripefs.write.refusals import Invalid, NotPermitted
 
-__all__ = ["Invalid", "Lost", "NoAttribute", "NotPermitted", "Unseen", "allowed"]
+__all__ = ["Invalid", "Lost", "NoAttribute", "NoVersion", "NotPermitted", "Unseen", "allowed"]
 
 
 class NoAttribute(StoreError):
     errno = errno.ENODATA
+
+
+class NoVersion(Busy):
+    """A file that is read before its writer has published it for the first time."""
+
+    logged = True
 
 
 class Lost(StoreError):

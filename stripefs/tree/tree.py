@@ -19,8 +19,18 @@ from dataclasses import dataclass
 
 import trio
 
-from stripefs.errors import IsADirectory, NotADirectory, NotFound, StaleVersion, StoreError, StripefsError, Unsupported
+from stripefs.errors import (
+    IsADirectory,
+    NameTooLong,
+    NotADirectory,
+    NotFound,
+    StaleVersion,
+    StoreError,
+    StripefsError,
+    Unsupported,
+)
 from stripefs.executor import Executor
+from stripefs.layout.hidden import NAME_MAX
 from stripefs.store.base import Buffer, Identity, Kind, Space, Status, Store
 from stripefs.tree import xattrs
 from stripefs.tree.listing import Listing, Walked
@@ -133,8 +143,10 @@ class Tree:
         path = self._child(parent, name)
         try:
             status = await self._stat(path)
-        except (NotFound, NotADirectory):
+        except (NotFound, NotADirectory) as error:
             self.state.current.pop((parent, name), None)
+            if len(name) > NAME_MAX and isinstance(error, NotFound):
+                raise NameTooLong(f"{name[:20]!r}… is longer than {NAME_MAX} bytes") from error
             raise
         self._node(parent)  # it may have been forgotten meanwhile
         node = self.state.see(parent, name, status.kind, self._identity(status))

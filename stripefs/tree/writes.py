@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import os
+import stat
 
 import trio
 
@@ -28,7 +29,7 @@ from stripefs.store.base import Buffer, Identity, Kind, Status
 from stripefs.tree.drafting import DraftingTree
 from stripefs.tree.opener import Fate, Opener
 from stripefs.tree.pens import Pen, future, is_future
-from stripefs.tree.refusals import Unseen, allowed
+from stripefs.tree.refusals import NoVersion, Unseen, allowed
 from stripefs.tree.state import FileHandle, Node
 from stripefs.tree.tree import Attributes, UnknownHandle, require_file
 from stripefs.tree.unpublished import Unpublished
@@ -36,6 +37,8 @@ from stripefs.tree.unpublished import Unpublished
 __all__ = ["WritableTree"]
 
 _log = logging.getLogger(__name__)
+
+_SET_IDS = stat.S_ISUID | stat.S_ISGID
 
 _WISH = b"wish\0"
 """Begins the intent that is a wish: the path and the mark follow."""
@@ -144,7 +147,20 @@ class WritableTree(DraftingTree):
                 await wish.over.wait()
         if self._pens.at(path) is None or await self._exists(path):
             raise StaleVersion(f"{path!r} has another version")
-        raise Busy(f"{path!r} is being written and has no version yet")
+        raise NoVersion(
+            f"{path!r} is being written and has no version yet",
+            hint="mount with --staging DIR: a new file that is open to read and write can be read meanwhile",
+        )
+
+    async def open_reading(self, node_id: int) -> tuple[int, bool]:
+        """A handle to read, and whether it is direct I/O, as of what has no version yet: it may change any moment."""
+        pen = self._pens.by_node.get(node_id)
+        if pen is None or not pen.shared or pen.path is None or pen.beneath is not None:
+            return await self.open(node_id), False
+        handle = self.state.open_file(node_id, pen.status)
+        pen.handles[handle] = False
+        self.state.commit()
+        return handle, True
 
     async def create(
         self, parent: int, name: bytes, mode: int, flags: int, thread: int
@@ -320,6 +336,7 @@ class WritableTree(DraftingTree):
         pen.mark = node.identity.file_id if node.identity is not None else ""
         handle = self.state.open_file(node.id, pen.status)
         pen.handles[handle] = bool(flags & os.O_APPEND)
+        pen.shared = self._staging is not None and flags & os.O_ACCMODE == os.O_RDWR
         self._pens.add(pen)
         self.state.commit()
         # Without the kernel's page cache a file is written faster; only a shared mapping to write needs it.
@@ -336,6 +353,9 @@ class WritableTree(DraftingTree):
         if wanted.owner is not None or wanted.group is not None:
             with allowed():
                 await pen.draft.try_owners(Change(owner=wanted.owner, group=wanted.group))
+        if wanted.mode is not None and wanted.mode & _SET_IDS:
+            with allowed():
+                await pen.draft.try_owners(Change(mode=wanted.mode))
         shown = {name: value for name, value in dataclasses.asdict(wanted).items() if value is not None}
         pen.set_attributes(wanted, dataclasses.replace(pen.status, **shown))
 

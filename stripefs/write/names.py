@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from stripefs.errors import InvalidName, NameTooLong
 from stripefs.layout.hidden import NAME_MAX, is_hidden, new_version, part_name, pool_part, record_name, version_folder
-from stripefs.write.refusals import NameTooLong, NotPermitted
+from stripefs.store.base import Store
+from stripefs.write.refusals import NotPermitted
 
 __all__ = ["Names", "ensure_usable", "join", "split"]
 
@@ -18,13 +20,15 @@ def join(folder: bytes, name: bytes) -> bytes:
     return (b"" if folder == b"/" else folder) + b"/" + name
 
 
-def ensure_usable(path: bytes) -> None:
-    """Raises NotPermitted, NameTooLong for a name, or a path, that no file or directory of a user may have."""
+def ensure_usable(path: bytes, store: Store) -> None:
+    """Raises NotPermitted, NameTooLong, InvalidName for a name, or a path, that nothing of a user may have there."""
     for name in path.split(b"/"):
         if is_hidden(name):
             raise NotPermitted(f"{name!r}: names of that form are kept for stripefs itself")
         if len(name) > NAME_MAX:
             raise NameTooLong(f"{name[:20]!r}… is longer than {NAME_MAX} bytes")
+        if why := store.refused_name(name):
+            raise InvalidName(f"{name!r} cannot be a name here: {why}")
 
 
 class Names:

@@ -6,7 +6,7 @@ import errno
 
 from stripefs.errors import StoreError, Unsupported
 
-__all__ = ["DraftLost", "Invalid", "LeaseEnded", "NameTooLong", "NotPermitted", "NotSequential"]
+__all__ = ["DraftLost", "Invalid", "LeaseEnded", "NotPermitted", "NotSequential"]
 
 
 class NotSequential(Unsupported):
@@ -33,7 +33,3 @@ class Invalid(StoreError):
     """What makes no sense, such as a directory moved below itself."""
 
     errno = errno.EINVAL
-
-
-class NameTooLong(StoreError):
-    errno = errno.ENAMETOOLONG

@@ -65,6 +65,7 @@ def test_common_commands(mounts: Mounts, tmp_path: Path) -> None:
 
 
 def test_open_flags_and_refusals(mounts: Mounts) -> None:
+    mounts.forgive("has no version yet")
     mounted = mounts.mount(rw=True)
     m, s = mounted.path, mounts.source
     first = os.open(m / "f", os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o640)
@@ -224,8 +225,9 @@ def test_names_of_files_being_written(mounts: Mounts) -> None:
         below.write(b"x")
         with _refused(errno.EBUSY):
             os.rename(m / "d", m / "e")
-    with _refused(errno.ENAMETOOLONG):
-        (m / ("n" * 256)).touch()
+    for call in (Path.touch, os.stat, os.unlink):
+        with _refused(errno.ENAMETOOLONG):
+            call(m / ("n" * 256))
     os.rename(m / "free", m / "d" / "free")
     os.rename(m / "d", m / "e")
     assert os.stat(m / "e" / "free").st_ino == number
@@ -257,3 +259,28 @@ def test_a_file_open_for_writing_is_the_file_at_its_path(mounts: Mounts, staged:
     finally:
         os.close(descriptor)
     assert file.read_bytes() == b"new"
+
+
+def test_a_new_file_that_is_read_while_it_is_written(mounts: Mounts) -> None:
+    """git does so with the pack of a clone: with staging it can, else the log says what it takes."""
+    mounts.forgive("has no version yet")
+    staged, plain = (
+        mounts.start(writable(mounts, staging=staging)).wait_ready() for staging in (mounts.folder / "staging", None)
+    )
+    for mounted in (staged, plain):
+        descriptor = os.open(mounted.path / "pack", os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            os.write(descriptor, b"one")
+            if mounted is staged:
+                with open(mounted.path / "pack", "rb", buffering=0) as reader:
+                    assert reader.read() == b"one"
+                    os.pwrite(descriptor, b"two", 2)
+                    assert os.pread(reader.fileno(), 10, 0) == b"ontwo"
+            else:
+                with _refused(errno.EBUSY):
+                    open(mounted.path / "pack", "rb")  # noqa: SIM115  it is refused
+                assert "--staging" in mounted.log_text()
+        finally:
+            os.close(descriptor)
+        assert (mounted.path / "pack").read_bytes() == (b"ontwo" if mounted is staged else b"one")
+        (mounted.path / "pack").unlink()

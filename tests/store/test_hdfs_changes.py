@@ -12,6 +12,7 @@ from stripefs.errors import (
     Exists,
     NotEmpty,
     NotFound,
+    PermissionDenied,
     QuotaExceeded,
     ServiceDown,
     StoreError,
@@ -249,6 +250,15 @@ def test_a_cluster_without_access_times(calls: FakeCalls) -> None:
     Changes(calls).set_attributes("/a", Attributes(mtime_ns=10**9, atime_ns=10**9))
     Changes(calls).set_attributes("/a", Attributes(atime_ns=10**9))
     assert calls.asked == ["times"] * 3
+
+
+def test_bits_that_hdfs_does_not_keep(calls: FakeCalls) -> None:
+    fill(calls)
+    for mode in (0o4755, 0o2755):
+        with pytest.raises(PermissionDenied, match="setuid"):
+            Changes(calls).set_attributes("/a", Attributes(mode=mode))
+    Changes(calls).set_attributes("/d", Attributes(mode=0o1777))
+    assert calls.entries["/d"].mode == 0o1777
 
 
 def test_commas_in_the_names_of_joined_files(calls: FakeCalls) -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from stripefs.errors import (
     IsADirectory,
+    NameTooLong,
     NotADirectory,
     NotFound,
     PermissionDenied,
@@ -140,6 +141,8 @@ def test_the_block_that_is_being_written() -> None:
         ("java.io.EOFException", "Cannot seek after EOF", StoreError),
         ("java.lang.UnsupportedOperationException", "no", Unsupported),
         ("java.lang.IllegalArgumentException", 'Invalid value: "X" is not a valid GET operation.', Unsupported),
+        ("org.apache.hadoop.hdfs.protocol.FSLimitException$PathComponentTooLongException", "limit=255", NameTooLong),
+        ("java.io.IOException", "mkdirs: Pathname too long.  Limit 8000 characters, 1000 levels.", NameTooLong),
         ("java.io.IOException", "something else", StoreError),
     ],
 )

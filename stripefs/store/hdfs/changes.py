@@ -24,6 +24,7 @@ from stripefs.errors import (
     IsADirectory,
     NotADirectory,
     NotFound,
+    PermissionDenied,
     ServiceDown,
     StoreError,
     Transient,
@@ -170,6 +171,8 @@ class Changes:
             self._change(f"giving {path} away", lambda: self._calls.set_owner(path, owner, group), lambda: False)
         if attributes.mode is not None:
             mode = attributes.mode
+            if mode & ~0o1777:  # WebHDFS refuses them in words of its own, hdfs-native leaves them out
+                raise PermissionDenied(f"{path}: HDFS keeps no setuid and setgid bits")
             self._change(f"setting the mode of {path}", lambda: self._calls.set_mode(path, mode), lambda: False)
         if attributes.mtime_ns is not None or attributes.atime_ns is not None:
             mtime, atime = _milliseconds(attributes.mtime_ns), _milliseconds(attributes.atime_ns)

@@ -186,6 +186,17 @@ class HdfsStore(Store):
             self._full(path), host=host, block_size=block_size, replication=replication, length=length
         )
 
+    def refused_name(self, name: bytes) -> str:
+        if b":" in name:
+            return "HDFS takes no ':' in a name"
+        if name == b".snapshot":
+            return "HDFS keeps it for snapshots"
+        try:
+            name.decode()
+        except UnicodeDecodeError:
+            return "HDFS names are UTF-8"
+        return ""
+
     def mkdir(self, path: bytes, mode: int = 0o755) -> None:
         self._writer.mkdir(self._full(path), mode)
 

@@ -19,6 +19,7 @@ from stripefs.errors import (
     Busy,
     Exists,
     IsADirectory,
+    NameTooLong,
     NotADirectory,
     NotEmpty,
     NotFound,
@@ -217,6 +218,8 @@ def _refused_change(name: str, reason: str, where: str) -> StoreError | None:
     """The error for what only changes meet."""
     if name in _QUOTAS:
         return QuotaExceeded(f"{where}: {reason}")
+    if name == "PathComponentTooLongException" or "Pathname too long" in reason:
+        return NameTooLong(f"{where}: {reason}")
     if name == "PathIsNotEmptyDirectoryException" or "destination directory is not empty" in reason:
         return NotEmpty(f"{where} is a directory that is not empty")
     if name == "NotReplicatedYetException":  # a replica that its DataNode has not reported yet; it will

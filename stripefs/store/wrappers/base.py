@@ -127,6 +127,9 @@ class WrappedStore(Store):
     def readlink(self, path: bytes) -> bytes:
         return self.inner.readlink(path)
 
+    def refused_name(self, name: bytes) -> str:
+        return self.inner.refused_name(name)
+
     def space(self) -> Space | None:
         return self.inner.space()
 

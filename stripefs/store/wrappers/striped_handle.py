@@ -17,7 +17,16 @@ from concurrent.futures import Executor
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from stripefs.errors import HostFailed, NotADirectory, NotFound, StaleVersion, StoreError, Transient
+from stripefs.errors import (
+    HostFailed,
+    IsADirectory,
+    NotADirectory,
+    NotFound,
+    StaleVersion,
+    StoreError,
+    Transient,
+    Unsupported,
+)
 from stripefs.layout.striped import CHECK, SUM, Manifest, Piece, check_sums, digest_of, table_length
 from stripefs.store.base import Block, Buffer, Handle, Status, Store, Watch
 from stripefs.store.ranges import InUse, check_range, exact
@@ -81,7 +90,10 @@ class PartFiles:
 
     def _opened(self, index: int) -> Handle:
         part = self._manifest.parts[index]
-        handle = self._store.open_checked(self.path(index), part.length)
+        try:
+            handle = self._store.open_checked(self.path(index), part.length)
+        except (IsADirectory, Unsupported) as error:  # nothing of ours: what else has its name is not followed or read
+            raise StoreError(f"{self.name}: its part {shown(self.path(index))} is no file: {error.message}") from error
         if handle.status.length != part.length:
             handle.close()
             raise StoreError(

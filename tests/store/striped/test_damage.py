@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -131,12 +132,26 @@ def test_a_part_of_another_length(store: StripedStore, tmp_path: Path) -> None:
         store.get(b"/f")
 
 
-def test_a_part_that_is_no_file(store: StripedStore, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["directory", "fifo", "symlink", "folder"])
+def test_a_part_that_is_no_file(store: StripedStore, tmp_path: Path, kind: str) -> None:
+    """Nobody waits for its writer or follows it, also not to a file of the same bytes."""
     manifest = write_striped(store, b"/f", DATA)
-    part_file(tmp_path, manifest, 0).unlink()
-    part_file(tmp_path, manifest, 0).mkdir()
-    with pytest.raises(StoreError, match="directory"):
+    part = part_file(tmp_path, manifest, 0)
+    kept = tmp_path / "kept"
+    if kind == "folder":
+        part.parent.rename(kept)
+        part.parent.symlink_to(kept)
+    else:
+        part.rename(kept)
+    if kind == "directory":
+        part.mkdir()
+    elif kind == "fifo":
+        os.mkfifo(part)
+    elif kind == "symlink":
+        part.symlink_to(kept)
+    with pytest.raises(StoreError, match="/f: its part") as caught:
         store.get(b"/f")
+    assert caught.value.errno == errno.EIO
 
 
 @pytest.mark.parametrize(("at", "message"), [(0, "byte 0 on does not fit"), (-1, "checksums of its part")])
