@@ -107,9 +107,9 @@ def fate(opener: Opener, inodes: Set[int]) -> Fate:
         return Fate.UNSEEN
     try:
         found = _fate(opener, inodes)
-    except (OSError, ValueError, IndexError):
+        return Fate.GONE if opener.reaped else found
+    except (OSError, ValueError, IndexError):  # EBADF too: its file was let go of meanwhile
         return Fate.GONE
-    return Fate.GONE if opener.reaped else found
 
 
 def _fate(opener: Opener, inodes: Set[int]) -> Fate:

@@ -61,6 +61,13 @@ sys.stdin.read()
         opener.close()
 
 
+def test_a_file_that_is_let_go_of_while_somebody_asks(tmp_path: Path) -> None:
+    with open(tmp_path / "f", "wb") as file:
+        opener = find_opener(os.getpid())
+        opener.close()
+        assert fate(opener, {os.fstat(file.fileno()).st_ino}) is Fate.GONE
+
+
 def test_whom_nobody_knows() -> None:
     assert find_opener(0) == Opener(0, 0)
     assert find_opener(1 << 22) == Opener(0, 0)
