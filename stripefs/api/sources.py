@@ -28,6 +28,7 @@ from stripefs.errors import (
     ServiceDown,
     StaleVersion,
     StoreError,
+    StripefsError,
     Transient,
 )
 from stripefs.executor import Executor, Lane
@@ -277,16 +278,30 @@ class Service:
         return await self._nearest(path, trusted)
 
     async def _nearest(self, path: bytes, trusted: tuple[str, ...]) -> bytes:
-        folder = split(path)[0]
-        for _ in range(_LEVELS):
+        """The nearest directory above `path` with a pool. All are asked at once: one by one, each would cost a round
+        trip for every file that is written."""
+        folders = [split(path)[0]]
+        while folders[-1] != b"/" and folders[-1] not in self._pools and len(folders) < _LEVELS:
+            folders.append(split(folders[-1])[0])
+        found: dict[bytes, bool | StripefsError] = {}
+
+        async def ask(folder: bytes) -> None:
             try:
-                if await self.has_pool(folder, trusted):
-                    return folder
-            except PermissionDenied:
+                found[folder] = await self.has_pool(folder, trusted)
+            except StripefsError as error:
+                found[folder] = error
+
+        async with trio.open_nursery() as nursery:
+            for folder in folders:
+                nursery.start_soon(ask, folder)
+        for folder in folders:
+            answer = found[folder]
+            if isinstance(answer, PermissionDenied):
                 break  # above what this user may see
-            if folder == b"/":
-                break
-            folder = split(folder)[0]
+            if isinstance(answer, StripefsError):
+                raise answer
+            if answer:
+                return folder
         return b"/"
 
     async def has_pool(self, folder: bytes, trusted: tuple[str, ...]) -> bool:

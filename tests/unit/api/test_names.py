@@ -6,12 +6,15 @@ import copy
 import errno
 import os
 import pickle
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import stripefs
+from stripefs.store.base import Status
+from stripefs.store.local import LocalStore
 from tests.unit.api.material import MIB, content, names, spread
 
 
@@ -289,3 +292,20 @@ def test_no_name_holds_a_nul(place: Path) -> None:
         with pytest.raises(OSError, match="NUL") as caught:
             call()
         assert caught.value.errno == errno.EINVAL
+
+
+def test_pools_above_a_new_file_are_looked_for_at_once(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = place / "a" / "b"
+    folder.mkdir(parents=True)
+    met = threading.Barrier(len(folder.parts))  # one for each directory from the file up to the root
+    stat = LocalStore.stat
+
+    def together(self: LocalStore, path: bytes) -> Status:
+        if path.endswith(b"/.stripefs"):
+            met.wait(60)
+        return stat(self, path)
+
+    monkeypatch.setattr(LocalStore, "stat", together)
+    with stripefs.open(str(folder / "file"), "wb") as file:
+        file.write(b"content")
+    assert (folder / "file").read_bytes() == b"content"
