@@ -79,16 +79,6 @@ def nothing_left(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPa
     assert not left, "tests left behind:\n" + "\n".join(left)
 
 
-@pytest.fixture(autouse=True)
-def _user_of_hdfs() -> Iterator[None]:
-    """hdfs-native takes the user from the environment, so a store leaves its own there: for no other test, no mount."""
-    before = os.environ.get("HADOOP_USER_NAME")
-    yield
-    os.environ.pop("HADOOP_USER_NAME", None)
-    if before is not None:
-        os.environ["HADOOP_USER_NAME"] = before
-
-
 @pytest.fixture
 def open_path(nothing_left: None) -> Iterator[Path]:
     """Like `tmp_path`; every user may enter it."""

@@ -9,6 +9,7 @@ writing   who writes what: placed files, other files, names
 changes   names, attributes, joins as `Store` promises them; what becomes of a change whose answer is lost
 sink      a new file by WebHDFS at one DataNode
 native    hdfs-native behind the same errors
+process_user  whose hdfs-native's connections of this process are
 nativewrite  the same for new files and changes
 away      whether the NameNodes are away, asked by one thread
 conf      URL and Hadoop's XML files -> NameNode addresses, user, root

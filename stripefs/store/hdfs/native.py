@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import os
 import re
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Protocol, TypeVar
@@ -40,6 +38,7 @@ from stripefs.layout.striped import MANIFEST_BLOCK_SIZE
 from stripefs.store.base import Buffer, Kind, Status, Watch
 from stripefs.store.hdfs.conf import Target
 from stripefs.store.hdfs.probe import check_rpc
+from stripefs.store.hdfs.process_user import hold_user
 from stripefs.store.hdfs.wire import passing_path, remote_error
 
 __all__ = ["NativeClient", "PinnedClient", "PinnedFile", "translate"]
@@ -81,22 +80,22 @@ class NativeClient:
         self._answered = float("-inf")
         self._warming = _WARM_UPS
         self.look()
-        # The library takes the user from the environment, whenever it connects, and from nowhere else.
-        with _ENVIRONMENT:
-            os.environ["HADOOP_USER_NAME"] = target.user
-            try:
-                self._client = Client(
-                    f"hdfs://{target.authority}",
-                    {
-                        "dfs.client.socket-timeout": str(int(timeout * 1000)),
-                        "dfs.client.use.datanode.hostname": str(by_hostname).lower(),
-                        "dfs.client.failover.max.attempts": "2",
-                        "dfs.client.failover.sleep.max.millis": "1000",
-                    },
-                    target.conf_dir or None,
-                )
-            except (OSError, RuntimeError, ValueError) as error:
-                raise translate(error, f"hdfs://{target.authority}") from error
+        self.close = hold_user(target.user, self)
+        """To be called when nothing is asked of it any more; a second call does nothing."""
+        try:
+            self._client = Client(
+                f"hdfs://{target.authority}",
+                {
+                    "dfs.client.socket-timeout": str(int(timeout * 1000)),
+                    "dfs.client.use.datanode.hostname": str(by_hostname).lower(),
+                    "dfs.client.failover.max.attempts": "2",
+                    "dfs.client.failover.sleep.max.millis": "1000",
+                },
+                target.conf_dir or None,
+            )
+        except (OSError, RuntimeError, ValueError) as error:
+            self.close()
+            raise translate(error, f"hdfs://{target.authority}") from error
 
     def stat(self, path: str) -> Status:
         """The entry at an HDFS path, without file id."""
@@ -245,8 +244,6 @@ class NativeClient:
                 return
         raise ServiceDown("; ".join(failure.message for failure in failures), hint=failures[-1].hint)
 
-
-_ENVIRONMENT = threading.Lock()
 
 _CALLS_AT_ONCE = 64
 """Calls to the NameNodes by one client."""

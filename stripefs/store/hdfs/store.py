@@ -86,6 +86,7 @@ class HdfsStore(Store):
         self._rpc = RpcAddress(self._rest)
         self.reads = WebReads(self._rest, self._rpc, self._datanodes, self._target.user, settings.host_timeout)
         self._off: dict[str, str] = {}
+        self._native: NativeClient | None = None
         try:
             # In this order: a NameNode that starts opens its web port before its RPC port. The other way round one that
             # comes up between the two would seem to have no WebHDFS, and so no file ids, for as long as we live.
@@ -98,6 +99,8 @@ class HdfsStore(Store):
             self._pinning: PinnedClient | None = self._pinning_client()
         except BaseException:
             self._rest.close()
+            if self._native is not None:
+                self._native.close()
             raise
         self.chooses_host = self._inodes and settings.transport in ("auto", "webhdfs")
         self.finds_blocks = self._inodes
@@ -244,6 +247,8 @@ class HdfsStore(Store):
         self.reads.close()
         self._writer.close()
         self._rest.close()
+        if self._native is not None:
+            self._native.close()
 
     # What a handle needs (handle.Cluster).
 

@@ -1,0 +1,127 @@
+"""Whose the native connections of a process are: looked at where they arrive."""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from stripefs.errors import ConfigError, StripefsError
+from stripefs.store.hdfs import native
+from stripefs.store.hdfs.conf import NameNode, Target
+from stripefs.store.hdfs.native import NativeClient
+from stripefs.store.hdfs.process_user import NAME, hold_user
+
+
+class Greeted:
+    """Takes what clients say first, and hangs up. `said`: that, of each connection."""
+
+    def __init__(self) -> None:
+        self.listener = socket.create_server(("127.0.0.1", 0))
+        self.said: list[bytes] = []
+        self._thread = threading.Thread(target=self._serve)
+        self._thread.start()
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.listener.getsockname()[1]}"
+
+    def close(self) -> None:
+        self.listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join()
+        self.listener.close()
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                connection, _ = self.listener.accept()
+            except OSError:
+                return
+            with connection:
+                said = b""
+                while b"ClientProtocol" not in said and (more := connection.recv(4096)):
+                    said += more
+                self.said.append(said)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Greeted]:
+    monkeypatch.setattr(native, "check_rpc", lambda address, timeout: None)
+    made = Greeted()
+    yield made
+    made.close()
+
+
+def client(server: Greeted, user: str) -> NativeClient:
+    return NativeClient(
+        Target(server.address, (NameNode(server.address, server.address),), b"", user, ""),
+        timeout=30.0,
+        by_hostname=False,
+    )
+
+
+def user_of_a_child() -> str:
+    """Of one that is given no environment, as most are."""
+    program = f"import os; print(os.environ.get({NAME!r}, ''))"
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def test_each_connection_is_of_the_user_also_later(server: Greeted) -> None:
+    made = client(server, "alice")
+    try:
+        for _ in range(2):
+            with pytest.raises(StripefsError):
+                made.stat("/x")
+    finally:
+        made.close()
+    assert len(server.said) >= 2
+    assert all(b"\x05alice" in said for said in server.said)
+
+
+def test_a_second_user_is_refused_while_the_first_is_there(server: Greeted) -> None:
+    first, again = client(server, "alice"), client(server, "alice")
+    with pytest.raises(ConfigError, match="connected to HDFS as alice, and cannot be bob") as refused:
+        client(server, "bob")
+    assert "a process for each user" in refused.value.hint
+    first.close()
+    first.close()
+    with pytest.raises(ConfigError):
+        client(server, "bob")
+    again.close()
+    client(server, "bob").close()
+
+
+def test_who_forgets_to_close_is_let_go(server: Greeted) -> None:
+    made = client(server, "alice")
+    del made
+    gc.collect()
+    client(server, "bob").close()
+
+
+@pytest.mark.parametrize("before", [None, "carol"])
+def test_the_environment_is_as_before_afterwards(monkeypatch: pytest.MonkeyPatch, before: str | None) -> None:
+    if before is None:
+        monkeypatch.delenv(NAME, raising=False)
+    else:
+        monkeypatch.setenv(NAME, before)
+    seen = dict(os.environ)
+    holder = Greeted.__new__(Greeted)
+    release = hold_user("alice", holder)
+    assert dict(os.environ) == seen
+    release()
+    assert user_of_a_child() == (before or "")
+
+
+def test_children_inherit_nothing_where_nothing_need_be_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(NAME, raising=False)
+    holder = Greeted.__new__(Greeted)
+    me = subprocess.run(["id", "-un"], capture_output=True, text=True, check=True).stdout.strip()
+    release = hold_user(me, holder)
+    assert user_of_a_child() == ""
+    release()
