@@ -20,7 +20,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import lz4.frame
 
@@ -31,7 +31,9 @@ from imagefs.format.manifest import Manifest, Metadata
 from imagefs.reference import TAG
 from stripefs.errors import Exists, NotFound, StaleVersion, StoreError, Transient
 from stripefs.store.base import Kind, Status, Store
-from stripefs.write.clock import StoreClock
+
+if TYPE_CHECKING:
+    from stripefs.write.clock import StoreClock
 
 __all__ = ["GRACE", "KINDS", "Images", "is_digest", "object_path"]
 
@@ -274,6 +276,8 @@ class Images:
     def _is_fresh(self, found: Status) -> bool:
         """Whether no `gc` removes it soon: by the store's clock, as `gc` goes by that."""
         if self._clock is None:
+            from stripefs.write.clock import StoreClock  # only builds need it
+
             try:
                 self._clock = StoreClock(self.store)
             except StoreError:

@@ -14,10 +14,8 @@ daemon goes, and asks for `capabilities` where that is not enough.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from stripefs.errors import ConfigError
 
@@ -37,23 +35,20 @@ VERSION = 1
 CAPABILITIES = ("leases",)
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessHolder:
+class ProcessHolder(NamedTuple):
     """A process, and when it was started in ticks since the machine was."""
 
     process: int
     began: int
 
 
-@dataclass(frozen=True, slots=True)
-class MountHolder:
+class MountHolder(NamedTuple):
     """The mount at `path` itself: it stays until somebody unmounts it."""
 
     path: str
 
 
-@dataclass(frozen=True, slots=True)
-class Lease:
+class Lease(NamedTuple):
     """A holder of a mount that outlives processes. `name` is unique within `client`; `label` is for people."""
 
     name: str
@@ -61,7 +56,7 @@ class Lease:
     label: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        return self._asdict()
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Lease:
@@ -82,11 +77,10 @@ Holder = ProcessHolder | MountHolder | Lease
 def holder_json(holder: Holder) -> dict[str, Any]:
     """As `status` shows it."""
     kinds: dict[type, str] = {ProcessHolder: "process", MountHolder: "mount", Lease: "lease"}
-    return {"kind": kinds[type(holder)], **dataclasses.asdict(holder)}
+    return {"kind": kinds[type(holder)], **holder._asdict()}
 
 
-@dataclass(frozen=True, slots=True)
-class HoldRequest:
+class HoldRequest(NamedTuple):
     """store: the fields of `StoreSettings`. image: a tag or digest there. namespace: the mount namespace of the client.
     timeout: seconds for the store, 0 for the daemon's own. workload: under which name the start is recorded."""
 
@@ -98,7 +92,7 @@ class HoldRequest:
     workload: str = "default"
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        return {**self._asdict(), "lease": self.lease.to_json()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> HoldRequest:
@@ -116,8 +110,7 @@ class HoldRequest:
             raise ConfigError(f"this is no request for a lease: {error!r}") from error
 
 
-@dataclass(frozen=True, slots=True)
-class Held:
+class Held(NamedTuple):
     """A mount that a lease holds.
 
     lowerdir: the tree of the image, read-only. image: the digest of its manifest. config: the OCI image config.
@@ -126,10 +119,10 @@ class Held:
     lease: Lease
     lowerdir: str
     image: str
-    config: dict[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = {}
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+        return {**self._asdict(), "lease": self.lease.to_json()}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Held:

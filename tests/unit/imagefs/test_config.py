@@ -113,6 +113,6 @@ def test_a_bad_value_is_refused_where_it_was_given(name: str, text: str) -> None
 def test_settings_travel_as_json() -> None:
     settings = DaemonSettings(cache="/c", runtime="/r", io_timeout=1.5, metrics="127.0.0.1:1")
     assert DaemonSettings.from_json(settings.to_json()) == settings
-    for text in ("", "[]", '{"colour": 1}'):
+    for text in ("", "[]", "5"):
         with pytest.raises(ConfigError, match="settings are not readable"):
             DaemonSettings.from_json(text)
