@@ -78,13 +78,15 @@ class DepsSettings(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """All that can be set. tmp: folder for unpacked layers, absolute. limits: what a layer may ask for."""
+    """All that can be set. tmp: folder for unpacked layers, absolute. limits: what a layer may ask for. asked: options
+    by the settings of the daemon that somebody chose."""
 
     store: StoreSettings
     daemon: DaemonSettings
     limits: Limits
     tmp: str
     deps: DepsSettings
+    asked: Mapping[str, str] = {}
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -106,6 +108,8 @@ def resolve(given: Given, *, url: str = "", config: str = "", environ: Mapping[s
     """
     environ = os.environ if environ is None else environ
     values = IMAGEFS.values(given, environ, config_files(environ), config)
+    chosen = values["daemon"].keys()
+    asked = {one.attribute: one.name for one in IMAGEFS.all if one.section == "daemon" and one.attribute in chosen}
     for name, default in (("cache", default_cache), ("runtime", default_runtime)):
         values["daemon"][name] = values["daemon"].get(name) or default()  # which depends on who asks
     daemon = DaemonSettings(**values["daemon"])
@@ -116,4 +120,5 @@ def resolve(given: Given, *, url: str = "", config: str = "", environ: Mapping[s
         Limits(**values["build"]),
         tmp,
         DepsSettings(**values["deps"]),
+        asked,
     )

@@ -50,4 +50,4 @@ def command(
     name, settings = image_and_settings(ctx, image, config)
     record = recording(workload, ready_file, no_record)
     options = TreeOptions(rw=rw, plane=plane, backing=backing)
-    mounts.mount(Client(settings.daemon), settings.store, name, mountpoint, options, record)
+    mounts.mount(Client(settings.daemon, settings.asked), settings.store, name, mountpoint, options, record)

@@ -164,7 +164,10 @@ def begin_run(image: str, command: Sequence[str], values: Mapping[str, Any], giv
         limits=Limits.parse(values["memory"], values["cpus"], values["pids_limit"]),
         cgroup_parent=parse_cgroup(values["cgroup_parent"]),
     )
-    client, tree = Client(settings.daemon), TreeOptions(plane=values["plane"], backing=values["backing"])
+    client, tree = (
+        Client(settings.daemon, settings.asked),
+        TreeOptions(plane=values["plane"], backing=values["backing"]),
+    )
     record = recording(values["workload"], values["ready_file"], values["no_record"])
     if any(values[flag.field] != flag.unset for flag in DEPS):
         from imagefs.cli.deps.above import begin_above

@@ -32,6 +32,9 @@ _PATIENCE = 30.0
 _DEATHS = 2
 """Workers that may die over one request: the third, with nothing answered in between, would end all mounts."""
 
+_OURS = ("runtime", "log_level", "log_format")
+"""Settings that name the daemon, or are for this program as well."""
+
 _STARTS = 3
 """Daemons to start when one after the other ends before it answers: somebody stops it while we come."""
 
@@ -96,10 +99,14 @@ class NoDaemon(MountError):
 
 
 class Client:
-    """The daemon of `settings.runtime`. Raises MountError where it does not answer, and what it says went wrong."""
+    """The daemon of `settings.runtime`. Raises MountError where it does not answer, and what it says went wrong.
 
-    def __init__(self, settings: DaemonSettings) -> None:
+    asked: options by the settings that somebody chose. A daemon that runs with others keeps them, which is logged.
+    """
+
+    def __init__(self, settings: DaemonSettings, asked: Mapping[str, str] | None = None) -> None:
         self.settings = settings
+        self._asked = asked or {}
 
     def attach(
         self,
@@ -119,7 +126,9 @@ class Client:
         identifier: of the attachment, `new_identifier()` unless given. meanwhile: what to do while the daemon is busy.
         """
         request = self._request(store, image, recording, owner, mountpoint) | {"id": identifier or new_identifier()}
-        return _attached(self._ask_started("attach", request, meanwhile))
+        answer = self._ask_started("attach", request, meanwhile)
+        self._compare(answer.get("settings") or {})
+        return _attached(answer)
 
     def use(
         self,
@@ -155,6 +164,18 @@ class Client:
         request |= {"id": new_identifier(), "snapshot": Snapshot(name)._asdict(), "mounted": False, "timeout": timeout}
         answer = self._use(request)
         return None if answer.get("missing") else _attached(answer)
+
+    def _compare(self, in_force: Mapping[str, Any]) -> None:
+        ours = self.settings._asdict()
+        for field, option in self._asked.items():
+            if field in in_force and field not in _OURS and in_force[field] != ours[field]:
+                import logging  # takes long to load
+
+                logging.getLogger(__name__).warning(
+                    "--%s is not in force: the daemon that runs has %s; imagefs daemon --stop ends it",
+                    option,
+                    _shown(field, in_force[field]),
+                )
 
     def _use(self, request: dict[str, Any]) -> dict[str, Any]:
         answer = self._ask_started("use", request)
@@ -244,6 +265,18 @@ class Client:
             raise NoDaemon(
                 f"no imagefs daemon runs{user} ({self.settings.socket})", hint="imagefs mount starts one"
             ) from error
+
+
+def _shown(field: str, value: Any) -> str:
+    """A setting of the daemon for people."""
+    if field in ("cache_size", "memory"):
+        from stripefs.units import format_size  # takes long to load
+
+        return format_size(value) if value else "half of what was free"
+    units = {"background_rate": "bytes a second", "io_timeout": "s", "record_seconds": "s", "read_ahead_kb": "KiB"}
+    if isinstance(value, float):
+        value = f"{value:g}"
+    return f"{value} {units[field]}" if field in units else str(value) or "none"
 
 
 def _attached(answer: Mapping[str, Any]) -> Attached:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import resource
 from collections.abc import Mapping
@@ -21,6 +22,8 @@ from stripefs.store.allocator import bound_allocator
 
 __all__ = ["DaemonBackend"]
 
+_log = logging.getLogger(__name__)
+
 
 class DaemonBackend:
     """All images that are attached to the daemon of one runtime folder."""
@@ -37,8 +40,8 @@ class DaemonBackend:
     def requests(self) -> Mapping[str, Request]:
         host = self._host
         return {
-            "attach": host.attach,
-            "use": host.use,
+            "attach": self._attach,
+            "use": self._use,
             "unrecord": host.unrecord,
             "mounted": host.mounted,
             "ready": host.ready,
@@ -64,6 +67,21 @@ class DaemonBackend:
         async with trio.open_nursery() as nursery:
             await nursery.start(self._host.run)
             task_status.started(DeviceTree(self._host.serving, os.geteuid(), os.getegid()))
+
+    async def _attach(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        self._need_cache()
+        return {**await self._host.attach(request), "settings": self._settings._asdict()}
+
+    async def _use(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        self._need_cache()
+        return await self._host.use(request)
+
+    def _need_cache(self) -> None:
+        """End where somebody has removed the cache: the next worker makes it and its lock anew, and is asked again."""
+        if not os.path.isdir(self._host.blocks.folder):
+            _log.error("the cache %s was removed: another worker makes it anew", self._settings.cache)
+            logging.shutdown()
+            os._exit(1)
 
     def status(self) -> dict[str, Any]:
         return self._host.snapshot()

@@ -25,7 +25,8 @@ import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from imagefs.errors import LayerFailed, RunError
+from imagefs.build.platform import Platform
+from imagefs.errors import CommandNotExecutable, LayerFailed, RunError
 from imagefs.plane import overlay
 from imagefs.run import cgroups, devices, namespace, runtime, volumes
 from imagefs.run.folder import RunFolder, sweep
@@ -90,6 +91,7 @@ def run(
     if os.geteuid() != 0:
         raise RunError("running a container needs root", hint="sudo")
     image = ImageConfig.parse(config)
+    _warn_of_machine(config.get("architecture"))
     command = arguments(options, image)[0]
     stop = parse_signal(image.stop_signal) if image.stop_signal else signal.SIGTERM
     program = runtime.find(options.runtime)
@@ -136,6 +138,12 @@ def _log() -> logging.Logger:
 
 
 # The parent
+
+
+def _warn_of_machine(wanted: object) -> None:
+    here = Platform.here().architecture
+    if wanted and wanted not in (here, "386" if here == "amd64" else here):
+        _log().warning("the image is for %s, and this machine is %s: its programs need an emulator", wanted, here)
 
 
 def _wants_terminal(wanted: bool | None) -> bool:
@@ -238,7 +246,9 @@ def _is_runtime(report: int) -> bool:
 def _failure(report: bytes, program: runtime.Runtime, folder: RunFolder, command: str) -> RunError:
     if not report:
         return program.failure(folder.path, command)
-    message, hint, number = json.loads(report)
+    message, hint, number, executable = json.loads(report)
+    if not executable:
+        return CommandNotExecutable(message, hint=hint)
     return RunError(message, hint=hint) if number is None else LayerFailed(message, hint=hint, number=number)
 
 
@@ -251,6 +261,8 @@ def _in_child(become: Callable[[], NoReturn], told: int) -> None:
         become()
     except LayerFailed as error:
         _tell(told, error.message, error.hint, error.number)
+    except CommandNotExecutable as error:
+        _tell(told, error.message, error.hint, executable=False)
     except StripefsError as error:
         _tell(told, error.message, error.hint)
     except OSError as error:
@@ -268,8 +280,8 @@ def _take_no_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _tell(told: int, message: str, hint: str = "", number: int | None = None) -> None:
-    os.write(told, json.dumps([message, hint, number]).encode())
+def _tell(told: int, message: str, hint: str = "", number: int | None = None, *, executable: bool = True) -> None:
+    os.write(told, json.dumps([message, hint, number, executable]).encode())
 
 
 def _cannot_prepare(error: OSError) -> str:
@@ -306,6 +318,8 @@ def _become_runtime(
         spec = build(
             options, image, tree, outside, root=root, volumes=folder.volumes, name=folder.name, cgroup=folder.cgroup
         )
+        process = spec.document["process"]
+        runtime.check_arguments(process["args"], process["env"], resource.getrlimit(resource.RLIMIT_STACK)[0])
         missing = [tree.real(path) for path in spec.missing]
         if spec.volumes:
             volumes.make(folder.volumes, spec.volumes, tree)

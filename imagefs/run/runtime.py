@@ -6,12 +6,13 @@ import contextlib
 import json
 import os
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from imagefs.errors import CommandNotExecutable, CommandNotFound, RunError
 from stripefs.mount import kernel
 
-__all__ = ["Runtime", "find", "hide_unified_cgroups", "read_ahead"]
+__all__ = ["Runtime", "check_arguments", "find", "hide_unified_cgroups", "read_ahead"]
 
 _NAMES = ("crun", "runc")
 """By choice: crun takes half the time of runc and a fifth of its memory."""
@@ -20,6 +21,9 @@ _UNIFIED = "/sys/fs/cgroup/unified"
 
 _NOT_FOUND = re.compile(r'executable file (.* )?not found|exec: "[^"]*": (stat .*: )?no such file or directory')
 _NOT_EXECUTABLE = re.compile(r'exec: "[^"]*": (permission denied|is a directory|exec format error)|open executable: ')
+
+_LONGEST_TEXT, _LEAST_ARGUMENTS, _MOST_ARGUMENTS = 32 * 4096, 128 << 10, 6 << 20
+"""Bytes of one argument or variable, and of all together, that the kernel takes whatever the stack (fs/exec.c)."""
 
 
 class Runtime(NamedTuple):
@@ -37,7 +41,7 @@ class Runtime(NamedTuple):
         ]
 
     def failure(self, folder: str, command: str) -> RunError:
-        """Why the container did not start `command`, from the log. The runtime has said it to people, in its words."""
+        """Why the container did not start `command`, from the log; what that says the runtime has told people too."""
         message = ""
         with contextlib.suppress(OSError), open(f"{folder}/log", encoding="utf-8", errors="replace") as file:
             for line in file:
@@ -45,11 +49,34 @@ class Runtime(NamedTuple):
                     entry = json.loads(line)
                     if entry.get("level") in ("error", "fatal"):
                         message = str(entry.get("msg", ""))
-        if _NOT_FOUND.search(message):
-            return CommandNotFound(f"the container has no {command}")
-        if _NOT_EXECUTABLE.search(message):
-            return CommandNotExecutable(f"the container cannot execute {command}")
-        return RunError(f"{self.name} could not start the container{f': {message}' if message else ''}")
+        error = _meaning(message, command) or RunError(f"{self.name} could not start the container: {message}")
+        if not message:
+            return RunError(f"{self.name} could not start the container")
+        error.told = True
+        return error
+
+
+def _meaning(message: str, command: str) -> RunError | None:
+    """What a message says of the command, if anything."""
+    if _NOT_FOUND.search(message):
+        return CommandNotFound(f"the container has no {command}")
+    if _NOT_EXECUTABLE.search(message):
+        return CommandNotExecutable(f"the container cannot execute {command}")
+    return None
+
+
+def check_arguments(arguments: Sequence[str], environment: Sequence[str], stack: int) -> None:
+    """Raises CommandNotExecutable for more than the kernel takes. Runtimes meet that when all seems to have gone well.
+
+    stack: the soft limit of the stack in bytes, negative for none.
+    """
+    lengths = [len(os.fsencode(text)) + 1 for text in (*arguments, *environment)]
+    most = max(_LEAST_ARGUMENTS, min(_MOST_ARGUMENTS, stack // 4 if stack >= 0 else _MOST_ARGUMENTS))
+    if max(lengths) > _LONGEST_TEXT or sum(lengths) + lengths[0] + 8 * len(lengths) > most:
+        raise CommandNotExecutable(
+            f"the arguments and variables of {arguments[0]:.200} are longer than the kernel takes",
+            hint=f"one may have {_LONGEST_TEXT} bytes, all together {most}",
+        )
 
 
 def find(wanted: str) -> Runtime:
@@ -58,8 +85,8 @@ def find(wanted: str) -> Runtime:
         if path := _which(name):
             return Runtime(path, "crun" if "crun" in os.path.basename(path) else "runc")
     if wanted == "auto":
-        raise RunError("neither crun nor runc is installed", hint="apt-get install crun, or --runtime PATH")
-    raise RunError(f"there is no program {wanted}", hint="--runtime takes runc, crun, or the path of one of them")
+        raise RunError("neither crun nor runc is installed", hint="apt-get install crun, or --oci-runtime PATH")
+    raise RunError(f"there is no program {wanted}", hint="--oci-runtime takes runc, crun, or the path of one of them")
 
 
 def read_ahead(wanted: str) -> None:

@@ -89,6 +89,8 @@ def _told(error: Exception, program: str, *, debug: bool) -> BaseException:
     cause: BaseException = error
     while isinstance(cause, BaseExceptionGroup) and len(cause.exceptions) == 1:
         cause = cause.exceptions[0]
+    if isinstance(cause, StripefsError) and cause.told:
+        return cause
     if isinstance(cause, StripefsError):
         tell(cause.message, cause.hint, program=program)
     else:

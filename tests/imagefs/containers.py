@@ -198,7 +198,7 @@ class Containers:
 
 def _serve(channel: socket.socket) -> None:
     while True:
-        message, files, _, _ = socket.recv_fds(channel, 1 << 16, 3)
+        message, files, _, _ = socket.recv_fds(channel, 1 << 18, 3)
         if not message:
             return
         request = pickle.loads(message)

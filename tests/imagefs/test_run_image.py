@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import stat
 from pathlib import Path
@@ -85,6 +86,44 @@ def test_where_a_job_says_it_nothing_can_be_kept_and_nothing_executed(
     assert [path for path in found if path.name == "left"] == []
     assert stat.S_IMODE(os.stat(host.settings.runtime).st_mode) == 0o700
     process.communicate("\n", timeout=60)
+
+
+@pytest.mark.parametrize("runtime", ["crun", "runc"])
+def test_what_a_runtime_says_is_told_once(host: Service, store: Path, runtime: str) -> None:
+    done = host.run("run", "--oci-runtime", runtime, f"{store}#small", "--", "nothing")
+    assert done.returncode == 127
+    assert done.stderr.count("nothing") == 1
+    assert len(done.stderr.splitlines()) == 1
+    done = host.run("run", "--oci-runtime", "nosuch", f"{store}#small")
+    assert (done.returncode, "--oci-runtime takes runc" in done.stderr) == (125, True)
+
+
+def test_settings_that_the_daemon_does_not_have_are_told(host: Service, store: Path) -> None:
+    done = host.run("run", "--cache-size", "70MiB", "--read-ahead=2MiB", f"{store}#small")
+    assert (done.returncode, done.stdout) == (0, "hello from blue\n")
+    assert "--cache-size is not in force: the daemon that runs has half of what was free" in done.stderr
+    assert "--read-ahead is not in force: the daemon that runs has 1024 KiB" in done.stderr
+    assert len(done.stderr.splitlines()) == 2
+    place = host.mountpoint("told")
+    done = host.run("mount", "--cache-size", "70MiB", f"{store}#small", str(place))
+    host.ok("umount", str(place))
+    assert done.returncode == 0
+    assert done.stderr.count("is not in force") == 1
+    assert host.run("run", f"{store}#small").stderr == ""
+
+
+def test_a_cache_that_is_removed_is_made_anew(host: Service, store: Path) -> None:
+    script = "echo begun; read line; busybox md5sum /large"
+    process = host.start("run", f"{store}#small", "--", "sh", "-c", script, stdin=-1)
+    assert process.stdout is not None
+    assert process.stdout.readline() == "begun\n"
+    shutil.rmtree(host.settings.cache)
+    assert host.ok("run", f"{store}#small") == "hello from blue\n"
+    assert host.ok("run", f"{store}#small") == "hello from blue\n"
+    out, err = process.communicate("\n", timeout=60)
+    assert (process.returncode, err) == (0, "")
+    assert out == host.ok("run", f"{store}#small", "--", "sh", "-c", "busybox md5sum /large")
+    assert Path(host.settings.cache, "blocks").is_dir()
 
 
 def test_a_run_that_is_killed_leaves_nothing(host: Service, store: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from imagefs.build.platform import Platform
 from imagefs.run.options import Bind
 from tests.imagefs.containers import Containers
 from tests.imagefs.run.material import both
@@ -34,6 +35,23 @@ def test_a_command_that_cannot_be_run(
     ended, output, errors = containers.run(command, runtime=runtime)
     assert (ended, output) == (status, "")
     assert said in errors
+
+
+@both
+@pytest.mark.parametrize("where", ["Cmd", "Env"])
+def test_arguments_that_are_too_long_for_the_kernel(containers: Containers, runtime: str, where: str) -> None:
+    long = "A=" + "x" * (130 << 10)
+    config = {"config": {"Entrypoint": ["/bin/echo"], where: [long]}}
+    status, output, errors = containers.run(config=config, runtime=runtime)
+    assert (status, output) == (126, "")
+    assert "CommandNotExecutable the arguments and variables of /bin/echo are longer than the kernel takes" in errors
+
+
+def test_an_image_for_another_machine_is_told(containers: Containers) -> None:
+    status, _, errors = containers.run("true", config={"architecture": "s390x"})
+    assert status == 0
+    assert "the image is for s390x, and this machine is" in errors
+    assert containers.run("true", config={"architecture": Platform.here().architecture}) == (0, "", "")
 
 
 def test_what_cannot_be_prepared_says_why(containers: Containers, image: SmallImage) -> None:

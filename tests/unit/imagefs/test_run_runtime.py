@@ -38,6 +38,35 @@ def test_logs(tmp_path: Path, log: str, kind: type[RunError]) -> None:
     assert type(Runtime("/usr/bin/runc", "runc").failure(str(tmp_path), "x")) is kind
 
 
+@pytest.mark.parametrize(
+    ("arguments", "environment", "stack", "fits"),
+    [
+        (["/x", "a" * 131071], [], 8 << 20, True),
+        (["/x", "a" * 131072], [], 8 << 20, False),
+        (["/x"], ["A=" + "a" * 131070], -1, False),
+        (["/x"], ["a" * 1023] * 2000, 8 << 20, True),
+        (["/x"], ["a" * 1023] * 2050, 8 << 20, False),
+        (["/x"], ["a" * 1023] * 6000, -1, True),
+        (["/x"], ["a" * 1023] * 6200, -1, False),
+        (["/x"], ["a" * 1023] * 100, 4096, True),
+        (["/x"], ["a" * 1023] * 130, 4096, False),
+    ],
+)
+def test_arguments_that_the_kernel_takes(arguments: list[str], environment: list[str], stack: int, fits: bool) -> None:
+    if fits:
+        runtime.check_arguments(arguments, environment, stack)
+    else:
+        with pytest.raises(CommandNotExecutable, match="longer than the kernel takes"):
+            runtime.check_arguments(arguments, environment, stack)
+
+
+def test_what_a_runtime_said_is_not_told_again(tmp_path: Path) -> None:
+    (tmp_path / "log").write_text('{"level":"error","msg":"mount"}')
+    assert Runtime("/usr/bin/runc", "runc").failure(str(tmp_path), "x").told
+    (tmp_path / "log").unlink()
+    assert not Runtime("/usr/bin/runc", "runc").failure(str(tmp_path), "x").told
+
+
 def test_a_runtime_that_wrote_no_log(tmp_path: Path) -> None:
     error = Runtime("/usr/bin/runc", "runc").failure(str(tmp_path), "x")
     assert (error.message, error.exit_code) == ("runc could not start the container", 125)
