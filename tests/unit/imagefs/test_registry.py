@@ -1,0 +1,126 @@
+"""Blobs of registries: credentials, pauses, and when nothing is hoped for any more."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from imagefs.build.oci import Descriptor
+from imagefs.build.registry import Blobs, Clock, Refused, Registry, backoff
+from imagefs.errors import BuildError
+
+DATA = b"content of a layer" * 1000
+BLOB = Descriptor("", "sha256:" + hashlib.sha256(DATA).hexdigest(), len(DATA))
+KNOWN = base64.b64encode(b"ann:secret").decode()
+
+
+class Server:
+    """A registry whose blobs lie at another host, on another port. seen: path and credentials of each request."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, str]] = []
+        self.scheme = "Bearer"
+        self.broken = False
+        here = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def log_message(self, *arguments: object) -> None:
+                pass
+
+            def do_GET(self) -> None:
+                here.answer(self)
+
+        self._servers = [ThreadingHTTPServer(("127.0.0.1", 0), Handler) for _ in range(2)]
+        self.host, self.other = (f"127.0.0.1:{one.server_address[1]}" for one in self._servers)
+        self._threads = [threading.Thread(target=one.serve_forever, args=(0.05,)) for one in self._servers]
+        for thread in self._threads:
+            thread.start()
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.shutdown()
+            server.server_close()
+        for thread in self._threads:
+            thread.join()
+
+    def answer(self, request: BaseHTTPRequestHandler) -> None:
+        path, given = request.path.partition("?")[0], request.headers.get("Authorization", "")
+        self.seen.append((path, given))
+        if self.broken:
+            return  # the connection ends without an answer
+        if path == "/token":
+            ok = given in ("", f"Basic {KNOWN}")
+            self._send(request, 200 if ok else 403, json.dumps({"token": "T" if given else "anonymous"}).encode())
+        elif path.startswith("/v2/"):
+            wanted = "Bearer T" if self.scheme == "Bearer" else f"Basic {KNOWN}"
+            if given == wanted:
+                self._send(request, 307, b"", {"Location": f"http://{self.other}/elsewhere"})
+            else:
+                challenge = f'{self.scheme} realm="http://{self.host}/token",service="s",scope="x"'
+                self._send(request, 401, b"", {"WWW-Authenticate": challenge})
+        else:
+            self._send(request, 200, DATA)
+
+    @staticmethod
+    def _send(request: BaseHTTPRequestHandler, code: int, data: bytes, headers: dict[str, str] | None = None) -> None:
+        request.send_response(code)
+        for name, value in {"Content-Length": str(len(data)), **(headers or {})}.items():
+            request.send_header(name, value)
+        request.end_headers()
+        request.wfile.write(data)
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    made = Server()
+    yield made
+    made.close()
+
+
+def blobs(server: Server, tmp_path: Path, auths: dict[str, object], clock: Clock | None = None) -> Blobs:
+    (tmp_path / "auth.json").write_text(json.dumps({"auths": auths}))
+    registry = Registry(str(tmp_path / "auth.json"), tls_verify=False, io_timeout=30.0)
+    return Blobs(f"docker://{server.host}/team/app:1", registry, clock or Clock())
+
+
+@pytest.mark.parametrize("scheme", ["Bearer", "Basic"])
+@pytest.mark.parametrize("key", ["", "/team/app"])
+def test_credentials_are_for_the_registry_alone(server: Server, tmp_path: Path, scheme: str, key: str) -> None:
+    server.scheme = scheme
+    counted: list[int] = []
+    found = blobs(server, tmp_path, {server.host + key: {"auth": KNOWN}})
+    found.fetch(BLOB, tmp_path / "blob", counted.append)
+    assert (tmp_path / "blob").read_bytes() == DATA
+    assert sum(counted) == len(DATA)
+    assert ("/elsewhere", "") in server.seen
+    assert all(given == "" for path, given in server.seen if path == "/elsewhere")
+
+
+def test_what_is_refused_is_left_to_others(server: Server, tmp_path: Path) -> None:
+    for auths in ({}, {server.host: {"auth": base64.b64encode(b"bob:x").decode()}}, {server.host: {}}):
+        with pytest.raises(Refused):
+            blobs(server, tmp_path, dict(auths)).fetch(BLOB, tmp_path / "blob", lambda _: None)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["auth.json"]
+
+
+def test_pauses_double_until_nothing_is_hoped_for(server: Server, tmp_path: Path) -> None:
+    server.broken = True
+    pauses: list[float] = []
+    clock = Clock(lambda: sum(pauses), pauses.append)
+    with pytest.raises(BuildError, match="sent nothing for 30 s"):
+        blobs(server, tmp_path, {}, clock).fetch(BLOB, tmp_path / "blob", lambda _: None)
+    assert pauses == [backoff(tries) for tries in range(1, len(pauses) + 1)]
+    assert pauses[:4] == [0.2, 0.4, 0.8, 1.6]
+    assert sum(pauses) < 30 <= sum(pauses) + backoff(len(pauses) + 1)
+    assert not (tmp_path / "blob").exists()
+
+
+def test_no_pause_is_longer_than_ten_seconds() -> None:
+    assert max(backoff(tries) for tries in range(1, 2000)) == 10.0
