@@ -45,7 +45,7 @@ def key_on(host: str, folder: Path, requirements: str, *flags: str, **environ: s
 
 
 def test_two_hosts_have_one_key_and_one_byte_makes_another(tmp_path: Path) -> None:
-    pins = "numpy==1.26.4\n--index-url https://user:{}@index.example/simple\n"
+    pins = f"numpy==1.26.4 --hash=sha256:{'ab' * 32}\n--index-url https://user:{{}}@index.example/simple\n"
     first = key_on("node-1", tmp_path / "job-1", pins.format("old"), HOSTNAME="node-1", RANK="0", SLURM_JOB_ID="7")
     second = key_on("node-2", tmp_path / "b/job-2", pins.format("new"), HOSTNAME="node-2", RANK="9", TZ="Asia/Tokyo")
     other = key_on("node-3", tmp_path / "job-3", pins.format("old").replace("26.4", "26.5"))
