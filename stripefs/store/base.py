@@ -372,6 +372,10 @@ class Store(ABC):
         """Why nothing can have this name (one component of a path) here, "" where it can. Asks nobody."""
         return ""
 
+    def has_quota(self, path: bytes) -> bool:
+        """Whether a directory has a quota of its own, which binds what lies below it and nothing else."""
+        return False
+
     def space(self) -> Space | None:
         """Capacity of the store, None where it has no such notion."""
         return None

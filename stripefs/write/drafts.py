@@ -16,6 +16,7 @@ from stripefs.supervised import contain, supervise
 from stripefs.units import shown
 from stripefs.write.copies import Copies, no_copies
 from stripefs.write.draft import Draft
+from stripefs.write.layouts import Quotas
 from stripefs.write.locks import Locks
 from stripefs.write.names import Names
 from stripefs.write.others import holder, living
@@ -54,6 +55,7 @@ class Drafts:
         self._lease = lease
         self._owner = owner or new_version()
         self._shared = Shared.of(store, policy, bury, copies)
+        self._quotas = Quotas(self._shared.store)
         self._drafts: dict[bytes, Draft | None] = {}
         self._all: set[Draft] = set()
         self._renewing: set[Draft] = set()
@@ -142,12 +144,13 @@ class Drafts:
         shared = self._shared
         await shared.sender.look()
         names = Names(path)
+        layout = await self._allowed(path, layout or shared.policy.layout)
         locks = await self._lock(path, names.version)
         try:
             if replacing is None:
                 await self._ensure_absent(path)
             manifest = await shared.manifest(path) if replacing is not None else None
-            draft = Draft(shared, locks, names, layout or shared.policy.layout, attributes, manifest, self)
+            draft = Draft(shared, locks, names, layout, attributes, manifest, self)
         except BaseException:
             await locks.release_name()
             raise
@@ -160,6 +163,13 @@ class Drafts:
                 await draft.abandon()
                 raise
         return draft
+
+    async def _allowed(self, path: bytes, layout: Layout) -> Layout:
+        """Parts in the pool would escape a directory's quota."""
+        if layout is not Layout.STRIPED:
+            return layout
+        look = partial(self._quotas.binding, path)
+        return Layout.CONCAT if await self._shared.effects.call("looking for a quota", look) else layout
 
     async def _ensure_absent(self, path: bytes) -> None:
         """Raises Exists. The caller looked before it had the lock, and another writer may have published since."""
@@ -256,6 +266,7 @@ class Drafts:
             "errors": dict(figures.errors),
             "lost": dict(figures.lost),
             "last_error": figures.last_error,
+            "quota_directories": [shown(path) for path in self._quotas.found],
             "hosts": hosts.snapshot(trio.current_time()),
         }
 

@@ -8,12 +8,13 @@ see it too, within `_KEPT` seconds.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import trio
 
-from stripefs.errors import NotADirectory, NotEmpty, NotFound, StoreError
+from stripefs.errors import NotADirectory, NotEmpty, NotFound, StoreError, Transient
 from stripefs.executor import Executor
 from stripefs.layout.hidden import LAYOUT_NAME, is_hidden
 from stripefs.settings import LAYOUTS
@@ -25,10 +26,15 @@ __all__ = ["Layouts"]
 
 _log = logging.getLogger(__name__)
 
+_log = logging.getLogger(__name__)
+
 _KEPT = 10.0
 """Seconds for which an answer is believed: each directory above a new file costs a question else."""
 
 _MOST = 10_000
+
+_QUOTA_KEPT = 600.0
+"""Seconds: a NameNode sums up a directory without a quota when it is asked for one."""
 
 
 class _Known(NamedTuple):
@@ -37,6 +43,45 @@ class _Known(NamedTuple):
     layout: str
     until: float
     names: int
+
+
+class Quotas:
+    """Directories below the source's root that have a quota of their own. Parts lie in the pool at the root, where such
+    a quota does not bind them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[bytes, tuple[bool, float]] = {}
+        self.found: list[bytes] = []
+
+    def binding(self, path: bytes) -> bytes:
+        """The nearest directory above `path` that has a quota, b"" for none. Blocks; what cannot be told is none."""
+        folder = path.rpartition(b"/")[0]
+        while folder:
+            if self._has(folder):
+                return folder
+            folder = folder.rpartition(b"/")[0]
+        return b""
+
+    def _has(self, folder: bytes) -> bool:
+        has, until = self._known.get(folder, (False, -1.0))
+        now = time.monotonic()
+        if now < until:
+            return has
+        try:
+            has = self._store.has_quota(folder)
+        except Transient:
+            raise
+        except StoreError as error:  # whoever may not sum a directory up sees no quota
+            _log.info("nobody knows whether %r has a quota: %s", folder, error)
+            has = False
+        if len(self._known) >= _MOST:
+            self._known.clear()
+        self._known[folder] = (has, now + _QUOTA_KEPT)
+        if has and folder not in self.found:
+            self.found.append(folder)
+            _log.warning("%r has a quota, which would not bind parts in the pool: below it striped is concat", folder)
+        return has
 
 
 class Layouts:

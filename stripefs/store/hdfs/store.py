@@ -189,6 +189,17 @@ class HdfsStore(Store):
             self._full(path), host=host, block_size=block_size, replication=replication, length=length
         )
 
+    def has_quota(self, path: bytes) -> bool:
+        """Where there is none the NameNode sums the directory up, in steps: ask seldom."""
+        full = self._full(path)
+        if not self._web:
+            found = self._need_native().ask(lambda client: client.get_content_summary(full), full)
+            return max(found.quota, found.space_quota) > 0
+        usage = self._rest.ask("GETQUOTAUSAGE", full).get("QuotaUsage", {})
+        limits = [usage.get("quota", -1), usage.get("spaceQuota", -1)]
+        limits += [each.get("quota", -1) for each in usage.get("typeQuota", {}).values()]
+        return any(int(limit) > 0 for limit in limits)
+
     def refused_name(self, name: bytes) -> str:
         if b":" in name:
             return "HDFS takes no ':' in a name"

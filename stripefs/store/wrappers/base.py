@@ -130,6 +130,9 @@ class WrappedStore(Store):
     def refused_name(self, name: bytes) -> str:
         return self.inner.refused_name(name)
 
+    def has_quota(self, path: bytes) -> bool:
+        return self.inner.has_quota(path)
+
     def space(self) -> Space | None:
         return self.inner.space()
 
