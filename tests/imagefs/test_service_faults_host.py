@@ -91,6 +91,7 @@ async def test_200_uses_leave_nothing(
 ) -> None:
     # trio forgets deadlines that do not count any more when there are a thousand of them.
     monkeypatch.setattr("trio._core._run.DEADLINE_HEAP_MIN_PRUNE_THRESHOLD", 10)
+    monkeypatch.setattr("stripefs.executor.IDLE", 0.01)  # threads of stores that are not used any more end at once
     prepare("http")  # as a thread does meanwhile, which may take longer than the first uses
     async with running(tmp_path, memory) as host:
         tree = DeviceTree(host.serving, 0, 0)
