@@ -11,8 +11,9 @@ from imagefs.deps import facts
 from imagefs.deps.command import calls
 from imagefs.deps.facts import version_command
 from imagefs.deps.held import Held
-from imagefs.deps.inputs import gather
+from imagefs.deps.inputs import Gathered, gather
 from imagefs.deps.key import Key, Value
+from imagefs.deps.local import Builder, Order, Wheel, build_here
 from imagefs.deps.lock import Lock
 from imagefs.deps.request import (
     Facts,
@@ -26,6 +27,7 @@ from imagefs.deps.request import (
 )
 from imagefs.deps.resolve import Resolver
 from imagefs.deps.resolver import question_for
+from imagefs.deps.toolchain import build_variables, compilers
 from stripefs.errors import StripefsError
 
 __all__ = ["Answer", "ask", "unchanged"]
@@ -37,7 +39,8 @@ _FOLDER = re.compile(r"/(#[0-9]+)?$")  # how `imagefs.deps.contents.Files` names
 class Answer(NamedTuple):
     """found: the key, or why there is none. facts: what it was made of. lock: what will be installed, None where that
     is not known. held: how the installer is held to that, None where the user's own lock does. locked_as: the name of
-    the lock in caches, "" for none. paths: absolute, of files and directories that it is installed from."""
+    the lock in caches, "" for none. paths: absolute, of files and directories that it is installed from. wheels: what
+    directories among these were built to."""
 
     found: Key | Refusal
     facts: Facts
@@ -45,16 +48,22 @@ class Answer(NamedTuple):
     held: Held | None
     locked_as: str
     paths: Sequence[str]
+    wheels: Sequence[Wheel] = ()
 
 
 def ask(
-    request: Request, resolver: Resolver, environ: Mapping[str, str] | None = None, known: Facts | None = None
+    request: Request,
+    resolver: Resolver,
+    environ: Mapping[str, str] | None = None,
+    known: Facts | None = None,
+    build: Builder = build_here,
 ) -> Answer:
     """The key of a request, in the environment that the command will have, by default that of this process.
 
     resolver: says which distributions it brings, where no file does. known: facts, where it is installed elsewhere than
-    on this host, in a container. Raises ConfigError for a request
-    that no key can be made of, for inputs that cannot be read and for programs that do not answer.
+    on this host, in a container. build: makes wheels of directories. Raises ConfigError for a request that no key can
+    be made of, for inputs that cannot be read and for programs that do not answer, and SnapshotError for what cannot be
+    resolved or built.
     """
     environ = os.environ if environ is None else environ
     checked(request)
@@ -65,6 +74,7 @@ def ask(
     gathered = gather(request, environ, known)
     if refusal := refusal_of(request, gathered.inputs):
         return Answer(refusal, known, None, None, "", gathered.paths)
+    gathered, wheels = _built(request, gathered, known, environ, build)
     lock, held, name = gathered.locked, None, ""
     call = gathered.call
     if lock is None and call is not None and not takes_open_ends(request):
@@ -78,7 +88,30 @@ def ask(
         lock = None
     if lock is not None and (refusal := refusal_of_lock(request, lock, gathered.pinned)):
         return Answer(refusal, known, lock, None, name, gathered.paths)
-    return Answer(key_of(request, known, gathered.inputs, lock), known, lock, held, name, gathered.paths)
+    inputs = gathered.inputs
+    if wheels or gathered.from_source or lock is None or lock.built:
+        inputs = inputs._replace(build=_environment(request, environ))
+    return Answer(key_of(request, known, inputs, lock), known, lock, held, name, gathered.paths, wheels)
+
+
+def _built(
+    request: Request, gathered: Gathered, known: Facts, environ: Mapping[str, str], build: Builder
+) -> tuple[Gathered, Sequence[Wheel]]:
+    """With the digests of projects among the files, and their wheels. Raises SnapshotError, OSError."""
+    if not gathered.projects or gathered.call is None:
+        return gathered, ()
+    python = known.python.executable if known.python is not None else ""
+    sources = sorted(gathered.projects.values())
+    order = Order(gathered.call, request.command, gathered.options, python, sources, request.folder)
+    wheels = build(order, environ)
+    digests = {name: wheels[path].digest for name, path in gathered.projects.items()}
+    files = {**gathered.inputs.files, **digests}
+    return gathered._replace(inputs=gathered.inputs._replace(files=files)), [wheels[path] for path in sources]
+
+
+def _environment(request: Request, environ: Mapping[str, str]) -> Mapping[str, Mapping[str, str]]:
+    """What decides beside the sources. The compilers of an image are those of its digest."""
+    return {"variables": build_variables(environ), "compilers": {} if request.base_image else compilers(environ)}
 
 
 def unchanged(request: Request, answer: Answer, environ: Mapping[str, str] | None = None) -> bool:
@@ -92,13 +125,15 @@ def unchanged(request: Request, answer: Answer, environ: Mapping[str, str] | Non
     except (StripefsError, OSError):
         return False
     now = key_of(request, answer.facts, inputs, answer.lock)
-    return isinstance(then, Key) and _without_folders(now) == _without_folders(then)
+    return isinstance(then, Key) and _settled(now) == _settled(then)
 
 
-def _without_folders(key: Key) -> Mapping[str, Value]:
+def _settled(key: Key) -> Mapping[str, Value]:
+    """What an installation does not change: all but directories. The environment of builds is that of this process."""
     files = key.components["files"]
     assert isinstance(files, Mapping)
-    return {**key.components, "files": {name: one for name, one in files.items() if not _FOLDER.search(name)}}
+    kept = {name: one for name, one in files.items() if not _FOLDER.search(name)}
+    return {**key.components, "files": kept, "build": None}
 
 
 def _installers(

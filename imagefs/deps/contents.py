@@ -15,17 +15,13 @@ from imagefs.deps.lines import lines_of
 from imagefs.deps.urls import without_secrets
 from stripefs.errors import ConfigError
 
-__all__ = ["Files", "digest_of_file", "digest_of_project", "digest_of_tree"]
+__all__ = ["Files", "digest_of_file", "digest_of_tree"]
 
-_LEFT_OUT = re.compile(
-    r"(.*/)?(__pycache__|\.git|\.hg|\.svn|[^/]+\.egg-info)|.*\.py[co]|build/(lib|bdist\.|temp\.|__editable__\.)[^/]*"
-)
-"""Below a directory: bytecode, what version control keeps, and what builds of setuptools leave beside the sources."""
+_LEFT_OUT = re.compile(r"(.*/)?(__pycache__|\.git|\.hg|\.svn)|.*\.py[co]")
+"""Below a directory: bytecode, and what version control keeps."""
 
 _LARGEST = 16 << 20
 """Bytes of a file that is read line by line: 80,000 requirements with two hashes each, in some twenty seconds."""
-
-_METADATA = ("pyproject.toml", "setup.py", "setup.cfg", "MANIFEST.in")
 
 
 class Files:
@@ -67,16 +63,17 @@ class Files:
         counted = without_secrets(_lines(path, data).decode("latin-1")).encode("latin-1")
         return self._put(path, name, hashlib.sha256(counted).hexdigest()), data
 
-    def add(self, path: str, name: str, *, project: bool = False) -> str:
-        """A file as it is, or a directory with all that is below it; its name. Raises ConfigError.
-
-        project: of the directory counts only what decides how one installs links to it.
-        """
+    def add(self, path: str, name: str) -> str:
+        """A file as it is, or a directory with all that is below it; its name. Raises ConfigError."""
         if known := self._names.get(path):
             return known
         if not os.path.isdir(path):
             return self._put(path, name, digest_of_file(path))
-        return self._put(path, f"{name}/", digest_of_project(path) if project else digest_of_tree(path, self._without))
+        return self._put(path, f"{name}/", digest_of_tree(path, self._without))
+
+    def project(self, path: str, name: str) -> str:
+        """A directory that is built; its digest is the caller's to give. Its name."""
+        return self._put(path, f"{name}/", "")
 
     def _put(self, path: str, name: str, digest: str) -> str:
         """The name under which it is kept: the one wanted, with a number where another path has that."""
@@ -120,34 +117,15 @@ def _opened(path: str) -> Iterator[BufferedReader]:
 def digest_of_tree(top: str, without: Collection[str] = ()) -> str:
     """SHA-256 over names, contents, links and who may execute what, in the order of the names; times do not count.
 
-    Links are not followed: they count as the path they lead to. without: absolute paths that are left out with all that
-    is below them. Raises ConfigError for what cannot be read.
+    Links are not followed: they count as the path they lead to, and those to files outside by their contents too.
+    without: absolute paths that are left out with all that is below them. Raises ConfigError for what cannot be read,
+    and for a link to a directory outside.
     """
     try:
         entries = list(_entries(top, "", without))
     except OSError as error:
         raise ConfigError(f"{error.filename or top} cannot be read: {error.strerror}") from error
     return hashlib.sha256(canonical(entries)).hexdigest()
-
-
-def digest_of_project(top: str) -> str:
-    """SHA-256 over what an editable installation of this project takes from it: its metadata, and which packages and
-    modules it has, not what is in them. Raises ConfigError for what cannot be read."""
-    entries: list[Value] = [
-        [name, digest_of_file(path)] for name in _METADATA if os.path.isfile(path := os.path.join(top, name))
-    ]
-    try:
-        for folder in (top, os.path.join(top, "src")):
-            names = os.listdir(folder) if os.path.isdir(folder) else []
-            modules = [name for name in names if name.endswith(".py") or _has_modules(os.path.join(folder, name))]
-            entries.append([*sorted(modules, key=os.fsencode)])
-    except OSError as error:
-        raise ConfigError(f"{error.filename or top} cannot be read: {error.strerror}") from error
-    return hashlib.sha256(canonical(entries)).hexdigest()
-
-
-def _has_modules(folder: str) -> bool:
-    return os.path.isdir(folder) and any(name.endswith(".py") for name in os.listdir(folder))
 
 
 def _entries(top: str, below: str, without: Collection[str]) -> Iterator[Value]:
@@ -164,6 +142,16 @@ def _entries(top: str, below: str, without: Collection[str]) -> Iterator[Value]:
         elif stat.S_ISREG(found.st_mode):
             yield [inner, "executable" if found.st_mode & 0o111 else "file", digest_of_file(path)]
         elif stat.S_ISLNK(found.st_mode):
-            yield [inner, "link", os.readlink(path)]
+            yield [inner, "link", os.readlink(path), *_outside(top, path)]
         else:
             yield [inner, "other", stat.S_IFMT(found.st_mode)]
+
+
+def _outside(top: str, path: str) -> list[str]:
+    """The digest of the file outside of `top` that a link leads to, if it does. Raises ConfigError for a directory."""
+    real, inside = os.path.realpath(path), f"{os.path.realpath(top)}/"
+    if f"{real}/".startswith(inside) or not os.path.exists(real):
+        return []
+    if os.path.isdir(real):
+        raise ConfigError(f"{path} leads to a directory outside of {top}", hint="declare that one with --input instead")
+    return [digest_of_file(real)]

@@ -14,7 +14,7 @@ from imagefs.deps.command import Call, calls, decisive
 from imagefs.deps.contents import Files
 from imagefs.deps.lock import Lock
 from imagefs.deps.present import distributions, searched
-from imagefs.deps.request import Facts, Inputs, Request
+from imagefs.deps.request import Facts, Inputs, OpenEnd, Request
 from imagefs.deps.requirements import Reader, Requirements
 from imagefs.deps.settings import pip_settings, said_by, uv_files, uv_table
 from imagefs.deps.urls import without_secrets
@@ -38,6 +38,8 @@ _ARCHIVES = (".whl", ".gz", ".bz2", ".xz", ".zip")
 
 _UNREAD = "it cannot be read from here; declare it with --requirements or --input"
 
+_BUILT = "what builds it is not known here; build a wheel of it first, and name that"
+
 _UNKNOWN = "what it installs is not known here; declare what decides that with --input, or give --epoch"
 
 _ON = ("1", "true", "yes", "on", "t", "y")  # as pip and uv write it in variables and files
@@ -46,13 +48,18 @@ _ON = ("1", "true", "yes", "on", "t", "y")  # as pip and uv write it in variable
 class Gathered(NamedTuple):
     """call: the installer that the command runs; None for a command of which only its declared inputs are known.
     locked: what is installed, where lock files and hashes say all of it. pinned: as in `Requirements`. paths: absolute,
-    of the files and directories that were read."""
+    of the files and directories that were read. projects: directories that are built to be installed, by their names
+    among the files, where they have no digest yet. options: of requirements files, for these builds.
+    from_source: something is asked for that wheels are not to be taken of."""
 
     inputs: Inputs
     call: Call | None
     locked: Lock | None
     pinned: frozenset[str]
     paths: Sequence[str]
+    projects: Mapping[str, str]
+    options: Sequence[str]
+    from_source: bool
 
 
 def gather(request: Request, environ: Mapping[str, str], facts: Facts) -> Gathered:
@@ -92,8 +99,14 @@ class _Gathering:
             for path in uv_files(self._environ, (folders or [self._request.folder])[0]):
                 self._settings_of_uv(path)
         said = self._reader.finish()
+        projects, strange = {}, []
         for source in said.sources:
-            self._source(source.path, source.editable)
+            if not called and os.path.isdir(source.path):
+                strange.append(OpenEnd(source.where, self._name(source.path), _BUILT))
+            if called and not source.editable and os.path.isdir(source.path):
+                projects[self._files.project(source.path, self._name(source.path))] = source.path
+            else:
+                self._source(source.path, source.editable)
         for source in said.find_links:
             if os.path.exists(source.path):  # pip and uv take what is not there for empty
                 self._source(source.path)
@@ -105,11 +118,12 @@ class _Gathering:
             {name: self._value(name) for name in sorted(self._request.env)},
             dict(sorted(self._indexes.items())),
             dict(sorted(self._settings.items())),
-            said.open_ends,
+            [*said.open_ends, *strange],
             said.unpinned,
         )
         only = called[0] if called else None
-        return Gathered(inputs, only, self._locked(only, said), said.pinned, self._files.paths)
+        locked = self._locked(only, said)
+        return Gathered(inputs, only, locked, said.pinned, self._files.paths, projects, said.options, said.from_source)
 
     def _decisive(self, called: Sequence[Call]) -> Sequence[str]:
         """The words that count."""
@@ -138,6 +152,8 @@ class _Gathering:
         for purpose, values in call.values.items():
             for value in values:
                 self._argument(where, purpose, value)
+        if "--no-binary" in call.switches:
+            self._reader.option(where, "no-binary")
         if "--pre" in call.switches:
             self._reader.option(where, "pre")
         if "--require-hashes" in call.switches:
@@ -199,7 +215,7 @@ class _Gathering:
         self._files.text(os.path.join(folder, "pyproject.toml"), "pyproject.toml")
         if not call.switches & {"--locked", "--frozen"}:
             self._reader.open(where, "uv sync", "it may choose other versions than uv.lock; add --locked")
-        self._reader.lock(lock)
+        self._reader.lock(lock, copied="--no-editable" in call.switches)
 
     def _folder_of(self, call: Call) -> str:
         """That of the project of `uv sync`."""
@@ -212,7 +228,7 @@ class _Gathering:
 
     def _source(self, path: str, editable: bool = False) -> None:
         # what is linked to is looked for there for ever, so its place counts as well
-        self._files.add(path, path if editable else self._name(path), project=editable)
+        self._files.add(path, path if editable else self._name(path))
 
     def _name(self, path: str) -> str:
         """By which an absolute path is the same on all nodes: from where the command runs, or by itself."""
@@ -292,6 +308,8 @@ class _Gathering:
             if purpose in ("pre", "require-hashes"):
                 if value.lower() in _ON:
                     self._reader.option(where, purpose)
+            elif purpose in ("no-binary", "no-binary-package"):
+                self._reader.option(where, "no-binary")
             elif purpose not in _INDEXES:
                 self._argument(where, purpose, value)
 

@@ -36,6 +36,7 @@ NAMES = (
     "command",
     "files",
     "lock",
+    "build",
     "environment",
     "indexes",
     "settings",

@@ -9,6 +9,7 @@ from __future__ import annotations
 import posixpath
 import re
 import tomllib
+from collections.abc import Sequence
 from typing import Any
 
 from imagefs.deps.lock import Kind, LockedRequirement
@@ -44,7 +45,7 @@ def _of_pylock(document: dict[str, Any]) -> list[LockedRequirement]:
         raise ValueError(str(error)) from error
     found = []
     for package in packages:
-        kind: Kind = "wheel" if package.wheels else "sdist"
+        kind = _kind([wheel.filename for wheel in package.wheels or ()], package.sdist)
         source = ""
         files: list[Any] = [*(package.wheels or ()), *filter(None, [package.sdist, package.archive])]
         if package.vcs is not None:
@@ -66,7 +67,7 @@ def _of_uv(document: dict[str, Any]) -> list[LockedRequirement]:
         if "virtual" in source:  # a project of which only the dependencies are installed
             continue
         wheels, sdist = package.get("wheels", []), package.get("sdist")
-        kind: Kind = "wheel" if wheels else "sdist"
+        kind = _kind([file.get("url") or file.get("path") or file["filename"] for file in wheels], sdist)
         place = next((source[one] for one in _SOURCES if one in source), "")
         if place:
             kind = "editable" if "editable" in source else "local"
@@ -77,3 +78,10 @@ def _of_uv(document: dict[str, Any]) -> list[LockedRequirement]:
             raise TypeError("a package has a name, version, digest or path that is no text")
         found.append(LockedRequirement(package["name"], package.get("version", ""), kind, digests, place))
     return found
+
+
+def _kind(wheels: Sequence[str], sdist: object) -> Kind:
+    """What is installed of a distribution with these wheels, by name, and an sdist, if any. Where no wheel is for every
+    host that may be the sdist."""
+    any_host = any(name.endswith("-none-any.whl") for name in wheels)
+    return "wheel" if any_host or (wheels and sdist is None) else "sdist"

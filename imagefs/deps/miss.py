@@ -164,6 +164,7 @@ def _keep(
         wish.tolerant,
         probe=probe if wish.probe else (),
         setuid=wish.setuid,
+        wheels=wish.wheels,
     )
     descriptor = pending.begin(job.cache, job.name, job._asdict())
     _publish_here(job, target, descriptor, tell, wait=wish.wait)

@@ -19,6 +19,7 @@ from imagefs.deps.check.finding import Finding
 from imagefs.deps.check.tree import Findings, Installation, check_tree
 from imagefs.deps.check.verdict import Verdict, judge
 from imagefs.deps.inventory import Inventory, take
+from imagefs.deps.local import Wheel, differs
 from imagefs.deps.lock import Lock
 from imagefs.deps.outcome import Outcome
 from imagefs.deps.packed import Probe, Tried, try_packed
@@ -42,7 +43,7 @@ class Job(NamedTuple):
     tolerant and setuid: as in `Installation`. owner: of the lead that is handed over, "" for none. lock: the document
     of the lock, None where anything may be installed. inside: fields of `imagefs.deps.container.upper.Inside`, none on
     a host. probe: fields of `imagefs.deps.packed.Probe`, none where nothing is to be tried, nor in a container:
-    `inside` has that.
+    `inside` has that. wheels: fields of `imagefs.deps.local.Wheel`, of what directories were built to.
     """
 
     store: Mapping[str, Any]
@@ -62,6 +63,7 @@ class Job(NamedTuple):
     inside: Sequence[Any] = ()
     probe: Sequence[Any] = ()
     setuid: bool = False
+    wheels: Sequence[Sequence[Any]] = ()
 
     @property
     def name(self) -> str:
@@ -178,9 +180,10 @@ def _verdict(job: Job, place: Place) -> Verdict:
     if changed := _changed(place):
         return judge([changed])
     course = [Finding(kind, subject, what) for kind, subject, what in job.findings]  # type: ignore[arg-type]
-    _, found = place.look()
+    seen, found = place.look()
     verdict = judge([*course, *found.items])
     loose = _strange(Lock.from_document(job.lock), found.distributions) if job.lock else ""
+    loose = loose or differs([Wheel(*one) for one in job.wheels], seen)
     return Verdict(False, (loose, *verdict.lines)) if loose else verdict
 
 

@@ -136,7 +136,8 @@ class Inputs(NamedTuple):
     command: the argv with files by name instead of path and without secrets. files: SHA-256 by name. environment: the
     declared variables, None for one that is not set. indexes: URLs without secrets, by option. settings: other options
     of installers that are set outside of the command. open_ends: in the order in which they were found, those that no
-    resolver closes. unpinned: those that one does.
+    resolver closes. unpinned: those that one does. build: variables and compilers by which something is built from
+    source, None where nothing is.
     """
 
     command: Sequence[str]
@@ -146,6 +147,7 @@ class Inputs(NamedTuple):
     settings: Mapping[str, Sequence[str]]
     open_ends: Sequence[OpenEnd]
     unpinned: Sequence[OpenEnd] = ()
+    build: Mapping[str, Mapping[str, str]] | None = None
 
 
 class Refusal(NamedTuple):
@@ -231,6 +233,7 @@ def _components(request: Request, facts: Facts, inputs: Inputs, lock: Lock | Non
         "command": list(inputs.command),
         "files": dict(inputs.files),
         "lock": None if lock is None else lock.to_key(),
+        "build": None if inputs.build is None else {kind: dict(found) for kind, found in inputs.build.items()},
         "environment": dict(inputs.environment),
         "indexes": {option: list(urls) for option, urls in inputs.indexes.items()},
         "settings": {option: list(values) for option, values in inputs.settings.items()},

@@ -55,6 +55,7 @@ _COMMIT = {
 
 _UNPINNED = "no one version is asked for; write ==VERSION, or pin it in a constraints file, or give hashes"
 _NO_COMMIT = "a branch or tag may move; write the whole commit behind @"
+_EDITABLE = "it is editable, so of files that stay where they are and may change; leave out -e (uv sync: --no-editable)"
 _NO_HASH = "what is there may change; put #sha256=… behind it"
 
 
@@ -67,7 +68,9 @@ class Source(NamedTuple):
 
 
 class Requirements(NamedTuple):
-    """All that was read. find_links: local files and directories in which distributions are looked for.
+    """All that was read. find_links: local files and directories in which distributions are looked for. options: of
+    requirements files, by which a project of this host is built as well, with passwords. from_source: wheels of
+    something are not to be taken.
 
     pinned: canonical names of which one version, a hash, a commit or a source is given. open_ends: what no resolver
     closes. unpinned: what one does. locked: the distributions, where lock files and hashes say all of it; None where a
@@ -80,6 +83,8 @@ class Requirements(NamedTuple):
     open_ends: Sequence[OpenEnd]
     unpinned: Sequence[OpenEnd]
     locked: Sequence[LockedRequirement] | None
+    options: Sequence[str] = ()
+    from_source: bool = False
 
 
 class _Finding(NamedTuple):
@@ -120,6 +125,8 @@ class Reader:
         self._find_links: list[Source] = []
         self._pinned: set[str] = set()
         self._locked: list[LockedRequirement] = []
+        self._build_options: list[str] = []
+        self._from_source = False
         self._unhashed = self._hashes_required = False
         self._findings: list[_Finding] = []
 
@@ -127,13 +134,18 @@ class Reader:
         """A requirements or constraints file with all that it includes. Raises ConfigError for what cannot be read."""
         self._file(path, self._folder, posixpath.basename(path), constraint)
 
-    def lock(self, path: str) -> None:
-        """A `pylock.toml` or `uv.lock` at an absolute path. Raises ConfigError."""
+    def lock(self, path: str, *, copied: bool = False) -> None:
+        """A `pylock.toml` or `uv.lock` at an absolute path. copied: nothing of it is installed editable. Raises
+        ConfigError."""
         name, data = self._load(path, posixpath.basename(path))
         for package in read_lock(path, data):
+            if copied and package.kind == "editable":
+                package = package._replace(kind="local")
             if package.kind in ("local", "editable"):
                 place = posixpath.normpath(posixpath.join(posixpath.dirname(path), package.source))
                 self._sources.append(Source(place, name, package.kind == "editable"))
+                if package.kind == "editable":
+                    self.open(name, str(package), _EDITABLE)
                 package = package._replace(source=place)
             self._pinned.add(canonicalize_name(package.name))
             self._locked.append(package)
@@ -143,7 +155,7 @@ class Reader:
         self._requirement(where, without_secrets(text), editable, constraint, {})
 
     def option(self, where: str, name: str, value: str = "") -> None:
-        """`pre`, `require-hashes` or `find-links`, wherever it was set."""
+        """`pre`, `no-binary`, `require-hashes` or `find-links`, wherever it was set."""
         self._option(where, name, value, self._folder)
 
     def apart(self) -> Reader:
@@ -174,6 +186,8 @@ class Reader:
             [one.open_end for one in left if not one.resolved],
             [one.open_end for one in left if one.resolved],
             self._locked if locked else None,
+            self._build_options,
+            self._from_source,
         )
 
     def _file(self, path: str, folder: str, name: str, constraint: bool) -> None:
@@ -208,7 +222,7 @@ class Reader:
         if unknown := [name for name in _VARIABLE.findall(text) if name not in self._variables]:
             self.open(where, text, f"it depends on a variable; declare that with --env {unknown[0]}")
             return
-        text = _VARIABLE.sub(lambda found: self._variables.get(found[1]) or found[0], text)
+        text = self._replaced(text)
         try:
             string, options, arguments = self._parse_line(text)
             parsed = pip.ParsedLine(pip.RequirementLine(text), string, options, constraint, arguments)
@@ -219,6 +233,7 @@ class Reader:
         for entry in entries:
             if isinstance(entry, pip.OptionLine):
                 self._options(where, entry.options, path, name)
+                self._for_builds(self._replaced(line), posixpath.dirname(path))
             elif not isinstance(entry, pip.ParsedRequirement):
                 self._not_understood(where, text, entry.error_message)
             elif entry.invalid_options:
@@ -226,6 +241,23 @@ class Reader:
             else:
                 options = entry.options or {}
                 self._requirement(where, entry.requirement_string, entry.is_editable, constraint, options)
+
+    def _replaced(self, text: str) -> str:
+        return _VARIABLE.sub(lambda found: self._variables.get(found[1]) or found[0], text)
+
+    def _for_builds(self, line: str, folder: str) -> None:
+        """Keep what a line says about where build requirements come from."""
+        options = self._parse_line(line)[1]
+        self._build_options += ["--no-index"] if options.no_index else []
+        for option, urls in (("--index-url", [options.index_url]), ("--extra-index-url", options.extra_index_urls)):
+            self._build_options += [word for url in urls if url for word in (option, url)]
+        for link in options.find_links:
+            place = link if _is_remote(link) else posixpath.join(self._beside(link, folder), _local_path(link))
+            self._build_options += ["--find-links", place]
+
+    def _beside(self, link: str, folder: str) -> str:
+        """Where a relative path of `--find-links` is looked for."""
+        return folder if self._is_there(posixpath.join(folder, link)) else self._folder
 
     def _options(self, where: str, options: Mapping[str, Any], path: str, name: str) -> None:
         folder = posixpath.dirname(path)
@@ -238,17 +270,20 @@ class Reader:
                     self._depth += 1
                     self._file(included, folder, near, constraint)
                     self._depth -= 1
+        if options.get("no_binary"):
+            self._option(where, "no-binary", "", folder)
         if options.get("pre"):
             self._option(where, "pre", "", folder)
         if options.get("require_hashes"):
             self._option(where, "require-hashes", "", folder)
         for link in options.get("find_links", ()):
-            beside = self._is_there(posixpath.join(folder, link))
-            self._option(where, "find-links", link, folder if beside else self._folder)
+            self._option(where, "find-links", link, self._beside(link, folder))
 
     def _option(self, where: str, name: str, value: str, folder: str) -> None:
         if name == "require-hashes":
             self._hashes_required = True
+        elif name == "no-binary":
+            self._from_source = True
         elif name == "pre":
             why = "what is needed besides comes in whatever version is newest, unfinished ones included"
             self._findings.append(_Finding(_open_end(where, "--pre", why), loose=True, resolved=True))
@@ -304,6 +339,8 @@ class Reader:
         elif link.scheme in ("", "file"):
             path = posixpath.normpath(posixpath.join(self._folder, _local_path(link.url)))
             self._sources.append(Source(path, where, editable))
+            if editable:
+                self.open(where, text, _EDITABLE)
             name = name or _name_of_sdist(path)
         elif not hashed:
             self.open(where, text, _NO_HASH)

@@ -44,6 +44,7 @@ class Wish(NamedTuple):
     allowed: Sequence[str] = ()
     tolerant: bool = False
     setuid: bool = False
+    wheels: Sequence[Sequence[Any]] = ()
     lock: Any = None
     held: Held | None = None
     forget: Callable[[], None] | None = None

@@ -14,7 +14,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-__all__ = ["UV", "editable", "install", "pip", "sdist_in_c", "uv", "venv", "wheel"]
+__all__ = ["UV", "editable", "install", "pip", "sdist", "sdist_in_c", "uv", "venv", "wheel"]
 
 UV = str(Path(sys.executable).with_name("uv"))
 
@@ -65,8 +65,15 @@ def sdist_in_c(folder: Path, name: str, value: int) -> Path:
         f"{name}.c": module,
         "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
     }
+    return sdist(folder, name, files)
+
+
+def sdist(folder: Path, name: str, files: Mapping[str, str]) -> Path:
+    """An archive of sources in version 1.0, of these files by path in it."""
     folder.mkdir(parents=True, exist_ok=True)
     target = folder / f"{name}-1.0.tar.gz"
+    if "PKG-INFO" not in files:
+        files = {**files, "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n"}
     with tarfile.open(target, "w:gz") as archive:
         for path, text in files.items():
             entry = tarfile.TarInfo(f"{name}-1.0/{path}")

@@ -31,6 +31,7 @@ KEY = Key({
     "command": ["python3", "-m", "pip", "install", "--target", "/opt/deps", "-r", "requirements.txt"],
     "files": {"requirements.txt": "5f" * 32},
     "lock": [["numpy", "1.26.4", "wheel", ["sha256:" + "6e" * 32], ""]],
+    "build": {"variables": {"CFLAGS": "-O2"}, "compilers": {"cc": "cc (Debian 12.2.0) 12.2.0"}},
     "environment": {"CUDAARCHS": None},
     "indexes": {"index-url": ["https://pypi.example/simple"]},
     "settings": {},

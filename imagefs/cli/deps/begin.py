@@ -150,6 +150,7 @@ def _start(
         setuid=values["setuid"],
         lock=answer.lock.to_document() if answer.lock is not None else None,
         held=answer.held,
+        wheels=answer.wheels,
         forget=lambda: locks.forget(answer.locked_as),
         unchanged=lambda: unchanged(request, answer),
         recording=record,

@@ -27,9 +27,9 @@ from imagefs.run.container import Layer
 from imagefs.run.options import Bind, RunOptions
 from stripefs.errors import ConfigError
 
-__all__ = ["Installation"]
+__all__ = ["EXCHANGE", "Installation"]
 
-_EXCHANGE = "/run/imagefs"
+EXCHANGE = "/run/imagefs"
 """Where containers find the folder in which we speak with what runs there."""
 
 
@@ -63,7 +63,7 @@ class Installation:
         """
         with open(os.path.join(self._exchange, "constraints.txt"), "w", encoding="utf-8") as file:
             file.write(held.constraints)
-        words = held.words(f"{_EXCHANGE}/constraints.txt", f"{_EXCHANGE}/installed.json")
+        words = held.words(f"{EXCHANGE}/constraints.txt", f"{EXCHANGE}/installed.json")
         done = self.run(words, paths, compiles=False)
         return done, "" if done.status else held.broken(text_of(os.path.join(self._exchange, "installed.json")))
 
@@ -75,7 +75,7 @@ class Installation:
         bytecode itself, if it likes to. Raises RunError and OSError.
         """
         with open(reaper.__file__, encoding="utf-8") as file:
-            program = [self._python, "-I", "-S", "-B", "-c", file.read(), f"{_EXCHANGE}/report", "0"]
+            program = [self._python, "-I", "-S", "-B", "-c", file.read(), f"{EXCHANGE}/report", "0"]
         environ = self._environ
         if not compiles:  # the installer's own modules are the image's, and their bytecode is none of its packages
             environ = {**installer_environment(environ), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -87,7 +87,7 @@ class Installation:
         with open(os.devnull, "rb") as nothing, told() as output, streams(nothing.fileno(), output, output):
             status = self._run(options)
         seconds = time.monotonic() - began
-        self._take_away([*(bind.target for bind in binds), options.workdir, _EXCHANGE])
+        self._take_away([*(bind.target for bind in binds), options.workdir, EXCHANGE])
         report = self._report()
         return read_end(report[1], seconds) if len(report) > 1 else Outcome(status or 1, (), seconds)
 
@@ -105,7 +105,7 @@ class Installation:
             file.write(bytecode.order_for(sources, mode))
         empty = dict.fromkeys(self._environ, "")  # which is none to an interpreter
         environ = {**empty, **bytecode.compile_environment(self._environ)}
-        options = inside(self._options, bytecode.command_for(self._python, f"@{_EXCHANGE}/order"))._replace(
+        options = inside(self._options, bytecode.command_for(self._python, f"@{EXCHANGE}/order"))._replace(
             binds=[self._bind()], env=given(environ)
         )
         began = time.monotonic()
@@ -113,7 +113,7 @@ class Installation:
             told = output_of(self._run, options)
         except ConfigError as error:
             raise SnapshotError(f"what was installed could not be compiled: {error.message}") from error
-        self._take_away([_EXCHANGE])
+        self._take_away([EXCHANGE])
         return bytecode.parse_report(told.encode(), time.monotonic() - began)
 
     def _run(self, options: RunOptions) -> int:
@@ -124,7 +124,7 @@ class Installation:
             shutil.rmtree(os.path.join(self._folder, "work"), ignore_errors=True)
 
     def _bind(self) -> Bind:
-        return Bind(self._exchange, _EXCHANGE)
+        return Bind(self._exchange, EXCHANGE)
 
     def _report(self) -> list[str]:
         with contextlib.suppress(FileNotFoundError), open(os.path.join(self._exchange, "report")) as file:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -43,8 +44,12 @@ if TYPE_CHECKING:
     from imagefs.deps.container.installing import Installation
     from imagefs.deps.install import Outcome
     from imagefs.deps.lease import Leading
+    from imagefs.deps.local import Order, Wheel
 
 __all__ = ["Wish", "asked", "run"]
+
+_WHEELS = "/run/imagefs-wheels"
+"""Where the containers that build have the directory for what they build."""
 
 
 class Wish(NamedTuple):
@@ -96,6 +101,11 @@ def asked(
     with containers.attached(client, store, image, Recording(off=True), tree, options.runtime) as found:
         one = _Start(store, found, options, wish, lambda _line: None, make=False)
         return one.asked(one.known())
+
+
+def _local(words: Sequence[str]) -> list[str]:
+    """The paths of the host among options."""
+    return [word for word in words if word.startswith("/") and os.path.exists(word)]
 
 
 class _Failed(Exception):
@@ -193,7 +203,28 @@ class _Start:
 
     def asked(self, known: Facts) -> Answer:
         """The key, or why there is none. Raises ConfigError, OSError."""
-        return ask(self._request(known), self._locks, self._asking, known)
+        return ask(self._request(known), self._locks, self._asking, known, self._build)
+
+    def _build(self, order: Order, environ: Mapping[str, str]) -> Mapping[str, Wheel]:
+        """What the image's pip makes of directories of the host, in a container that goes afterwards. pip writes beside
+        the sources there, as it does when it installs. Raises SnapshotError, OSError."""
+        from imagefs.deps.local import wheel_in
+
+        found = {}
+        with tempfile.TemporaryDirectory(prefix="imagefs-wheels-") as folder:
+            for number, source in enumerate(order.sources):
+                out = os.path.join(folder, str(number))
+                os.mkdir(out)
+                binds = [Bind(path, path, os.path.isdir(path)) for path in outermost([source, *_local(order.more)])]
+                options = inside(self._options, order.command(source, _WHEELS))._replace(
+                    binds=[*binds, Bind(out, _WHEELS)], env=given(self._environ), workdir=order.folder, writable=True
+                )
+                try:
+                    output_of(self._image.run, options)
+                except (ConfigError, RunError) as error:
+                    raise SnapshotError(f"{source} cannot be built to a wheel: {error.message}") from error
+                found[source] = wheel_in(out, source)
+        return found
 
     def _resolve(self, question: Question, folder: str, _environ: Mapping[str, str], paths: Sequence[str]) -> str:
         """What pip prints in a container like the job's, which goes afterwards. Raises SnapshotError."""
@@ -313,6 +344,7 @@ class _Start:
             wish.tolerant,
             inside,
             setuid=wish.setuid,
+            wheels=answer.wheels,
         )
         with publish_beside(job, self._tell, wait=wish.wait, held=[image.held]):
             pass

@@ -6,6 +6,7 @@ import os
 import re
 from pathlib import Path
 
+from imagefs.deps.container.installing import EXCHANGE
 from stripefs.mount import kernel
 from tests.deps.wheels import wheel
 from tests.imagefs.service import Service, eventually
@@ -90,14 +91,17 @@ def cgroups() -> list[Path]:
 
 
 def project(folder: Path, code: str) -> Path:
-    """The sources of `heavy`, which do more than that when they are built."""
+    """The sources of `heavy`, which do more than that when they are built to be installed, not for the key."""
     folder.mkdir()
     made = wheel(folder, "heavy", {"heavy/__init__.py": "VALUE = 7\n"})
     backend = f"""\
-import shutil, subprocess
+import os, shutil, subprocess
+def install():
+    {code}
 def build_wheel(folder, config_settings=None, metadata_directory=None):
     shutil.copy("{made.name}", folder)
-    {code}
+    if os.path.exists("{EXCHANGE}/report"):
+        install()
     return "{made.name}"
 """
     settings = '[build-system]\nrequires = []\nbuild-backend = "backend"\nbackend-path = ["."]\n'

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from imagefs.deps.asking import Answer, ask
+from imagefs.deps.contents import digest_of_tree
 from imagefs.deps.key import Key
+from imagefs.deps.local import Order, Wheel
 from imagefs.deps.lock import Lock
 from imagefs.deps.request import Facts, Refusal, Request, Target
 from imagefs.deps.resolve import Found
@@ -42,16 +44,22 @@ def request(job: Path, *words: str, **more: Any) -> Request:
 class NoIndex:
     """A resolver that finds each installation to be of nothing, and notes what it was asked."""
 
-    def __init__(self) -> None:
+    def __init__(self, lock: Lock | None = None) -> None:
         self.asked: list[str] = []
+        self._lock = lock or Lock.of([])
 
     def lock(self, name: str, *_more: object) -> Found:
         self.asked.append(name)
-        return Found(Lock.of([]), cached=False)
+        return Found(self._lock, cached=False)
+
+
+def built(order: Order, _environ: object) -> dict[str, Wheel]:
+    """Wheels of the sources as they are."""
+    return {source: Wheel("own", "1", digest_of_tree(source), ()) for source in order.sources}
 
 
 def answer(job: Path, *words: str, variables: dict[str, str] | None = None, **more: Any) -> Answer:
-    return ask(request(job, *words, **more), NoIndex(), environ(job, **(variables or {})), known(words))
+    return ask(request(job, *words, **more), NoIndex(), environ(job, **(variables or {})), known(words), built)
 
 
 @functools.cache

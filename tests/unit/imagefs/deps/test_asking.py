@@ -12,8 +12,23 @@ import pytest
 
 from imagefs.deps.asking import Answer, ask, unchanged
 from imagefs.deps.key import Key, diff
+from imagefs.deps.local import Order, Wheel
+from imagefs.deps.lock import Lock, LockedRequirement
 from stripefs.errors import ConfigError
-from tests.unit.imagefs.deps.asked import PIP, UV, NoIndex, environ, facts_of, key, known, make, open_ends, request
+from tests.unit.imagefs.deps.asked import (
+    PIP,
+    UV,
+    NoIndex,
+    answer,
+    built,
+    environ,
+    facts_of,
+    key,
+    known,
+    make,
+    open_ends,
+    request,
+)
 from tests.unit.imagefs.deps.locks import PYLOCK, UV_LOCK
 
 
@@ -67,7 +82,7 @@ def test_what_a_request_is_asked_for_is_that_of_its_own_python_and_installers(jo
 
 
 def test_another_python_changes_the_key(job: Path) -> None:
-    other = ask(request(job, python=os.path.realpath(sys.executable)), NoIndex(), environ(job)).found
+    other = ask(request(job, python=os.path.realpath(sys.executable)), NoIndex(), environ(job), build=built).found
     assert isinstance(other, Key)
     assert list(diff(key(job), other).changed) == ["python.executable"]
 
@@ -221,7 +236,7 @@ def test_where_uv_is_told_to_go_by_variables(job: Path) -> None:
     (job / "src/uv.toml").write_text("no-sources = true\n")
     assert len(open_ends(job, *UV, "-r", "requirements.txt", variables={"UV_WORKING_DIR": "src"})) == 1
     for name in ("UV_WORKING_DIR", "UV_PROJECT"):
-        found = key(job, UV[0], "sync", "--locked", variables={name: "src"})
+        found = key(job, UV[0], "sync", "--locked", "--no-editable", variables={name: "src"})
         assert "uv.lock" in found.components["files"]  # type: ignore[operator]
         assert "uv.uv.toml" in found.components["settings"]  # type: ignore[operator]
 
@@ -243,21 +258,73 @@ def test_paths_of_another_directory_are_not_taken_for_those_of_this_one(
 
 def test_words_of_the_command(job: Path) -> None:
     wheel = str(job / "six-1.16-py2.py3-none-any.whl")
-    found = key(job, *PIP, "--index-url", "https://u:p@index", "--requirement=requirements.txt", wheel, "-e", "./src")
+    found = key(job, *PIP, "--index-url", "https://u:p@index", "--requirement=requirements.txt", wheel, "./src")
     assert found.components["command"] == [
         *PIP,
         *("--index-url", "https://index", "--requirement=requirements.txt", "six-1.16-py2.py3-none-any.whl"),
-        *("-e", f"{job}/src/"),
+        "src/",
     ]
     assert found.components["indexes"] == {"command.index-url": ["https://index"]}
 
 
-def test_what_is_linked_to_counts_with_its_place(job: Path, tmp_path: Path) -> None:
-    other = make(tmp_path / "job-2")
-    first, second = (key(folder, *PIP, "--no-deps", "-e", ".") for folder in (job / "src", other / "src"))
-    assert list(diff(first, second).added) == [f"files.{other}/src/"]
-    (job / "src/own.py").write_text("x = 2\n")
-    assert key(job / "src", *PIP, "--no-deps", "-e", ".") == first
+def test_what_is_installed_editable_is_open(job: Path) -> None:
+    (line,) = open_ends(job, *PIP, "--no-deps", "-e", "./src")
+    assert "leave out -e" in line
+
+
+def test_a_project_counts_by_what_it_is_built_to(job: Path) -> None:
+    """Not by files beside it, and by nothing less: whatever its build reads is in the wheel."""
+    first = answer(job)
+    wheels = {str(job / "src"): Wheel("own", "2", "9" * 64, ())}
+    second = ask(request(job), NoIndex(), environ(job), known(PIP), lambda _order, _environ: wheels)
+    assert isinstance(first.found, Key)
+    assert isinstance(second.found, Key)
+    assert list(diff(first.found, second.found).changed) == ["files.src/"]
+    assert list(second.wheels) == list(wheels.values())
+
+
+def test_what_a_project_is_built_with(job: Path) -> None:
+    """Options that say where build requirements come from, of the command and of files."""
+    (job / "more.txt").write_text("--extra-index-url https://u:p@other\n--find-links wheels\nnumpy==1.26.4\n")
+    orders: list[Order] = []
+
+    def build(order: Order, _environ: object) -> dict[str, Wheel]:
+        orders.append(order)
+        return built(order, _environ)
+
+    for tool in (PIP, UV):
+        words = (*tool, "--index-url", "https://index", "-r", "requirements.txt", "--target", "/opt/deps")
+        ask(request(job, *words), NoIndex(), environ(job), known(tool), build)
+        command = orders[-1].command(str(job / "src"), "/out")
+        assert command[-3:] == [command[-3], "/out", str(job / "src")]
+        assert "--target" not in command
+        for word in ("https://index", "https://u:p@other", str(job / "wheels")):
+            assert word in command
+    assert [order.command("s", "o")[: len(PIP)] for order in orders[:1]] == [[*PIP[:3], "wheel"]]
+
+
+@pytest.mark.parametrize("name", ["CFLAGS", "TORCH_CUDA_ARCH_LIST", "SETUPTOOLS_SCM_PRETEND_VERSION", "CMAKE_ARGS"])
+def test_variables_of_builds_count_where_something_is_built(job: Path, name: str) -> None:
+    first, second = (key(job, variables={name: value}) for value in ("1", "2"))
+    assert list(diff(first, second).changed) == [f"build.variables.{name}"]
+    lock = Lock.of([LockedRequirement("six", "1.16", "wheel", ["sha256:" + "a" * 64])])
+    (job / "requirements.txt").write_text("six==1.16\n")
+    resolver = NoIndex(lock)
+    of_wheels = [
+        ask(request(job), resolver, environ(job, **{name: value}), known(PIP), built).found for value in ("1", "2")
+    ]
+    assert of_wheels[0] == of_wheels[1]
+    assert isinstance(of_wheels[0], Key)
+    assert of_wheels[0].components["build"] is None
+
+
+def test_another_compiler_is_another_key(job: Path) -> None:
+    compiler = job / "cc"
+    compiler.write_text("#!/bin/sh\necho cc 1.0\n")
+    compiler.chmod(0o755)
+    first = key(job, variables={"CC": str(compiler)})
+    compiler.write_text("#!/bin/sh\necho cc 2.0\n")
+    assert list(diff(first, key(job, variables={"CC": str(compiler)})).changed) == ["build.compilers.cc"]
 
 
 def test_directories_of_wheels_are_inputs(job: Path) -> None:
@@ -327,17 +394,20 @@ def test_what_uv_syncs(job: Path) -> None:
     assert len(open_ends(job, uv, "sync", "--locked")) == 1
     (job / "uv.lock").write_text(UV_LOCK)
     (job.parent / "own").mkdir()
-    assert len(open_ends(job, uv, "sync")) == 1
-    files = key(job, uv, "sync", "--locked").components["files"]
-    assert list(files) == [f"{job}/", "own/", "pyproject.toml", "uv.lock"]  # type: ignore[arg-type]
+    assert len(open_ends(job, uv, "sync", "--no-editable")) == 1
+    assert "--no-editable" in open_ends(job, uv, "sync", "--locked")[0]
+    whole = (uv, "sync", "--locked", "--no-editable")
+    files = key(job, *whole).components["files"]
+    assert sorted(files) == ["./", "own/", "pyproject.toml", "uv.lock"]  # type: ignore[arg-type]
     (job.parent / "beside").mkdir()
-    assert key(job.parent / "beside", uv, "--project", "../job-1", "sync", "--locked").components["files"] == files
-    lock = ask(request(job, uv, "sync", "--locked"), NoIndex(), environ(job), known([uv])).lock
+    beside = key(job.parent / "beside", uv, "--project", "../job-1", *whole[1:]).components["files"]
+    assert sorted(beside.values()) == sorted(files.values())  # type: ignore[union-attr,type-var,arg-type]
+    lock = answer(job, *whole).lock
     assert lock is not None
     assert [str(one) for one in lock.requirements] == [f"app @ {job}", "own", "six==1.16"]
     (job / "uv.lock").write_text("package = 7")
     with pytest.raises(ConfigError):
-        key(job, uv, "sync", "--locked")
+        key(job, *whole)
 
 
 def test_groups_and_overrides_are_open(job: Path) -> None:

@@ -68,7 +68,6 @@ def read(text: str, variables: Mapping[str, str | None] | None = None, **others:
         "file:///wheels/numpy-1-py3-none-any.whl",
         "numpy @ file:///wheels/numpy-1-py3-none-any.whl",
         "./source",
-        "-e ./source[extra]",
         "--index-url https://user:password@example/simple",
         "--extra-index-url https://example/simple",
         "--no-index",
@@ -236,7 +235,7 @@ def read_named(name: str, text: str) -> Requirements:
 @pytest.mark.parametrize("name", ["pylock.toml", "pylock.train.toml"])
 def test_a_pylock_is_closed(name: str) -> None:
     said = read_named(name, PYLOCK)
-    assert ends(said) == []
+    assert [one.what for one in ends(said)] == ["own @ ../own"]
     assert said.sources == [Source("/job/own", name, True)]
     assert said.pinned == {"other", "own", "six"}
     assert said.locked == [
@@ -248,7 +247,7 @@ def test_a_pylock_is_closed(name: str) -> None:
 
 def test_a_lock_of_uv_is_closed() -> None:
     said = read_named("uv.lock", UV_LOCK)
-    assert ends(said) == []
+    assert [one.what for one in ends(said)] == ["app @ ."]
     assert said.sources == [Source("/job/locks", "uv.lock", True), Source("/job/own", "uv.lock", False)]
     assert said.locked is not None
     assert [(one.name, one.version, one.kind) for one in said.locked] == [
@@ -272,7 +271,7 @@ def test_requirements_of_a_command_line() -> None:
     reader.requirement("command", ".", editable=True)
     reader.requirement("command", "$NAME")
     said = reader.finish()
-    assert [one.what for one in ends(said)] == ["$NAME", "numpy>=1"]
+    assert [one.what for one in ends(said)] == [".", "$NAME", "numpy>=1"]
     assert said.sources == [Source("/job", "command", True)]
 
 

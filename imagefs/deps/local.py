@@ -1,0 +1,225 @@
+"""Directories of this host that are installed from: each is built to a wheel, and the wheel's content is in the key.
+
+Nothing less says what such an installation brings. A project may take its version from a git tag, a module from a link
+that leads out of it, or a number from a file beside it; only its own build reads all of that. So it is built at each
+start, by the installer of the command and in isolation as that would, and nothing is believed of an earlier build.
+
+After the installation what was installed is compared with that wheel (`differs`), so what was changed in between, or a
+build that does not bring the same twice, is not published.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+
+from imagefs.deps.check.record import parse_record
+from imagefs.deps.command import Call
+from imagefs.deps.inventory import Inventory
+from imagefs.deps.key import canonical
+from imagefs.deps.urls import without_secrets
+from imagefs.errors import SnapshotError
+
+__all__ = ["Builder", "Order", "Wheel", "build_here", "differs", "read_wheel", "wheel_in"]
+
+_LONGEST = 1800.0
+"""Seconds for a build, which may be of many modules in C++."""
+
+_UNSIGNED = (".dist-info/RECORD", ".dist-info/RECORD.jws", ".dist-info/RECORD.p7s")
+"""Members that follow from the others."""
+
+_VALUED = frozenset((
+    *("-i", "--index-url", "--extra-index-url", "--index", "--default-index", "-f", "--find-links", "-C"),
+    *("--config-settings", "--config-setting", "--trusted-host", "--allow-insecure-host", "--no-binary"),
+    *("--only-binary", "--build-constraint", "--build-constraints", "-b", "--exclude-newer", "--keyring-provider"),
+    *("--index-strategy", "--cert", "--client-cert", "--proxy", "--cache-dir", "--config-file"),
+    *("--no-build-isolation-package", "--config-settings-package"),
+))  # fmt: skip
+"""Options of an installation that decide how a project is built, and have a value."""
+
+_SWITCHES = frozenset((
+    *("--no-index", "--pre", "--no-build-isolation", "--use-pep517", "--no-config", "--offline", "--no-cache"),
+    *("--native-tls", "--system-certs", "--isolated", "--no-sources", "--no-cache-dir"),
+))  # fmt: skip
+
+_NOT_OF_PIP = frozenset(("--offline", "--no-cache", "--native-tls", "--system-certs", "--no-config", "--no-sources"))
+_NOT_OF_UV = frozenset((
+    *("--use-pep517", "--isolated", "--no-cache-dir", "--pre", "--no-binary", "--only-binary", "--cert"),
+    *("--client-cert", "--proxy", "--trusted-host"),
+))  # fmt: skip
+
+
+_RAISED = re.compile(r"[\w.]*(Error|Exception): ")
+"""The line of a traceback that says why."""
+
+
+class Order(NamedTuple):
+    """What is to be built.
+
+    call, words: the installer of the command, and all of its words. more: options of requirements files. python: the
+    interpreter that is installed for. sources: directories. folder: where the command runs.
+    """
+
+    call: Call
+    words: Sequence[str]
+    more: Sequence[str]
+    python: str
+    sources: Sequence[str]
+    folder: str
+
+    def command(self, source: str, out: str) -> list[str]:
+        """What builds that directory to a wheel in the directory `out`."""
+        tool, program = self.call.tool.removesuffix("-project"), self.call.program
+        if tool == "pip":
+            options = [*_shared(self.words, _NOT_OF_PIP), *self.more]
+            return [*program, "wheel", "--quiet", "--no-deps", *options, "--wheel-dir", out, source]
+        options = [*_shared(self.words, _NOT_OF_UV), *self.more]
+        return [*program, "build", "--quiet", "--wheel", "--python", self.python, *options, "--out-dir", out, source]
+
+
+class Builder(Protocol):
+    """Builds in an environment; the wheels by directory. Raises SnapshotError and OSError."""
+
+    def __call__(self, order: Order, environ: Mapping[str, str]) -> Mapping[str, Wheel]: ...
+
+
+class Wheel(NamedTuple):
+    """What a directory was built to. digest: SHA-256 over names, contents and who may execute what, without times.
+    contents: SHA-256 in hexadecimal of the members that are installed as they are. Plain values, to be JSON."""
+
+    name: str
+    version: str
+    digest: str
+    contents: Sequence[str]
+
+
+def build_here(order: Order, environ: Mapping[str, str]) -> dict[str, Wheel]:
+    """A `Builder` on this host. The directories stay as they are wherever that is possible."""
+    found: dict[str, Wheel] = {}
+    top = tempfile.mkdtemp(prefix="imagefs-wheels-")
+    try:
+        for number, source in enumerate(order.sources):
+            out = os.path.join(top, f"wheel{number}")
+            os.mkdir(out)
+            aside = [sys.executable, "-P", "-m", "imagefs.deps.overlaid", os.path.join(top, f"written{number}")]
+            _run(source, [*aside, *order.sources, "--", *order.command(source, out)], order.folder, environ)
+            found[source] = wheel_in(out, source)
+    finally:
+        shutil.rmtree(top, ignore_errors=True)
+    return found
+
+
+def wheel_in(folder: str, source: str) -> Wheel:
+    """The one wheel in a directory. Raises SnapshotError."""
+    wheels = list(Path(folder).glob("*.whl"))
+    if len(wheels) != 1:
+        raise SnapshotError(f"{source} was built to {len(wheels)} wheels", hint="is it the project that is meant?")
+    return read_wheel(wheels[0])
+
+
+def read_wheel(path: Path) -> Wheel:
+    """Raises SnapshotError for what is no wheel."""
+    try:
+        name, version, _, _ = parse_wheel_filename(path.name)
+        entries: list[Sequence[str]] = []
+        contents: list[str] = []
+        with zipfile.ZipFile(path) as archive:
+            for member in sorted(archive.infolist(), key=lambda one: one.filename):
+                if member.is_dir() or member.filename.endswith(_UNSIGNED):
+                    continue
+                data = archive.read(member)
+                digest = hashlib.sha256(data).hexdigest()
+                executable = "executable" if member.external_attr >> 16 & stat.S_IXUSR else "file"
+                entries.append((member.filename, executable, digest))
+                if not (".data/scripts/" in member.filename and data.startswith(b"#!python")):  # which is rewritten
+                    contents.append(digest)
+    except (InvalidWheelFilename, zipfile.BadZipFile, OSError, RuntimeError) as error:
+        raise SnapshotError(f"{path.name} is no wheel: {error}") from error
+    told = canonical([path.name, *([*one] for one in entries)])
+    return Wheel(str(name), str(version), hashlib.sha256(told).hexdigest(), tuple(sorted(set(contents))))
+
+
+def differs(wheels: Iterable[Wheel], inventory: Inventory) -> str:
+    """Which of these was not installed as it is, in a line; "" where all were."""
+    for wheel in wheels:
+        installed = _installed(wheel, inventory)
+        if installed is None:
+            return f"{wheel.name} {wheel.version}, which its directory was built to, is not what was installed"
+        if set(wheel.contents) - installed:
+            return f"{wheel.name} was changed meanwhile, or its build does not bring the same twice"
+    return ""
+
+
+def _installed(wheel: Wheel, inventory: Inventory) -> set[str] | None:
+    """Digests in the RECORD of a distribution, None where there is none of its name and version."""
+    for path in inventory.entries:
+        folder, _, name = path.rpartition("/")
+        stem, _, version = folder.rpartition("/")[2].removesuffix(".dist-info").rpartition("-")
+        if name != "RECORD" or not folder.endswith(".dist-info") or canonicalize_name(stem) != wheel.name:
+            continue
+        if _same_version(version, wheel.version):
+            with open(inventory.path(path), encoding="utf-8", newline="") as file:
+                return {row.digest.hex() for row in parse_record(file.read()) if row.algorithm == "sha256"}
+    return None
+
+
+def _same_version(one: str, other: str) -> bool:
+    from packaging.version import InvalidVersion, Version
+
+    try:
+        return Version(one.replace("_", "-")) == Version(other)
+    except InvalidVersion:
+        return one == other
+
+
+def _run(source: str, command: Sequence[str], folder: str, environ: Mapping[str, str]) -> None:
+    """Raises SnapshotError with the last line that it prints on failure."""
+    try:
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=dict(environ),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_LONGEST,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise SnapshotError(f"{source} was not built to a wheel within {_LONGEST:.0f} s") from error
+    if done.returncode:
+        lines = [line.strip() for line in done.stderr.splitlines() if line.strip()]
+        told = [line for line in lines if not line.startswith(("note:", "hint:", "[end of output]"))]
+        raised = [line for line in told if _RAISED.match(line)] or [line for line in told if "rror" in line]
+        why = (raised or told or ["it says nothing"])[-1]
+        raise SnapshotError(f"{source} cannot be built to a wheel: {without_secrets(why)}")
+
+
+def _shared(words: Sequence[str], without: Iterable[str]) -> list[str]:
+    """Those options that decide how something is built."""
+    found: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word == "--":
+            break
+        name = word.partition("=")[0] if word.startswith("--") else word[:2]
+        if name in _VALUED:
+            value = next(rest, "") if word == name else None
+            if name not in without:
+                found += [word, *([value] if value is not None else [])]
+        elif word in _SWITCHES and word not in without:
+            found.append(word)
+    return found
