@@ -1,0 +1,40 @@
+"""The check of dependency keys at a small scale, and that it sees a key that lacks something."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagefs.deps import asking
+from tests.hdfs_instance import HdfsInstance
+from tests.soak.right import dependency_keys
+from tests.soak.right.context import Context, Violation
+
+pytestmark = pytest.mark.root
+
+
+def context(folder: Path, scale: float) -> Context:
+    def hdfs() -> HdfsInstance:
+        raise AssertionError("no cluster is needed")
+
+    return Context(3, scale, folder, lambda _line: None, hdfs)
+
+
+def test_a_few_mutations(tmp_path: Path) -> None:
+    counters = dependency_keys.check(context(tmp_path, 0.02))
+    assert counters["mutations"] == 6
+    assert counters["hits"] + counters["misses"] + counters["not_kept"] + counters["failed"] == 6
+    assert counters["misses"] > 0
+
+
+def test_a_key_that_lacks_what_a_project_is_built_to_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def blind(request: Any, gathered: Any, *_more: Any) -> Any:
+        return gathered, ()
+
+    monkeypatch.setattr(asking, "_built", blind)
+    monkeypatch.setattr(dependency_keys, "_CHOICES", {"module": 3})
+    monkeypatch.setattr(dependency_keys, "_FIXED", {**dependency_keys._FIXED, "project": 1})
+    with pytest.raises(Violation, match="hits a snapshot of another tree"):
+        dependency_keys.check(context(tmp_path, 0.03))
