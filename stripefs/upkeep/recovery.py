@@ -167,7 +167,7 @@ def _verify(store: Store, view: StripedStore, found: Found, segment: Segment, pr
     parts = PartFiles(store, hidden.POOL, manifest, shown(name))
     status = Status(name, Kind.FILE, segment.length)
     with ThreadPoolExecutor(READ_AT_ONCE, thread_name_prefix="recover") as threads:
-        handle = StripedHandle(status, manifest, parts, lambda: True, threads)
+        handle = StripedHandle(status, manifest, parts, lambda: True, threads, threads)
 
         def read(offset: int) -> int:
             length = min(STEP, segment.length - offset)

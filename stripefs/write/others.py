@@ -30,9 +30,6 @@ _T = TypeVar("_T")
 _PASSES = 5.0
 """Seconds that locks get to go: that of a file that was closed just now goes after `close`."""
 
-_LOOKED_AT = 10_000
-"""Names that are listed before a directory is renamed: a tenth of a second of a NameNode's time."""
-
 _FIRST_PAUSE = 0.02
 _LONGEST_PAUSE = 0.2
 
@@ -71,8 +68,8 @@ def living(
 ) -> str:
     """Who writes a file somewhere below `folder`, for people; "" for nobody, or where that cannot be told.
 
-    owner: names the mount that asks, as in `take`; of its own locks only those of `versions` live. Of a tree of more
-    than _LOOKED_AT names the rest is not looked at. Blocks; raises Transient.
+    owner: names the mount that asks, as in `take`; of its own locks only those of `versions` live. All names
+    are looked at, a million of which take a NameNode ten seconds. Blocks; raises Transient.
     """
     return _alive(store, folder, _locks(store, folder), owner, versions, seconds)
 
@@ -112,8 +109,8 @@ def _lock_of(store: Store, path: bytes) -> Iterator[tuple[bytes, int]]:
 
 def _locks(store: Store, folder: bytes) -> Iterator[tuple[bytes, int]]:
     """The locks below `folder` and their times."""
-    folders, looked_at = [folder], 0
-    while folders and looked_at < _LOOKED_AT:
+    folders = [folder]
+    while folders:
         folder = folders.pop()
         with contextlib.suppress(NotFound, NotADirectory):
             for batch in store.scandir(folder):
@@ -123,4 +120,3 @@ def _locks(store: Store, folder: bytes) -> Iterator[tuple[bytes, int]]:
                         folders.append(join(folder, entry.name))
                     elif entry.kind is Kind.FILE and found is not None and found.kind == "lock":
                         yield join(folder, entry.name), entry.mtime_ns
-                looked_at += len(batch)

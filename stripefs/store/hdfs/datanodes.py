@@ -36,9 +36,12 @@ class DataNodes:
         """Note where the DataNodes of block locations are reached."""
         with self._lock:
             for replica in replicas:
-                if replica.name not in self._hosts and replica.web_port:
-                    address = replica.hostname if self._by_hostname else replica.ip
-                    self._hosts[replica.name] = Host(replica.name, _join(address, replica.web_port))
+                if not replica.web_port:
+                    continue
+                address = _join(replica.hostname if self._by_hostname else replica.ip, replica.web_port)
+                known = self._hosts.get(replica.name)
+                if known is None or known.reachable_as != address:  # it came back elsewhere
+                    self._hosts[replica.name] = Host(replica.name, address)
 
     def address(self, name: str) -> str:
         """The web address of the DataNode `name`. Raises HostFailed where there is none."""

@@ -20,10 +20,10 @@ import os
 import posixpath
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 from stripefs.errors import ConfigError, NotADirectory, NotFound, StaleVersion, StoreError, StripefsError, Transient
+from stripefs.executor import Lane
 from stripefs.layout.hidden import POOL, is_hidden_path
 from stripefs.layout.striped import MANIFEST_MAX, STRIPED_ID, Heading, Manifest, ManifestError
 from stripefs.store.base import Buffer, Handle, Identity, Status, Store
@@ -38,6 +38,9 @@ __all__ = ["StripedStore", "pool_of"]
 
 AT_ONCE = 64
 """Manifests and parts opened at once: a listing waits for the network's round trips, not for its rate."""
+
+PAGES_AT_ONCE = 16
+"""Listings whose next page is asked for before it is wanted."""
 
 T = TypeVar("T")
 
@@ -66,7 +69,11 @@ class StripedStore(WrappedStore):
         self._open_pool = open_pool
         self._pools: dict[bytes, Store] = {}
         self._lock = threading.Lock()
-        self._workers = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="striped")
+        # A lane each: a data host that hangs with the parts of one file holds up no listing, and neither any other.
+        self._manifests = Lane("manifests", AT_ONCE)
+        self._pages = Lane("listing ahead", PAGES_AT_ONCE)
+        self._parts = Lane("parts", AT_ONCE)
+        self._tables = Lane("tables", AT_ONCE)
         self._seen = SeenManifests()
 
     # -- the view ------------------------------------------------------------------------------------------------
@@ -86,7 +93,7 @@ class StripedStore(WrappedStore):
 
     def scandir(self, path: bytes, after: bytes = b"") -> Iterator[Sequence[Status]]:
         _refuse_hidden(path)
-        return iter(StripedListing(self.inner, path, after, self._seen, self._workers, AT_ONCE))
+        return iter(StripedListing(self.inner, path, after, self._seen, self._manifests, self._pages, AT_ONCE))
 
     def open(self, path: bytes, expect: Identity | None = None) -> Handle:
         _refuse_hidden(path)
@@ -142,7 +149,8 @@ class StripedStore(WrappedStore):
         return {**self.inner.describe(), "pool of striped files": shown(self.pool)}
 
     def close(self) -> None:
-        self._workers.shutdown(wait=False, cancel_futures=True)
+        for lane in (self._manifests, self._pages, self._parts, self._tables):
+            lane.close()
         for store in self._pools.values():
             store.close()
         self.inner.close()
@@ -190,7 +198,7 @@ class StripedStore(WrappedStore):
             except (NotFound, NotADirectory):
                 return False
 
-        return StripedHandle(status, manifest, parts, current, self._workers)
+        return StripedHandle(status, manifest, parts, current, self._parts, self._tables)
 
     def foreign(self, pool: bytes) -> bool:
         """Whether the parts of manifests that name this pool lie in another one than this store's own."""

@@ -27,6 +27,7 @@ from stripefs.errors import (
     Transient,
     Unsupported,
 )
+from stripefs.executor import Lane
 from stripefs.layout.striped import CHECK, SUM, Manifest, Piece, check_sums, digest_of, table_length
 from stripefs.store.base import Block, Buffer, Handle, Status, Store, Watch
 from stripefs.store.ranges import InUse, check_range, exact
@@ -143,17 +144,25 @@ class PartFiles:
 
 
 class StripedHandle(Handle):
-    """`current()` answers whether the manifest that was opened still stands. `workers` opens parts side by side."""
+    """`current()` answers whether the manifest that was opened still stands. `opening` opens parts side by side,
+    and `tables` fetches their checksums ahead: threads that wait for different hosts."""
 
     def __init__(
-        self, status: Status, manifest: Manifest, parts: PartFiles, current: Callable[[], bool], workers: Executor
+        self,
+        status: Status,
+        manifest: Manifest,
+        parts: PartFiles,
+        current: Callable[[], bool],
+        opening: Executor | Lane,
+        tables: Executor | Lane,
     ) -> None:
         self.status = status
         self.manifest = manifest
         self._name = parts.name
         self._parts = parts
         self._current = current
-        self._workers = workers
+        self._opening = opening
+        self._table_threads = tables
         self._in_use = InUse(self._name, parts.close)
         self._once: set[tuple[int, int]] = set()
         """(part, offset) of what did not fit its checksum once."""
@@ -173,8 +182,12 @@ class StripedHandle(Handle):
             for unit in units:
                 begin, _ = spans.get(unit.part, (unit.part_offset, 0))
                 spans[unit.part] = (begin, unit.part_offset + unit.unit_length)
-            found = self._workers.map(self._located, spans, *zip(*spans.values(), strict=True))
-            blocks = dict(zip(spans, found, strict=True))
+            asked = {index: self._opening.submit(self._located, index, *span) for index, span in spans.items()}
+            try:
+                blocks = {index: found.result() for index, found in asked.items()}
+            finally:
+                for found in asked.values():
+                    found.cancel()
         self._prepare(spans)
         return [Block(unit.unit_offset, unit.unit_length, _hosts(blocks[unit.part], unit)) for unit in units]
 
@@ -193,7 +206,7 @@ class StripedHandle(Handle):
         with contextlib.suppress(RuntimeError):  # the store was closed
             for index in parts:
                 if not self._parts.has_table(index):
-                    self._workers.submit(self._fetch_table, index)
+                    self._table_threads.submit(self._fetch_table, index)
 
     def _fetch_table(self, index: int) -> None:
         with contextlib.suppress(StoreError), self._in_use.reading(), self._parts.using(index) as part:

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
 
 from stripefs.errors import StoreError
+from stripefs.executor import Lane
 from stripefs.layout.hidden import is_hidden
 from stripefs.layout.striped import MANIFEST_MAX
 from stripefs.store.base import Status, Store
@@ -31,16 +32,27 @@ GROUP = 8
 
 
 class StripedListing:
-    """The entries of `folder` behind the name `after` as the view shows them; iterate once, by one thread at a time."""
+    """The entries of `folder` behind the name `after` as the view shows them; iterate once, by one thread at a time.
+
+    workers look into manifests, pages asks for the next page.
+    """
 
     def __init__(
-        self, store: Store, folder: bytes, after: bytes, seen: SeenManifests, workers: Executor, at_once: int
+        self,
+        store: Store,
+        folder: bytes,
+        after: bytes,
+        seen: SeenManifests,
+        workers: Executor | Lane,
+        pages: Executor | Lane,
+        at_once: int,
     ) -> None:
         self._store = store
         self._folder = folder
         self._batches = store.scandir(folder, after)
         self._seen = seen
         self._workers = workers
+        self._pages = pages
         self._at_once = at_once
 
     def __iter__(self) -> Iterator[Sequence[Status]]:
@@ -48,7 +60,7 @@ class StripedListing:
         ahead: Future[_Page | None] | None = None
         try:
             while page is not None:
-                ahead = self._workers.submit(self._next) if page.groups else None
+                ahead = self._pages.submit(self._next) if page.groups else None
                 yield page.entries()
                 page = self._next() if ahead is None else ahead.result()
         finally:

@@ -68,7 +68,7 @@ def workers() -> Iterator[ThreadPoolExecutor]:
 
 
 def listing(store: Store, workers: ThreadPoolExecutor, seen: SeenManifests | None = None) -> Iterator[Sequence[Status]]:
-    return iter(StripedListing(store, b"/", b"", SeenManifests() if seen is None else seen, workers, AT_ONCE))
+    return iter(StripedListing(store, b"/", b"", SeenManifests() if seen is None else seen, workers, workers, AT_ONCE))
 
 
 @pytest.mark.parametrize("counts", [(), (1,), (3, 1, 2), (100, 100, 7), (40, 0, 40)])
@@ -159,7 +159,7 @@ def test_a_listing_given_up_while_the_next_page_is_fetched(inner: LocalStore) ->
     reached, free = threading.Event(), threading.Event()
     workers = ThreadPoolExecutor(1)  # so that what the second page begins waits until it is given up
     store = Slow(inner, names(1, 100))
-    entries = iter(StripedListing(store, b"/", b"", SeenManifests(), workers, 1))
+    entries = iter(StripedListing(store, b"/", b"", SeenManifests(), workers, workers, 1))
     next(entries)
     assert reached.wait(PATIENCE)
     entries.close()  # type: ignore[attr-defined]  # a generator

@@ -9,6 +9,7 @@ import pytest
 
 from stripefs.errors import Busy, NotADirectory, NotFound, PermissionDenied, ServiceDown
 from stripefs.layout.record import LEASE, LockDocument
+from stripefs.store.base import Kind, Status
 from stripefs.store.local import LocalStore
 from stripefs.store.wrappers.faulty import FaultyStore
 from stripefs.write import DraftLost, file_lock
@@ -249,6 +250,24 @@ def test_who_writes_below_a_directory(store, tmp_path):
     assert living(store, b"/run") == ""
     assert names(tmp_path / "run") == {"deep", "file"}
     elsewhere.release()
+
+
+def test_all_names_below_a_directory_are_looked_at(store, tmp_path, monkeypatch):
+    """Also behind more of them than one would like to list."""
+    (tmp_path / "run" / "deep").mkdir(parents=True)
+    held = take(store, b"/run/deep/file")
+    scandir = store.scandir
+
+    def crowded(path, after=b""):
+        if path == b"/run":
+            for begin in range(0, 20_000, 1000):
+                yield [Status(b"%d" % number, Kind.FILE, 0, 0) for number in range(begin, begin + 1000)]
+        yield from scandir(path, after)
+
+    monkeypatch.setattr(store, "scandir", crowded)
+    assert living(store, b"/run")
+    held.release()
+    assert living(store, b"/run") == ""
 
 
 def test_who_writes_a_file(store, tmp_path):
