@@ -13,7 +13,7 @@ from stripefs.errors import Busy, IsADirectory, StripefsError, Unsupported
 from stripefs.store.base import Attributes as Change
 from stripefs.store.base import Kind, Status
 from stripefs.tree.attributes import AttributedTree
-from stripefs.tree.opener import Fate, Opener, fate, find_opener
+from stripefs.tree.opener import Fate, fate, find_opener
 from stripefs.tree.pens import Pen
 from stripefs.tree.refusals import Lost, NotPermitted, Unseen
 from stripefs.tree.state import Node
@@ -85,15 +85,11 @@ class DraftingTree(AttributedTree):
         if status is not None and status.kind is not Kind.FILE:
             raise IsADirectory(f"{path!r} is no regular file")
         opener = await self._calls.lane("decisions").run(
-            "looking for the writer", find_opener, thread, timeout=_DECIDING, late=Opener.close
+            "looking for the writer", find_opener, thread, timeout=_DECIDING
         )
         now = time.time_ns()
         shown = status or Status(path.rpartition(b"/")[2], Kind.FILE, 0, now, now, mode & 0o7777)
-        try:
-            draft, untouched = await self._draft(path, status, shown.mode, cut=bool(flags & os.O_TRUNC))
-        except BaseException:
-            opener.close()
-            raise
+        draft, untouched = await self._draft(path, status, shown.mode, cut=bool(flags & os.O_TRUNC))
         pen = Pen(0, path, draft, opener, shown, untouched=untouched, new=status is None)
         pen.beneath = status.identity if status is not None else None
         return pen

@@ -42,32 +42,35 @@ class Fate(enum.Enum):
     UNSEEN = "unseen"
 
 
-@dataclass(frozen=True, slots=True)
-class Opener:
-    """A process: its number, 0 where it is not known here, and its start in clock ticks since the machine's.
+class PidFd:
+    """A descriptor of a process, closed when the last who uses this object lets go of it. Raises OSError."""
 
-    pidfd: -1 for none; `close` lets go of it.
-    """
+    def __init__(self, process: int) -> None:
+        self._number = -1
+        self._number = os.pidfd_open(process)
 
-    pid: int
-    started: int
-    pidfd: int = field(default=-1, compare=False)
-
-    def close(self) -> None:
-        """To be called once."""
-        if self.pidfd >= 0:
-            os.close(self.pidfd)
+    def __del__(self) -> None:
+        if self._number >= 0:
+            os.close(self._number)
 
     @property
     def reaped(self) -> bool:
         """Whether the process is gone for good, so that its number may be another one's."""
-        if self.pidfd >= 0:
-            with contextlib.suppress(PermissionError):  # it is there, and somebody else's
-                try:
-                    signal.pidfd_send_signal(self.pidfd, 0)
-                except ProcessLookupError:
-                    return True
+        with contextlib.suppress(PermissionError):  # it is there, and somebody else's
+            try:
+                signal.pidfd_send_signal(self._number, 0)
+            except ProcessLookupError:
+                return True
         return False
+
+
+@dataclass(frozen=True, slots=True)
+class Opener:
+    """A process: its number, 0 where it is not known here, and its start in clock ticks since the machine's."""
+
+    pid: int
+    started: int
+    pidfd: PidFd | None = field(default=None, compare=False)
 
 
 def sees_all_processes() -> bool:
@@ -93,7 +96,7 @@ def find_opener(thread: int) -> Opener:
     except (OSError, StopIteration, ValueError, IndexError):
         return Opener(0, 0)
     try:
-        return Opener(process, started, os.pidfd_open(process))
+        return Opener(process, started, PidFd(process))
     except OSError:  # a kernel or a sandbox without them, or no descriptor is left
         return Opener(process, started)
 
@@ -107,9 +110,9 @@ def fate(opener: Opener, inodes: Set[int]) -> Fate:
         return Fate.UNSEEN
     try:
         found = _fate(opener, inodes)
-        return Fate.GONE if opener.reaped else found
-    except (OSError, ValueError, IndexError):  # EBADF too: its file was let go of meanwhile
+    except (OSError, ValueError, IndexError):
         return Fate.GONE
+    return Fate.GONE if opener.pidfd is not None and opener.pidfd.reaped else found
 
 
 def _fate(opener: Opener, inodes: Set[int]) -> Fate:

@@ -245,7 +245,6 @@ class Pen:
         """Let go of everything that was not published; what a killed writer had made durable can be recovered."""
         if self._staged is not None:
             await self._staged.close()
-        self.opener.close()
         await self.draft.abandon(recoverable=self.killed)
 
     # Inner workings

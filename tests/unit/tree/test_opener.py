@@ -23,8 +23,8 @@ def test_ourselves(tmp_path: Path) -> None:
     assert fate(opener, {0, inode}) is Fate.GONE
     with open(tmp_path / "f", "rb"):
         assert fate(opener, {0, inode}) is Fate.GONE  # it reads what it has written
-    assert not opener.reaped
-    opener.close()
+    assert opener.pidfd is not None
+    assert not opener.pidfd.reaped
 
 
 @pytest.mark.parametrize(
@@ -56,16 +56,9 @@ sys.stdin.read()
         os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
         assert fate(opener, {0, inode}) is expected
         child.wait()
-        assert opener.reaped
+        assert opener.pidfd is not None
+        assert opener.pidfd.reaped
         assert fate(opener, {0, inode}) is Fate.GONE
-        opener.close()
-
-
-def test_a_file_that_is_let_go_of_while_somebody_asks(tmp_path: Path) -> None:
-    with open(tmp_path / "f", "wb") as file:
-        opener = find_opener(os.getpid())
-        opener.close()
-        assert fate(opener, {os.fstat(file.fileno()).st_ino}) is Fate.GONE
 
 
 def test_whom_nobody_knows() -> None:
