@@ -18,7 +18,7 @@ from typing import Any
 from tests.hdfs_instance import HdfsInstance, hdfs_instance
 from tests.soak.right.context import Context, Violation
 
-CHECKS: tuple[str, ...] = ("exclusive", "damage", "dependency_keys")
+CHECKS: tuple[str, ...] = ("exclusive", "damage", "dependency_keys", "publication")
 """Modules of this package, in the order in which they run."""
 
 
