@@ -194,7 +194,7 @@ class HdfsStore(Store):
         full = self._full(path)
         if not self._web:
             found = self._need_native().ask(lambda client: client.get_content_summary(full), full)
-            return max(found.quota, found.space_quota) > 0
+            return any(0 < limit < 1 << 63 for limit in (found.quota, found.space_quota))  # -1 comes unsigned
         usage = self._rest.ask("GETQUOTAUSAGE", full).get("QuotaUsage", {})
         limits = [usage.get("quota", -1), usage.get("spaceQuota", -1)]
         limits += [each.get("quota", -1) for each in usage.get("typeQuota", {}).values()]
