@@ -24,7 +24,6 @@ __all__ = ["Mount", "Post", "ask", "find_mounts", "log_file", "make_directory", 
 
 _TIMEOUT = 10.0
 
-_OURS = "bootseer"
 _OTHERS = 0o077
 
 
@@ -50,14 +49,15 @@ def runtime_directory() -> Path:
 def make_directory(directory: Path) -> Path:
     """The directory, for this user alone, made with its parents when it is not there.
 
-    Directories named `bootseer` and those in them that are this user's are closed to others where they were open.
-    Raises MountError when it is someone else's, is open to others under another name, or cannot be made.
+    Of the default runtime directories, those that are this user's are closed to others where they were open. Raises
+    MountError when the directory is someone else's, is open to others anywhere else, or cannot be made.
     """
+    ours = _default_root()
     try:
         for folder in (*reversed(directory.parents), directory):
             if not folder.exists():
                 folder.mkdir(mode=0o700, exist_ok=True)
-            elif any(part == _OURS or part.startswith(f"{_OURS}-") for part in folder.parts):
+            elif folder == ours or ours in folder.parents:
                 _close_to_others(folder)
         found = os.lstat(directory)
     except OSError as error:
@@ -67,6 +67,12 @@ def make_directory(directory: Path) -> Path:
     if stat.S_IMODE(found.st_mode) & _OTHERS:
         raise MountError(f"{directory} is open to other users", hint=f"chmod 700 {directory}, or name another folder")
     return directory
+
+
+def _default_root() -> Path:
+    """The uppermost directory that the commands make for themselves: `bootseer`, or the one right below /tmp."""
+    directory = runtime_directory()
+    return directory.parent if directory.parent.name == "bootseer" else directory
 
 
 def _close_to_others(folder: Path) -> None:

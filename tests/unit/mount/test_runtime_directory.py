@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from stripefs.errors import MountError
+from stripefs.mount import control
 from stripefs.mount.control import make_directory
 
 
@@ -23,18 +24,20 @@ def test_all_that_is_made_is_closed_to_others(tmp_path: Path) -> None:
     assert mode(tmp_path) == 0o755
 
 
-def test_folders_of_ours_are_closed_and_others_refused(tmp_path: Path) -> None:
-    for name in ("bootseer", "bootseer-7", "mine"):
-        (tmp_path / name / "inner").mkdir(parents=True)
-        (tmp_path / name).chmod(0o755)
-        (tmp_path / name / "inner").chmod(0o750)
-    for name in ("bootseer", "bootseer-7"):
-        make_directory(tmp_path / name / "inner")
-        assert [mode(tmp_path / name), mode(tmp_path / name / "inner")] == [0o700] * 2
+def test_the_default_directories_are_closed_and_others_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever others are called: a checkout named `bootseer` stays as open as its user wants it."""
+    for name in ("run", "home"):
+        (tmp_path / name / "bootseer/inner").mkdir(parents=True)
+        (tmp_path / name / "bootseer").chmod(0o755)
+        (tmp_path / name / "bootseer/inner").chmod(0o750)
+    default = tmp_path / "run/bootseer"
+    monkeypatch.setattr(control, "runtime_directory", lambda: default / "stripefs")
+    make_directory(default / "inner")
+    assert [mode(default), mode(default / "inner"), mode(default.parent)] == [0o700, 0o700, 0o755]
     with pytest.raises(MountError, match="open to other users") as raised:
-        make_directory(tmp_path / "mine/inner")
+        make_directory(tmp_path / "home/bootseer/inner")
     assert "chmod 700" in raised.value.hint
-    assert mode(tmp_path / "mine/inner") == 0o750
+    assert [mode(tmp_path / "home/bootseer"), mode(tmp_path / "home/bootseer/inner")] == [0o755, 0o750]
 
 
 def test_what_is_no_folder_of_ours(tmp_path: Path) -> None:
