@@ -13,7 +13,6 @@ import errno
 import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 
 from stripefs.errors import ConfigError
 
@@ -33,7 +32,8 @@ def user_runtime(environ: Mapping[str, str], uid: int) -> str | None:
 def _in_user_namespace() -> bool:
     """False in the first one, which maps all numbers to themselves."""
     try:
-        return Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]
+        with open("/proc/self/uid_map") as table:
+            return table.read().split() != ["0", "0", "4294967295"]
     except FileNotFoundError:
         return False  # a kernel without them
 
@@ -48,7 +48,7 @@ def resolve_place(option: str, directory: str, mountpoint: str) -> str:
         # Where the mount will be, or is: its own last component is not asked anything then.
         above, name = os.path.split(os.path.abspath(mountpoint))
         served = os.path.join(_resolve(option, above, _mounts()), name)
-        if Path(place).is_relative_to(served):
+        if os.path.commonpath((place, served)) == os.path.normpath(served):
             raise ConfigError(f"{option} {directory} is on the mount itself", hint="name a directory on a local disk")
     return place
 
@@ -106,7 +106,9 @@ def _resolve(option: str, path: str, mounts: dict[str, str], *, missing: bool = 
 def _mounts() -> dict[str, str]:
     """Mountpoint -> file system type; of several at one place the last, which is on top."""
     found = {}
-    for line in Path("/proc/self/mountinfo").read_text(errors="surrogateescape").splitlines():
+    with open("/proc/self/mountinfo", errors="surrogateescape") as table:
+        lines = table.read().splitlines()
+    for line in lines:
         before, _, after = line.partition(" - ")
         place = re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), before.split(" ")[4])
         found[place] = after.split(" ")[0]
