@@ -38,7 +38,7 @@ _ARCHIVES = (".whl", ".gz", ".bz2", ".xz", ".zip")
 
 _UNREAD = "it cannot be read from here; declare it with --requirements or --input"
 
-_BUILT = "what builds it is not known here; build a wheel of it first, and name that"
+_BUILT = "what builds it is not known here; build a wheel of it first, or declare all that decides with --input"
 
 _UNKNOWN = "what it installs is not known here; declare what decides that with --input, or give --epoch"
 
@@ -100,8 +100,9 @@ class _Gathering:
                 self._settings_of_uv(path)
         said = self._reader.finish()
         projects, strange = {}, []
+        declared = {self._absolute(path) for path in self._request.inputs}
         for source in said.sources:
-            if not called and os.path.isdir(source.path):
+            if not called and source.path not in declared and os.path.isdir(source.path):
                 strange.append(OpenEnd(source.where, self._name(source.path), _BUILT))
             if called and not source.editable and os.path.isdir(source.path):
                 projects[self._files.project(source.path, self._name(source.path))] = source.path

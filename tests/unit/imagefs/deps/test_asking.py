@@ -372,6 +372,8 @@ def test_uv_looks_in_several_directories(job: Path) -> None:
 def test_declared_files_and_directories_are_inputs(job: Path) -> None:
     found = key(job, "true", inputs=["src", "more.txt"], requirements=["requirements.txt"])
     assert list(found.components["files"]) == ["more.txt", "requirements.txt", "src/"]  # type: ignore[arg-type]
+    (line,) = open_ends(job, "true", inputs=["more.txt"], requirements=["requirements.txt"])
+    assert "what builds it is not known here" in line
 
 
 def test_declared_variables_are_in_the_key(job: Path) -> None:
