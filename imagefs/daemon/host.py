@@ -134,7 +134,7 @@ class Host:
                 if "snapshot" in request and await self._base_is_here(manifest, source):
                     digest, manifest = manifest.base, await self._documents.manifest(manifest.base, source)
                 with self._opened.wanting(*(one.index for one in manifest.devices)):
-                    attachment, answer = await self._bring(request, digest, manifest, source)
+                    attachment, answer = await self._bring(request, digest, manifest, source, offline=offline)
                     if not offline and not is_digest(name):
                         self._prefer(attachment)
                     return {**answer, "offline": offline}
@@ -341,7 +341,7 @@ class Host:
     # -- devices -------------------------------------------------------------------------------------------------
 
     async def _bring(
-        self, request: Mapping[str, Any], digest: str, manifest: Manifest, source: PackSource
+        self, request: Mapping[str, Any], digest: str, manifest: Manifest, source: PackSource, *, offline: bool
     ) -> tuple[Attachment, dict[str, Any]]:
         """Bring all documents here at once; the use of the image, and what its client is told. The start begins as
         soon as its devices can be served: what is fetched ahead then comes while the metadata is unpacked and checked.
@@ -356,7 +356,8 @@ class Host:
                 if "snapshot" in request:  # a start goes on without one, and a job that reads it would not
                     indexes = [device.index for device in manifest.devices]
                     self._shares.check_undamaged(str(request["snapshot"]["name"]), indexes)
-                    nursery.start_soon(self._opened.check_packs, indexes, source)
+                    if not offline:  # else the client sees whether all of it is here
+                        nursery.start_soon(self._opened.check_packs, indexes, source)
                 attachment = self._use(request, digest, manifest)
             answer = await self._described(attachment, manifest)
         except BaseException as error:
