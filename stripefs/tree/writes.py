@@ -300,7 +300,9 @@ class WritableTree(DraftingTree):
         attributes = self._attributes(pen.node, pen.status)
         attributes.valid = 0.0
         node = self._node(pen.node)
-        if pen.path is not None and pen.beneath is not None:
+        if pen.path is None:
+            attributes.links = 0
+        elif pen.beneath is not None:
             attributes.inode = self.state.id_of(node.parent, node.name, Kind.FILE, pen.beneath)
             pen.inodes.add(attributes.inode)
         return attributes

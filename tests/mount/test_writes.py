@@ -203,6 +203,7 @@ def test_names_of_files_being_written(mounts: Mounts) -> None:
         assert not (m / "target").exists()
         unlinked.write(b" sees this")
         assert os.fstat(unlinked.fileno()).st_size == 16
+        assert os.fstat(unlinked.fileno()).st_nlink == 0
         with open(m / "target", "wb", buffering=0) as another:
             another.write(b"another")
     assert (m / "target").read_bytes() == b"another"

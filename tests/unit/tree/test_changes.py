@@ -190,6 +190,27 @@ async def test_a_new_file_is_seen_and_not_read(store: ChangingStore) -> None:
             await call
 
 
+@pytest.mark.parametrize("existed", [False, True])
+@pytest.mark.parametrize("covered", [False, True])
+async def test_a_file_without_a_name_has_no_links(store: ChangingStore, *, existed: bool, covered: bool) -> None:
+    """fstat of its writer says so, as programs ask which rotate logs or look whether a lock file is still there."""
+    tree = make_writable(store)
+    handle, made, _ = await tree.create(ROOT, b"new", 0o644, CREATE, ME)
+    if existed:
+        await tree.write(handle, 0, b"a version")
+        await tree.flush(handle)
+    assert (await tree.getattr(made.id)).links == 1
+    if covered:
+        await tree.rename(ROOT, b"g", ROOT, b"new", replace=True)
+    else:
+        await tree.unlink(ROOT, b"new")
+    assert (await tree.getattr(made.id)).links == 0
+    await tree.write(handle, 9 if existed else 0, b" and more")
+    assert (await tree.setattr(made.id, size=18)).links == 0
+    await tree.release(handle)
+    assert contents(store) == {b"/f": b"one", **({b"/new": b"other"} if covered else {b"/g": b"other"})}
+
+
 async def test_lengths(store: ChangingStore) -> None:
     """A length given before the bytes is a promise; a refused write spoils the file until it is cut to nothing."""
     tree = make_writable(store)
