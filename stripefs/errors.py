@@ -17,6 +17,7 @@
         +-- QuotaExceeded         EDQUOT     exit 3    the directory's or the user's quota is used up
         +-- NoSpace               ENOSPC     exit 3    the store has no room left
         +-- Unsupported           EOPNOTSUPP exit 3    the store lacks a capability
+        +-- Corrupt               EIO        exit 3    all replicas of a block fail their checksum
         +-- Transient             EIO        exit 3    may succeed when tried again
             +-- HostFailed        EIO        exit 3    one data host failed or stalled; another replica may serve
             +-- ServiceDown       EIO        exit 3    the metadata service (a NameNode, a bucket's endpoint) is away
@@ -33,6 +34,7 @@ __all__ = [
     "Abandoned",
     "Busy",
     "ConfigError",
+    "Corrupt",
     "Exists",
     "HostFailed",
     "InvalidName",
@@ -145,6 +147,10 @@ class NoSpace(StoreError):
 
 class Unsupported(StoreError):
     errno = _errno.EOPNOTSUPP
+
+
+class Corrupt(StoreError):
+    """No host that is known to have a block has intact bytes of it. Trying again does not help."""
 
 
 class Transient(StoreError):

@@ -141,6 +141,7 @@ def _reading(reader: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("hedges", f"{reader['hedges']}, of which {reader['hedge_wins']} came first; {reader['retries']} retries"),
         ("wasted", f"{format_size(reader['bytes_wasted'])} of {format_size(reader['bytes_fetched'])} fetched"),
         ("errors", _counts(reader["errors"]) or "none"),
+        *(("corrupt", message) for message in reader["corrupt"]),
     ]
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from operator import methodcaller
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 import trio
 from trio import TaskStatus
 
-from stripefs.errors import Abandoned, ServiceDown, StaleVersion, StoreError
+from stripefs.errors import Abandoned, Corrupt, ServiceDown, StaleVersion, StoreError
 from stripefs.executor import Executor, Lane
 from stripefs.read.fetch import Fetcher, Outcome
 from stripefs.read.locating import Locator
@@ -118,6 +119,7 @@ class Reader:
             "retries": planner.retries,
             "dropped": planner.pool.dropped,
             "errors": dict(self.figures.errors),
+            "corrupt": list(self.figures.corrupt),
             "in_flight": planner.hosts.in_flight,
             "threads": self.settings.threads,
             "range_size": planner.range_size(),
@@ -197,6 +199,8 @@ class Reader:
         self.figures.errors[name] = self.figures.errors.get(name, 0) + 1
         file = self._files.get(attempt.range.file)
         what = f"{file.name if file else 'a closed file'} at {attempt.range.offset}"
+        if isinstance(error, Corrupt) and error.message not in self.figures.corrupt:
+            self.figures.corrupt.append(error.message)
         if isinstance(error, StoreError):
             log.info("reading %s from %s: %s", what, attempt.host or "a host of the client's choice", error)
             return error
@@ -242,6 +246,8 @@ class Figures:
         self.bytes_read = 0
         self.waited = 0.0
         self.errors: dict[str, int] = {}
+        self.corrupt: deque[str] = deque(maxlen=8)
+        """Messages about blocks without an intact replica, each once, the latest last."""
         self.pace = Pace()
 
 

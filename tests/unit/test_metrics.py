@@ -36,6 +36,7 @@ STATUS: dict[str, Any] = {
         "retries": 6,
         "dropped": 7,
         "errors": {"HostFailed": 2, "ServiceDown": 1},
+        "corrupt": [],
         "in_flight": 8,
         "threads": 32,
         "range_size": 8 << 20,

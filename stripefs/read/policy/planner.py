@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from stripefs.errors import HostFailed, NotFound, StaleVersion, StoreError, Transient
+from stripefs.errors import Corrupt, HostFailed, NotFound, StaleVersion, StoreError, Transient
 from stripefs.layout.blocks import CHUNK, Block
 from stripefs.read.policy.ahead import nearest
 from stripefs.read.policy.cursors import ACTIVE, Cursor
@@ -302,7 +302,10 @@ class Planner:
             self.hosts.failed(attempt.host, now, error.message)
         if isinstance(error, (StaleVersion, NotFound)):
             return self._fail_file(range_.file, error)
-        if range_.attempts:
+        if isinstance(error, Corrupt):  # whatever another host is still silent about
+            for other in range_.attempts:
+                other.late = other.cancelled = True
+        elif range_.attempts:
             return []
         if not isinstance(error, Transient):
             return [self._fail(range_, error)]

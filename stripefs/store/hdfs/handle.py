@@ -11,6 +11,10 @@ confirmed; nobody can change a file while no NameNode serves, and the first read
 
 **Failures say whose they are.** After a DataNode failed the version is confirmed too, which tells StaleVersion and
 ServiceDown from HostFailed.
+
+**Corrupt blocks.** A DataNode that is asked by WebHDFS reads other replicas where its own fails its checksum, and falls
+silent for 20 s before it breaks off where all do. So when every replica's host has failed to serve a block by WebHDFS,
+the pinned file is read once: it has the bytes, or says that the block is Corrupt. That block is read so from then on.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Protocol
 
-from stripefs.errors import HostFailed, NotFound, ServiceDown, StaleVersion, StoreError
+from stripefs.errors import Corrupt, HostFailed, NotFound, ServiceDown, StaleVersion, StoreError
 from stripefs.store.base import Block, Buffer, Handle, Kind, Status, Watch
 from stripefs.store.hdfs.confirm import GroupCommit
 from stripefs.store.hdfs.located import Locations
@@ -62,6 +66,10 @@ class HdfsHandle(Handle):
         self._path = path
         self._where = inode_path(status.file_id) if status.file_id and cluster.finds_blocks else path
         self._closed = False
+        self._failed: dict[int, set[str]] = {}
+        """By offset of a block: the hosts that failed since it was last read by WebHDFS."""
+        self._corrupt: set[int] = set()
+        """Offsets of blocks that are read from the pinned file."""
         self._confirm = GroupCommit(self._check_version)
         self._locations = Locations(
             status.length, status.block_size, lambda offset, length: cluster.reads.blocks(self._where, offset, length)
@@ -109,7 +117,10 @@ class HdfsHandle(Handle):
         ahead = min(ahead, STREAM)
         # Also tells the store where the DataNodes are reached.
         blocks = self._located(offset, length + ahead if ahead else 1)
-        for name in [host] if host else blocks[0].hosts:
+        block = blocks[0]
+        if block.offset in self._corrupt and self._pinned is not None:
+            return self._read_corrupt(block, offset, length, watch)
+        for name in [host] if host else block.hosts:
             end = min(offset + length + ahead, _reach(blocks, name)) if ahead else 0
             try:
                 data = self._cluster.reads.fetch(self, self._where, offset, length, end, name, watch)
@@ -119,10 +130,26 @@ class HdfsHandle(Handle):
                 self._confirm()
                 self._locations.refresh(offset)
                 failure = error
+                failed = self._failed.setdefault(block.offset, set())
+                failed.add(name)
+                if self._pinned is not None and failed.issuperset(block.hosts):
+                    with contextlib.suppress(HostFailed, ServiceDown):
+                        return self._read_corrupt(block, offset, length, watch)
             else:
+                self._failed.pop(block.offset, None)
                 self._arrived()
                 return data
         raise failure or HostFailed(f"{self._path}: no DataNode has the block at byte {offset}")
+
+    def _read_corrupt(self, block: Block, offset: int, length: int, watch: Watch | None) -> Buffer:
+        """From the pinned file, bytes of a block that no host serves by WebHDFS. Raises what `_read_pinned` raises."""
+        self._failed.pop(block.offset, None)
+        self._corrupt.discard(block.offset)
+        try:
+            return self._read_pinned(offset, length, watch)
+        except Corrupt:
+            self._corrupt.add(block.offset)
+            raise
 
     def _located(self, offset: int, length: int) -> Sequence[Block]:
         try:
@@ -138,10 +165,12 @@ class HdfsHandle(Handle):
             raise ServiceDown(f"{self._path}: no transport can read it now")
         try:
             data = pinned.read(offset, length, watch)
-        except HostFailed:
+        except (Corrupt, HostFailed) as error:
             self._confirm_unless_away()
             with contextlib.suppress(ServiceDown):
                 self._pin()  # replicas may have moved since; the caller's next try finds them
+            if isinstance(error, Corrupt):
+                raise Corrupt(f"{self._path}: {error.message}", hint=error.hint) from error
             raise
         self._arrived_pinned()
         return data

@@ -36,6 +36,7 @@ from stripefs.errors import (
 from stripefs.executor import Lane
 from stripefs.layout.striped import MANIFEST_BLOCK_SIZE
 from stripefs.store.base import Buffer, Kind, Status, Watch
+from stripefs.store.hdfs.blockcheck import BlockChecker, Connection
 from stripefs.store.hdfs.conf import Target
 from stripefs.store.hdfs.probe import check_rpc
 from stripefs.store.hdfs.process_user import hold_user
@@ -49,6 +50,8 @@ _PAGE = 1000  # entries of one batch; the NameNode's own page (dfs.ls.limit)
 _TRUSTED = 1.0  # seconds for which a NameNode that answered is taken to be there still
 _SMALL = 16 << 20  # longest document that is read in one piece
 _WARM_UPS = 3  # files whose DataNodes may be down before we stop trying
+_NO_REPLICA = 'DataTransferError("All DataNodes failed'
+_ADDRESS = re.compile(r'ip_addr: \\?"([^"\\]+)')
 _RPC_ERROR = re.compile(r'RPCError\("([^"]+)", "((?:[^"\\]|\\.)*)"')
 
 
@@ -56,7 +59,7 @@ class PinnedFile(Protocol):
     """An open file whose block list does not change. Safe to use from many threads."""
 
     def read(self, offset: int, length: int, watch: Watch | None) -> Buffer:
-        """Bytes inside the file. Raises HostFailed, Abandoned."""
+        """Bytes inside the file. Raises HostFailed, Corrupt, Abandoned."""
 
 
 class PinnedClient(Protocol):
@@ -82,17 +85,19 @@ class NativeClient:
         self.look()
         self.close = hold_user(target.user, self)
         """To be called when nothing is asked of it any more; a second call does nothing."""
+        connection = Connection(
+            f"hdfs://{target.authority}",
+            {
+                "dfs.client.socket-timeout": str(int(timeout * 1000)),
+                "dfs.client.use.datanode.hostname": str(by_hostname).lower(),
+                "dfs.client.failover.max.attempts": "2",
+                "dfs.client.failover.sleep.max.millis": "1000",
+            },
+            target.conf_dir or None,
+        )
+        self._checker = BlockChecker(connection)
         try:
-            self._client = Client(
-                f"hdfs://{target.authority}",
-                {
-                    "dfs.client.socket-timeout": str(int(timeout * 1000)),
-                    "dfs.client.use.datanode.hostname": str(by_hostname).lower(),
-                    "dfs.client.failover.max.attempts": "2",
-                    "dfs.client.failover.sleep.max.millis": "1000",
-                },
-                target.conf_dir or None,
-            )
+            self._client = connection.client()
         except (OSError, RuntimeError, ValueError) as error:
             self.close()
             raise translate(error, f"hdfs://{target.authority}") from error
@@ -116,7 +121,7 @@ class NativeClient:
             raise StaleVersion(f"{path} has {len(reader)} bytes by now")
         if self._warming and len(reader):
             self._warm_up(reader, path)
-        return _NativeFile(reader, path)
+        return _NativeFile(reader, path, self._checker, self._timeout)
 
     def get(self, path: str) -> bytes | None:
         """All of a small file, of one version; None where it is too long or does not stay the same for as long.
@@ -250,9 +255,15 @@ _CALLS_AT_ONCE = 64
 
 
 class _NativeFile:
-    def __init__(self, reader: FileReader, path: str) -> None:
+    """checker: examines reads that fail sooner than a host counts as silent, after `timeout` seconds."""
+
+    def __init__(
+        self, reader: FileReader, path: str, checker: BlockChecker | None = None, timeout: float = 0.0
+    ) -> None:
         self._reader = reader
         self._path = path
+        self._checker = checker
+        self._timeout = timeout
 
     def read(self, offset: int, length: int, watch: Watch | None) -> Buffer:
         if watch is not None and watch.cancelled:
@@ -260,12 +271,17 @@ class _NativeFile:
         if offset + length > len(self._reader):
             # Shorter than the NameNode says: hdfs-native does not see what a writer has flushed of the last block.
             raise HostFailed(f"{self._path} is still being written", hint="its end can be read once it is closed")
+        began = time.monotonic()
         try:
             data: bytes = self._reader.read_range(offset, length)
         except (OSError, RuntimeError) as error:
             reason = _first_line(error)
             stalled = "timed out" in reason.lower()
-            raise HostFailed(f"hdfs-native: {reason}", stalled=stalled) from error
+            if reason.startswith(_NO_REPLICA) and self._checker and time.monotonic() - began < self._timeout:
+                corrupt = self._checker.check(self._path, offset, length)
+                if corrupt is not None:
+                    raise corrupt from error
+            raise HostFailed(f"hdfs-native: {_brief(reason)}", stalled=stalled) from error
         if len(data) != length:
             raise HostFailed(f"hdfs-native answered {len(data)} bytes where {length} were asked for")
         if watch is not None:
@@ -341,6 +357,13 @@ def translate(error: Exception, where: str) -> StoreError:
     if isinstance(error, OSError):
         return ServiceDown(f"{where}: the NameNode cannot be reached: {_first_line(error)}")
     return StoreError(f"{where}: hdfs-native: {_first_line(error)}")
+
+
+def _brief(reason: str) -> str:
+    """Without what the library prints of each DataNode, but for their addresses."""
+    if not reason.startswith(_NO_REPLICA):
+        return reason
+    return f"all DataNodes failed: {', '.join(_ADDRESS.findall(reason))}"
 
 
 def _first_line(error: Exception) -> str:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from stripefs.errors import PermissionDenied, StaleVersion
+from stripefs.errors import Corrupt, HostFailed, PermissionDenied, StaleVersion
 from stripefs.read.policy import State
 from tests.unit.read.policy.world import MIB, Host, World, eight, limits, placed, sequential
 
@@ -129,3 +129,18 @@ def test_a_host_on_probation_keeps_to_its_limit():
         hosts.started("h0")
         assert not hosts.room("h0", 60.0, demanded=False)
     assert not hosts.room("h0", 60.0, demanded=True)
+
+
+def test_a_corrupt_block_fails_at_once_though_another_host_is_still_silent():
+    world = World(limits(), {"h0": Host(40e6), "h1": Host(40e6)})
+    planner = world.planner
+    planner.read(world.open(placed(4 * MIB, 4 * MIB, 2, 2, 0)), 0, 4096, 0.0)
+    [first] = planner.dispatch(0.0)
+    first.progress_at = 0.01
+    planner.overdue(0.9)
+    [second] = planner.overdue(1.5)
+    [range_] = planner.failed(first, Corrupt("block blk_1 fails its checksum"), 2.0)
+    assert range_.state is State.FAILED
+    assert second.cancelled
+    assert planner.failed(second, HostFailed("cut"), 2.1) == []
+    assert planner.pool.used == 0

@@ -1,0 +1,159 @@
+"""Tells a block whose replicas are all corrupt from one whose DataNodes are away.
+
+hdfs-native raises the same "All DataNodes failed" for both. The reason of each replica is in its log only, which goes
+to standard error at the level that the environment had when the library was loaded. So a child process repeats the
+failed read with that log turned on, narrows it down to one byte (which lies in one block), and the block is corrupt
+where the log has a checksum error for every replica that the NameNode knows. A replica that fails for any other
+reason (a refused connection, silence, a DataNode that does not have the block yet) is one that may come back.
+
+A log in other words than those expected tells nothing: then the read is tried again as if the hosts were away.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from dataclasses import dataclass
+
+from hdfs_native import Client
+
+from stripefs.errors import Corrupt
+
+__all__ = ["BlockChecker", "Connection", "corruption"]
+
+REMEMBERED = 10.0
+"""Seconds for which an answer about a file is taken to hold. Readers ask again several times a second."""
+
+ANSWER = 20.0
+"""Seconds for the child: some 25 small reads of hosts that answered at once a moment ago."""
+
+_LAST = "the last read follows"
+_REASON = re.compile(r"WARN +hdfs_native::hdfs::block_reader\] (.*)")
+_BLOCK = re.compile(r"block_id: (\d+)")
+_REPLICA = re.compile(r'ip_addr: \\?"([^"\\]+).*?xfer_port: (\d+)')
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """The arguments of hdfs-native's Client."""
+
+    url: str
+    options: dict[str, str]
+    conf_dir: str | None
+
+    def client(self) -> Client:
+        return Client(self.url, self.options, self.conf_dir)
+
+
+class BlockChecker:
+    """Examines one read at a time, in a child process. Safe to use from many threads."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._lock = threading.Lock()
+        self._busy = threading.Lock()
+        self._answers: dict[str, tuple[float, int, Corrupt | None]] = {}
+        """By path: until when it holds, the corrupt byte's offset, and the error, None where hosts are away."""
+
+    def check(self, path: str, offset: int, length: int) -> Corrupt | None:
+        """The error where a block in [offset, offset + length) is corrupt on all DataNodes that have it.
+
+        None where that is not known: also while another read is examined, so the caller tries again later.
+        """
+        with self._lock:
+            until, at, known = self._answers.get(path, (0.0, 0, None))
+        current = time.monotonic() < until
+        if current and known is not None and offset <= at < offset + length:
+            return Corrupt(known.message, hint=known.hint)
+        if (current and known is None) or not self._busy.acquire(blocking=False):
+            return None
+        try:
+            at, error = self._examine(path, offset, length)
+        finally:
+            self._busy.release()
+        now = time.monotonic()
+        with self._lock:
+            self._answers = {name: answer for name, answer in self._answers.items() if answer[0] > now}
+            self._answers[path] = (now + REMEMBERED, at, error)
+        return error
+
+    def _examine(self, path: str, offset: int, length: int) -> tuple[int, Corrupt | None]:
+        connection = self._connection
+        question = [connection.url, connection.options, connection.conf_dir, path, offset, length]
+        try:
+            child = subprocess.run(
+                [sys.executable, "-P", "-m", "stripefs.store.hdfs.blockcheck"],
+                input=json.dumps(question),
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=ANSWER,
+                env={**os.environ, "RUST_LOG": "hdfs_native::hdfs::block_reader=debug"},
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            return 0, None
+        if child.returncode or not child.stdout.strip():
+            return 0, None
+        at, message = json.loads(child.stdout)
+        found = corruption(child.stderr, message)
+        if found is None:
+            return 0, None
+        block, hosts = found
+        return at, Corrupt(
+            f"block blk_{block} fails its checksum at byte {at} of the file on all its DataNodes: {', '.join(hosts)}",
+            hint="write the file anew from a good copy",
+        )
+
+
+def corruption(log: str, message: str) -> tuple[int, tuple[str, ...]] | None:
+    """The block's id and its DataNodes (IP:PORT), where each of them failed by checksum; pure.
+
+    log: hdfs-native's since its start, of a read of one byte behind the line that announces it. message: how that read
+    failed.
+    """
+    _, announced, last = log.rpartition(_LAST)
+    reasons = _REASON.findall(last)
+    blocks = set(_BLOCK.findall(last))
+    hosts = tuple(f"{ip}:{port}" for ip, port in _REPLICA.findall(message))
+    by_checksum = all(reason.endswith("ChecksumError") for reason in reasons)
+    if announced and hosts and len(blocks) == 1 and len(reasons) == len(hosts) and by_checksum:
+        return int(blocks.pop()), hosts
+    return None
+
+
+def _narrow(question: list[object]) -> None:
+    """Answer [offset, message] of the first byte that cannot be read, on standard output; nothing where all can."""
+    url, options, conf_dir, path, offset, length = question
+    reader = Connection(url, options, conf_dir).client().read(path)  # type: ignore[arg-type]
+    start, stop = int(offset), int(offset) + int(length)  # type: ignore[call-overload]
+    if _failure(reader, start, stop) is None:
+        return
+    while stop - start > 1:
+        middle = (start + stop) // 2
+        if _failure(reader, start, middle) is None:
+            start = middle
+        else:
+            stop = middle
+    sys.stderr.write(f"{_LAST}\n")
+    sys.stderr.flush()
+    message = _failure(reader, start, stop)
+    if message is not None:
+        sys.stdout.write(json.dumps([start, message]))
+
+
+def _failure(reader: object, start: int, stop: int) -> str | None:
+    try:
+        reader.read_range(start, stop - start)  # type: ignore[attr-defined]
+    except (OSError, RuntimeError) as error:
+        return str(error)
+    return None
+
+
+if __name__ == "__main__":
+    _narrow(json.load(sys.stdin))
