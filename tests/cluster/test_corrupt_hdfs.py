@@ -6,6 +6,7 @@ import errno
 import json
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -23,8 +24,8 @@ FOLDER = "/corrupt"
 
 
 @pytest.fixture
-def damaged(fault_hdfs: HdfsInstance) -> Iterator[str]:
-    """The id of the second block of a file of three, of which all replicas are damaged."""
+def replicas(fault_hdfs: HdfsInstance) -> Iterator[list[Path]]:
+    """The block files of the second block of a file of three, on two DataNodes."""
     connection = stripefs.connect(f"{fault_hdfs.url}/")
     connection.mkdir(FOLDER)
     try:
@@ -34,14 +35,13 @@ def damaged(fault_hdfs: HdfsInstance) -> Iterator[str]:
         url = f"http://{fault_hdfs.web}/webhdfs/v1{FOLDER}{NAME}?{query}"
         with urllib.request.urlopen(url) as answer:
             [block] = json.load(answer)["LocatedBlocks"]["locatedBlocks"]
-        name = f"blk_{block['block']['blockId']}"
-        replicas = list(fault_hdfs.state.rglob(name))
-        assert len(replicas) == 2
-        for replica in replicas:
-            damage(replica)
-        yield name
+        found = list(fault_hdfs.state.rglob(f"blk_{block['block']['blockId']}"))
+        assert len(found) == 2
+        yield found
     finally:
-        connection.rmtree(FOLDER)
+        delete = f"http://{fault_hdfs.web}/webhdfs/v1{FOLDER}?op=DELETE&user.name=root&recursive=true"
+        with urllib.request.urlopen(urllib.request.Request(delete, method="DELETE")) as answer:
+            assert json.load(answer) == {"boolean": True}
 
 
 def damage(replica: Path) -> None:
@@ -52,8 +52,11 @@ def damage(replica: Path) -> None:
 
 @pytest.mark.parametrize("transport", ["auto", "native"])
 def test_a_read_says_which_block_is_corrupt(
-    fault_hdfs: HdfsInstance, damaged: str, place: Place, transport: str
+    fault_hdfs: HdfsInstance, replicas: list[Path], place: Place, transport: str
 ) -> None:
+    for replica in replicas:
+        damage(replica)
+    damaged = replicas[0].name
     url = f"{fault_hdfs.url}{FOLDER}"
     said = f"block {damaged} fails its checksum at byte {MIB + MIB // 2} of the file on all its DataNodes: "
     with (
@@ -71,3 +74,21 @@ def test_a_read_says_which_block_is_corrupt(
     assert message.partition(": ")[2].startswith(said)
     with (live.path / NAME[1:]).open("rb", buffering=0) as plain:
         assert plain.read(4096) == DATA[:4096]
+
+
+@pytest.mark.parametrize("transport", ["auto", "native"])
+def test_a_corrupt_replica_does_not_end_the_wait_for_another(
+    fault_hdfs: HdfsInstance, replicas: list[Path], transport: str
+) -> None:
+    damaged, intact = replicas
+    damage(damaged)
+    [node] = [part for part in intact.relative_to(fault_hdfs.state).parts if part.startswith("dn")]
+    url = f"{fault_hdfs.url}{FOLDER}{NAME}"
+    with (
+        stripefs.open(url, "rb", hdfs_transport=transport, io_timeout=120.0) as file,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        fault_hdfs.kill(node)
+        wanted = pool.submit(file.pread, offset=MIB, length=MIB)
+        fault_hdfs.restart(node)
+        assert wanted.result() == DATA[MIB : 2 * MIB]
