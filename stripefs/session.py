@@ -46,6 +46,11 @@ class WriteSession:
     def status(self) -> dict[str, Any]:
         return {**self.drafts.status(), "buried_versions": len(self.graves)}
 
+    @property
+    def busy(self) -> bool:
+        """True while a file is being written, or a replaced version waits for its deletion."""
+        return self.drafts.busy or len(self.graves) > 0
+
     async def run(
         self,
         last: Callable[[], Awaitable[None]] | None = None,

@@ -21,7 +21,9 @@ from typing import Any, TypeVar, TypeVarTuple
 
 import trio
 
+from stripefs.api.idle import in_use
 from stripefs.api.sources import Sources
+from stripefs.supervised import supervise
 
 __all__ = ["Engine", "before_threads_end", "engine", "stop"]
 
@@ -112,7 +114,8 @@ class Engine:
 
     async def _fly(self, flight: _Flight) -> None:
         try:
-            await flight.fly()
+            with in_use():
+                await flight.fly()
         finally:
             self._flights.discard(flight)
             flight.land()
@@ -134,6 +137,7 @@ class Engine:
         # Sources end after what is under way in them.
         async with trio.open_nursery() as outer:
             self.sources = Sources(outer)
+            outer.start_soon(supervise, "closing idle connections", self.sources.run)
             try:
                 async with trio.open_nursery() as self._nursery:
                     self._began.set()

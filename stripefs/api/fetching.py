@@ -9,7 +9,8 @@ import trio
 
 from stripefs.api.errors import as_os_error
 from stripefs.api.reading import RANGES_AT_ONCE, read_into
-from stripefs.api.sources import Opened, Sources, Where
+from stripefs.api.source import Opened
+from stripefs.api.sources import Sources, Where
 from stripefs.errors import StripefsError
 from stripefs.store.allocator import new_bytes
 

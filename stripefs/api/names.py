@@ -6,7 +6,7 @@ so" is success. A striped file is one file here, whose parts stay for `grace` se
 
 from __future__ import annotations
 
-from stripefs.api.sources import Source
+from stripefs.api.source import Source
 from stripefs.errors import Exists, IsADirectory, NotEmpty, NotFound, Unsupported
 from stripefs.layout.hidden import POOL
 from stripefs.layout.striped import STRIPED_ID

@@ -23,7 +23,8 @@ import trio
 from stripefs.api.buffers import as_bytes
 from stripefs.api.engine import Engine, engine
 from stripefs.api.errors import os_errors
-from stripefs.api.sources import Opened, Where
+from stripefs.api.source import Opened
+from stripefs.api.sources import Where
 from stripefs.read import OpenFile
 from stripefs.store.allocator import new_bytes
 from stripefs.store.base import Identity, Status

@@ -7,18 +7,22 @@ a mount has one: striped files have their parts in the pool at its root. All is 
 A URL of a file does not say where its source begins. It is the nearest directory above that holds a pool, and the root
 of the service where none does. Wrapped stores (`throttled+…`) are sources themselves, since what a wrapper keeps lies
 at the root that it was given.
+
+Sources and their write sessions that nobody uses for minutes are closed (`stripefs.api.idle`), and so is the reader of
+a service without sources; the next call connects again.
 """
 
 from __future__ import annotations
 
 from operator import methodcaller
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import trio
 
+from stripefs.api.idle import LOOK_EVERY
+from stripefs.api.source import Opened, Source
 from stripefs.api.urls import placed
 from stripefs.cache.cache import Cache, queue_for
-from stripefs.cache.handle import CachedHandle
 from stripefs.cache.store import CachedStore
 from stripefs.errors import (
     IsADirectory,
@@ -31,29 +35,24 @@ from stripefs.errors import (
     StripefsError,
     Transient,
 )
-from stripefs.executor import Executor, Lane
+from stripefs.executor import Lane
 from stripefs.layout.hidden import POOL
-from stripefs.read import OpenFile, Reader
-from stripefs.session import WriteSession
+from stripefs.read import Reader
 from stripefs.settings import (
     CacheSettings,
     ReadSettings,
     Settings,
     StoreSettings,
-    WriteSettings,
     default_budget,
     redact,
 )
-from stripefs.store.base import Identity, Kind, Status, Store
+from stripefs.store.base import Identity, Kind, Store
 from stripefs.store.url import elsewhere, open_store, opener
 from stripefs.store.wrappers.striped import StripedStore
-from stripefs.store.wrappers.striped_handle import StripedHandle
-from stripefs.upkeep.vacate import vacate
-from stripefs.write.copies import no_copies
-from stripefs.write.layouts import Layouts
+from stripefs.supervised import contain
 from stripefs.write.names import split
 
-__all__ = ["Opened", "Source", "Sources", "Where"]
+__all__ = ["Sources", "Where"]
 
 _LEVELS = 32
 """Directories above a file in which its pool is looked for."""
@@ -71,118 +70,6 @@ class Where(NamedTuple):
     root: bytes | None
 
 
-class Opened:
-    """One version of one file, for all who read it in this process."""
-
-    def __init__(self, source: Source, path: bytes, file: OpenFile) -> None:
-        self.source = source
-        self.path = path
-        self.file = file
-        self.users = 1
-
-    @property
-    def status(self) -> Status:
-        return self.file.status
-
-    @property
-    def pool(self) -> bytes | None:
-        """The pool that the manifest of a striped file names; None for other files."""
-        handle = self.file.handle
-        if isinstance(handle, CachedHandle):
-            handle = handle.inner
-        return handle.manifest.pool if isinstance(handle, StripedHandle) else None
-
-    async def close(self) -> None:
-        """One user less."""
-        await self.source.close(self)
-
-
-class Source:
-    """A directory of a service. `store`: the view of its striped files; `files`: the same, with a cache if any."""
-
-    def __init__(self, nursery: trio.Nursery, store: StripedStore, files: Store, reader: Reader) -> None:
-        self.store = store
-        self._files = files
-        self.calls = Executor(reader.settings.io_timeout)
-        self.layouts = Layouts(store.inner, self.calls, self._vacate)
-        self._nursery = nursery
-        self._reader = reader
-        self._open: dict[bytes, dict[Identity, Opened]] = {}
-        self._sessions: dict[tuple[WriteSettings, bool], WriteSession] = {}
-        self._turn = trio.Lock()
-
-    async def open(self, path: bytes, expect: Identity | None = None) -> Opened:
-        """The version `expect` of the file at `path`, else the one that is there now. `Opened.close` gives it back.
-
-        Raises what `Store.open` raises.
-        """
-        if versions := self._open.get(path):
-            identity = expect or (await self.stat(path)).identity
-            if found := versions.get(identity):
-                found.users += 1
-                return found
-        file = await self.calls.persist(f"open {path!r}", lambda: self._reader.open(path, expect, store=self._files))
-        versions = self._open.setdefault(path, {})
-        if found := versions.get(file.status.identity):  # somebody else was quicker
-            found.users += 1
-            await file.aclose()
-            return found
-        versions[file.status.identity] = opened = Opened(self, path, file)
-        return opened
-
-    async def close(self, opened: Opened) -> None:
-        opened.users -= 1
-        if opened.users:
-            return
-        versions = self._open[opened.path]
-        del versions[opened.status.identity]
-        if not versions:
-            del self._open[opened.path]
-        await opened.file.aclose()
-
-    async def stat(self, path: bytes) -> Status:
-        return await self.calls.call(f"look up {path!r}", self.store.stat, path)
-
-    async def listing(self, path: bytes) -> list[Status]:
-        """What is in a directory, in byte order of the names. Raises NotADirectory, NotFound."""
-
-        def look() -> list[Status]:
-            return [status for batch in self.store.scandir(path) for status in batch]
-
-        return await self.calls.call(f"list {path!r}", look)
-
-    def status(self) -> dict[str, Any]:
-        """Figures, as `stripefs status --json` has them of a mount."""
-        return {
-            "source": self.store.url,
-            "store": self.store.describe(),
-            "reader": self._reader.snapshot(),
-            **({"cache": self._files.cache.snapshot()} if isinstance(self._files, CachedStore) else {}),
-            "writers": [session.status() for session in self._sessions.values()],
-        }
-
-    async def session(self, settings: Settings) -> WriteSession:
-        """What writes in this source, with these limits; which layout is wanted is told file by file."""
-        plain = WriteSettings()
-        limits = settings.write._replace(layout=plain.layout, layout_for=plain.layout_for)
-        wanted = (limits, settings.cache.writes)
-        if session := self._sessions.get(wanted):
-            return session
-        async with self._turn:
-            session = self._sessions.get(wanted)
-            if session is None:
-                files = self._files
-                copies = files.written if settings.cache.writes and isinstance(files, CachedStore) else no_copies
-                session = WriteSession(self.store, limits, self._reader.settings.io_timeout, copies=copies)
-                await self._nursery.start(session.run)
-                self._sessions[wanted] = session
-        return session
-
-    def _vacate(self, folder: bytes) -> None:
-        used = frozenset(version for each in list(self._sessions.values()) for version in each.drafts.versions)
-        vacate(self.store.inner, self.store, folder, used)
-
-
 class Service:
     """A service reached as `settings` say; their URL is that of its root."""
 
@@ -192,8 +79,10 @@ class Service:
         self._read = read
         self._cache = cache
         self._reader: Reader | None = None
+        self._reading = trio.CancelScope()
         self._sources: dict[tuple[bytes, tuple[str, ...]], Source] = {}
-        self._stores: list[Store] = []
+        self._forgotten: list[Source] = []  # in use until their users are gone
+        self._closing = Lane("closing", 1)
         self._pools: set[bytes] = set()  # directories that have one
         self._roots: dict[bytes, bytes] = {}  # where striped files of a directory were found to have their parts
         self._turn = trio.Lock()
@@ -201,6 +90,7 @@ class Service:
     async def at(self, root: bytes, trusted: tuple[str, ...]) -> Source:
         """The source whose root this directory is. trusted: see `WriteSettings.trust_pool`."""
         if source := self._sources.get((root, trusted)):
+            source.hold()
             return source
         async with self._turn:
             source = self._sources.get((root, trusted))
@@ -210,10 +100,10 @@ class Service:
                     settings = settings._replace(url=elsewhere(settings.url, placed(settings.url, root)))
                 store = await _connected(settings, self._read.io_timeout)
                 view = StripedStore(store, trusted, opener(settings))
-                self._stores.append(view)
                 files = view if self._cache is None else CachedStore(view, self._cache)
                 source = Source(self._nursery, view, files, await self._readers(files))
                 self._sources[root, trusted] = source
+            source.hold()
             return source
 
     async def search(self, path: bytes, trusted: tuple[str, ...]) -> tuple[Source, bytes]:
@@ -254,16 +144,34 @@ class Service:
         self._pools = {folder for folder in self._pools if not (folder + b"/").startswith(inside)}
         self._roots.clear()
         for key in [key for key in self._sources if (key[0] + b"/").startswith(inside)]:
-            del self._sources[key]
+            self._forgotten.append(self._sources.pop(key))
+
+    async def close_idle(self) -> None:
+        """Close the sources that nobody uses, and the reader when none is left."""
+        async with self._turn:
+            for source in [*self._sources.values(), *self._forgotten]:
+                source.close_idle()
+            idle = [source for source in self._forgotten if source.expired()]
+            self._forgotten = [source for source in self._forgotten if source not in idle]
+            expired = [key for key, source in self._sources.items() if source.expired()]
+            idle.extend(self._sources.pop(key) for key in expired)
+            if not self._sources and not self._forgotten:
+                self._reader = None
+                self._reading.cancel()
+        for source in idle:
+            await contain(f"closing {redact(source.store.url)}", self._close, source.store)
 
     def close(self) -> None:
-        for store in self._stores:
-            store.close()
+        for source in [*self._sources.values(), *self._forgotten]:
+            source.store.close()
+
+    async def _close(self, store: Store) -> None:
+        await self._closing.run("closing", store.close, timeout=self._read.io_timeout)
 
     async def _readers(self, store: Store) -> Reader:
         if self._reader is None:
-            reader = Reader(store, self._read)
-            await self._nursery.start(reader.run)
+            reader, self._reading = Reader(store, self._read), trio.CancelScope()
+            await self._nursery.start(_run_in, self._reading, reader)
             self._reader = reader
         return self._reader
 
@@ -355,6 +263,13 @@ class Sources:
         """The directory at `path` was moved or removed."""
         self._service(where).forget((where.root or b"/").rstrip(b"/") + path)
 
+    async def run(self) -> None:
+        """Close what nobody uses, until cancelled."""
+        while True:
+            await trio.sleep(LOOK_EVERY)
+            for service in list(self._services.values()):
+                await service.close_idle()
+
     def close(self) -> None:
         """Release all connections."""
         for service in self._services.values():
@@ -386,6 +301,13 @@ class Sources:
 def _of_readers(settings: CacheSettings) -> CacheSettings:
     """What those who want what is written kept share with others."""
     return settings._replace(writes=False)
+
+
+async def _run_in(
+    scope: trio.CancelScope, reader: Reader, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+) -> None:
+    with scope:
+        await reader.run(task_status=task_status)
 
 
 async def _connected(settings: StoreSettings, timeout: float) -> Store:

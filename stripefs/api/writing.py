@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, NoReturn, TypeVar, TypeVarTuple
 from stripefs.api.buffers import as_bytes
 from stripefs.api.engine import before_threads_end, engine
 from stripefs.api.errors import in_other_process, os_errors
-from stripefs.api.sources import Source, Where
+from stripefs.api.source import Source
+from stripefs.api.sources import Where
 from stripefs.errors import Busy, ConfigError, Exists, IsADirectory, NotADirectory, NotFound
 from stripefs.layout.hidden import POOL
 from stripefs.session import WriteSession

@@ -234,6 +234,12 @@ class Drafts:
         self._drafts[draft.path] = draft
 
     @property
+    def busy(self) -> bool:
+        """True while a draft is open or begins, or one that was given up may yet be published."""
+        now = trio.current_time()
+        return bool(self._all or self._drafts) or any(until > now for _, until in self._late.values())
+
+    @property
     def memory(self) -> int:
         """Bytes in memory on their way to the store."""
         return self._shared.budget.used
