@@ -172,7 +172,7 @@ def test_where_versions_have_no_ids_nothing_is_kept_unless_times_are_trusted(
     source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = local._status
-    monkeypatch.setattr(local, "_status", lambda name, stat: replaced(found(name, stat)))
+    monkeypatch.setattr(local, "_status", lambda *entry, **more: replaced(found(*entry, **more)))
     write(source / "a", 2 * MIB)
     with cached(source, folder) as one:
         one.read(b"/a")

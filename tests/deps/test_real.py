@@ -102,14 +102,9 @@ def test_an_editable_install(service: Service, folder: Path, target: Path) -> No
     (source / "mine/__init__.py").write_text("VALUE = 3\n")
     words = ("--no-build-isolation", "-e", source)
     told = deps(service, "venv", "--wait", "--target", target, *words)
-    assert "not published: editable installs may change: mine 1.0" in told
+    assert f"{source}: it is editable" in told
     assert run(target / "bin/python", "-c", "import mine; print(mine.VALUE)") == "3"
     assert names(folder) == []
-    shutil.rmtree(target)
-    told = deps(service, "venv", "--wait", "--bytecode", "checked", "--target", target, *words)
-    assert " not published" not in told
-    shutil.rmtree(target)
-    assert "mounted at" in deps(service, "venv", "--bytecode", "checked", "--target", target, *words)
     (source / "mine/__init__.py").write_text("VALUE = 4\n")
     assert run(target / "bin/python", "-c", "import mine; print(mine.VALUE)") == "4"
 

@@ -104,11 +104,3 @@ def test_a_newer_mount_keeps_its_files(post: control.Post) -> None:
     assert [mount.source for mount in control.find_mounts()] == ["file:///new"]
     newer.close()
     assert control.find_mounts() == []
-
-
-def test_a_directory_open_to_others_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "open").mkdir()
-    (tmp_path / "open").chmod(0o777)
-    monkeypatch.setattr(control, "runtime_directory", lambda: tmp_path / "open")
-    with pytest.raises(MountError, match="writable by others"):
-        control.Post(MOUNTPOINT)

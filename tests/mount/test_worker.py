@@ -10,6 +10,7 @@ import pytest
 import trio
 import trio.testing
 
+from stripefs.executor import Lane
 from stripefs.mount import harness, worker
 from stripefs.settings import Settings
 from stripefs.store.base import Capabilities
@@ -58,7 +59,7 @@ def waiting(monkeypatch: pytest.MonkeyPatch) -> worker.StoreBackend:
     """A worker that has to open its store again, without a supervisor."""
     monkeypatch.setattr(worker, "_RECONNECT_EVERY", 0.01)
     made = object.__new__(worker.StoreBackend)
-    made._settings, made._file_ids = Settings(), True
+    made._settings, made._file_ids, made._connecting = Settings(), True, Lane("connecting", 1)
     return made
 
 

@@ -23,6 +23,7 @@ from stripefs.errors import (
     Transient,
     Unsupported,
 )
+from stripefs.executor import Lane
 from stripefs.mount.worker import StoreBackend
 from stripefs.settings import Settings, StoreSettings
 from stripefs.store.base import Handle, Kind, Store
@@ -202,7 +203,7 @@ def test_a_path_that_the_server_redirects_to_itself_with_a_slash(store: Store, t
 
 async def test_what_lists_nothing_is_not_mounted(server: WebServer) -> None:
     backend = object.__new__(StoreBackend)
-    backend._settings = Settings(store=StoreSettings(url=server.url))
+    backend._settings, backend._connecting = Settings(store=StoreSettings(url=server.url)), Lane("connecting", 1)
     with pytest.raises(Unsupported, match="cannot be mounted"):
         await backend._check_source()
     assert server.seen == []

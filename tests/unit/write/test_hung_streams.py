@@ -76,7 +76,6 @@ async def test_forty_hung_files_hold_up_no_decision_and_no_other_file(store: Han
             # As a FLUSH does it: who writes is looked for on threads that no sink can take.
             decisions = drafts._shared.effects.lane("decisions")
             opener = await decisions.run("looking", find_opener, threading.get_native_id())
-            opener.close()
             assert opener.pid
             await save(drafts, b"/good", content(MIB))
             assert failed < HUNG

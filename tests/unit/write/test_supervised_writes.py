@@ -40,10 +40,9 @@ async def test_a_renewal_that_panics_ends_nothing(
     async def renewed(draft: Draft) -> None:
         renew(draft)
 
-    monkeypatch.setattr("stripefs.write.drafts.RENEW", 0.01)
     monkeypatch.setattr(Draft, "renew", renewed)
     data = content(MIB)
-    async with writing(store) as drafts:
+    async with writing(store, lease=0.3) as drafts:  # renewed every 0.1 s
         draft = await drafts.begin(b"/f", replacing=None)
         await draft.write(0, data)
         await until(lambda: len(made) > 2)
@@ -57,9 +56,8 @@ async def test_hosts_that_cannot_be_asked_for_end_nothing(
 ) -> None:
     made: list[int] = []
     data = content(MIB)
-    monkeypatch.setattr("stripefs.write.drafts.RENEW", 0.01)
     monkeypatch.setattr("stripefs.write.sender.FRESH", 0.0)
-    async with writing(store) as drafts:
+    async with writing(store, lease=0.3) as drafts:  # renewed every 0.1 s
         draft = await drafts.begin(b"/f", replacing=None)
         await draft.write(0, data)
         monkeypatch.setattr(store, "hosts", broken(error, made))

@@ -266,5 +266,8 @@ def test_the_flags_that_the_document_names_are_there() -> None:
         "--progress-bar",
         "--timeout",
         "--require-hashes",
+        "--wheel",
+        "--no-deps",
+        "--no-editable",
     }  # of pip, uv and venv
     assert set(re.findall(r"--[a-z][a-z-]*", text)) == known | others
