@@ -298,8 +298,8 @@ print(repr(facts))
 def test_a_plain_user_sees_the_same(image: SmallImage, source: Path, open_path: Path) -> None:
     """Through fusermount3, in a mount namespace whose /dev/fuse everyone may open."""
     target, run, log = open_path / "mnt", open_path / "run", open_path / "tree.log"
-    for folder in (target, run):
-        folder.mkdir()
+    target.mkdir()
+    run.mkdir(mode=0o700)
     log.touch(mode=0o666)
     for path in (target, run, log):
         os.chown(path, NOBODY, NOBODY)

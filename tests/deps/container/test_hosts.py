@@ -51,6 +51,8 @@ class Fleet:
     def leader(self) -> tuple[Job, subprocess.Popen[str]]:
         """The host that installs, and its start, which belong to the fleet no more."""
         eventually(lambda: self.installed() == 1, "an installer")
+        # The others' containers, which look at the image for the key, end by themselves.
+        eventually(lambda: sum(bool(host.uppers()) for host in self.hosts) == 1, "one host alone to write")
         (number,) = (number for number, host in enumerate(self.hosts) if host.uppers())
         return self.hosts.pop(number), self._starts.pop(number)
 
