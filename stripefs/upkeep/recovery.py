@@ -12,7 +12,6 @@ from __future__ import annotations
 import bisect
 import contextlib
 import itertools
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -40,7 +39,7 @@ from stripefs.upkeep.records import (
     versions_of,
 )
 from stripefs.upkeep.walk import patiently
-from stripefs.write.file_lock import RENEW, FileLock, take
+from stripefs.write.file_lock import FileLock, take
 from stripefs.write.names import join, split
 
 __all__ = ["Plan", "plan", "recover"]
@@ -308,22 +307,18 @@ class _Locks:
 
     def __init__(self) -> None:
         self.held: list[FileLock] = []
-        self._renewed = time.monotonic()
 
     def keep(self) -> None:
         """To be called now and then. Raises DraftLost where one was lost."""
-        if time.monotonic() - self._renewed > RENEW:
-            for lock in self.held:
-                lock.renew()
-            self._renewed = time.monotonic()
+        for lock in self.held:
+            lock.keep()
 
     def commit(self, step: Callable[[], None]) -> None:
         """The step that others see, fenced as a writer's is (`stripefs.write.file_lock`)."""
 
         def fenced() -> None:
             for lock in self.held:
-                if lock.left < RENEW:
-                    lock.renew()
+                lock.keep()
                 lock.assert_held()
             step()
 

@@ -18,6 +18,7 @@ from stripefs.errors import NotFound, StaleVersion, Unsupported
 from stripefs.layout.striped import Manifest
 from stripefs.store.base import Attributes, Buffer, Kind, Status
 from stripefs.store.wrappers.striped_seen import is_seen
+from stripefs.write.clock import Reading
 from stripefs.write.commit import Commit
 from stripefs.write.contents import Contents
 from stripefs.write.copies import NO_COPY
@@ -393,12 +394,13 @@ class Draft:
         data = await self._shared.effects.call("reading what is continued", lambda: bytes(view.get(path)))
         return data[:size]
 
-    async def renew(self) -> None:
-        """Keep the lock. A lock that was lost fails the draft."""
+    async def renew(self, reading: Reading | None, timeout: float) -> Reading | None:
+        """Keep the lock, as `Locks.renew` does. A lock that was lost fails the draft."""
         try:
-            await self._locks.renew()
+            return await self._locks.renew(reading, timeout)
         except DraftLost as error:
             self._contents.fail(error)
+            return None
 
     async def _ensure_locked(self) -> None:
         """What a lease that has ended, and cannot be renewed, means for the writer: an error."""

@@ -16,6 +16,7 @@ from stripefs.supervised import contain, supervise
 from stripefs.units import shown
 from stripefs.write.copies import Copies, no_copies
 from stripefs.write.draft import Draft
+from stripefs.write.heartbeat import Heartbeat
 from stripefs.write.layouts import Quotas
 from stripefs.write.locks import Locks
 from stripefs.write.names import Names
@@ -58,7 +59,7 @@ class Drafts:
         self._quotas = Quotas(self._shared.store)
         self._drafts: dict[bytes, Draft | None] = {}
         self._all: set[Draft] = set()
-        self._renewing: set[Draft] = set()
+        self.heartbeat = Heartbeat(lambda: self._all, lease)
         self._late: dict[bytes, tuple[Draft, float]] = {}
         """Those given up that may yet be published, by their path, and until when their locks stay."""
 
@@ -71,29 +72,16 @@ class Drafts:
             async with trio.open_nursery() as nursery:
                 await nursery.start(self._shared.sender.run)
                 self._shared.nursery = nursery
-                nursery.start_soon(supervise, "renewing locks", self._renew)
+
+                def look() -> None:
+                    nursery.start_soon(contain, "asking for the data hosts", self._shared.sender.look)
+
+                nursery.start_soon(supervise, "renewing locks", self.heartbeat.run, look)
                 task_status.started()
         finally:
             self._shared.nursery = None
             with trio.move_on_after(CLOSING):
                 await self.aclose()
-
-    async def _renew(self) -> None:
-        """Each lock by a task of its own, so that one which takes long to renew holds up no other."""
-        async with trio.open_nursery() as nursery:
-            while True:
-                await trio.sleep(self._lease / 3)
-                if self._all:
-                    nursery.start_soon(contain, "asking for the data hosts", self._shared.sender.look)
-                for draft in self._all - self._renewing:
-                    nursery.start_soon(contain, f"renewing the lock of {draft.path!r}", self._renew_one, draft)
-
-    async def _renew_one(self, draft: Draft) -> None:
-        self._renewing.add(draft)
-        try:
-            await draft.renew()
-        finally:
-            self._renewing.discard(draft)
 
     async def begin(
         self,
@@ -207,7 +195,11 @@ class Drafts:
     def writer_of(self, path: bytes) -> str:
         """Who writes the file at `path`, on any node, as `living` says it. Blocks."""
         store = self._shared.store
-        return holder(store, path, self._owner, self.versions) if store.capabilities.put_if_absent else ""
+        return (
+            holder(store, path, self._owner, self.versions, seconds=self._lease)
+            if store.capabilities.put_if_absent
+            else ""
+        )
 
     @property
     def versions(self) -> frozenset[str]:

@@ -14,9 +14,11 @@ Fencing has three layers, since no store here renames on a condition:
    between the comparison and the store finds nothing to rename, however late it comes. What fsync made durable is still
    there, and `stripefs recover` knows those names too.
 
-A renewal gives the lock the time that a fresh, empty file gets, where the store lets times be set; else it writes the
-lock anew. So on HDFS only the NameNode has part in it, and no data host that is silent can cost a living writer its
-lock. A lease that has ended may be renewed all the same while nobody has taken it over.
+A renewal sets the lock's time, by a reading of the store's clock that all locks of a mount share (`heartbeat`), where
+the store lets times be set; else it writes the lock anew. So on HDFS only the NameNode has part in it, and no data host
+that is silent can cost a living writer its lock. The clock is read by a fresh, empty file. Where there is no room for
+the name of one, since a quota is used up, the last reading and the time that has passed since then serve as well. A
+lease that has ended may be renewed all the same while nobody has taken it over.
 
 The clocks of hosts are never compared.
 """
@@ -26,6 +28,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import logging
+import math
 import os
 import secrets
 import socket
@@ -34,11 +37,22 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 
-from stripefs.errors import Busy, Exists, NotADirectory, NotFound, StoreError, Transient, Unsupported
+from stripefs.errors import (
+    Busy,
+    Exists,
+    NoSpace,
+    NotADirectory,
+    NotFound,
+    PermissionDenied,
+    QuotaExceeded,
+    StoreError,
+    Transient,
+    Unsupported,
+)
 from stripefs.layout.hidden import MARK, aside_name, lock_name, new_version, parse_hidden, part_name, stem
 from stripefs.layout.record import LEASE, DocumentError, LockDocument
 from stripefs.store.base import Attributes, Kind, Status, Store
-from stripefs.write.clock import StoreClock
+from stripefs.write.clock import Reading, StoreClock, boot_time
 from stripefs.write.names import join, split
 from stripefs.write.refusals import DraftLost, LeaseEnded
 
@@ -63,11 +77,6 @@ _BLANKS = 4096
 took its place just now, and need not read it, which on HDFS takes a data host."""
 
 
-def boot_time() -> float:
-    """Seconds since this machine was booted, those included for which it slept."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
 def lock_path(path: bytes) -> bytes:
     folder, name = split(path)
     return join(folder, lock_name(name))
@@ -76,7 +85,7 @@ def lock_path(path: bytes) -> bytes:
 class FileLock:
     """A lock that is held. `status` is its file's, as it was when it was taken. For many threads.
 
-    clock: seconds that never go back, with `renewed_at` by it.
+    clock: seconds that never go back. renewed_at: by it, no later than the lock's time; -inf where nobody knows.
     """
 
     def __init__(
@@ -95,7 +104,7 @@ class FileLock:
         self.status = status
         self._path = lock_path(document.path)
         self._seen = status.identity
-        self._renewed_at = renewed_at
+        self._reading = Reading(status.mtime_ns, renewed_at)  # the store gave the time after it had been asked
         self._released = False
         self._lost = False
         self._turn = threading.RLock()  # a renewal that comes late would bring back what was released
@@ -108,37 +117,67 @@ class FileLock:
     @property
     def left(self) -> float:
         """Seconds until the lease ends for its own writer; below 0 since then."""
-        return self._renewed_at + _OWN * self._seconds - self._clock()
+        return self._reading.at + _OWN * self._seconds - self._clock()
 
     def add(self, version: str) -> None:
         """The writer's hidden things bear this version too. Renews."""
         with self._turn:
             self.document = dataclasses.replace(self.document, versions=(*self.document.versions, version))
-            self._renew(self._write)
+            if not self._released:
+                self._write()
 
-    def renew(self) -> None:
-        """Raises DraftLost when somebody else has it, StoreError when that cannot be told or done now."""
+    def renew(self, reading: Reading | None = None) -> Reading | None:
+        """reading: of the store's clock; None reads it. Answers the one that was used, for further locks.
+
+        Raises DraftLost when somebody else has it, StoreError when that cannot be told or done now.
+        """
         with self._turn:
-            self._renew(self._touch if self._store.capabilities.attributes else self._write)
+            if self._released:
+                return reading
+            if not self._store.capabilities.attributes:
+                self._write()
+                return None
+            if reading is None:
+                self.check()  # where the directory is gone, the file that tells the time would bring it back
+                reading = self._read_clock()
+            self._touch(reading)
+            return reading
 
-    def _renew(self, how: Callable[[], None]) -> None:
-        if self._released:
-            return
-        self.check()
-        now = self._clock()
-        how()
-        self._renewed_at = now
+    def keep(self) -> None:
+        """To be called now and then by who has no heartbeat: renews when it is time to. Raises as `renew`."""
+        if self.left < (_OWN - 1 / 3) * self._seconds:
+            self.renew()
 
     def _write(self) -> None:
-        self._store.put(self._path, [self.document.to_bytes()], replace=True)
+        self.check()
+        now = self._clock()
+        data = self.document.to_bytes(secrets.randbelow(_BLANKS))
+        self._store.put(self._path, [data], replace=True)
+        status = self._store.stat(self._path)
+        if status.length == len(data):
+            self._seen = status.identity
+        self._reading = Reading(status.mtime_ns, now)
 
-    def _touch(self) -> None:
-        clock = StoreClock(self._store, split(self._path)[0])
-        self._store.set_attributes(self._path, Attributes(mtime_ns=clock.now_ns()))
-        now = self._store.stat(self._path)
+    def _read_clock(self) -> Reading:
+        try:
+            return StoreClock(self._store, split(self._path)[0], self._clock).reading
+        except (NoSpace, QuotaExceeded, PermissionDenied) as error:
+            if self._reading.at == -math.inf:
+                raise
+            _log.info("the lock of %r is renewed by the last time that the store told: %s", self.path, error)
+            return self._reading
+
+    def _touch(self, reading: Reading) -> None:
+        now = reading.moved_to(self._clock())
+        self._store.set_attributes(self._path, Attributes(mtime_ns=now.store_ns))
+        found, seen = self._store.stat(self._path).identity, self._seen
         # One that became too old while this was held up may be another writer's by now: then `check` reads it.
-        if now.file_id and now.file_id == self._seen.file_id and self._clock() - self._renewed_at < self._seconds:
-            self._seen = now.identity
+        young = self._clock() - self._reading.at < self._seconds
+        if found.file_id and (found.file_id, found.length) == (seen.file_id, seen.length) and young:
+            self._seen = found
+        else:
+            self.check()
+        self._reading = now
 
     def check(self) -> None:
         """Raises DraftLost unless the lock is ours in the store; StoreError when that cannot be told now."""
@@ -175,7 +214,7 @@ class FileLock:
             if self._released:
                 return
             try:
-                if self._lost or self._clock() - self._renewed_at > _SURE * self._seconds:
+                if self._lost or self._clock() - self._reading.at > _SURE * self._seconds:
                     self.check()
                 self._store.remove(self._path)
             except Transient:
@@ -241,7 +280,11 @@ def take(
         if found is not None and found[0].owner == document.owner:
             if fence and (before := before.union(found[0].versions).difference(versions)):
                 _fence(store, path, before)
-            return FileLock(store, *found, now, seconds, clock)
+            if not contended:
+                return FileLock(store, *found, now, seconds, clock)
+            ours = FileLock(store, *found, -math.inf, seconds, clock)
+            ours.renew()  # nobody knows here when it was put, by a try before or by another process
+            return ours
     raise Busy(f"{path!r} is being written by somebody else")
 
 

@@ -19,6 +19,7 @@ import trio
 from stripefs.errors import NotFound, StoreError, StripefsError
 from stripefs.layout.record import LEASE
 from stripefs.store.base import Attributes, Store
+from stripefs.write.clock import Reading
 from stripefs.write.effects import Effects
 from stripefs.write.file_lock import FileLock, lock_path, take
 from stripefs.write.names import join, split
@@ -90,18 +91,20 @@ class Locks:
         if self._lock is not None:
             await self._effects.call("renewing a lock", partial(self._lock.add, version))
 
-    async def renew(self) -> None:
-        """Raises DraftLost when the lock of the name was lost.
+    async def renew(self, reading: Reading | None, timeout: float) -> Reading | None:
+        """reading: as for `FileLock.renew`, which tells the answer too; None where nothing was read. timeout: seconds.
 
-        A renewal that fails is tried again at the next time, and by `ensure`, which then fails for the writer.
+        Raises DraftLost when the lock of the name was lost. A renewal that fails is tried again at the next time, and
+        by `ensure`, which then fails for the writer.
         """
         for lock in self._all():
             try:
-                await self._renewals.call("renewing a lock", lock.renew)
+                reading = await self._renewals.call("renewing a lock", lock.renew, reading, timeout=timeout)
             except StripefsError as error:
                 if lock is self._lock and isinstance(error, DraftLost):
                     raise
                 _log.warning("the lock of %r could not be renewed: %s", lock.path, error)
+        return reading
 
     @contextlib.asynccontextmanager
     async def moving(self, path: bytes, leaves: bytes = b"") -> AsyncIterator[None]:

@@ -34,7 +34,7 @@ from stripefs.store.base import Store
 from stripefs.store.url import open_store
 from stripefs.store.wrappers.base import Parser, WrappedStore
 from stripefs.store.wrappers.striped import StripedStore
-from stripefs.write import Draft, Drafts, Layout, WritePolicy, file_lock, locks
+from stripefs.write import Draft, Drafts, Layout, WritePolicy, clock, file_lock, locks
 from stripefs.write.file_lock import FileLock, take
 from tests.soak.right.context import Context, Violation
 from tests.unit.write.world import KIB, policy, spread
@@ -90,7 +90,7 @@ def model(context: Context, counters: Counter[str]) -> None:
 
 
 class Clock:
-    """Takes the place of `time` in `file_lock`: the clock of all hosts, which the model moves."""
+    """Takes the place of `time` for locks: the clock of all hosts and of the store, which the model moves."""
 
     CLOCK_BOOTTIME = time.CLOCK_BOOTTIME
 
@@ -121,6 +121,7 @@ class World:
 
     def run(self) -> None:
         with (
+            mock.patch.object(clock, "time", self.clock),
             mock.patch.object(file_lock, "time", self.clock),
             mock.patch.object(locks, "take", self.take),
             mock.patch.object(backoff, "FIRST_RETRY", 0.001),
@@ -160,6 +161,10 @@ class World:
                 before = self.contents[self.visible[-1]] if self.visible else b""
                 self.contents[writer] = before[: draft.length] + data
                 await draft.write(draft.length, data)
+                for _ in range(rng.randint(0, 2)):
+                    self.advance(rng.uniform(0, LEASE))
+                    await drafts.heartbeat.beat()
+                    self.counters["beats"] += 1
                 if rng.random() < 0.3:
                     await draft.sync()
                 await draft.publish(final=True)
@@ -194,12 +199,14 @@ class World:
                 call()
 
     def advance(self, seconds: float) -> None:
-        """The clocks of all hosts; locks are so much older by that of the store."""
+        """The clocks of all hosts and that of the store."""
         self.clock.moved += seconds
-        for path in self.folder.rglob("*.stripefs-lock"):
-            with contextlib.suppress(FileNotFoundError):
-                found = path.stat()
-                os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns - int(seconds * 1e9)))
+
+    def stamp(self, path: bytes) -> None:
+        """A file that was put just now gets its time from the store's clock."""
+        with contextlib.suppress(FileNotFoundError):
+            now_ns = time.time_ns() + int(self.clock.moved * 1e9)
+            os.utime(os.fsencode(self.folder) + path, ns=(now_ns, now_ns))
 
     def judge(self) -> None:
         self.counters["published"] += len(self.visible)
@@ -233,15 +240,17 @@ class Hindered(WrappedStore):
         return self._call(act, at_the_step=False)
 
     def changing(self, call: str, paths: tuple[bytes, ...], act: Callable[[], _T]) -> _T:
-        if {"rename": paths[-1], "concat": paths[0]}.get(call) != FILE:
-            return self._call(act, at_the_step=False)
+        at_the_step = {"rename": paths[-1], "concat": paths[0]}.get(call) == FILE
 
         def noted() -> _T:
             answer = act()
-            self._world.came(self.writer)
+            if at_the_step:
+                self._world.came(self.writer)
+            if call == "put":
+                self._world.stamp(paths[0])
             return answer
 
-        return self._call(noted, at_the_step=True)
+        return self._call(noted, at_the_step=at_the_step)
 
     def _call(self, call: Callable[[], _T], *, at_the_step: bool) -> _T:
         world = self._world

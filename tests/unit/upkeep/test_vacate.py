@@ -224,7 +224,7 @@ async def test_a_file_that_is_renamed_while_it_is_written_keeps_its_parts(
         assert kept < hidden("d")
         for name in (f"d/.{draft.version}.stripefs-lock", "e/.model.stripefs-lock"):
             os.utime(tmp_path / name, (1, 1))
-        await draft.renew()
+        await drafts.heartbeat.beat()
         with pytest.raises(NotEmpty):
             await trio.to_thread.run_sync(vacate, store, StripedStore(store), b"/d")
         await draft.write(2 * MIB, data[2 * MIB :])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -141,7 +142,7 @@ def ended(draft: Draft, left: float = -1.0) -> None:
     """The clock of this host says that the lease has ended, until it is renewed."""
     lock = draft._locks._lock
     assert lock is not None
-    lock._renewed_at -= lock.left - left
+    lock._reading = replace(lock._reading, at=lock._reading.at - lock.left + left)
 
 
 async def test_a_lease_that_has_ended_is_renewed_before_anything_is_published(

@@ -173,7 +173,7 @@ async def test_a_lost_lock_publishes_nothing(store, tmp_path):
         draft = await drafts.begin(b"/file", replacing=None)
         await draft.write(0, DATA)
         store.remove(b"/.file.stripefs-lock")
-        await draft.renew()
+        await drafts.heartbeat.beat()
         with pytest.raises(DraftLost):
             await draft.publish(final=True)
     assert "file" not in {path.name for path in tmp_path.iterdir()}

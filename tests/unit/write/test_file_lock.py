@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stripefs.errors import Busy, NotADirectory, NotFound, PermissionDenied, ServiceDown
+from stripefs.errors import Busy, NotADirectory, NotFound, PermissionDenied, QuotaExceeded, ServiceDown
 from stripefs.layout.record import LEASE, LockDocument
 from stripefs.store.base import Kind, Status
 from stripefs.store.local import LocalStore
@@ -115,6 +115,59 @@ def test_renewing_writes_and_reads_nothing_that_lies_on_a_data_host(tmp_path):
     held.release()
 
 
+class Full(LocalStore):
+    """A directory whose quota of names is used up."""
+
+    def put(self, path, data, *, replace=False):
+        raise QuotaExceeded("no name is left")
+
+
+def test_renewing_needs_no_name(store, tmp_path):
+    now = [1000.0]
+    held = take(store, b"/file", clock=lambda: now[0])
+    held._store = Full(bytes(tmp_path))
+    taken_ns = held.status.mtime_ns
+    for seconds in (20.0, 40.0, 100.0):
+        now[0] = 1000.0 + seconds
+        held.renew()
+        assert held.left == pytest.approx(0.9 * LEASE)
+        assert store.stat(lock_path(b"/file")).mtime_ns == taken_ns + int(seconds * 1e9)
+        held.assert_held()
+    assert names(tmp_path) == {".file.stripefs-lock"}
+
+
+def test_a_lock_that_a_try_before_has_taken_is_renewed(store, tmp_path):
+    """The store gave it its time when the answer was lost, not when it was asked for again."""
+    now = [1000.0]
+    faulty = FaultyStore(store)
+    faulty.fail_at(1, "put", kind="service", after=True)
+    with pytest.raises(ServiceDown):
+        take(faulty, b"/file", owner="m/1", clock=lambda: now[0])
+    age(tmp_path, LEASE + 1)
+    held = take(faulty, b"/file", owner="m/1", clock=lambda: now[0])
+    assert held.left == pytest.approx(0.9 * LEASE)
+    with pytest.raises(Busy):
+        take(store, b"/file")
+    held.assert_held()
+
+
+def test_further_versions_leave_nothing_to_be_read(tmp_path):
+    class Blind(LocalStore):
+        blind = False
+
+        def open(self, path, expect=None):
+            assert not self.blind
+            return super().open(path, expect)
+
+    store = Blind(bytes(tmp_path))
+    held = take(store, b"/file")
+    held.add("1" * 16)
+    store.blind = True
+    held.check()
+    held.renew()
+    held.assert_held()
+
+
 def test_renewing_where_times_cannot_be_set(store, tmp_path):
     store.capabilities = dataclasses.replace(store.capabilities, attributes=False)
     held = take(store, b"/file")
@@ -131,13 +184,14 @@ def test_a_writer_that_is_held_up_while_it_renews_does_not_take_anothers_lock_fo
 
         def set_attributes(self, path, attributes):
             age(tmp_path, LEASE + 1)
-            late._renewed_at -= LEASE + 1
+            late._reading = dataclasses.replace(late._reading, at=late._reading.at - LEASE - 1)
             self.taken = take(LocalStore(bytes(tmp_path)), b"/file")
             super().set_attributes(path, attributes)
 
     store = Held(bytes(tmp_path))
     late = take(store, b"/file")
-    late.renew()
+    with pytest.raises(DraftLost):
+        late.renew()
     with pytest.raises(DraftLost):
         late.check()
     store.taken.check()

@@ -33,7 +33,7 @@ async def test_it_is_tried_and_hinders_nothing(tmp_path: Path) -> None:
         await draft.try_owners(ours)
         with pytest.raises(PermissionDenied, match="stays ours"):
             await draft.try_owners(Attributes(owner="somebody"))
-        await draft.renew()
+        await drafts.heartbeat.beat()
         await draft.write(0, b"bytes")
         lock = tmp_path / ".file.stripefs-lock"
         lock.rename(tmp_path / "aside")
