@@ -3,13 +3,17 @@
 `search` says what there is, `survey` judges. Each thing is looked at once more right before it goes. What lies beside a
 file goes under that file's own lock, so no writer can begin meanwhile; a version of the pool goes when no file names it
 and nothing in it is young.
+
+A collector and the writers that it takes for dead may both have been stopped for any time, so both are fenced. A lock
+that ran out and still stands protects what it names in the pool: its writer may wake up, renew it and publish. Who
+takes such a lock moves the writer's hidden files away first (`stripefs.write.file_lock`), and looks then whether the
+writer has published after all. Each thing goes only while the collector's own lease lasts and its lock is there.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import time
 from collections.abc import Callable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -18,18 +22,19 @@ from functools import partial
 
 from stripefs.errors import Busy, IsADirectory, NoSpace, NotFound, QuotaExceeded, StoreError, Unsupported
 from stripefs.layout import hidden
-from stripefs.layout.record import LEASE, DocumentError, LockDocument, Record
+from stripefs.layout.record import LEASE, DocumentError, Record
 from stripefs.store.base import Store
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.upkeep import pool
-from stripefs.upkeep.records import exists, is_spent, versions_of
+from stripefs.upkeep.records import aside, exists, is_spent, versions_of
 from stripefs.upkeep.search import AT_ONCE, Search, Seen
 from stripefs.upkeep.strays import strays
 from stripefs.upkeep.survey import AGE, FORCED_AGE, Circumstances, Item, Kind, Verdict, judge
 from stripefs.upkeep.walk import patiently
 from stripefs.write.clock import StoreClock
-from stripefs.write.file_lock import RENEW, take
+from stripefs.write.file_lock import FileLock, take
 from stripefs.write.names import join, split
+from stripefs.write.refusals import DraftLost, LeaseEnded
 
 __all__ = ["MOST", "Collected", "Collection", "Removed"]
 
@@ -98,6 +103,8 @@ class Collection:
         self._search = Search(store, view, self._clock, age=age, most=most, tell=tell, trouble=self._trouble)
         self._found = Collected()
         self._found_by_walk = True
+        self._asleep: dict[bytes, frozenset[str]] = {}  # locks that ran out, and the versions that each names
+        self._fenced: set[str] = set()  # whose writers can publish no more
 
     def run(self) -> Collected:
         """Raises what listing the root raises; what goes wrong further down is in `trouble`."""
@@ -105,9 +112,11 @@ class Collection:
         while True:
             seen, after = self._search.run(after, beside=beside)
             removed = self._found.removed
+            self._asleep.update(seen.asleep)
             facts = self._judge_records(seen, first=beside)
             if beside:
                 self._judge_beside(seen, facts)
+            facts = replace(facts, leased=facts.leased | (frozenset().union(*self._asleep.values()) - self._fenced))
             self._judge_pool(seen, facts)
             self._judge_strays(seen, facts)
             # What found no room is found by the next search, if this one has made some.
@@ -133,18 +142,9 @@ class Collection:
         seen.leased |= used
         facts = self._judge_records(seen, first=True)
         if self._store.capabilities.put_if_absent:
-            facts = replace(facts, ended=self._ended(seen))
+            facts = replace(facts, ended=frozenset().union(*seen.asleep.values()))
         self._judge_beside(seen, facts)
         return self._found
-
-    def _ended(self, seen: Seen) -> frozenset[str]:
-        """The versions that locks name which have run out."""
-        named: set[str] = set()
-        for item in seen.suspects.values():
-            if item.kind is Kind.LOCK:
-                with contextlib.suppress(NotFound, DocumentError):
-                    named.update(LockDocument.from_bytes(bytes(self._store.get(item.path))).versions)
-        return frozenset(named)
 
     def _judge_records(self, seen: Seen, *, first: bool) -> Circumstances:
         """What decides about everything else. Records join the suspects, where `first` of all searches."""
@@ -244,6 +244,7 @@ class Collection:
                 self._found.keep(verdict, item.length)
         if self._dry_run or not doomed:
             for item in doomed:
+                self._fenced.update(self._asleep.get(item.path, ()))
                 self._count(item)
             return
         with self._told(name), contextlib.suppress(NotFound):  # the directory is gone
@@ -259,29 +260,38 @@ class Collection:
                         self._remove(doomed.pop(0), facts)
 
     def _clear_locked(self, name: bytes, doomed: list[Item], facts: Circumstances) -> None:
+        """Takes from `doomed` what is done with."""
         try:
-            with self._locked(name) as keep:
-                for item in doomed:
-                    keep()
+            with self._locked(name) as lock:
+                while doomed:
+                    if lock is not None:
+                        lock.keep()
+                        lock.assert_held()
+                    item = doomed.pop(0)
                     with self._told(item.path):
                         self._remove(item, facts)
-        except Busy:
+        except (Busy, DraftLost, LeaseEnded):
             for item in doomed:
                 self._found.keep(Verdict.LEASED, item.length)
 
     def _remove(self, item: Item, facts: Circumstances) -> None:
-        """Look once more and remove it."""
+        """Look once more and remove it. Its writer's files were moved aside if this took over from one."""
+        path = item.path
         if item.kind is not Kind.LOCK:  # that is ours by now, and goes when we let it go
             try:
-                now = patiently(lambda: self._store.stat(item.path))
+                try:
+                    now = patiently(lambda: self._store.stat(path))
+                except NotFound:
+                    path = aside(path) or path
+                    now = patiently(lambda: self._store.stat(path))
                 item = replace(item, length=now.length, changed_ns=now.mtime_ns)
                 verdict = judge(item, replace(facts, now_ns=self._clock.now_ns()))
                 if verdict is not Verdict.RUBBISH:
                     self._found.keep(verdict, item.length)
                     return
-                patiently(partial(self._take_away, item.path))
+                patiently(partial(self._take_away, path))
             except NotFound:
-                return  # another gc
+                return  # another gc, or its writer has published it after all
         self._count(item)
 
     def _take_away(self, path: bytes) -> None:
@@ -291,31 +301,33 @@ class Collection:
             self._store.rmdir(path)
 
     @contextmanager
-    def _locked(self, name: bytes) -> Iterator[Callable[[], None]]:
-        """Hold the lock of a file; what it yields is to be called now and then. Raises Busy, NotFound, StoreError.
+    def _locked(self, name: bytes) -> Iterator[FileLock | None]:
+        """Hold the lock of a file; None where the store cannot lock. Raises Busy, NotFound, StoreError.
 
         A store that cannot lock has no writers that lock either: there the age alone decides.
         """
         if not self._store.capabilities.put_if_absent:
-            yield lambda: None
+            yield None
             return
         owner = hidden.new_version()  # by which a second try knows what the first has done
-        # What of a dead writer is kept stays where it is. A whole tree is searched without haste, so there a writer
-        # that sleeps has twice the lease.
+        before: set[str] = set()
+        # A whole tree is searched without haste, so there a writer that sleeps has twice the lease.
         seconds = FORCED_AGE if self._found_by_walk else LEASE
-        lease = patiently(lambda: take(self._store, name, (), owner, seconds=seconds, fence=False))
-        renewed = time.monotonic()
-
-        def keep() -> None:
-            nonlocal renewed
-            if time.monotonic() - renewed > RENEW:
-                lease.renew()
-                renewed = time.monotonic()
-
+        lock = patiently(lambda: take(self._store, name, (), owner, before=before, seconds=seconds))
         try:
-            yield keep
+            if before:
+                self._fenced |= before - self._published(name)
+            yield lock
         finally:
-            lease.release()
+            lock.release(surely=True)
+
+    def _published(self, name: bytes) -> frozenset[str]:
+        """The versions that the file at `name` needs now."""
+        try:
+            manifest = patiently(lambda: self._view.manifest(name))
+        except NotFound:
+            return frozenset()
+        return frozenset() if manifest is None else frozenset(manifest.versions)
 
     @contextmanager
     def _told(self, path: bytes) -> Iterator[None]:

@@ -19,7 +19,7 @@ from functools import partial
 
 from stripefs.errors import NotEmpty, NotFound, StaleVersion, StoreError
 from stripefs.layout import hidden
-from stripefs.layout.record import LEASE, LockDocument
+from stripefs.layout.record import LEASE, DocumentError, LockDocument
 from stripefs.layout.striped import MANIFEST_MAX, Heading, Manifest, ManifestError, may_be_manifest
 from stripefs.store.base import Kind as EntryKind
 from stripefs.store.base import Status, Store
@@ -60,14 +60,16 @@ class Seen:
 
     candidates: versions of the pool that no manifest names, and whether they are old. named: the old ones that one
     does, with the file and how many objects it needs of them; no file where several do. leased: versions, and locked:
-    files, that live locks name. records and suspects: what else is hidden beside files, by path. full: suspects found
-    no room. complete: every directory was listed and every manifest and live lock read.
+    files, that live locks name. asleep: the locks that ran out, by path, and the versions that each names. records and
+    suspects: what else is hidden beside files, by path. full: suspects found no room. complete: every directory was
+    listed and every manifest and live lock read.
     """
 
     candidates: dict[str, bool] = field(default_factory=dict)
     named: dict[str, tuple[bytes, int]] = field(default_factory=dict)
     leased: set[str] = field(default_factory=set)
     locked: set[bytes] = field(default_factory=set)
+    asleep: dict[bytes, frozenset[str]] = field(default_factory=dict)
     records: dict[bytes, Item] = field(default_factory=dict)
     suspects: dict[bytes, Item] = field(default_factory=dict)
     full: bool = False
@@ -221,24 +223,31 @@ class Search:
             listed.path(entry), kind, join(listed.folder, stem), version, entry.length, changed_ns=entry.mtime_ns
         )
         if kind is Kind.LOCK and not older(entry.mtime_ns, LEASE, self._clock.now_ns()):
-            self._respect(seen, item)
-        elif kind is Kind.RECORD:
+            seen.locked.add(item.name)
+            seen.leased.update(self._protected(seen, item))
+            return
+        if kind is Kind.LOCK:
+            seen.asleep[item.path] = self._protected(seen, item)
+        if kind is Kind.RECORD:
             seen.records[item.path] = item
         elif beside and len(seen.suspects) < self._most:
             seen.suspects[item.path] = item
         else:
             seen.full = seen.full or beside
 
-    def _respect(self, seen: Seen, lock: Item) -> None:
-        """Note what a live lock protects."""
-        seen.locked.add(lock.name)
+    def _protected(self, seen: Seen, lock: Item) -> frozenset[str]:
+        """The versions that a lock names."""
         try:
             data = patiently(lambda: self._store.get(lock.path))
-            seen.leased.update(LockDocument.from_bytes(bytes(data)).versions)
+            return frozenset(LockDocument.from_bytes(bytes(data)).versions)
         except NotFound:
-            return  # let go, so what it protected is published or abandoned, and young
+            pass  # let go, so what it protected is published or abandoned, and young
+        except DocumentError as error:
+            if lock.name in seen.locked:  # else it has run out, and its writer cannot read it either
+                self._trouble(seen, lock.path, error)
         except StoreError as error:
             self._trouble(seen, lock.path, error)
+        return frozenset()
 
 
 def _name(seen: Seen, version: str, path: bytes, count: int) -> bool:

@@ -51,7 +51,7 @@ from stripefs.errors import (
 )
 from stripefs.layout.hidden import MARK, aside_name, lock_name, new_version, parse_hidden, part_name, stem
 from stripefs.layout.record import LEASE, DocumentError, LockDocument
-from stripefs.store.base import Attributes, Kind, Status, Store
+from stripefs.store.base import Attributes, Identity, Kind, Status, Store
 from stripefs.write.clock import Reading, StoreClock, boot_time
 from stripefs.write.names import join, split
 from stripefs.write.refusals import DraftLost, LeaseEnded
@@ -169,11 +169,13 @@ class FileLock:
 
     def _touch(self, reading: Reading) -> None:
         now = reading.moved_to(self._clock())
-        self._store.set_attributes(self._path, Attributes(mtime_ns=now.store_ns))
-        found, seen = self._store.stat(self._path).identity, self._seen
+        found, seen = None, self._seen
+        with contextlib.suppress(NotFound):  # moved away by somebody who may put it back
+            self._store.set_attributes(self._path, Attributes(mtime_ns=now.store_ns))
+            found = self._store.stat(self._path).identity
         # One that became too old while this was held up may be another writer's by now: then `check` reads it.
         young = self._clock() - self._reading.at < self._seconds
-        if found.file_id and (found.file_id, found.length) == (seen.file_id, seen.length) and young:
+        if found and found.file_id and (found.file_id, found.length) == (seen.file_id, seen.length) and young:
             self._seen = found
         else:
             self.check()
@@ -183,14 +185,15 @@ class FileLock:
         """Raises DraftLost unless the lock is ours in the store; StoreError when that cannot be told now."""
         if self._seen.file_id and self._as_seen():
             return
-        held = _settled(self._store, self._path)
-        if held is None or held.owner != self.document.owner:
-            now = "nobody" if held is None else held.where
+        found = _looked_at(self._store, self._path)
+        if found is None or found[0].owner != self.document.owner:
+            now = "nobody" if found is None else found[0].where
             self._lost = True
             raise DraftLost(
                 f"the lock of {self.path!r} was lost: {now} holds it now",
                 hint=f"a writer that the store does not hear of for {self._seconds:g} s loses its lock",
             )
+        self._seen = found[1].identity
 
     def _as_seen(self) -> bool:
         """Whether it is the very file that was seen to be ours; its bytes may lie on a data host that is silent."""
@@ -205,9 +208,11 @@ class FileLock:
         if self.left <= 0:
             raise LeaseEnded(f"the lease of the lock of {self.path!r} has ended and is to be renewed")
 
-    def release(self) -> None:
+    def release(self, *, surely: bool = False) -> None:
         """Let it go, if it is still held. Safe to call twice, and again after an error.
 
+        surely: also where this is stopped for longer than the lease right before the lock is removed, which takes two
+        calls more. Else that may cost the writer that came meanwhile its lock: an error for it, and no lost file.
         Raises Transient when that could not be done now; what is left runs out.
         """
         with self._turn:
@@ -216,7 +221,9 @@ class FileLock:
             try:
                 if self._lost or self._clock() - self._reading.at > _SURE * self._seconds:
                     self.check()
-                self._store.remove(self._path)
+                path = _moved_aside(self._store, self.path, self._seen) if surely else self._path
+                if path:
+                    self._store.remove(path)
             except Transient:
                 raise
             except StoreError as error:
@@ -232,7 +239,6 @@ def take(
     owner: str = "",
     *,
     before: set[str] | None = None,
-    fence: bool = True,
     seconds: float = LEASE,
     clock: Callable[[], float] = boot_time,
 ) -> FileLock:
@@ -242,8 +248,7 @@ def take(
     the writer will bear. owner: who asks, unique; to be given by those who ask again when an answer may have been lost,
     and then find the lock to be their own. What stands before a `/` in it names the mount: a lock of the same mount and
     another owner is one that a dead worker of it left. before: an empty set, the same each time for those who ask
-    again: the versions of writers before. fence: False for those who will publish nothing. seconds: of the lease, the
-    same for all who write there.
+    again: the versions of writers before. seconds: of the lease, the same for all who write there.
     """
     before = set() if before is None else before
     if not store.capabilities.put_if_absent:
@@ -258,14 +263,14 @@ def take(
     blanks = secrets.randbelow(_BLANKS)
     contended = False
     for _ in range(_TRIES):
-        now = clock()
+        now, put = clock(), True
         # Those before are named in our own lock: should we die before they are fenced, the next one fences them.
         document = dataclasses.replace(document, versions=(*versions, *sorted(before.difference(versions))))
         data = document.to_bytes(blanks)
         try:
             store.put(lock, [data])
         except Exists:
-            contended = True
+            contended, put = True, False
             held = read_lock(store, lock)
             if held is None or held.owner != document.owner:
                 before.update(() if held is None else held.versions)
@@ -278,9 +283,9 @@ def take(
                 found = (document, status) if status.length == len(data) else None
         found = found or _looked_at(store, lock)
         if found is not None and found[0].owner == document.owner:
-            if fence and (before := before.union(found[0].versions).difference(versions)):
+            if before := before.union(found[0].versions).difference(versions):
                 _fence(store, path, before)
-            if not contended:
+            if put:
                 return FileLock(store, *found, now, seconds, clock)
             ours = FileLock(store, *found, -math.inf, seconds, clock)
             ours.renew()  # nobody knows here when it was put, by a try before or by another process
@@ -316,16 +321,6 @@ def read_lock(store: Store, lock: bytes) -> LockDocument | None:
         return LockDocument("", b"", (), f"somebody whose lock is not readable ({error.message})")
 
 
-def _settled(store: Store, lock: bytes) -> LockDocument | None:
-    """The lock as it is when nobody holds it up: one that was moved by mistake is put back within moments."""
-    for _ in range(_LOOKS):
-        held = read_lock(store, lock)
-        if held is not None:
-            return held
-        time.sleep(_MOMENT)
-    return None
-
-
 def _looked_at(store: Store, lock: bytes) -> tuple[LockDocument, Status] | None:
     """The lock as it is when nobody holds it up, and the status of the very file that says so: where many want it, one
     may take the place of another between two calls."""
@@ -349,29 +344,37 @@ def _clear_dead(store: Store, path: bytes, lock: bytes, seconds: float, before: 
 
     before: gets the dead writer's versions. dead: the caller knows; else the lock's age tells.
     """
-    folder, name = split(path)
+    folder = split(path)[0]
     try:
         now_ns = 0 if dead else StoreClock(store, folder).now_ns()
         seen = store.stat(lock)  # as late as can be: between this and the rename others may be quicker
         if not dead and now_ns - seen.mtime_ns <= seconds * 1e9:
             raise _busy(store, path, lock, seconds)
-        aside = join(folder, part_name(name, new_version(), 0))
-        store.rename(lock, aside)
+        aside = _moved_aside(store, path, seen.identity)
     except NotFound:
         return  # released, or taken over by somebody else: the next try tells
-    moved = store.stat(aside)
-    if moved.identity != seen.identity:
-        # Somebody else was quicker, and this is the new owner's lock.
-        try:
-            store.rename(aside, lock)
-        except StoreError:  # a third one has put its own, which the second one will notice when it renews
-            with contextlib.suppress(StoreError):
-                store.remove(aside)
+    if not aside:
         raise _busy(store, path, lock, seconds)
     if (held := read_lock(store, aside)) is not None:
         before.update(held.versions)
     with contextlib.suppress(StoreError):
         store.remove(aside)
+
+
+def _moved_aside(store: Store, path: bytes, seen: Identity) -> bytes:
+    """Move the lock of `path` to a name of its own, which only one can: that name. b"" where it is not the one that was
+    `seen`, and has been put back. Raises NotFound."""
+    folder, name = split(path)
+    lock, aside = lock_path(path), join(folder, part_name(name, new_version(), 0))
+    store.rename(lock, aside)
+    if store.stat(aside).identity == seen:
+        return aside
+    try:
+        store.rename(aside, lock)
+    except StoreError:  # a third one has put its own, which the owner of this one will notice when it renews
+        with contextlib.suppress(StoreError):
+            store.remove(aside)
+    return b""
 
 
 def _busy(store: Store, path: bytes, lock: bytes, seconds: float) -> Busy:
