@@ -73,8 +73,7 @@ class Layout:
 
     def image(self, reference: str = "", platform: Platform | None = None) -> Source:
         """The image with that name or digest, or the only one there is; for that platform where there are several."""
-        found = self._choose(_parse(self._file("index.json"), "index.json"), reference)
-        described: dict[str, Any] = {}
+        found, described = self._choose(_parse(self._file("index.json"), "index.json"), reference)
         for _ in range(4):  # an index may hold indexes, but not for ever
             document = self._document(found)
             kind = document.get("mediaType", found.media_type)
@@ -126,7 +125,8 @@ class Layout:
             raise HostileLayer(f"{name} in {self._path} is longer than {_DOCUMENT_LIMIT} bytes")
         return data
 
-    def _choose(self, index: Any, reference: str) -> Descriptor:
+    def _choose(self, index: Any, reference: str) -> tuple[Descriptor, dict[str, Any]]:
+        """The image of that name, and what the index says of its platform."""
         manifests = _list(index, "manifests", "index.json")
         names = [str(_inside(entry, "annotations").get(_REFERENCE, "")) for entry in manifests]
         if reference:
@@ -135,7 +135,7 @@ class Layout:
         else:
             chosen = manifests
         if len(chosen) == 1:
-            return _descriptor(chosen[0])
+            return _descriptor(chosen[0]), _inside(chosen[0], "platform")
         there = ", ".join(sorted(filter(None, names))) or "no names"
         what = f"no image {reference!r}" if reference else f"{len(manifests)} images, one must be named"
         raise BuildError(f"{self._path} has {what} ({there})")

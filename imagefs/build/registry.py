@@ -192,12 +192,17 @@ class Blobs:
         try:
             with self._opener.open(request, timeout=self._registry.io_timeout) as response:
                 answer = json.loads(response.read(1 << 20))
+            token = answer.get("token") or answer.get("access_token")
         except urllib.error.HTTPError as error:
             with error:
                 if error.code in _AGAIN:
                     raise ConnectionError(f"its token service answered {error.code}") from error
                 raise Refused(f"the token service of {self._host} answered {error.code}") from error
-        return f"Bearer {answer.get('token') or answer.get('access_token')}"
+        except (ValueError, AttributeError) as error:
+            raise Refused(f"the token service of {self._host} answered no document") from error
+        if not token:
+            raise Refused(f"the token service of {self._host} gave no token")
+        return f"Bearer {token}"
 
 
 def _repository(reference: str) -> tuple[str, str]:

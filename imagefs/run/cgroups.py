@@ -13,7 +13,7 @@ from imagefs.run.options import Limits
 from stripefs.mount import kernel
 from stripefs.mount.kernel import MountPoint
 
-__all__ = ["check", "controllers"]
+__all__ = ["check", "controllers", "hierarchies"]
 
 _TOP = "/sys/fs/cgroup"
 
@@ -48,3 +48,8 @@ def controllers(mounts: Sequence[MountPoint]) -> set[str]:
             raise RunError(f"{_TOP}/cgroup.controllers: {error.strerror}") from error
     hierarchies = [mount for mount in mounts if mount.fstype == "cgroup"]
     return {word for mount in hierarchies for word in mount.super_options.split(",")}
+
+
+def hierarchies(mounts: Sequence[MountPoint]) -> list[str]:
+    """The directories at which version 1 is mounted; runtimes name those of a container alike."""
+    return [mount.path for mount in mounts if mount.fstype == "cgroup" and mount.path.startswith(f"{_TOP}/")]

@@ -103,6 +103,7 @@ def run(
         files=[path for path in _FILES if os.path.isfile(path)],
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         terminal=_wants_terminal(options.terminal),
+        hierarchies=cgroups.hierarchies(kernel.mounts()),
     )
     options = options._replace(binds=[_looked_at(bind) for bind in options.binds])
     try:

@@ -61,13 +61,14 @@ MASKED = (
     "/sys/devices/virtual/powercap",
     "/sys/firmware",
 )
+_CGROUPS = "/sys/fs/cgroup"
 READ_ONLY = (
     "/proc/bus",
     "/proc/fs",
     "/proc/irq",
     "/proc/sys",
     "/proc/sysrq-trigger",
-    "/sys/fs/cgroup",  # with version 1 runtimes leave the directory of the hierarchies writable
+    _CGROUPS,  # with version 1 runtimes leave the directory of the hierarchies writable
 )
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
@@ -84,7 +85,7 @@ _MOUNTS = (
     ("/dev/shm", "tmpfs", "shm", (*_NO_FILES, "mode=1777")),  # noqa: S108
     ("/dev/mqueue", "mqueue", "mqueue", _NO_FILES),
     ("/sys", "sysfs", "sysfs", (*_NO_FILES, "ro")),
-    ("/sys/fs/cgroup", "cgroup", "cgroup", (*_NO_FILES, "relatime", "ro")),
+    (_CGROUPS, "cgroup", "cgroup", (*_NO_FILES, "relatime", "ro")),
 )
 _SCRATCH = ("/tmp", "/var/tmp")  # noqa: S108
 """Memory that begins empty, for all."""
@@ -135,7 +136,7 @@ class Outside(NamedTuple):
 
     devices: of `RunOptions.devices`. terminal: the command gets one. files: of /etc/resolv.conf and /etc/hosts those
     that the host has. open_files: the caller's hard RLIMIT_NOFILE. marker: where the file system is in which the
-    command says that it has started, "" for none.
+    command says that it has started, "" for none. hierarchies: the directories of cgroups of version 1.
     """
 
     environ: Mapping[str, str]
@@ -145,6 +146,7 @@ class Outside(NamedTuple):
     open_files: int = OPEN_FILES
     terminal: bool = False
     marker: str = ""
+    hierarchies: Sequence[str] = ()
 
 
 class Volume(NamedTuple):
@@ -220,7 +222,7 @@ def build(
             "resources": _resources(options, outside),
             "rootfsPropagation": "rslave",
             "maskedPaths": list(MASKED),
-            "readonlyPaths": [path for path in READ_ONLY if all(bind.target != path for bind in options.binds)],
+            "readonlyPaths": _read_only(options, outside),
         },
     }
     for text in _strings(document):
@@ -285,6 +287,15 @@ def own_mount(path: str, image: ImageConfig) -> str:
     hidden, or copied."""
     own = [*(entry[0] for entry in _MOUNTS), *_SCRATCH, _FILLED, *image.volumes]
     return next((one for one in own if f"{path}/".startswith(f"{one}/")), "")
+
+
+def _read_only(options: RunOptions, outside: Outside) -> list[str]:
+    """crun shows these paths anew before it makes its mounts read-only, so each hierarchy below needs that as well."""
+    taken = {bind.target for bind in options.binds}
+    paths = [path for path in READ_ONLY if path not in taken]
+    if _CGROUPS in paths:
+        paths += [path for path in outside.hierarchies if path not in taken]
+    return paths
 
 
 def _volumes(options: RunOptions, image: ImageConfig, tree: Tree, folder: str) -> list[Volume]:

@@ -217,7 +217,8 @@ def test_a_container_finds_its_limits_in_its_cgroup(containers: Containers, runt
     script = (
         "cat /sys/fs/cgroup/memory/memory.limit_in_bytes /sys/fs/cgroup/memory.max 2>/dev/null;"
         "grep -E ':(pids|memory|):' /proc/self/cgroup | cut -d: -f3 | uniq;"
-        "touch /sys/fs/cgroup/new /sys/fs/cgroup/*/new 2>/dev/null; mount -o remount,rw /sys/fs/cgroup 2>/dev/null"
+        "for one in /sys/fs/cgroup /sys/fs/cgroup/*; do mkdir $one/new 2>/dev/null; done;"
+        "mount -o remount,rw /sys/fs/cgroup 2>/dev/null"
         " || echo read-only; find /sys/fs/cgroup -name new"
     )
     limits = Limits(memory=64 << 20)

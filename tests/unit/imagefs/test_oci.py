@@ -129,6 +129,14 @@ def test_a_variant_that_only_the_index_tells(tmp_path: Path, own: str | None, sh
     assert found.image(platform=Platform("linux", "arm", "v7")).config["variant"] == shown
 
 
+def test_a_variant_beside_the_only_image_of_a_layout(tmp_path: Path) -> None:
+    folder = layout(tmp_path / "l", [LOWER])
+    index = json.loads((folder / "index.json").read_text())
+    index["manifests"][0]["platform"] = {"os": "linux", "architecture": "arm", "variant": "v7"}
+    (folder / "index.json").write_text(json.dumps({**index, "manifests": index["manifests"][:1]}))
+    assert Layout(str(folder)).image().config["variant"] == "v7"
+
+
 def test_wrong_contents_are_refused(tmp_path: Path) -> None:
     found = Layout(str(layout(tmp_path / "l", [LOWER, UPPER])))
     (lower, _), (_, other) = found.image("app").layers

@@ -28,6 +28,7 @@ class Server:
         self.seen: list[tuple[str, str]] = []
         self.scheme = "Bearer"
         self.broken = False
+        self.token: bytes | None = None  # what the token service answers, in place of a token
         here = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -57,7 +58,8 @@ class Server:
             return  # the connection ends without an answer
         if path == "/token":
             ok = given in ("", f"Basic {KNOWN}")
-            self._send(request, 200 if ok else 403, json.dumps({"token": "T" if given else "anonymous"}).encode())
+            token = json.dumps({"token": "T" if given else "anonymous"}).encode()
+            self._send(request, 200 if ok else 403, token if self.token is None else self.token)
         elif path.startswith("/v2/"):
             wanted = "Bearer T" if self.scheme == "Bearer" else f"Basic {KNOWN}"
             if given == wanted:
@@ -101,6 +103,13 @@ def test_credentials_are_for_the_registry_alone(server: Server, tmp_path: Path, 
     assert sum(counted) == len(DATA)
     assert ("/elsewhere", "") in server.seen
     assert all(given == "" for path, given in server.seen if path == "/elsewhere")
+
+
+@pytest.mark.parametrize("answer", [b"", b"<html>", b"[]", b"{}"])
+def test_a_token_service_that_gives_none_refuses(server: Server, tmp_path: Path, answer: bytes) -> None:
+    server.token = answer
+    with pytest.raises(Refused, match="token"):
+        blobs(server, tmp_path, {}).fetch(BLOB, tmp_path / "blob", lambda _: None)
 
 
 def test_what_is_refused_is_left_to_others(server: Server, tmp_path: Path) -> None:

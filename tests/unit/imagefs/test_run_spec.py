@@ -326,9 +326,14 @@ def test_a_container_sees_its_own_cgroup_read_only() -> None:
     order = [mount["destination"] for mount in spec().document["mounts"]]
     assert order.index("/sys") < order.index("/sys/fs/cgroup")
     assert "/sys/fs/cgroup" in spec().document["linux"]["readonlyPaths"]
-    bound = spec(binds=[Bind("/host", "/sys/fs/cgroup")]).document
+    hierarchies = OUTSIDE._replace(hierarchies=["/sys/fs/cgroup/pids"])
+    assert spec(outside=hierarchies).document["linux"]["readonlyPaths"][-2:] == [
+        "/sys/fs/cgroup",
+        "/sys/fs/cgroup/pids",
+    ]
+    bound = spec(outside=hierarchies, binds=[Bind("/host", "/sys/fs/cgroup")]).document
     assert bound["mounts"][-1]["source"] == "/host"
-    assert "/sys/fs/cgroup" not in bound["linux"]["readonlyPaths"]
+    assert not any(path.startswith("/sys/fs/cgroup") for path in bound["linux"]["readonlyPaths"])
 
 
 def test_the_document_is_json() -> None:
