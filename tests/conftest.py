@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from hypothesis import settings
+from xdist.scheduler import LoadScopeScheduling
 
 from stripefs.api import engine
 from tests.hdfs_instance import HdfsInstance, hdfs_instance, remove_orphans
@@ -29,14 +30,49 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that fixtures are torn down
 
 
+_FIRST = ("tests/faults/", "tests/cluster/", "tests/extra/", "tests/deps/", "tests/imagefs/", "tests/mount/")
+"""Folders whose tests mostly wait, the longest first: started last, they would run alone while a processor idles."""
+
+_ONE_WORKER = ("tests/faults", "tests/cluster")
+"""Folders that one worker runs as a whole, so that a run has one HDFS of either kind."""
+
+LIGHT = 10.0
+"""Seconds that a test may take which is marked neither cluster nor slow."""
+
+
+class _Scheduling(LoadScopeScheduling):
+    """Gives workers a file at a time, and the folders that share a cluster as one."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        folder = nodeid.rsplit("/", 1)[0]
+        return next((whole for whole in _ONE_WORKER if f"{folder}/".startswith(f"{whole}/")), nodeid.partition("::")[0])
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling:
+    return _Scheduling(config, log)
+
+
+def _place(item: pytest.Item) -> int:
+    """The rank of an item's folder in the order of the run."""
+    return next((rank for rank, folder in enumerate(_FIRST) if item.nodeid.startswith(folder)), len(_FIRST))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
+    """A test that takes long and does not say so by its mark fails."""
+    report = yield
+    marked = item.get_closest_marker("slow") or item.get_closest_marker("cluster")
+    if call.when == "call" and call.duration > LIGHT and not marked and report.outcome == "passed":
+        report.outcome = "failed"
+        report.longrepr = f"took {call.duration:.1f} s; a test over {LIGHT:.0f} s is marked slow, or made quick"
+    return report
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """After `-m` has chosen: say at once that what is left cannot run, instead of failing piece by piece.
-
-    What needs a cluster goes first, as its files take longest: else one process ends the run with them, and the others
-    wait.
-    """
-    items.sort(key=lambda item: item.get_closest_marker("cluster") is None)
+    """After `-m` has chosen: say at once that what is left cannot run, instead of failing piece by piece."""
+    items.sort(key=_place)
     if os.geteuid() == 0:
         return
     for item in items:

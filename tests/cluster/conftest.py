@@ -3,10 +3,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.imagefs.conftest import nasty_tree
 from tests.mount.conftest import mounts
 from tests.soak.command import Place
 
-__all__ = ["mounts", "place"]
+__all__ = ["mounts", "nasty_tree", "place"]
 
 
 @pytest.fixture

@@ -246,10 +246,10 @@ def test_two_mounts_of_one_source(hdfs: HdfsInstance, mounted: Live, place: Plac
     second.umount()
 
 
-def test_two_replicas_are_told(fault_hdfs: HdfsInstance, place: Place) -> None:
-    populate = HdfsPopulate(WebHdfs(fault_hdfs.web), "/two", block_size=BLOCK, replication=2)
+def test_two_replicas_are_told(hdfs: HdfsInstance, place: Place) -> None:
+    populate = HdfsPopulate(WebHdfs(hdfs.web), "/two", block_size=BLOCK, replication=2)
     populate.write(b"/file", bytes_of("file", SIZES[-1]))
-    live = place.mount(f"{fault_hdfs.url}/two")
+    live = place.mount(f"{hdfs.url}/two")
     assert os.getxattr(live.path / "file", "user.stripefs.replication") == b"2"
     for block in json.loads(os.getxattr(live.path / "file", "user.stripefs.locations")):
         assert len(set(block["hosts"])) == 2

@@ -25,7 +25,7 @@ from bench.deps.wheels import fetch, lay_out, size_of
 from bench.ratios import sum_up
 from bench.results import UNITS, Document, Key, Ratio, Row, Samples
 from tests.deps.wheels import UV, wheel
-from tests.unit.bench import documents
+from tests.extra.bench import documents
 
 RECIPES = recipes(Path(measure.__file__).with_name("requirements.txt").read_text())
 

@@ -22,7 +22,7 @@ from bench.cluster import BenchError, Cluster
 from bench.data import GIB, MIB, PAGE, wrong_page
 from bench.ratios import sum_up
 from bench.results import UNITS, Key, Ratio, Row, Samples
-from tests.unit.bench import documents
+from tests.extra.bench import documents
 
 SMALL = State(120 * MIB)
 

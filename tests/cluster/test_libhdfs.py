@@ -21,10 +21,10 @@ from stripefs.store.libhdfs import (
     find_library,
     on_permanent_thread,
 )
+from tests.cluster.test_store_conformance import HdfsReadConformance
 from tests.hdfs_instance import HdfsInstance
 from tests.store.hdfs_places import HdfsPopulate, WebHdfs
 from tests.store.material import content
-from tests.store.test_hdfs_conformance import HdfsReadConformance
 
 SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
 

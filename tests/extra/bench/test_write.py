@@ -20,7 +20,7 @@ from bench.write.plan import CASES, LAYOUTS, STREAMS, Run, choose, derive, ratio
 from bench.write.raw import create_query, segments
 from bench.write.source import Source
 from bench.write.warm import facts, since_gain, warm
-from tests.unit.bench import documents
+from tests.extra.bench import documents
 
 TARGETS = {
     "striped_write_vs_even_limit": (0.75, True),

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.cgroup import MemoryCgroup
-from tests.cluster.clock import Clock
+from tests.faults.clock import Clock
 from tests.hdfs_instance import HdfsInstance
 from tests.soak.command import REPLACED, Live, Place, eventually
 from tests.soak.crowd import Crowd

@@ -13,7 +13,7 @@ from bench.image import recipe, report
 from bench.image.plan import CASES, Sizes, derive, ratios
 from bench.ratios import sum_up
 from bench.results import UNITS, Document, Ratio, Row, Samples
-from tests.unit.bench import documents
+from tests.extra.bench import documents
 
 WHEELS = Path(recipe.__file__).with_name("wheels.txt")
 

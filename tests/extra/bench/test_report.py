@@ -9,7 +9,7 @@ import pytest
 from bench import report
 from bench.cli import main
 from bench.results import Document, Ratio, Row
-from tests.unit.bench import documents
+from tests.extra.bench import documents
 
 FACTS = {**documents.ON_HDFS, "budget_mib": 1024}
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from stripefs.layout.record import LEASE
-from tests.cluster.clock import Clock
+from tests.faults.clock import Clock
 from tests.hdfs_instance import HdfsInstance
 from tests.mount.mounted import drop_cache
 from tests.soak.command import REPLACED, Live, Place, eventually
