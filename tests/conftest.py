@@ -36,8 +36,11 @@ _FIRST = ("tests/faults/", "tests/cluster/", "tests/extra/", "tests/deps/", "tes
 _ONE_WORKER = ("tests/faults", "tests/cluster")
 """Folders that one worker runs as a whole, so that a run has one HDFS of either kind."""
 
+_QUICK = ("tests/unit/", "tests/smoke/")
+"""The folders of `./scripts/test --quick`."""
+
 LIGHT = 10.0
-"""Seconds that a test may take which is marked neither cluster nor slow."""
+"""Seconds that a test in one of them may take unless it is marked slow."""
 
 
 class _Scheduling(LoadScopeScheduling):
@@ -60,12 +63,12 @@ def _place(item: pytest.Item) -> int:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """A test that takes long and does not say so by its mark fails."""
+    """A light test that takes long fails, so that the quick tier stays quick."""
     report = yield
-    marked = item.get_closest_marker("slow") or item.get_closest_marker("cluster")
-    if call.when == "call" and call.duration > LIGHT and not marked and report.outcome == "passed":
+    light = item.nodeid.startswith(_QUICK) and item.get_closest_marker("slow") is None
+    if call.when == "call" and light and report.outcome == "passed" and call.duration > LIGHT:
         report.outcome = "failed"
-        report.longrepr = f"took {call.duration:.1f} s; a test over {LIGHT:.0f} s is marked slow, or made quick"
+        report.longrepr = f"took {call.duration:.1f} s; a test over {LIGHT:.0f} s is made quick, or marked slow"
     return report
 
 
