@@ -8,7 +8,10 @@ import pytest
 from fsspec.tests import abstract
 
 from stripefs.fsspec import LocalFileSystem, StripefsFileSystem
+from tests.unit.api.conftest import place
 from tests.unit.api.material import spread
+
+__all__ = ["place"]
 
 
 class ByUrl(abstract.AbstractFixtures):
