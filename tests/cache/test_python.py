@@ -16,7 +16,10 @@ from stripefs.cache import pace
 from tests.cache.material import MIB, write
 from tests.cgroup import MemoryCgroup
 from tests.store.material import content
+from tests.unit.api.conftest import place
 from tests.waiting import eventually
+
+__all__ = ["place"]
 
 
 @pytest.fixture(autouse=True)
