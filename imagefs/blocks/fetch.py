@@ -40,6 +40,7 @@ from stripefs.backoff import Seldom
 from stripefs.errors import Abandoned, ConfigError, StoreError
 from stripefs.executor import Lane
 from stripefs.store.allocator import give_back
+from stripefs.supervised import contain, supervise
 
 __all__ = ["Blocks", "Device"]
 
@@ -99,9 +100,9 @@ class Blocks:
         try:
             async with trio.open_nursery() as nursery:
                 self.flights.nursery = nursery
-                nursery.start_soon(self.keeper.run)
-                nursery.start_soon(self._shrink_when_idle)
-                nursery.start_soon(self.room.list_peers)
+                nursery.start_soon(supervise, "keeping blocks", self.keeper.run)
+                nursery.start_soon(supervise, "giving back idle memory", self._shrink_when_idle)
+                nursery.start_soon(supervise, "listing blocks of other images", self.room.list_peers)
                 task_status.started()
         finally:
             self.flights.nursery = None
@@ -154,7 +155,7 @@ class Blocks:
 
     def _list_peers(self) -> None:
         if self.room.unlisted and self.flights.nursery is not None:
-            self.flights.nursery.start_soon(self.room.list_peers)
+            self.flights.nursery.start_soon(supervise, "listing blocks of other images", self.room.list_peers)
 
     @property
     def waited_ms(self) -> float:
@@ -224,7 +225,8 @@ class Blocks:
         device = self._devices.get(kept.local.name)
         if device is not None and self.flights.nursery is not None and kept not in self._sealing:
             self._sealing.add(kept)
-            self.flights.nursery.start_soon(self._seal, device, kept)
+            what = f"checking device {device.digest[:12]}"
+            self.flights.nursery.start_soon(contain, what, self._seal, device, kept)
 
     async def _lull(self) -> None:
         """Until nobody has read for a moment: checking takes processor and disk that a start under way needs more."""

@@ -32,6 +32,7 @@ from imagefs.format.index import Pack, Place
 from stripefs.backoff import Backoff, Seldom
 from stripefs.errors import Abandoned, ServiceDown, StoreError, StripefsError, Transient
 from stripefs.executor import Lane
+from stripefs.supervised import contain
 
 __all__ = ["Arrived", "Copy", "Flight", "Flights"]
 
@@ -187,27 +188,34 @@ class Flights(Generic[_T]):
     async def _copy(self, packs: Sequence[Pack], copies: Sequence[tuple[Flight[_T], Copy]]) -> None:
         left = [flight for flight, _ in copies]
         try:
-            wanted = [(flight.place.digest, copy) for flight, copy in copies]
-            # Not abandoned: it reads descriptors that their owners close after this.
-            found = await self._copying.run("reading blocks of other images", _copied, wanted, abandon=False)
-            for flight, arrived in zip(list(left), found, strict=True):
-                if arrived is not None:
-                    left.remove(flight)
-                    flight.copied = True
-                    self._figures.hits_peer += 1
-                    self._land(flight, arrived, ahead=not flight.demand)
+            await contain("reading blocks of other images", self._take, copies, left)
             if self.nursery is not None:
                 self._board(self.nursery, packs, left)
                 left = []
         finally:
             self._fail(left, Abandoned("the block store is being shut down"))
 
+    async def _take(self, copies: Sequence[tuple[Flight[_T], Copy]], left: list[Flight[_T]]) -> None:
+        """Land the flights whose copies are right, and remove them from `left`."""
+        wanted = [(flight.place.digest, copy) for flight, copy in copies]
+        # Not abandoned: it reads descriptors that their owners close after this.
+        found = await self._copying.run("reading blocks of other images", _copied, wanted, abandon=False)
+        for (flight, _), arrived in zip(copies, found, strict=True):
+            if arrived is not None:
+                left.remove(flight)
+                flight.copied = True
+                self._figures.hits_peer += 1
+                self._land(flight, arrived, ahead=not flight.demand)
+
     # -- from the store ------------------------------------------------------------------------------------------
 
     async def _fly(self, ride: _Ride[_T]) -> None:
+        failed: list[BaseException] = []
         try:
             with ride.scope:
-                await self._carry(ride)
+                await contain("fetching blocks", self._carry, ride, failed=failed.append)
+            if failed:
+                self._fail(ride.pending, StoreError(f"fetching failed unexpectedly: {failed[0]!r}"))
             if ride.scope.cancelled_caught:
                 self._fail(ride.pending, ServiceDown(f"no answer within {self._io_timeout:g} s"))
         finally:
@@ -321,10 +329,10 @@ class Flights(Generic[_T]):
     def _land(self, flight: Flight[_T], arrived: Arrived, *, ahead: bool) -> None:
         flight.data = arrived[0]
         del self._under_way[flight.home, flight.place.digest]
+        flight.landed.set()  # first: who waits runs after all this, and must not wait for good if keeping fails
         for who, block in flight.targets:
             self._keep(who, block, flight.place.digest, arrived, ahead)
         self._memory.add(flight.place.digest, arrived[0])
-        flight.landed.set()
 
     def _fail(self, flights: Iterable[Flight[_T]], error: Exception) -> None:
         for flight in flights:

@@ -140,14 +140,17 @@ class Keeper:
             size += len(batch[-1].arrived[0])
         if not batch:
             return
-        taken = await self._write(batch, size)
-        self._figures.unkept += len(batch) - len(taken)
-        self._queued_bytes -= size
-        written = set(taken)
-        for write in batch:
-            self._memory.release(write.digest, kept=write in written)
-            del self._queued[write.kept, write.block]
-        self._changed.unpark_all()
+        taken: Sequence[_Write] = ()
+        try:
+            taken = await self._write(batch, size)
+        finally:
+            self._figures.unkept += len(batch) - len(taken)
+            self._queued_bytes -= size
+            written = set(taken)
+            for write in batch:
+                self._memory.release(write.digest, kept=write in written)
+                del self._queued[write.kept, write.block]
+            self._changed.unpark_all()
         for kept in {write.kept for write in taken}:
             if kept.full:
                 self._filled(kept)

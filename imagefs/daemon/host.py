@@ -39,6 +39,7 @@ from imagefs.settings import DaemonSettings
 from stripefs.errors import ConfigError, MountError, ServiceDown, StripefsError
 from stripefs.mount.journal import MemoryJournal
 from stripefs.settings import redact, store_settings
+from stripefs.supervised import contain, supervise
 
 __all__ = ["Host"]
 
@@ -96,17 +97,17 @@ class Host:
                 if self._opened.has_all_of(attachment):
                     self._resume(attachment)
                 else:
-                    nursery.start_soon(self._resume_later, attachment)
-            await self._sweeper.find(self.state.attachments)
+                    nursery.start_soon(supervise, f"resuming {attachment.name}", self._resume_later, attachment)
+            await contain("looking for what is left of uses", self._sweeper.find, self.state.attachments)
             await nursery.start(self._shares.run)
             task_status.started()
-            nursery.start_soon(self._sweeper.run)
+            nursery.start_soon(supervise, "removing what is left of uses", self._sweeper.run)
             nursery.start_soon(self._pool.run)
-            nursery.start_soon(self._starts.tidy)
-            nursery.start_soon(self._documents.prepare)
-            nursery.start_soon(self.leases.tidy)
-            nursery.start_soon(self._bound_documents)
-            await self._offer_what_is_kept()
+            nursery.start_soon(contain, "removing old records", self._starts.tidy)
+            nursery.start_soon(contain, "loading the clients of stores", self._documents.prepare)
+            nursery.start_soon(contain, "unmounting what a killed daemon left", self.leases.tidy)
+            nursery.start_soon(supervise, "bounding the documents in the cache", self._bound_documents)
+            await contain("offering blocks of other images", self._opened.offer_what_is_kept)
 
     # -- requests ------------------------------------------------------------------------------------------------
 
@@ -274,7 +275,7 @@ class Host:
         self.finish(attachment, "unmount")
         self._starts.drop(attachment)
         self._watch.end(attachment)
-        for device in self._pinned.pop(attachment.id):
+        for device in self._pinned.pop(attachment.id, ()):
             device.unpin()
         self._ledger.record({"detach": attachment.id})
         self._opened.close_unused()
@@ -385,13 +386,6 @@ class Host:
                 self._resume(attachment)
 
     # -- the cache -----------------------------------------------------------------------------------------------
-
-    async def _offer_what_is_kept(self) -> None:
-        """Let blocks of images that nobody uses now serve others that have the same ones."""
-        for digest in await self._documents.indexes():
-            index = await self._documents.kept_index(digest)
-            if index is not None:
-                self.blocks.offer(digest, index)
 
     async def _bound_documents(self) -> None:
         """Count manifests, indexes and metadata in the cache's size, and evict them beyond their share of it."""

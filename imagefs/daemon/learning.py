@@ -65,7 +65,7 @@ class Learning:
             _log.warning("old records stay in %s: %s", self.folder, error)
 
     async def learn(self, attachment: Attachment, recorded: Recorded) -> None:
-        """From a start that is over. Never raises: what is not learned costs later starts time."""
+        """Learn from a start that is over."""
         if self._waiting >= MOST_WAITING:
             _log.warning("the start of %s leaves no trace: %d others wait for theirs", attachment.name, self._waiting)
             return
@@ -75,8 +75,6 @@ class Learning:
             in_the_store = "plan_traces" in trace and trace.get("stored") != str(self.folder)
             if attachment.snapshot and attachment.base == attachment.image and in_the_store and self._improves:
                 await self._improve(attachment)
-        except Exception:  # noqa: BLE001  a trace is never worth the mounts of all
-            _log.exception("nothing is learned from the start of %s; please report this", attachment.name)
         finally:
             self._waiting -= 1
 

@@ -16,6 +16,7 @@ import trio
 
 from imagefs.plane import shared
 from stripefs.executor import Lane
+from stripefs.supervised import supervise
 
 __all__ = ["MountPool", "PooledMount"]
 
@@ -72,12 +73,15 @@ class MountPool:
     async def run(self) -> None:
         """Let go of what nobody uses; until cancelled, then of all."""
         try:
-            while True:
-                await trio.sleep(_LOOK)
-                await self.tidy(trio.current_time())
+            await supervise("unmounting images that nobody uses", self._tidy_now_and_then)
         finally:
             for key in list(self._mounts):
                 os.close(self._mounts.pop(key).descriptor)
+
+    async def _tidy_now_and_then(self) -> None:
+        while True:
+            await trio.sleep(_LOOK)
+            await self.tidy(trio.current_time())
 
     async def tidy(self, now: float) -> None:
         in_use = self._in_use()

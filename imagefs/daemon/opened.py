@@ -12,6 +12,7 @@ from imagefs.daemon.documents import Documents
 from imagefs.daemon.state import Attachment, State
 from stripefs.errors import StaleVersion
 from stripefs.settings import StoreSettings, store_settings
+from stripefs.supervised import contain
 
 __all__ = ["Opened"]
 
@@ -74,6 +75,16 @@ class Opened:
         for attachment in self._state.attachments.values():
             for device in (self.devices[use.index] for use in attachment.devices if use.index in self.devices):
                 self._blocks.also(device, self.source_of(attachment))
+
+    async def offer_what_is_kept(self) -> None:
+        """Let blocks of images that nobody uses now serve others that have the same ones."""
+        for digest in await self._documents.indexes():
+            await contain(f"offering the blocks of device {digest[:12]}", self._offer, digest)
+
+    async def _offer(self, digest: str) -> None:
+        index = await self._documents.kept_index(digest)
+        if index is not None:
+            self._blocks.offer(digest, index)
 
     async def open_again(self, digest: str) -> Device:
         """A device in use whose index was not here any more when this worker began. Raises StaleVersion, and what

@@ -36,6 +36,7 @@ from imagefs.format.manifest import Manifest
 from imagefs.images import Images
 from imagefs.snapshots import Snapshots, check_source
 from stripefs.errors import MountError, NotFound
+from stripefs.supervised import contain, supervise
 
 __all__ = ["Shares", "checked", "finder", "shared_by"]
 
@@ -90,14 +91,21 @@ class Shares:
             for attachment in list(self._host.attachments().values()):
                 self.watch(attachment)
                 if attachment.leaving:  # what an earlier worker began may have happened, or not
-                    nursery.start_soon(self._unmount, attachment)
+                    self._begin_unmount(attachment)
             task_status.started()
-            while True:
-                await trio.sleep(_LOOK_EVERY)
-                for attachment in list(self._host.attachments().values()):
-                    if self._is_over(attachment):
-                        self._host.change(attachment, leaving=True)
-                        nursery.start_soon(self._unmount, attachment)
+            await supervise("looking for snapshots that nobody uses", self._look)
+
+    async def _look(self) -> None:
+        while True:
+            await trio.sleep(_LOOK_EVERY)
+            for attachment in list(self._host.attachments().values()):
+                if self._is_over(attachment):
+                    self._host.change(attachment, leaving=True)
+                    self._begin_unmount(attachment)
+
+    def _begin_unmount(self, attachment: Attachment) -> None:
+        what = f"unmounting {attachment.mountpoint}"
+        self._nursery.start_soon(supervise, what, self._unmount, attachment)
 
     async def use(self, request: Mapping[str, Any], attach: Callable[[], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
         """One more process uses a snapshot at its target.
@@ -109,7 +117,7 @@ class Shares:
         name, target = str(request["snapshot"]["name"]), str(request["mountpoint"])
         answer = await self._at_target(request, name, target, attach) if target else await self._anew(attach)
         if not {"missing", "broken", "stale"} & answer.keys():
-            self._nursery.start_soon(self._host.note_use, request)
+            self._nursery.start_soon(contain, "noting the use of a snapshot", self._host.note_use, request)
         return answer
 
     async def _at_target(
@@ -156,7 +164,7 @@ class Shares:
         kept = attachment.kept or bool(request["snapshot"]["kept"])
         self._host.change(attachment, users=[*attachment.users, *new], kept=kept)
         for one in new:
-            self._nursery.start_soon(self._until_it_ends, attachment.id, one)
+            self._watch_user(attachment.id, one)
 
     def failed(self, index: str, error: BlockUnavailable) -> None:
         """A block of this device could not be had. Where it was damaged, or its pack is gone, snapshots with the device
@@ -176,7 +184,11 @@ class Shares:
     def watch(self, attachment: Attachment) -> None:
         """Notice when its users end."""
         for user in attachment.users:
-            self._nursery.start_soon(self._until_it_ends, attachment.id, user)
+            self._watch_user(attachment.id, user)
+
+    def _watch_user(self, identifier: str, user: list[int]) -> None:
+        what = f"waiting for the end of process {user[0]}"
+        self._nursery.start_soon(supervise, what, self._until_it_ends, identifier, user)
 
     async def _until_it_ends(self, identifier: str, user: list[int]) -> None:
         await ended(*user)
@@ -197,7 +209,7 @@ class Shares:
     async def _gives_way(self, one: Attachment) -> bool:
         """Unmount what was to stay, for another that is wanted in its place; whether nothing reads there any more."""
         self._host.change(one, leaving=True)
-        await self._unmount(one)
+        await supervise(f"unmounting {one.mountpoint}", self._unmount, one)
         return one.id not in self._host.attachments()
 
     def _is_over(self, one: Attachment) -> bool:

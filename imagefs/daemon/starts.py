@@ -29,6 +29,7 @@ from imagefs.settings import DaemonSettings
 from imagefs.trace.record import Recorder
 from imagefs.trace.score import score
 from stripefs.errors import StripefsError
+from stripefs.supervised import contain
 
 __all__ = ["Starts"]
 
@@ -116,8 +117,11 @@ class Starts:
     def begin(self, attachment: Attachment, devices: Sequence[Device], source: PackSource) -> None:
         """Fetch ahead; its client is told where the image is once all of it is here."""
         self.joined(device.digest for device in devices)
-        start = self._add(attachment, devices)
-        self._nursery.start_soon(self._fetch, attachment, start, source)
+        self._begin_fetching(attachment, self._add(attachment, devices), source)
+
+    def _begin_fetching(self, attachment: Attachment, start: _Start, source: PackSource) -> None:
+        what = f"fetching ahead of {attachment.name}"
+        self._nursery.start_soon(contain, what, self._fetch, attachment, start, source)
 
     def joined(self, digests: Iterable[str]) -> None:
         """Somebody else reads these devices from now on. A read does not say for which mount it is."""
@@ -142,7 +146,7 @@ class Starts:
         start = self._add(attachment, devices)
         if attachment.ready:
             start.over.set()
-        self._nursery.start_soon(self._fetch, attachment, start, source)
+        self._begin_fetching(attachment, start, source)
 
     def finish(self, attachment: Attachment, how: str) -> None:
         """The start is over: judge what was fetched ahead, turn what was recorded into a trace."""
@@ -159,7 +163,8 @@ class Starts:
         start.judged |= score(start.planned, touched, lambda digest, block: by_digest[digest].place(block).length)
         raw, start.recorder = start.recorder.to_bytes(), None
         recorded = Recorded(raw, how, start.judged["seconds"], start.shared)
-        self._nursery.start_soon(self._learning.learn, attachment, recorded)
+        what = f"learning from the start of {attachment.name}"
+        self._nursery.start_soon(contain, what, self._learning.learn, attachment, recorded)
         _log.info("the start of %s is over (%s): %s", attachment.name, how, start.judged)
 
     def drop(self, attachment: Attachment) -> None:
@@ -186,23 +191,18 @@ class Starts:
     async def _fetch(self, attachment: Attachment, start: _Start, source: PackSource) -> None:
         """What the start will touch, then, when it is over, everything else."""
         with start.fetching:
-            try:
-                for use, device in zip(attachment.devices, start.devices, strict=True):
-                    if use.tag == HOT:
-                        await self._ahead(start, device, range(device.index.blocks))
-                if (plan := await self._plan(attachment, source)) is not None:
-                    for number, device in enumerate(start.devices, 1):
-                        await self._ahead(start, device, _planned(plan, number, device))
-                elif attachment.snapshot and self._settings.background_rate:
-                    for device in start.devices:
-                        await self._ahead(start, device, range(device.index.blocks))
-                await start.over.wait()
-                while self._settings.background_rate and not await self._rest(start):
-                    await trio.sleep(_AGAIN)
-            except StripefsError as error:
-                _log.warning("nothing more is fetched ahead of %s: %s", attachment.name, error)
-            except Exception:  # noqa: BLE001  what comes early is never worth the mounts of all
-                _log.exception("nothing more is fetched ahead of %s; please report this", attachment.name)
+            for use, device in zip(attachment.devices, start.devices, strict=True):
+                if use.tag == HOT:
+                    await self._ahead(start, device, range(device.index.blocks))
+            if (plan := await self._plan(attachment, source)) is not None:
+                for number, device in enumerate(start.devices, 1):
+                    await self._ahead(start, device, _planned(plan, number, device))
+            elif attachment.snapshot and self._settings.background_rate:
+                for device in start.devices:
+                    await self._ahead(start, device, range(device.index.blocks))
+            await start.over.wait()
+            while self._settings.background_rate and not await self._rest(start):
+                await trio.sleep(_AGAIN)
 
     async def _ahead(self, start: _Start, device: Device, blocks: Iterable[int]) -> None:
         wanted = list(blocks)

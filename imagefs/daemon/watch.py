@@ -22,6 +22,7 @@ from imagefs.daemon.state import Attachment
 from imagefs.settings import DaemonSettings
 from stripefs.executor import Lane
 from stripefs.mount.kernel import MountPoint
+from stripefs.supervised import supervise
 
 __all__ = ["FSTYPES", "Uses", "Watch", "ended"]
 
@@ -67,7 +68,7 @@ class Watch:
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
             task_status.started()
-            await self._look_at_mounts()
+            await supervise("looking at mounts", self._look_at_mounts)
 
     def begin(self, attachment: Attachment) -> None:
         scope = self._scopes[attachment.id] = trio.CancelScope()
@@ -81,9 +82,10 @@ class Watch:
         with scope:
             async with trio.open_nursery() as nursery:
                 if attachment.owner:
-                    nursery.start_soon(self._until_owner_ends, attachment)
+                    what = f"waiting for the end of process {attachment.owner}"
+                    nursery.start_soon(supervise, what, self._until_owner_ends, attachment)
                 if not attachment.ready:
-                    nursery.start_soon(self._until_ready, attachment)
+                    nursery.start_soon(supervise, f"waiting for {attachment.name}", self._until_ready, attachment)
 
     async def _until_owner_ends(self, attachment: Attachment) -> None:
         owner = attachment.owner

@@ -182,6 +182,9 @@ class _Worker:
         """Tell the supervisor when the mount answers, and learn from it what `status` should show."""
         await self._initialised.wait()
         talk.send(self._channel, {"op": "serving"})
+        await supervise("listening to the supervisor", self._listen)
+
+    async def _listen(self) -> None:
         while True:
             await trio.lowlevel.wait_readable(self._channel)
             try:

@@ -26,6 +26,7 @@ from stripefs.errors import (
 )
 from stripefs.store.base import Attributes as Change
 from stripefs.store.base import Buffer, Identity, Kind, Status
+from stripefs.supervised import contain
 from stripefs.tree.drafting import DraftingTree
 from stripefs.tree.opener import Fate, Opener
 from stripefs.tree.pens import Pen, future, is_future
@@ -62,7 +63,7 @@ class WritableTree(DraftingTree):
         """The kernel will not come back: publish what its writers had finished, let go of the rest, all at once."""
         async with trio.open_nursery() as nursery:
             for pen in list(self._pens.by_node.values()):
-                nursery.start_soon(self._end, pen)
+                nursery.start_soon(contain, f"ending the write of {pen.draft.path!r}", self._end, pen)
 
     async def _end(self, pen: Pen) -> None:
         pen.killed = pen.killed or await self._fate(pen) in (Fate.HOLDS, Fate.UNSEEN)

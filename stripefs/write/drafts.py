@@ -272,4 +272,5 @@ class Drafts:
         """Abandon what is still open, but for what a record names, and let the locks go."""
         async with trio.open_nursery() as nursery:
             for draft in list(self._all):
-                nursery.start_soon(partial(draft.abandon, recoverable=True))
+                abandon = partial(draft.abandon, recoverable=True)
+                nursery.start_soon(contain, f"giving up {draft.path!r}", abandon)

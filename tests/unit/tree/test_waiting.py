@@ -257,3 +257,21 @@ async def test_the_end_of_a_mount_publishes_all_that_is_finished_at_once(store: 
         await tree.aclose()
     assert contents(store) == {b"/d/f": b"one", b"/1": b"1", b"/2": b"2", b"/3": b"3"}
     assert not drafts.open
+
+
+async def test_a_bug_in_publishing_one_file_at_the_end_of_a_mount_costs_no_other(store: ChangingStore) -> None:
+    tree = make_writable(store)
+    for name in (b"1", b"2", b"3"):
+        handle, _, _ = await tree.create(ROOT, name, 0o644, CREATE, ME)
+        await tree.write(handle, 0, name)
+
+    async def publish(draft: FakeDraft, final: bool) -> object:
+        if draft.path == b"/2":
+            raise RuntimeError("a bug")
+        return await published(draft, final)
+
+    published = FakeDraft.publish
+    with pytest.MonkeyPatch.context() as patch, trio.fail_after(60):
+        patch.setattr(FakeDraft, "publish", publish)
+        await tree.aclose()
+    assert contents(store) == {b"/d/f": b"one", b"/1": b"1", b"/3": b"3"}

@@ -77,3 +77,28 @@ async def test_a_bug_in_sending_fails_one_file(store: Store, monkeypatch: pytest
         monkeypatch.setattr(sender.hosts, "succeeded", succeeded)
         await save(drafts, b"/f", data)
     assert load(store, b"/f") == data
+
+
+async def test_a_bug_in_giving_one_file_up_leaves_no_lock_of_another(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given_up: list[bytes] = []
+    abandon = Draft.abandon
+
+    async def abandoned(draft: Draft, *, recoverable: bool = False) -> None:
+        if draft.path == b"/1" and b"/1" not in given_up:
+            given_up.append(draft.path)
+            raise RuntimeError("a bug")
+        await trio.sleep(0)
+        await abandon(draft, recoverable=recoverable)
+        given_up.append(draft.path)
+
+    async with writing(store) as drafts:
+        for path in (b"/1", b"/2"):
+            await (await drafts.begin(path, replacing=None)).write(0, b"x")
+        monkeypatch.setattr(Draft, "abandon", abandoned)
+        await drafts.aclose()
+        assert b"/2" in given_up
+    async with writing(store) as drafts:
+        await save(drafts, b"/2", b"again")
+    assert load(store, b"/2") == b"again"
