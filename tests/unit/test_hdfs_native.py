@@ -70,12 +70,13 @@ def test_each_has_its_answer_or_its_error(library: Library) -> None:
     assert threading.current_thread() not in {thread for _, thread in library.asked}
 
 
-def test_one_alone_raises_its_error(library: Library) -> None:
+def test_one_alone_has_its_error(library: Library) -> None:
     library.files = {"/a": b"a"}
-    assert client().glance("/a", 10) == b"a"
-    with pytest.raises(NotFound, match="/b does not exist") as caught:
-        client().glance("/b", 10)
-    assert isinstance(caught.value.__cause__, FileNotFoundError)
+    assert client().glance_each(["/a"], 10) == [b"a"]
+    [error] = client().glance_each(["/b"], 10)
+    assert isinstance(error, NotFound)
+    assert "/b does not exist" in str(error)
+    assert isinstance(error.__cause__, FileNotFoundError)
 
 
 def test_behind_one_that_hangs_the_others_are_answered(library: Library) -> None:

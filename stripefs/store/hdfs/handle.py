@@ -20,14 +20,17 @@ the pinned file is read once: it has the bytes, or says that the block is Corrup
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Sequence
 from typing import Protocol
 
 from stripefs.errors import Corrupt, HostFailed, NotFound, ServiceDown, StaleVersion, StoreError
+from stripefs.host_health import HostHealth
 from stripefs.store.base import Block, Buffer, Handle, Kind, Status, Watch
 from stripefs.store.hdfs.confirm import GroupCommit
 from stripefs.store.hdfs.located import Locations
 from stripefs.store.hdfs.native import PinnedFile
+from stripefs.store.hdfs.small_reads import PATIENCE, SMALL, Place, SmallReads
 from stripefs.store.hdfs.webreads import WebReads
 from stripefs.store.hdfs.wire import inode_path
 from stripefs.store.ranges import blocks_by_size, check_range
@@ -47,6 +50,8 @@ class Cluster(Protocol):
     chooses_host: bool
     finds_blocks: bool
     reads: WebReads
+    small: SmallReads
+    health: HostHealth
 
     def current(self, path: str, status: Status) -> Status:
         """The file of `status` as it is now, by its inode where there are file ids, else whatever is at `path`."""
@@ -120,7 +125,10 @@ class HdfsHandle(Handle):
         block = blocks[0]
         if block.offset in self._corrupt and self._pinned is not None:
             return self._read_corrupt(block, offset, length, watch)
-        for name in [host] if host else block.hosts:
+        if not host and not ahead and (place := self._place(block, offset, length)) and len(place.hosts) > 1:
+            with contextlib.suppress(HostFailed):
+                return self._read_any(block, place)
+        for name in [host] if host else self._cluster.health.order(block.hosts, time.monotonic()):
             end = min(offset + length + ahead, _reach(blocks, name)) if ahead else 0
             try:
                 data = self._cluster.reads.fetch(self, self._where, offset, length, end, name, watch)
@@ -140,6 +148,23 @@ class HdfsHandle(Handle):
                 self._arrived()
                 return data
         raise failure or HostFailed(f"{self._path}: no DataNode has the block at byte {offset}")
+
+    def _read_any(self, block: Block, place: Place) -> Buffer:
+        """From the replica that answers first. Raises HostFailed when none does within `small_reads.SILENT` seconds."""
+        try:
+            hosts = self._cluster.health.order(place.hosts, time.monotonic())
+            data = self._cluster.small.race(place, hosts, PATIENCE)
+        except NotFound as error:
+            raise self._gone(error) from error
+        self._failed.pop(block.offset, None)
+        self._arrived()
+        return data
+
+    def _place(self, block: Block, offset: int, length: int) -> Place | None:
+        """Of a small read that lies in `block`; None for any other."""
+        if length > SMALL or offset + length > block.offset + block.length:
+            return None
+        return Place(self._where, offset, length, block.hosts)
 
     def _read_corrupt(self, block: Block, offset: int, length: int, watch: Watch | None) -> Buffer:
         """From the pinned file, bytes of a block that no host serves by WebHDFS. Raises what `_read_pinned` raises."""
@@ -239,8 +264,19 @@ class CheckedHandle(HdfsHandle):
         if not host and length <= _SMALL:
             with contextlib.suppress(ServiceDown):
                 check_range(self.status, offset, length)
-                return self._read_pinned(offset, length, watch)
+                return self._read_small(offset, length, watch)
         return super().read_on(offset, length, ahead, host=host, watch=watch)
+
+    def _read_small(self, offset: int, length: int, watch: Watch | None) -> Buffer:
+        small, late = self._cluster.small, False
+        if not small.avoiding:
+            try:
+                return small.try_first(self._path, lambda: self._read_pinned(offset, length, watch))
+            except (HostFailed, ServiceDown):
+                late = True
+        place = self._place(self._located(offset, length)[0], offset, length)
+        data = small.elsewhere(place, late=late) if place is not None else None
+        return self._read_pinned(offset, length, watch) if data is None else data
 
     def _pin_at_open(self) -> None:
         pass

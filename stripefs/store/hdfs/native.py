@@ -50,6 +50,7 @@ _PAGE = 1000  # entries of one batch; the NameNode's own page (dfs.ls.limit)
 _TRUSTED = 1.0  # seconds for which a NameNode that answered is taken to be there still
 _SMALL = 16 << 20  # longest document that is read in one piece
 _WARM_UPS = 3  # files whose DataNodes may be down before we stop trying
+_WARM_UP = 0.5  # seconds for which an open waits for that
 _NO_REPLICA = 'DataTransferError("All DataNodes failed'
 _ADDRESS = re.compile(r'ip_addr: \\?"([^"\\]+)')
 _RPC_ERROR = re.compile(r'RPCError\("([^"]+)", "((?:[^"\\]|\\.)*)"')
@@ -140,31 +141,29 @@ class NativeClient:
         same = (before.length, before.mtime_ns) == (after.length, after.mtime_ns)
         return data if same and len(data) == before.length else None
 
-    def glance(self, path: str, length: int) -> Buffer:
-        """See `Store.glance`: one question and one read."""
-        [answer] = self.glance_each([path], length)
-        if isinstance(answer, StoreError):
-            raise answer
-        return answer
-
     def glance_each(self, paths: Sequence[str], length: int) -> list[Buffer | StoreError]:
         """See `Store.glance_each`: one thread makes all calls; after one that takes too long another thread goes on."""
         answers: list[Buffer | StoreError] = []
         while len(answers) < len(paths):
-            rest = paths[len(answers) :]
-            try:
-                self.look()
-            except ServiceDown as error:
-                return [*answers, *([error] * len(rest))]
-            glances = _Glances(self._client, rest, length)
-            try:
-                self._lane.call(f"NameNode of {rest[0]}", glances.make, self._timeout)
-                self._answered = time.monotonic()
-                answers += glances.answers
-            except ServiceDown as error:
-                answers += [*glances.give_up(), error]
-            if isinstance(answers[-1], ServiceDown):
-                self._answered = float("-inf")
+            answers += self.glance_some(paths[len(answers) :], length, self._timeout)
+        return answers
+
+    def glance_some(self, paths: Sequence[str], length: int, patience: float) -> list[Buffer | StoreError]:
+        """Answers about the first of `paths`, at least one: up to that which took longer than `patience` seconds."""
+        try:
+            self.look()
+        except ServiceDown as error:
+            return [error] * len(paths)
+        glances = _Glances(self._client, paths, length)
+        answers: list[Buffer | StoreError]
+        try:
+            self._lane.call(f"NameNode of {paths[0]}", glances.make, patience)
+            self._answered = time.monotonic()
+            answers = glances.answers
+        except ServiceDown as error:
+            answers = [*glances.give_up(), error]
+        if isinstance(answers[-1], ServiceDown):
+            self._answered = float("-inf")
         return answers
 
     def put(self, path: str, data: Iterable[Buffer], *, replace: bool) -> None:
@@ -229,11 +228,15 @@ class NativeClient:
         its connections, and only a new one makes it ask. A mount's worker has one client.
         """
         self._warming -= 1
+
+        def warm() -> None:
+            reader.read_range(0, 1)
+            self._warming = 0
+
         try:
-            self._lane.call(path, lambda: reader.read_range(0, 1), self._timeout)
+            self._lane.call(path, warm, min(_WARM_UP, self._timeout))
         except (OSError, RuntimeError, ServiceDown):
             return  # this file's DataNodes cannot be reached: the next file's may
-        self._warming = 0
 
     def look(self) -> None:
         """ServiceDown when no NameNode answers: the library would try for a minute and more."""

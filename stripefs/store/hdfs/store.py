@@ -23,6 +23,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from stripefs.errors import (
     ConfigError,
+    HostFailed,
     IsADirectory,
     NotADirectory,
     NotFound,
@@ -32,6 +33,7 @@ from stripefs.errors import (
     StoreError,
     Unsupported,
 )
+from stripefs.host_health import HostHealth
 from stripefs.settings import StoreSettings
 from stripefs.store.base import (
     Attributes,
@@ -53,6 +55,7 @@ from stripefs.store.hdfs.handle import CheckedHandle, HdfsHandle
 from stripefs.store.hdfs.native import NativeClient, PinnedClient, PinnedFile
 from stripefs.store.hdfs.order import byte_order
 from stripefs.store.hdfs.rest import NameNodeRest, RpcAddress
+from stripefs.store.hdfs.small_reads import SmallReads
 from stripefs.store.hdfs.webreads import WebReads
 from stripefs.store.hdfs.wire import inode_path, page_of, status_of
 from stripefs.store.hdfs.writing import HdfsWriter
@@ -85,6 +88,8 @@ class HdfsStore(Store):
         self._away = Away(self._look)
         self._rpc = RpcAddress(self._rest)
         self.reads = WebReads(self._rest, self._rpc, self._datanodes, self._target.user, settings.host_timeout)
+        self.health = HostHealth()
+        self.small = SmallReads(self.reads, self.health, lambda full: self._stat(full, b""), settings.host_timeout)
         self._off: dict[str, str] = {}
         self._native: NativeClient | None = None
         try:
@@ -164,16 +169,29 @@ class HdfsStore(Store):
         return CheckedHandle(self, self._full(path), path.rpartition(b"/")[2], length)
 
     def get(self, path: bytes) -> Buffer:
-        document = self._native.get(self._full(path)) if self._native is not None else None
+        native, full = self._native, self._full(path)
+        document = None
+        if native is not None and not self.chooses_host:
+            document = native.get(full)
+        elif native is not None and not self.small.avoiding:
+            with contextlib.suppress(HostFailed, ServiceDown):
+                document = self.small.try_first(full, lambda: native.get(full))
         return super().get(path) if document is None else document
 
     def glance(self, path: bytes, length: int) -> Buffer:
-        return self._native.glance(self._full(path), length) if self._native else super().glance(path, length)
+        [answer] = self.glance_each([path], length)
+        if isinstance(answer, StoreError):
+            raise answer
+        return answer
 
     def glance_each(self, paths: Sequence[bytes], length: int) -> list[Buffer | StoreError]:
-        if self._native is not None:
+        native = self._native
+        if native is not None:
             with contextlib.suppress(NotFound):  # one is no name of HDFS, and the others are not to suffer
-                return self._native.glance_each([self._full(path) for path in paths], length)
+                full = [self._full(path) for path in paths]
+                if not self.chooses_host:
+                    return native.glance_each(full, length)
+                return self.small.glance_each(native, full, length)
         return super().glance_each(paths, length)
 
     def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False) -> None:

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
+from contextlib import closing
 
 from stripefs.store.base import Block, Buffer, Watch
 from stripefs.store.hdfs.datanode import Answer
 from stripefs.store.hdfs.datanodes import DataNodes
 from stripefs.store.hdfs.rest import NameNodeRest, RpcAddress
-from stripefs.store.hdfs.stream import Streams
+from stripefs.store.hdfs.stream import Ask, Streams
 from stripefs.store.hdfs.wire import located_of, request_target
 
 __all__ = ["WebReads"]
@@ -44,15 +45,24 @@ class WebReads:
 
         `owner` stands for the open file; `end`: up to where its reader will go on at this host, see `Streams.read`.
         """
+        ask = self._asking(where, host, self._timeout)
+        return self.streams.read((owner, host), ask, offset, length, end, watch)
+
+    def fetch_once(self, where: str, offset: int, length: int, host: str, timeout: float) -> Buffer:
+        """As `fetch`, by a request of its own; `timeout`: seconds without a byte after which the host is silent."""
+        with closing(self._asking(where, host, timeout)(offset, length, 0)) as answer:
+            return answer.take(length, None)
+
+    def _asking(self, where: str, host: str, timeout: float) -> Ask:
         address = self._datanodes.address(host)
         rpc = self._rpc.get(lambda: self._rest.ask("OPEN", where, noredirect="true"))
 
         def ask(offset: int, length: int, window: int) -> Answer:
             parameters: dict[str, str | int] = {"namenoderpcaddress": rpc, "offset": offset, "length": length}
             target = request_target(where, "OPEN", self._user, parameters)
-            return Answer(address, target, length, name=host, timeout=self._timeout, window=window)
+            return Answer(address, target, length, name=host, timeout=timeout, window=window)
 
-        return self.streams.read((owner, host), ask, offset, length, end, watch)
+        return ask
 
     def release(self, owner: Hashable) -> None:
         """The file is closed: end what is kept open for it."""
