@@ -6,8 +6,9 @@ The *board* is one shared page: answered u64, failed u64, read bytes u64, active
 
 The *journal* is a sequence of frames in the active one of two slots. A frame is length u32, CRC-32 of the payload u32,
 payload. A worker may be killed at any instruction: a frame whose length or checksum does not fit ends the journal, and
-the next worker cuts it off. `replace` writes a whole new journal into the other slot and then flips the board's byte,
-one store that either happened or did not.
+the next worker cuts it off. A new generation of the journal is written into the other slot, at once (`replace`) or
+step by step (`begin`, `carry`, `finish`), and then the board's byte is flipped, one store that either happened or did
+not.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ _FRAME = struct.Struct("<II")
 
 _SMALLEST = 1 << 20
 """Bytes below which a journal is not worth replacing."""
+
+_COPIED = 4 << 20
+"""Bytes that one `finish` copies at most."""
 
 
 def make_memory() -> tuple[int, int, int]:
@@ -70,13 +74,15 @@ class Board:
 
 
 class MemoryJournal:
-    """The journal in two slots (descriptors); see `stripefs.tree.state.Journal` for what its users rely on."""
+    """The journal in two slots (descriptors); see `stripefs.tree.compaction.Journal` for what its users rely on."""
 
     def __init__(self, board: Board, slots: tuple[int, int]) -> None:
         self._board = board
         self._slots = slots
         self._size = 0
         self._fresh = 0  # size after the last replacement
+        self._carried = 0  # size of the new generation
+        self._copied = 0  # up to where it has what was appended
 
     def load(self) -> Iterator[bytes]:
         """The payloads kept so far, oldest first; what a killed worker left half written is cut off at the end."""
@@ -90,21 +96,40 @@ class MemoryJournal:
         self._size = self._fresh = at
 
     def append(self, payload: bytes) -> None:
-        self._size += _write(self._slots[self._board.slot], payload, self._size)
+        self._size += _write(self._slots[self._board.slot], _framed(payload), self._size)
 
     def full(self) -> bool:
         return self._size > max(_SMALLEST, 2 * self._fresh)
 
+    def begin(self) -> None:
+        os.ftruncate(self._slots[1 - self._board.slot], 0)
+        self._carried, self._copied = 0, self._size
+
+    def carry(self, payload: bytes) -> None:
+        self._carried += _write(self._slots[1 - self._board.slot], _framed(payload), self._carried)
+
+    def finish(self) -> bool:
+        slot = self._board.slot
+        frames = os.pread(self._slots[slot], min(_COPIED, self._size - self._copied), self._copied)
+        self._carried += _write(self._slots[1 - slot], frames, self._carried)
+        self._copied += len(frames)
+        if self._copied < self._size:
+            return False
+        self._flip()
+        return True
+
     def replace(self, payloads: Iterable[bytes]) -> None:
-        number = 1 - self._board.slot
-        slot = self._slots[number]
-        os.ftruncate(slot, 0)
-        at = 0
+        """Keep `payloads` instead of all that was appended before; all or nothing."""
+        self.begin()
         for payload in payloads:
-            at += _write(slot, payload, at)
-        self._board.slot = number
-        os.ftruncate(self._slots[1 - number], 0)
-        self._size = self._fresh = at
+            self.carry(payload)
+        self._flip()
+
+    def _flip(self) -> None:
+        slot = self._board.slot
+        self._board.slot = 1 - slot
+        os.ftruncate(self._slots[slot], 0)
+        self._size = self._fresh = self._carried
 
     def clear(self) -> None:
         """Forget everything: the kernel's connection is a new one."""
@@ -124,9 +149,12 @@ def parse(data: bytes) -> Iterator[bytes]:
         at += length
 
 
-def _write(slot: int, payload: bytes, at: int) -> int:
-    frame = _FRAME.pack(len(payload), zlib.crc32(payload)) + payload
-    done = os.pwrite(slot, frame, at)
-    while done < len(frame):  # a signal may cut a long write short
-        done += os.pwrite(slot, frame[done:], at + done)
-    return len(frame)
+def _framed(payload: bytes) -> bytes:
+    return _FRAME.pack(len(payload), zlib.crc32(payload)) + payload
+
+
+def _write(slot: int, data: bytes, at: int) -> int:
+    done = 0
+    while done < len(data):  # a signal may cut a long write short
+        done += os.pwrite(slot, data[done:], at + done)
+    return len(data)

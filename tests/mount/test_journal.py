@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from stripefs.mount import journal
 from stripefs.mount.journal import Board, MemoryJournal, make_memory, parse
 from stripefs.store.base import Identity, Kind, Status
+from stripefs.tree import compaction
 from stripefs.tree.state import ROOT, State
 
 PAYLOADS = st.lists(st.binary(min_size=1, max_size=200), max_size=20)
@@ -128,6 +130,114 @@ def test_counters_go_on_in_the_next_worker(memory: tuple[int, int, int]) -> None
     assert Board(memory[0]).read() == {"answered": 4, "failed": 1, "read_bytes": 1 << 40, "written_bytes": 1 << 41}
 
 
+def test_changes_since_the_beginning_are_copied_in_bounded_steps(
+    memory: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(journal, "_COPIED", 100)
+    kept = _open(memory)
+    kept.append(b"old")
+    kept.begin()
+    kept.carry(b"new")
+    for _ in range(5):
+        kept.append(b"x" * 50)
+    steps = 1
+    while not kept.finish():
+        steps += 1
+        assert next(parse(os.pread(memory[1], 1 << 20, 0))) == b"old"
+    assert steps == 3
+    kept.append(b"last")
+    assert list(_open(memory).load()) == [b"new", *[b"x" * 50] * 5, b"last"]
+
+
+class _Torn:
+    """`os` for the journal: each write comes in two halves, and `look` is called after each thing that others see."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        self._look = look
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(os, name)
+
+    def pwrite(self, slot: int, data: bytes, at: int) -> int:
+        done = os.pwrite(slot, data[: len(data) // 2], at)
+        self._look()
+        done += os.pwrite(slot, data[done:], at + done)
+        self._look()
+        return done
+
+    def ftruncate(self, slot: int, size: int) -> None:
+        self._look()  # with the slot flipped, it may be
+        os.ftruncate(slot, size)
+        self._look()
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["see", "inside", "forget", "open", "list", "close", "move", "intend", "settle"]),
+            st.integers(0, 7),
+            st.integers(0, 3),
+        ),
+        min_size=20,
+        max_size=60,
+    )
+)
+def test_whoever_dies_in_a_compaction_leaves_what_was_committed(steps: list[tuple[str, int, int]]) -> None:
+    memory = make_memory()
+    committed: list[str] = []
+
+    def look() -> None:
+        again = State()
+        again.replay(parse(os.pread(memory[1 + Board(memory[0]).slot], 1 << 20, 0)))
+        assert _facts(again) in committed
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(journal, "os", _Torn(look))
+        patch.setattr(journal, "_SMALLEST", 200)
+        patch.setattr(journal, "_COPIED", 64)
+        patch.setattr(compaction, "SLICE", 2)
+        try:
+            state = State(_open(memory))
+            committed.append(_facts(state))
+            for step, name, version in steps:
+                _change(state, step, name, version)
+                committed = [committed[-1], _facts(state)]
+                state.commit()
+                committed = [committed[-1]]
+                look()
+        finally:
+            for descriptor in memory:
+                os.close(descriptor)
+
+
+def _change(state: State, step: str, name: int, version: int) -> None:
+    folder = state.see(ROOT, b"d%d" % (name % 2), Kind.DIRECTORY, None).id
+    if step == "inside":
+        state.see(folder, b"%d" % name, Kind.FILE, Identity(version, 0, ""))
+    elif step == "forget":
+        for node_id in [each for each in state.nodes if each % 2 == version % 2]:
+            state.forget(node_id, 1)
+    elif step == "open":
+        node = state.see(folder, b"%d" % name, Kind.FILE, Identity(version, 0, ""))
+        state.open_file(node.id, Status(b"%d" % name, Kind.FILE, version))
+    elif step == "list":
+        handle = state.open_directory(folder)
+        for number in range(name):
+            state.add_cookie(handle, b"%d" % number)
+    elif step == "close" and (handles := [*state.files, *state.directories]):
+        state.release(handles[name % len(handles)])
+    elif step == "move":
+        node = state.see(ROOT, b"%d" % name, Kind.FILE, Identity(version, 0, ""))
+        state.amend(node.id, folder, b"%d" % version, Identity(name, 0, ""))
+    elif step == "intend":
+        state.intend(b"%d" % name)
+    elif step == "settle" and state.intents:
+        state.settle(min(state.intents))
+    else:
+        state.see(ROOT, b"%d" % name, Kind.FILE, Identity(version, 0, ""))
+
+
 @settings(max_examples=20, deadline=None)
 @given(st.integers(0, 300))
 def test_a_state_comes_back_through_many_compactions(count: int) -> None:
@@ -186,4 +296,5 @@ def test_a_state_cut_off_anywhere_is_an_earlier_state(steps: list[tuple[int, int
 
 
 def _facts(state: State) -> str:
-    return repr((sorted(state.nodes.items()), sorted(state.current.items()), state.files, state.directories))
+    tables = (state.nodes, state.current, state.files, state.directories, state.intents)
+    return repr([sorted(table.items()) for table in tables])

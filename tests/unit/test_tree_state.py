@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Iterable
 from typing import Any
@@ -12,7 +13,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from stripefs.store.base import Identity, Kind, Status
-from stripefs.tree.state import ROOT, State
+from stripefs.tree import compaction
+from stripefs.tree.state import ROOT, NoJournal, State
 
 NAMES = st.binary(min_size=1, max_size=8).filter(lambda name: b"/" not in name and b"\0" not in name) | st.just(
     b"x" * 255
@@ -38,11 +40,14 @@ STATUSES = st.builds(
 
 
 class Kept:
-    """A journal in a list."""
+    """A journal in lists. longest: most slashes, which tests give names, carried by one step of a compaction."""
 
     def __init__(self, compact_every: int = 0) -> None:
         self.payloads: list[bytes] = []
+        self.longest = self.generations = 0
         self._compact_every = compact_every
+        self._carried: list[bytes] = []
+        self._since = 0
 
     def append(self, payload: bytes) -> None:
         self.payloads.append(payload)
@@ -50,8 +55,25 @@ class Kept:
     def full(self) -> bool:
         return 0 < self._compact_every < len(self.payloads)
 
-    def replace(self, payloads: Iterable[bytes]) -> None:
-        self.payloads = list(payloads)
+    def begin(self) -> None:
+        self._carried, self._since = [], len(self.payloads)
+
+    def carry(self, payload: bytes) -> None:
+        self._carried.append(payload)
+        self.longest = max(
+            self.longest, len(recovered([*self._carried]).nodes) - len(recovered(self._carried[:-1]).nodes)
+        )
+
+    def finish(self) -> bool:
+        """Two payloads at a time, so that it comes to an end beside commits."""
+        copied = self.payloads[self._since : self._since + 2]
+        self._carried += copied
+        self._since += len(copied)
+        if self._since < len(self.payloads):
+            return False
+        self.payloads = self._carried
+        self.generations += 1
+        return True
 
 
 def facts(state: State) -> dict[str, Any]:
@@ -70,6 +92,11 @@ def recovered(payloads: Iterable[bytes]) -> State:
     state = State()
     state.replay(payloads)
     return state
+
+
+@pytest.fixture(autouse=True)
+def slices_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compaction, "SLICE", 2)
 
 
 class Machine(RuleBasedStateMachine):
@@ -226,6 +253,49 @@ def test_parents_outlive_their_children() -> None:
     assert state.path(file.id) == b"/d/f"
     state.release(handle)
     assert set(state.nodes) == {ROOT}
+
+
+def test_no_step_of_a_compaction_carries_more_than_a_slice() -> None:
+    kept = Kept(compact_every=100)
+    state = State(kept)
+    for number in range(100):
+        state.see(ROOT, b"/%d" % number, Kind.FILE, Identity(0, 0, ""))
+        state.commit()
+    for _ in range(200):
+        state.see(ROOT, b"/0", Kind.FILE, Identity(0, 0, ""))
+        state.commit()
+    assert kept.generations
+    assert 0 < kept.longest <= compaction.SLICE + 1  # that which the commit is about besides
+    assert facts(recovered(kept.payloads)) == facts(state)
+
+
+def test_a_compaction_that_finds_no_memory_goes_on_with_the_next_commit() -> None:
+    class Refusing(Kept):
+        refuse = False
+
+        def carry(self, payload: bytes) -> None:
+            if self.refuse:
+                raise OSError
+            super().carry(payload)
+
+    kept = Refusing(compact_every=6)
+    state = State(kept)
+    for number in range(50):
+        kept.refuse = number % 3 == 0
+        state.see(ROOT, b"%d" % (number % 9), Kind.FILE, Identity(number % 4, 0, ""))
+        with contextlib.suppress(OSError):
+            state.commit()
+        assert facts(recovered(kept.payloads)) == facts(state)
+    assert kept.generations
+
+
+def test_a_tree_without_a_journal_keeps_nothing_of_what_was_forgotten() -> None:
+    state = State(NoJournal())
+    for number in range(1000):
+        node = state.see(ROOT, b"%d" % number, Kind.FILE, Identity(0, 0, ""))
+        state.forget(node.id, 1)
+        state.commit()
+    assert len(state._compaction._order) < 20
 
 
 def test_records_that_could_not_be_kept_go_with_the_next() -> None:

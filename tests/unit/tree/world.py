@@ -136,7 +136,13 @@ class Kept:
     def full(self) -> bool:
         return False
 
-    def replace(self, payloads: object) -> None:
+    def begin(self) -> None:
+        raise AssertionError
+
+    def carry(self, payload: bytes) -> None:
+        raise AssertionError
+
+    def finish(self) -> bool:
         raise AssertionError
 
 
