@@ -27,17 +27,17 @@ from bench.lab import Lab, rates
 from bench.mounts import Mount
 from bench.processes import cpu_seconds
 from bench.programs import output
-from bench.programs import run as run_program
 from bench.write.lab import WriteLab
 from stripefs.mount.control import query
 from stripefs.settings import default_budget
 
-__all__ = ["CheckpointLab"]
+__all__ = ["CheckpointLab", "check_cached"]
 
 _FOLDER = "checkpoint"
 _SAVED = "save"
 _SETTLES_WITHIN = 120.0  # seconds for what waits for the cache's disk
 _STREAMS = 32  # of rclone, which did best in `bench read`
+_MOST_FETCHED = 0.05  # of a file that is said to be in a cache
 _FORMATS = {"model.safetensors": "safetensors", "model.pt": "torch", "dcp": "dcp"}
 
 
@@ -131,6 +131,8 @@ class CheckpointLab:
             act = "share" if run.kind == "share" else "load"
             self.runner.prepare(self._job(act, run.format, path, self._source(run, cache)), server)
             values = self._timed(server)
+            if run.cache in ("filled", "warm"):
+                check_cached(values["fetched_share"])
             if run.cache == "empty" and run.way == "mount":
                 more["kept"] = self._settled(mount)["filled_bytes"] / self.size
         return values | more
@@ -169,22 +171,13 @@ class CheckpointLab:
     def _cache(self, run: Run) -> Iterator[Path]:
         """The folder as the run is to find it."""
         if run.cache == "filled":
-            folder = self.scratch / ("rclone" if run.way == "rclone" else "filled")
-            if run.way == "rclone":
-                self._fill_rclone(folder, name_of(run))
-            yield folder
+            yield self.scratch / "filled"
             return
         folder = Path(tempfile.mkdtemp(prefix="cache-", dir=self.scratch))
         try:
             yield folder
         finally:
             shutil.rmtree(folder)
-
-    def _fill_rclone(self, folder: Path, name: str) -> None:
-        """Read the file once through a mount of its own."""
-        assert self.rclone is not None
-        with mounts.rclone(self.cluster, self.rclone, _STREAMS, cache=folder) as mount:
-            run_program("cp", mount.folder / _FOLDER / name, "/dev/null")
 
     def _source(self, run: Run, cache: Path | None = None) -> dict[str, Any]:
         """How a program without a mount reaches the checkpoints; {} where it is given a path."""
@@ -215,6 +208,12 @@ class CheckpointLab:
 
         self.cluster.remove(f"/bench/{name}")
         Client(self.cluster.url).mkdirs(f"/bench/{name}", 0o755, True)
+
+
+def check_cached(share: float) -> None:
+    """Raises BenchError where a load from a cache fetched this share of its file: then it measured no cache."""
+    if share > _MOST_FETCHED:
+        raise BenchError(f"it fetched {share:.0%} of a file that should be in its cache")
 
 
 def _warm(path: Path) -> float:

@@ -22,7 +22,6 @@ SYSTEMS = {
     ("first", "sequential:stream"): "one hdfs-native stream",
     ("first", "torch:rclone"): "rclone with its cache, first torch.load",
     ("first", "safetensors:mount"): "stripefs, first load",
-    ("cached", "torch:rclone"): "rclone, torch.load from its cache",
     ("cached", "safetensors:mount"): "stripefs, from its cache after a restart",
     ("warmed", "safetensors:mount"): "stripefs, after `stripefs warm`",
     ("cached", "safetensors:local"): "a local file",
@@ -103,7 +102,6 @@ def _cached() -> list[Run]:
     direct = ("safetensors:api", "torch:fsspec", "dcp:fsspec")
     systems = [f"{name}:mount" for name in _LIBRARIES] + [*direct]
     return [
-        Run("cached", "torch:rclone", "load", "torch", "rclone", "filled"),
         *(_run("cached", "load", system, "filled") for system in systems),
         *(_run("cached", "load", f"{name}:local") for name in _LIBRARIES),
     ]
@@ -146,15 +144,15 @@ def copies(chosen: Collection[Run]) -> dict[str, set[str]]:
     for run in chosen:
         if run.kind == "load":
             found["local" if run.way == "local" else "stored"].add(name_of(run))
-            if run.cache == "filled" and run.way != "rclone":
+            if run.cache == "filled":
                 found["cached"].add(name_of(run))
     return found
 
 
 def room(chosen: Collection[Run]) -> int:
     """How many times the size of a checkpoint all of this takes on disk at most: besides, one is being saved, one cache
-    being filled, and rclone has two."""
-    return sum(map(len, copies(chosen).values())) + 2 + 2 * any(run.way == "rclone" for run in chosen)
+    being filled."""
+    return sum(map(len, copies(chosen).values())) + 2
 
 
 def sequence(chosen: Sequence[Run], number: int) -> list[Run]:
@@ -184,7 +182,6 @@ def ratios() -> list[RatioPlan]:
         RatioPlan("first_load_vs_bench_read_seq_no_cache", Key("first", "safetensors:mount:no_cache"), seq),
         RatioPlan("first_load_vs_today", _time("first", "safetensors:mount"), _time("first", "sequential:stream")),
         RatioPlan("first_load_vs_rclone_torch", _time("first", "torch:mount"), _time("first", "torch:rclone")),
-        RatioPlan("cached_load_vs_rclone_torch", _time("cached", "torch:mount"), _time("cached", "torch:rclone")),
     ]
     made += [
         RatioPlan(f"{fetched}_{name}", Key("four", f"{name}:mount", "fetched_share"), None)
