@@ -7,7 +7,7 @@ so" is success. A striped file is one file here, whose parts stay for `grace` se
 from __future__ import annotations
 
 from stripefs.api.source import Source
-from stripefs.errors import Exists, IsADirectory, NotEmpty, NotFound, Unsupported
+from stripefs.errors import IsADirectory, NotEmpty, NotFound, Unsupported
 from stripefs.layout.hidden import POOL
 from stripefs.layout.striped import STRIPED_ID
 from stripefs.session import WriteSession
@@ -33,7 +33,7 @@ class Names:
     async def mkdir(self, path: bytes, mode: int) -> None:
         """Raises Exists, NotFound where the directory above is missing."""
         ensure_usable(path, self.source.store)
-        await self._calls.change(f"make directory {path!r}", Exists, self.source.store.mkdir, path, mode)
+        await self._calls.call(f"make directory {path!r}", self.source.store.mkdir, path, mode)
 
     async def rmdir(self, path: bytes) -> None:
         """Raises NotEmpty, NotFound, NotADirectory."""

@@ -337,7 +337,8 @@ class Store(ABC):
     def mkdir(self, path: bytes, mode: int = 0o755) -> None:
         """Make a directory with exactly these permissions (no umask), where the store keeps any.
 
-        Raises Exists, NotFound where the one above is missing, NotADirectory.
+        Raises Exists, NotFound where the one above is missing, NotADirectory. Transient says that nothing was made and
+        nothing will be, so whoever asks again and is told Exists has not made it.
         """
         raise Unsupported(f"{self.url} cannot be written to")
 

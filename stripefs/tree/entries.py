@@ -64,7 +64,7 @@ class NamingTree(Tree):
         path = self._new_name(parent, name)
         async with self._intent(b"mkdir", path) as before:
             if before is None or not await self._is_directory(path):
-                await self._change(f"make directory {path!r}", path, Exists, self._store.mkdir, path, mode & 0o7777)
+                await self._change(f"make directory {path!r}", path, (), self._store.mkdir, path, mode & 0o7777)
             status = await self._stat(path)
             self._node(parent)
             node = self.state.see(parent, name, status.kind, None)

@@ -26,7 +26,7 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from stripefs.errors import NotFound, StaleVersion, StoreError, Transient
+from stripefs.errors import Exists, NotFound, StaleVersion, StoreError, Transient
 from stripefs.executor import LaneBlocked
 from stripefs.layout.striped import Manifest
 from stripefs.store.base import Buffer, Status, Store
@@ -58,9 +58,13 @@ class Commit:
 
     replaced: the manifest of what stands at the name until a version takes its place, None where that is not striped.
     continued: the status of the file that what is written goes behind; None where it is the file from its start.
+    alone: nothing stood at the name when its lock was taken, so nothing may be replaced: what does stand there was
+    renamed to it by somebody who looked for locks before.
     """
 
-    def __init__(self, shared: Shared, names: Names, locks: Locks, replaced: Manifest | None = None) -> None:
+    def __init__(
+        self, shared: Shared, names: Names, locks: Locks, replaced: Manifest | None = None, *, alone: bool = False
+    ) -> None:
         self._shared = shared
         self._effects = shared.effects
         self._names = names
@@ -68,6 +72,7 @@ class Commit:
         self.state = State.IDLE
         self.replaced = replaced
         self.continued: Status | None = None
+        self.alone = alone
         self.hanging: bytes | None = None
         """What is being renamed onto the name, or was when that was given up: it may yet stand there."""
         self.arrived = False
@@ -76,7 +81,7 @@ class Commit:
 
     def anew(self, replaced: Manifest | None) -> Commit:
         """For what is written from the file's start again."""
-        after = Commit(self._shared, self._names, self._locks, replaced)
+        after = Commit(self._shared, self._names, self._locks, replaced, alone=self.alone)
         after.hanging, after._joining = self.hanging, self._joining
         return after
 
@@ -95,7 +100,8 @@ class Commit:
         """`source`, a hidden file beside the name, becomes the file; its status, but for the name.
 
         `replaced` is None afterwards where it did not stand there any more: it may be in use elsewhere. Raises
-        StaleVersion where the file that is continued is not there, DraftLost where another writer has the name.
+        StaleVersion where the file that is continued is not there, or another one has come to a new file's name;
+        DraftLost where another writer has the name.
         """
         if self.hanging != source:
             await self.take_back()  # it must not come later and take this one's place
@@ -111,7 +117,10 @@ class Commit:
             return _is_same(store.stat(path), staged)
 
         def rename() -> None:
-            store.rename(source, path, replace=True)
+            try:
+                store.rename(source, path, replace=not self.alone)
+            except Exists as error:
+                raise StaleVersion(f"{path!r} was made by somebody else while it was being written") from error
 
         await self._decided(source, rename, stands, knows_itself=True)
         return staged
@@ -134,6 +143,7 @@ class Commit:
         """Nothing is on its way afterwards: what was has been taken back, or has `arrived`."""
         if self.hanging is not None:
             self.arrived = not await self._effects.withdraw(self.hanging)
+            self.alone = self.alone and not self.arrived
             self.hanging = None
             self.state = State.TAKEN_BACK
 
@@ -162,6 +172,7 @@ class Commit:
             self.hanging, self._joining = None, False
             raise
         self.state = State.VISIBLE
+        self.alone = False
         self.hanging, self._joining = None, False
         self.continued = None  # whoever looks knows it again
 

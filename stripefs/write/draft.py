@@ -67,12 +67,14 @@ class Draft:
         attributes: Attributes,
         replaced: Manifest | None,
         register: Register,
+        *,
+        alone: bool = False,
     ) -> None:
         self._shared = shared
         self._locks = locks
         self._names = names
         self._contents = Contents(shared, wanted, locks.block_size, names, shared.copies(names.path) or NO_COPY)
-        self._publisher = Publisher(shared, names, self._contents, Commit(shared, names, locks, replaced))
+        self._publisher = Publisher(shared, names, self._contents, Commit(shared, names, locks, replaced, alone=alone))
         self._publisher.attributes = attributes
         self._register = register
         self._turn = trio.Lock()
@@ -325,6 +327,7 @@ class Draft:
                 if base is not None and base.path == names.path:
                     contents.base = Base(path, base.length)
                 old, names.path = names.path, path
+                self._publisher.commit.alone = False  # what is there has been renamed over
                 self._register.moved(self, old)
 
     async def detach(self) -> None:

@@ -138,7 +138,7 @@ class Drafts:
             if replacing is None:
                 await self._ensure_absent(path)
             manifest = await shared.manifest(path) if replacing is not None else None
-            draft = Draft(shared, locks, names, layout, attributes, manifest, self)
+            draft = Draft(shared, locks, names, layout, attributes, manifest, self, alone=replacing is None)
         except BaseException:
             await locks.release_name()
             raise

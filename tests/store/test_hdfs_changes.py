@@ -168,6 +168,33 @@ def test_a_change_that_got_lost_is_made_again(
     assert len(calls.asked) == undisturbed(change) + 2
 
 
+def test_a_directory_that_may_have_got_its_name_is_taken_back(calls: FakeCalls) -> None:
+    """Nobody can be asked what became of the rename: its source tells, and what is late finds none."""
+
+    def rename(act: Callable[[], None], *, done: bool, known: bool) -> None:
+        if done:
+            act()
+        calls.away = 1
+        if not known:
+            calls.faults = [lost]
+        raise LOST
+
+    hurried = Changes(calls, settle=0)
+    for done in (False, True):
+        calls.faults = [lambda act: act(), lambda act, done=done: rename(act, done=done, known=True)]
+        if done:
+            hurried.mkdir("/done", 0o755)
+        else:
+            with pytest.raises(Transient):
+                hurried.mkdir("/lost", 0o755)
+    assert set(calls.entries) == {"/", "/done"}
+    for done in (False, True):
+        calls.faults = [lambda act: act(), lambda act, done=done: rename(act, done=done, known=False)]
+        with pytest.raises(StoreError, match="not known whether") as found:
+            hurried.mkdir("/unknown", 0o755)
+        assert not isinstance(found.value, Transient)
+
+
 @pytest.mark.parametrize("name", ["rename", "replace", "remove"])
 def test_a_change_that_was_late_rather_than_lost(calls: FakeCalls, name: str) -> None:
     """The first takes effect only after we looked, so the second meets it."""

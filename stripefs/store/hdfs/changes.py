@@ -7,7 +7,8 @@ two clients that make the same directory at once one is told Exists.
 
 **An answer that is lost.** No change is asked for twice unless it is known what became of the first time: as long as
 that is not known, the NameNodes are asked, for up to a minute, whether the effect stands (by the inode ids seen before
-where there are such), and only when it does not, the change is asked for again.
+where there are such), and only when it does not, the change is asked for again. A directory that may not have got its
+name is taken back by its hidden name: where that is gone, the directory has got its name.
 """
 
 from __future__ import annotations
@@ -120,10 +121,25 @@ class Changes:
         self._change(f"making {path}", lambda: self._calls.make_directories(hidden, mode), made)
         try:
             self.rename(hidden, path, replace=False)
+        except Transient as error:
+            if self._withdrawn(hidden, path, error):
+                raise
         except StoreError:
             with contextlib.suppress(StoreError):
                 self._calls.delete(hidden)
             raise
+
+    def _withdrawn(self, hidden: str, path: str, why: Transient) -> bool:
+        """Whether the directory that was to be renamed to `path` was still there, and is no more; else it is `path`.
+
+        Raises StoreError where that is not known: whoever asks again would take another's directory for their own.
+        """
+        try:
+            return self._calls.delete(hidden)
+        except StoreError as error:
+            raise StoreError(
+                f"{path}: not known whether this directory was made: {why.message}", hint="look whether it is there"
+            ) from error
 
     def make_directories(self, path: str) -> None:
         """With all above; what is there is left as it is."""

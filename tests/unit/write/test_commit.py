@@ -138,6 +138,41 @@ async def test_an_answer_that_was_lost_and_a_lock_that_somebody_else_took(
     assert load(store, b"/file") == data
 
 
+@pytest.mark.parametrize("when", ["before", "at the step"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_what_is_renamed_to_a_new_files_name_stays(
+    store: ThrottledStore, tmp_path: Path, layout: Layout, when: str
+) -> None:
+    """By somebody who looked for locks before this one was taken, or does not know them."""
+    (tmp_path / "other").write_bytes(b"theirs")
+    async with writing(store, layout=layout) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        await draft.write(0, content(MIB + 9))
+
+        def rename() -> None:
+            (tmp_path / "other").rename(tmp_path / "file")
+
+        if when == "before":
+            rename()
+        else:
+            during(store, "rename", rename)
+        with pytest.raises(StaleVersion, match="somebody else"):
+            await draft.publish(final=True)
+    assert (tmp_path / "file").read_bytes() == b"theirs"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_a_new_file_is_replaced_by_its_own_next_version(store: ThrottledStore, layout: Layout) -> None:
+    data = content(2 * MIB)
+    async with writing(store, layout=layout) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        for end in (9, MIB, 2 * MIB):
+            await draft.write(draft.length, data[draft.length : end])
+            await draft.publish(final=False)
+        await draft.publish(final=True)
+    assert load(store, b"/file") == data
+
+
 def ended(draft: Draft, left: float = -1.0) -> None:
     """The clock of this host says that the lease has ended, until it is renewed."""
     lock = draft._locks._lock

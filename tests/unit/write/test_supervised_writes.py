@@ -37,7 +37,7 @@ async def test_a_renewal_that_panics_ends_nothing(
     made: list[int] = []
     renew = broken(error, made)
 
-    async def renewed(draft: Draft) -> None:
+    async def renewed(draft: Draft, *_: object) -> None:
         renew(draft)
 
     monkeypatch.setattr(Draft, "renew", renewed)
