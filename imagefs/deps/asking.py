@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 from imagefs.deps import facts
 from imagefs.deps.command import calls
 from imagefs.deps.facts import version_command
-from imagefs.deps.held import Held
 from imagefs.deps.inputs import Gathered, gather
 from imagefs.deps.key import Key, Value
 from imagefs.deps.local import Builder, Order, Wheel, build_here
@@ -26,7 +25,7 @@ from imagefs.deps.request import (
     takes_open_ends,
 )
 from imagefs.deps.resolve import Resolver
-from imagefs.deps.resolver import question_for
+from imagefs.deps.resolver import Held, caching, is_uncached, question_for
 from imagefs.deps.toolchain import build_variables, compilers
 from stripefs.errors import StripefsError
 
@@ -57,13 +56,16 @@ def ask(
     environ: Mapping[str, str] | None = None,
     known: Facts | None = None,
     build: Builder = build_here,
+    downloads: Callable[[], str] | None = None,
 ) -> Answer:
     """The key of a request, in the environment that the command will have, by default that of this process.
 
     resolver: says which distributions it brings, where no file does. known: facts, where it is installed elsewhere than
-    on this host, in a container. build: makes wheels of directories. Raises ConfigError for a request that no key can
-    be made of, for inputs that cannot be read and for programs that do not answer, and SnapshotError for what cannot be
-    resolved or built.
+    on this host, in a container. build: makes wheels of directories. downloads: makes a directory that the resolver and
+    the installer share as their cache where they would have none, as in containers.
+
+    Raises ConfigError for a request that no key can be made of, for inputs that cannot be read and for programs that do
+    not answer, and SnapshotError for what cannot be resolved or built.
     """
     environ = os.environ if environ is None else environ
     checked(request)
@@ -74,16 +76,22 @@ def ask(
     gathered = gather(request, environ, known)
     if refusal := refusal_of(request, gathered.inputs):
         return Answer(refusal, known, None, None, "", gathered.paths)
-    gathered, wheels = _built(request, gathered, known, environ, build)
     lock, held, name = gathered.locked, None, ""
-    call = gathered.call
+    call, command = gathered.call, request.command
+    if (
+        call is not None
+        and downloads is not None
+        and (request.base_image or is_uncached(call, known.pip_config, environ))
+    ):
+        command = caching(command, call, downloads())
+    gathered, wheels = _built(request, command, gathered, known, environ, build)
     if lock is None and call is not None and not takes_open_ends(request):
         name = key_of(request, known, gathered.inputs, None).digest
         python = known.python.executable if known.python is not None else ""
-        question = question_for(request.command, call, python, setup=bool(request.setup))
+        question = question_for(command, call, python, setup=bool(request.setup))
         tool = call.tool, known.installers.get(call.tool, "")
         lock, cached = resolver.lock(name, tool, question, request.folder, environ, gathered.paths)
-        held = Held(request.setup, request.command, call.tool, lock, cached)
+        held = Held(request.setup, command, call.tool, lock, cached)
     if takes_open_ends(request):
         lock = None
     if lock is not None and (refusal := refusal_of_lock(request, lock, gathered.pinned)):
@@ -95,14 +103,19 @@ def ask(
 
 
 def _built(
-    request: Request, gathered: Gathered, known: Facts, environ: Mapping[str, str], build: Builder
+    request: Request,
+    command: Sequence[str],
+    gathered: Gathered,
+    known: Facts,
+    environ: Mapping[str, str],
+    build: Builder,
 ) -> tuple[Gathered, Sequence[Wheel]]:
     """With the digests of projects among the files, and their wheels. Raises SnapshotError, OSError."""
     if not gathered.projects or gathered.call is None:
         return gathered, ()
     python = known.python.executable if known.python is not None else ""
     sources = sorted(gathered.projects.values())
-    order = Order(gathered.call, request.command, gathered.options, python, sources, request.folder)
+    order = Order(gathered.call, command, gathered.options, python, sources, request.folder)
     wheels = build(order, environ)
     digests = {name: wheels[path].digest for name, path in gathered.projects.items()}
     files = {**gathered.inputs.files, **digests}

@@ -149,6 +149,8 @@ class _Flow:
     def _without(self, reason: str) -> NoReturn:
         with contextlib.suppress(StripefsError, OSError):  # only the next start would be helped by it
             self._target.note_plain(self._name, self._wish.users)
+        if self._wish.scratch is not None:
+            self._wish.scratch.remove()
         install_without(reason, self._wish.command, self._tell)
 
     def _note(self, note: Callable[[], None]) -> None:

@@ -16,10 +16,9 @@ import re
 import shutil
 import stat
 import subprocess
-import sys
 import tempfile
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -29,6 +28,7 @@ from imagefs.deps.check.record import parse_record
 from imagefs.deps.command import Call
 from imagefs.deps.inventory import Inventory
 from imagefs.deps.key import canonical
+from imagefs.deps.prebuilt import covering
 from imagefs.deps.urls import without_secrets
 from imagefs.errors import SnapshotError
 
@@ -105,28 +105,36 @@ class Wheel(NamedTuple):
     contents: Sequence[str]
 
 
-def build_here(order: Order, environ: Mapping[str, str]) -> dict[str, Wheel]:
-    """A `Builder` on this host. The directories stay as they are wherever that is possible."""
+def build_here(
+    order: Order, environ: Mapping[str, str], keep: Callable[[str, Path], None] | None = None
+) -> dict[str, Wheel]:
+    """A `Builder` on this host. The directories stay as they are wherever that is possible.
+
+    keep: gets each directory with its wheel, which is gone afterwards.
+    """
     found: dict[str, Wheel] = {}
     top = tempfile.mkdtemp(prefix="imagefs-wheels-")
     try:
         for number, source in enumerate(order.sources):
             out = os.path.join(top, f"wheel{number}")
             os.mkdir(out)
-            aside = [sys.executable, "-P", "-m", "imagefs.deps.overlaid", os.path.join(top, f"written{number}")]
-            _run(source, [*aside, *order.sources, "--", *order.command(source, out)], order.folder, environ)
-            found[source] = wheel_in(out, source)
+            aside = covering(os.path.join(top, f"written{number}"), dict.fromkeys(order.sources, ""))
+            _run(source, [*aside, *order.command(source, out)], order.folder, environ)
+            wheel = wheel_in(out, source)
+            found[source] = read_wheel(wheel)
+            if keep is not None:
+                keep(source, wheel)
     finally:
         shutil.rmtree(top, ignore_errors=True)
     return found
 
 
-def wheel_in(folder: str, source: str) -> Wheel:
+def wheel_in(folder: str, source: str) -> Path:
     """The one wheel in a directory. Raises SnapshotError."""
     wheels = list(Path(folder).glob("*.whl"))
     if len(wheels) != 1:
         raise SnapshotError(f"{source} was built to {len(wheels)} wheels", hint="is it the project that is meant?")
-    return read_wheel(wheels[0])
+    return wheels[0]
 
 
 def read_wheel(path: Path) -> Wheel:

@@ -91,13 +91,17 @@ def _installed(wish: Wish, tell: Callable[[str], None]) -> tuple[Outcome, str]:
     One that fails with a lock of an earlier start is run once more without that, for an index may have lost a file.
     """
     environ = installer_environment(os.environ)
+
+    def run(command: Sequence[str]) -> Outcome:
+        return install(wish.scratch.command(command) if wish.scratch is not None else command, environ)
+
     if wish.held is None:
-        return install(wish.command, environ), ""
+        return run(wish.command), ""
     with tempfile.TemporaryDirectory(prefix="imagefs-deps-") as folder:
         constraints, report = os.path.join(folder, "constraints.txt"), os.path.join(folder, "report.json")
         with open(constraints, "w", encoding="utf-8") as file:
             file.write(wish.held.constraints)
-        done = install(joined(wish.held.setup, wish.held.words(constraints, report)), environ)
+        done = run(joined(wish.held.setup, wish.held.words(constraints, report)))
         if not done.status:
             return done, wish.held.broken(text_of(report))
     if not wish.held.cached or done.status >= BY_SIGNAL:
@@ -105,7 +109,7 @@ def _installed(wish: Wish, tell: Callable[[str], None]) -> tuple[Outcome, str]:
     if wish.forget is not None:
         wish.forget()
     tell(RESOLVED_EARLIER)
-    return install(wish.command, environ), UNHELD
+    return run(wish.command), UNHELD
 
 
 def text_of(path: str) -> str | None:

@@ -28,7 +28,7 @@ from stripefs.settings import StoreSettings
 if TYPE_CHECKING:
     from imagefs.snapshots import Snapshots
 
-__all__ = ["QUIET", "Found", "Locks", "Resolver", "run_here"]
+__all__ = ["QUIET", "Found", "Locks", "Resolver", "Run", "run_here"]
 
 _LONGEST = 600.0
 """Seconds for a resolver, which may have to build packages to learn what they need."""

@@ -1,7 +1,12 @@
-"""How pip and uv are asked which distributions an installation would bring, and what their answers say. Pure.
+"""How pip and uv are asked which distributions an installation would bring, what their answers say, and how an
+installation is held to that. Pure.
 
 pip answers with its installation report (`pip install --dry-run --report -`), uv with a `pylock.toml` (`uv pip
 compile`), which takes the options of `uv pip install` that decide about versions and files.
+
+The installers then get a constraints file with the versions of the lock on their command line; a variable would also
+reach the installations of build requirements. uv checks the digests in it. pip would then want digests of everything,
+so pip is asked for its installation report instead, in which are the digests of what it has installed.
 """
 
 from __future__ import annotations
@@ -17,7 +22,7 @@ from imagefs.deps.lock import Kind, Lock, LockedRequirement
 from imagefs.deps.lockfiles import read_lock
 from imagefs.errors import FormatError
 
-__all__ = ["Question", "of_report", "question_for", "read_answer"]
+__all__ = ["Held", "Question", "caching", "is_uncached", "of_report", "question_for", "read_answer"]
 
 _VALUED = frozenset((
     *("-f", "--find-links", "-i", "--index-url", "--extra-index-url", "--index", "--default-index", "-c"),
@@ -36,6 +41,9 @@ _SWITCHES = frozenset((
 """Options of `uv pip install` that `uv pip compile` has too, with values and without."""
 
 
+_UNCACHED = frozenset(("--no-cache", "--no-cache-dir", "-n"))
+"""uv's words for no cache."""
+
 _LOUD = re.compile(r"-[qv]+|--quiet|--verbose")
 
 
@@ -44,6 +52,68 @@ class Question(NamedTuple):
 
     command: Sequence[str]
     text: str = ""
+
+
+class Held(NamedTuple):
+    """An installation that is held to a lock.
+
+    setup, command: as in `Request`. tool: pip or uv. cached: whether the lock was resolved by an earlier start.
+    """
+
+    setup: Sequence[str]
+    command: Sequence[str]
+    tool: str
+    lock: Lock
+    cached: bool
+
+    @property
+    def constraints(self) -> str:
+        """What the file of constraints holds."""
+        return self.lock.constraints(hashed=self.tool == "uv")
+
+    def words(self, constraints: str, report: str) -> list[str]:
+        """The installer's command line. constraints: the path of that file. report: where pip's report is to go."""
+        more = ["--constraint", constraints, *(["--report", report] if self.tool == "pip" else [])]
+        words = list(self.command)
+        end = words.index("--") if "--" in words else len(words)
+        return [*words[:end], *more, *words[end:]]
+
+    def broken(self, report: str | None) -> str:
+        """Why what pip says it has installed is not the lock; "" where it is. report: None where there is none."""
+        if self.tool != "pip":
+            return ""
+        try:
+            found = Lock.of(of_report(json.loads(report or "")))
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+            return "pip did not say what it has installed"
+        known = {_without_build(one) for one in self.lock.requirements}
+        strange = [one for one in found.requirements if _without_build(one) not in known]
+        return f"{strange[0].name} {strange[0].version} is not what was resolved before" if strange else ""
+
+
+def _without_build(one: LockedRequirement) -> LockedRequirement:
+    """As pip knows it: of a directory of this host it has no digest."""
+    return one._replace(digests=()) if one.kind in ("local", "editable") else one
+
+
+def is_uncached(call: Call, config: Mapping[str, str], environ: Mapping[str, str]) -> bool:
+    """Whether the user lets an installer keep nothing of what it downloads. config: as pip tells it."""
+    environ = {**environ, **call.variables}
+    if call.tool == "uv":
+        return bool(call.switches & _UNCACHED) or environ.get("UV_NO_CACHE", "") not in ("", "0", "false")
+    said = (environ.get("PIP_NO_CACHE_DIR"), config.get("global.no-cache-dir"), config.get("install.no-cache-dir"))
+    return "--no-cache-dir" in call.switches or any(said)
+
+
+def caching(command: Sequence[str], call: Call, folder: str) -> list[str]:
+    """A command that runs `call`, with this directory as the cache of the installer in place of none."""
+    begin = _place(command, call) + len(call.program)
+    end = begin + (list(command[begin:]).index("--") if "--" in command[begin:] else len(command[begin:]))
+    words, rest = command[begin:end], command[end:]
+    if call.tool == "pip":  # of two options about its cache the later one holds
+        return [*command[:begin], *words, "--cache-dir", folder, *rest]
+    kept = [word for word in words if word not in _UNCACHED]
+    return ["env", "-u", "UV_NO_CACHE", *command[:begin], *kept, "--cache-dir", folder, *rest]
 
 
 def question_for(command: Sequence[str], call: Call, python: str, *, setup: bool) -> Question:

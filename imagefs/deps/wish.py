@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from imagefs.daemon.client import Recording
-from imagefs.deps.held import Held
 from imagefs.deps.mark import User
+from imagefs.deps.resolver import Held
+from imagefs.deps.scratch import Scratch
 from imagefs.plane.options import TreeOptions
 from stripefs.settings import StoreSettings
 
@@ -23,7 +24,8 @@ class Wish(NamedTuple):
     stays mounted without them. wait: until it is published. patience: seconds to wait for another host that installs.
     probe: a program in Python that must run with what is mounted, "" for none. sites, beside, checked, allowed,
     tolerant and setuid: as in `imagefs.deps.check.tree.Installation`; lock: as in `imagefs.deps.publish.Job`. held: how
-    the installer is held to it, None for not at all; forget: drops a lock that does not hold any more. unchanged:
+    the installer is held to it, None for not at all; forget: drops a lock that does not hold any more. scratch:
+    what the installer shares with the resolver. unchanged:
     whether the key is still that of what is installed from, which may change meanwhile.
     """
 
@@ -48,6 +50,7 @@ class Wish(NamedTuple):
     lock: Any = None
     held: Held | None = None
     forget: Callable[[], None] | None = None
+    scratch: Scratch | None = None
     unchanged: Callable[[], bool] | None = None
     recording: Recording = Recording("deps")
     tree: TreeOptions = TreeOptions()

@@ -13,12 +13,14 @@ __all__ = ["Index", "serving"]
 
 
 class Index:
-    """url: of its root. asked: the paths that were asked for. digests: whether it tells those of its files."""
+    """url: of its root. asked: the paths that were asked for. sent: how often each was sent in
+    full. digests: whether it tells those of its files."""
 
     def __init__(self, folder: Path, port: int) -> None:
         self.folder = folder
         self.url = f"http://127.0.0.1:{port}/simple"
         self.asked: list[str] = []
+        self.sent: dict[str, int] = {}
         self.digests = True
 
     def answer(self, path: str) -> tuple[str, bytes] | None:
@@ -47,12 +49,20 @@ def serving(folder: Path) -> Iterator[Index]:
 
         def do_GET(self) -> None:
             found = index.answer(self.path)
-            self.send_response(200 if found else 404)
             kind, data = found or ("text/plain", b"")
+            tag = f'"{hashlib.sha256(data).hexdigest()}"'
+            if found and self.headers["If-None-Match"] == tag:
+                self.send_response(304)
+                self.send_header("ETag", tag)
+                self.end_headers()
+                return
+            self.send_response(200 if found else 404)
+            self.send_header("ETag", tag)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
             if self.command == "GET":
+                index.sent[self.path] = index.sent.get(self.path, 0) + 1
                 self.wfile.write(data)
 
         def log_message(self, *_: object) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import runpy
 import sys
+import tomllib
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +15,8 @@ import pytest
 from imagefs.deps import inventory
 from imagefs.deps.command import calls
 from imagefs.deps.local import Order, Wheel, build_here, differs, read_wheel
+from imagefs.deps.prebuilt import stand_in
+from imagefs.deps.scratch import Scratch
 from imagefs.deps.toolchain import build_variables, compilers
 from imagefs.errors import SnapshotError
 from tests.deps.wheels import UV, install, pip, wheel
@@ -157,3 +161,47 @@ def test_compilers_are_those_in_force(tmp_path: Path) -> None:
     (tmp_path / "cc").write_text("#!/bin/sh\nexit 1\n")
     assert "cc" not in compilers({"PATH": str(tmp_path)})
     assert compilers({"PATH": "/nowhere"}) == {}
+
+
+SETTINGS_OF_OTHERS = [
+    "",
+    SETTINGS,
+    '[project]\nname = "own"\n\n[build-system]\nrequires = [\n  "a",\n]\n[tool.uv.sources]\nx = { path = "../x" }\n',
+    '[ build-system ]\nrequires = ["a[b]"]\nbuild-backend = "c"',
+]
+
+
+@pytest.mark.parametrize("settings", SETTINGS_OF_OTHERS)
+def test_a_stand_in_changes_nothing_but_the_build_system(project: Path, tmp_path: Path, settings: str) -> None:
+    (project / "pyproject.toml").write_text(settings)
+    made = wheel(tmp_path / "wheels", "own", {"own.py": "x = 1\n"})
+    assert stand_in(str(project), str(made), str(tmp_path / "in"))
+    found = tomllib.loads((tmp_path / "in/pyproject.toml").read_text())
+    system = found.pop("build-system")
+    before = tomllib.loads(settings)
+    before.pop("build-system", None)
+    assert found == before
+    backend = runpy.run_path(str(tmp_path / "in" / system["backend-path"][0] / f"{system['build-backend']}.py"))
+    assert (tmp_path / backend["build_wheel"](str(tmp_path))).read_bytes() == made.read_bytes()
+    info = tmp_path / backend["prepare_metadata_for_build_wheel"](str(tmp_path))
+    assert (info / "METADATA").read_text().startswith("Metadata-Version")
+
+
+@pytest.mark.parametrize("settings", ["build-system.requires = []\n", "not toml", '[["build-system"]]\n'])
+def test_settings_that_cannot_be_kept_beside_another_build_system(project: Path, tmp_path: Path, settings: str) -> None:
+    (project / "pyproject.toml").write_text(settings)
+    made = wheel(tmp_path / "wheels", "own", {"own.py": "x = 1\n"})
+    assert not stand_in(str(project), str(made), str(tmp_path / "in"))
+    assert not (tmp_path / "in").exists()
+
+
+def test_a_project_around_its_target_is_seen_as_it_is(project: Path, tmp_path: Path) -> None:
+    made = wheel(tmp_path / "wheels", "own", {"own.py": "x = 1\n"})
+    with Scratch([str(project / "vendor")]) as scratch:
+        scratch.keep(str(project), made)
+        assert scratch.command(["true"]) == ["true"]
+    with Scratch([f"{project}-vendor"]) as scratch:
+        scratch.keep(str(project), made)
+        assert scratch.seen(str(project))
+        folder = scratch.downloads()
+    assert not os.path.exists(folder)

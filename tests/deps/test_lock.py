@@ -71,6 +71,24 @@ def test_what_is_not_pinned_is_kept_by_what_it_was_resolved_to(
 
 
 @pytest.mark.parametrize("form", ["pip", "uv"])
+def test_a_miss_downloads_each_file_once(
+    service: Service, folder: Path, target: Path, index: Index, tmp_path: Path, form: str
+) -> None:
+    """With a cache of the start's own in place of the user's, who has none."""
+    (folder / "requirements.txt").write_text("heavy\n")
+    service.environment |= {
+        "TMPDIR": str(tmp_path / "temporary"),
+        "PIP_TRUSTED_HOST": "127.0.0.1",
+    }  # else it keeps none
+    (tmp_path / "temporary").mkdir()
+    assert "miss" in deps(service, form, "--wait", "--target", target, "-r", "requirements.txt")
+    files = {path: count for path, count in index.sent.items() if path.endswith(".whl")}
+    # uv reads the metadata of a wheel in a file where the index gives no part of one
+    assert set(files.values()) == ({1} if form == "pip" else {2})
+    assert [path.name for path in (tmp_path / "temporary").iterdir() if path.name.startswith("imagefs-")] == []
+
+
+@pytest.mark.parametrize("form", ["pip", "uv"])
 def test_the_same_version_with_other_bytes(
     service: Service, folder: Path, target: Path, index: Index, form: str
 ) -> None:

@@ -9,13 +9,14 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from imagefs.cli.deps.asked import REQUEST, locks_of, request_of
 from imagefs.cli.deps.owner import users_of
 from imagefs.cli.plain import CONFIG, PLANE, TREE, read_line, recording
 from imagefs.config import Settings, resolve
 from imagefs.daemon.client import Client, Recording
+from imagefs.deps.key import Key
 from imagefs.deps.request import Refusal, Request, checked
 from imagefs.format.inode import printable
 from imagefs.plane.options import TreeOptions
@@ -24,6 +25,9 @@ from stripefs.cli.border import INTERRUPTED, tell
 from stripefs.cli.plain import Flag
 from stripefs.errors import ConfigError, StripefsError
 from stripefs.options import Given
+
+if TYPE_CHECKING:
+    from imagefs.deps.scratch import Scratch
 
 __all__ = ["FORMS", "INSTALL", "SECTIONS", "begin", "command_of", "named_store", "plain_deps", "setup_of"]
 
@@ -118,17 +122,38 @@ def named_store(settings: Settings) -> Settings:
 def _start(
     request: Request, values: Mapping[str, Any], settings: Settings, users: list[tuple[int, int]], record: Recording
 ) -> int:
+    from imagefs.deps.scratch import Scratch
+
+    with Scratch([target.path for target in request.targets]) as scratch:
+        status = _asked(request, values, settings, users, record, scratch)
+    if status == INTERRUPTED:  # bash goes on with a script unless what it ran ended in this way
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGINT)
+    return status
+
+
+def _asked(
+    request: Request,
+    values: Mapping[str, Any],
+    settings: Settings,
+    users: list[tuple[int, int]],
+    record: Recording,
+    scratch: Scratch,
+) -> int:
     from imagefs.deps import flow
     from imagefs.deps.asking import ask, unchanged
     from imagefs.deps.wish import Wish
 
-    locks = locks_of(settings)
+    locks, why = locks_of(settings, scratch.run), ""
     try:
-        answer = ask(request, locks)
+        answer = ask(request, locks, build=scratch.build, downloads=scratch.downloads)
+        why = answer.found.reason if isinstance(answer.found, Refusal) else ""
     except (StripefsError, OSError) as error:
-        _without(request, settings, str(error))
-    if isinstance(answer.found, Refusal):
-        _without(request, settings, answer.found.reason)
+        why = str(error)
+    if why:
+        scratch.remove()  # the installer takes the place of this process
+        _without(request, settings, why)
+    assert isinstance(answer.found, Key)
     python = answer.facts.python
     wish = Wish(
         settings.store,
@@ -150,17 +175,14 @@ def _start(
         setuid=values["setuid"],
         lock=answer.lock.to_document() if answer.lock is not None else None,
         held=answer.held,
+        scratch=scratch,
         wheels=answer.wheels,
         forget=lambda: locks.forget(answer.locked_as),
         unchanged=lambda: unchanged(request, answer),
         recording=record,
         tree=TreeOptions(plane=values["plane"], backing=values["backing"]),
     )
-    status = flow.run(Client(settings.daemon), wish, _told)
-    if status == INTERRUPTED:  # bash goes on with a script unless what it ran ended in this way
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-        os.kill(os.getpid(), signal.SIGINT)
-    return status
+    return flow.run(Client(settings.daemon), wish, _told)
 
 
 def _without(request: Request, settings: Settings, reason: str) -> NoReturn:

@@ -17,10 +17,11 @@ from collections.abc import Mapping, Sequence
 from imagefs.containers import Image
 from imagefs.deps import bytecode, inventory, reaper
 from imagefs.deps.capture import is_captured
-from imagefs.deps.container.programs import bound, given, inside, outermost, output_of, streams, told
-from imagefs.deps.held import Held
+from imagefs.deps.container.programs import DOWNLOADS, bound, given, inside, output_of, shown, streams, told
 from imagefs.deps.install import Outcome, installer_environment, read_end
 from imagefs.deps.miss import text_of
+from imagefs.deps.resolver import Held
+from imagefs.deps.scratch import Scratch
 from imagefs.errors import SnapshotError
 from imagefs.plane import overlay
 from imagefs.run.container import Layer
@@ -35,13 +36,16 @@ EXCHANGE = "/run/imagefs"
 
 class Installation:
     """An installation in containers of `image`, which are like the job's, and have its variables. python: the
-    interpreter.
+    interpreter. scratch: what its installer shares with the resolver.
 
     What is written is on disk, or in memory where the cache lies on an overlay. Raises OSError.
     """
 
-    def __init__(self, image: Image, options: RunOptions, environ: Mapping[str, str], python: str) -> None:
+    def __init__(
+        self, image: Image, options: RunOptions, environ: Mapping[str, str], python: str, scratch: Scratch
+    ) -> None:
         self._image, self._options, self._environ, self._python = image, options, environ, python
+        self._scratch = scratch
         self._folder = image.attached.upper
         self._exchange = os.path.join(self._folder, "exchange")
         overlay.lasting(self._folder)
@@ -79,7 +83,7 @@ class Installation:
         environ = self._environ
         if not compiles:  # the installer's own modules are the image's, and their bytecode is none of its packages
             environ = {**installer_environment(environ), "PYTHONDONTWRITEBYTECODE": "1"}
-        binds = [Bind(path, path, os.path.isdir(path)) for path in outermost(paths)]
+        binds = [*shown(paths, self._scratch.seen), Bind(self._scratch.downloads(), DOWNLOADS)]
         options = inside(self._options, [*program, *command])._replace(
             binds=[self._bind(), *binds], env=given(environ), workdir=os.getcwd()
         )

@@ -12,11 +12,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from imagefs.deps.threads import signals_for_main
 from imagefs.run.container import Layer
-from imagefs.run.options import RunOptions
+from imagefs.run.options import Bind, RunOptions
 from stripefs.errors import ConfigError
 from stripefs.mount import kernel
 
-__all__ = ["bound", "given", "inside", "outermost", "output_of", "streams", "told"]
+__all__ = ["DOWNLOADS", "bound", "given", "inside", "outermost", "output_of", "shown", "streams", "told"]
+
+DOWNLOADS = "/run/imagefs-downloads"
+"""Where containers have the cache that the resolver and the installer share."""
 
 _MS_BIND = 4096
 
@@ -118,4 +121,15 @@ def outermost(paths: Sequence[str]) -> list[str]:
     for path in sorted(set(paths)):
         if os.path.exists(path) and not any(path.startswith(f"{one}/") for one in found):
             found.append(path)
+    return found
+
+
+def shown(paths: Sequence[str], seen: Callable[[str], str] = lambda _path: "") -> list[Bind]:
+    """Paths of the host at their own paths in a container. seen: what stands there for a directory, "" for itself; one
+    of which more than itself is needed is there itself."""
+    found = []
+    needed = {*paths, os.getcwd()}
+    for path in outermost(paths):
+        alone = not any(other.startswith(f"{path}/") for other in needed)
+        found.append(Bind((alone and seen(path)) or path, path, os.path.isdir(path)))
     return found

@@ -24,12 +24,13 @@ from imagefs.containers import Image
 from imagefs.daemon.client import Client, Recording
 from imagefs.deps.asking import Answer, ask, unchanged
 from imagefs.deps.container import trial
-from imagefs.deps.container.programs import given, inside, outermost, output_of
+from imagefs.deps.container.programs import DOWNLOADS, given, inside, output_of, shown
 from imagefs.deps.container.python import facts_of
 from imagefs.deps.course import CHANGED, SHORT, Missed, absent, found_or_installed, missed
 from imagefs.deps.request import Facts, Refusal, Request, Target, checked
 from imagefs.deps.resolve import QUIET, Locks
 from imagefs.deps.resolver import Question
+from imagefs.deps.scratch import Scratch
 from imagefs.deps.use import PATIENCE, check_whole
 from imagefs.errors import LayerFailed, RunError, SnapshotError
 from imagefs.plane.options import TreeOptions
@@ -90,16 +91,17 @@ def run(
 
     Raises ConfigError for a request that no key can be made of, and what `imagefs.containers.run` raises.
     """
-    with containers.attached(client, store, image, recording, tree, options.runtime) as found:
-        return _Start(store, found, options, wish, tell).run()
+    with containers.attached(client, store, image, recording, tree, options.runtime) as found, Scratch() as scratch:
+        return _Start(store, found, options, wish, tell, scratch).run()
 
 
 def asked(
     client: Client, store: StoreSettings, image: str, options: RunOptions, tree: TreeOptions, wish: Wish
 ) -> Answer:
     """What decides the key of such a start; nothing is installed. Raises ConfigError, and what `run` raises."""
-    with containers.attached(client, store, image, Recording(off=True), tree, options.runtime) as found:
-        one = _Start(store, found, options, wish, lambda _line: None, make=False)
+    off = Recording(off=True)
+    with containers.attached(client, store, image, off, tree, options.runtime) as found, Scratch() as scratch:
+        one = _Start(store, found, options, wish, lambda _line: None, scratch, make=False)
         return one.asked(one.known())
 
 
@@ -124,6 +126,7 @@ class _Start:
         options: RunOptions,
         wish: Wish,
         tell: Callable[[str], None],
+        scratch: Scratch,
         *,
         make: bool = True,
     ) -> None:
@@ -132,6 +135,7 @@ class _Start:
         self._options = options
         self._wish = wish
         self._tell = tell
+        self._scratch = scratch
         config = ImageConfig.parse(image.attached.config)
         for target in wish.request.targets:
             if own := own_mount(target.path, config):
@@ -162,6 +166,7 @@ class _Start:
 
     def _with(self, layer: Layer) -> int:
         """Run the job's container with this above the image."""
+        self._scratch.remove()  # the job may take days
         try:
             return self._image.run(self._options, [layer], marked=True)
         except LayerFailed as error:
@@ -203,19 +208,19 @@ class _Start:
 
     def asked(self, known: Facts) -> Answer:
         """The key, or why there is none. Raises ConfigError, OSError."""
-        return ask(self._request(known), self._locks, self._asking, known, self._build)
+        return ask(self._request(known), self._locks, self._asking, known, self._build, lambda: DOWNLOADS)
 
     def _build(self, order: Order, environ: Mapping[str, str]) -> Mapping[str, Wheel]:
         """What the image's pip makes of directories of the host, in a container that goes afterwards. pip writes beside
         the sources there, as it does when it installs. Raises SnapshotError, OSError."""
-        from imagefs.deps.local import wheel_in
+        from imagefs.deps.local import read_wheel, wheel_in
 
         found = {}
         with tempfile.TemporaryDirectory(prefix="imagefs-wheels-") as folder:
             for number, source in enumerate(order.sources):
                 out = os.path.join(folder, str(number))
                 os.mkdir(out)
-                binds = [Bind(path, path, os.path.isdir(path)) for path in outermost([source, *_local(order.more)])]
+                binds = [*shown([source, *_local(order.more)]), self._downloads()]
                 options = inside(self._options, order.command(source, _WHEELS))._replace(
                     binds=[*binds, Bind(out, _WHEELS)], env=given(self._environ), workdir=order.folder, writable=True
                 )
@@ -223,12 +228,14 @@ class _Start:
                     output_of(self._image.run, options)
                 except (ConfigError, RunError) as error:
                     raise SnapshotError(f"{source} cannot be built to a wheel: {error.message}") from error
-                found[source] = wheel_in(out, source)
+                wheel = wheel_in(out, source)
+                found[source] = read_wheel(wheel)
+                self._scratch.keep(source, wheel)
         return found
 
     def _resolve(self, question: Question, folder: str, _environ: Mapping[str, str], paths: Sequence[str]) -> str:
         """What pip prints in a container like the job's, which goes afterwards. Raises SnapshotError."""
-        binds = [Bind(path, path, os.path.isdir(path)) for path in outermost(paths)]
+        binds = [*shown(paths, self._scratch.seen), self._downloads()]
         options = inside(self._options, question.command)._replace(
             binds=binds, env=given({**self._of_pip, **QUIET}), workdir=folder, writable=True
         )
@@ -236,6 +243,9 @@ class _Start:
             return output_of(self._image.run, options)
         except (ConfigError, RunError) as error:
             raise SnapshotError(f"what is asked for could not be resolved: {error.message}") from error
+
+    def _downloads(self) -> Bind:
+        return Bind(self._scratch.downloads(), DOWNLOADS)
 
     def _request(self, known: Facts) -> Request:
         request, python = self._wish.request, known.python
@@ -367,7 +377,7 @@ class _Start:
                 "the image's Python is managed by its system (PEP 668), so pip has --break-system-packages: the image "
                 "itself stays as it is"
             )
-        return Installation(self._image, self._options, self._of_pip, self._python)
+        return Installation(self._image, self._options, self._of_pip, self._python, self._scratch)
 
     @property
     def _of_pip(self) -> Mapping[str, str]:

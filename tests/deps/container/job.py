@@ -91,7 +91,9 @@ def cgroups() -> list[Path]:
 
 
 def project(folder: Path, code: str) -> Path:
-    """The sources of `heavy`, which do more than that when they are built to be installed, not for the key."""
+    """The sources of `heavy`, which do more than that when they are built to be installed, not for the key.
+
+    The installer builds them anew where it needs more of the directory than the project: `sources` asks for that."""
     folder.mkdir()
     made = wheel(folder, "heavy", {"heavy/__init__.py": "VALUE = 7\n"})
     backend = f"""\
@@ -108,6 +110,12 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
     (folder / "pyproject.toml").write_text(f"{settings}[project]\nname = 'heavy'\nversion = '1.0'\n")
     (folder / "backend.py").write_text(backend)
     return folder
+
+
+def sources(project: Path) -> list[str]:
+    """What asks for a project, and for a file in it."""
+    (project / "constraints.txt").touch()
+    return [f"--constraint {project}/constraints.txt", str(project)]
 
 
 def key_in(told: str) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deps.container.job import SEEN, Job, project
+from tests.deps.container.job import SEEN, Job, project, sources
 from tests.deps.installed import snapshots_in
 from tests.imagefs.faults import kill_supervisor
 from tests.imagefs.service import PATIENCE, Service, commands, eventually
@@ -43,7 +43,7 @@ class Fleet:
         self._told = project(folder / "project", _HOLDING.strip()) / ".git"
         self._told.mkdir()
         (self._told / "hold").touch()
-        hosts[0].wants(str(folder / "project"))
+        hosts[0].wants(*sources(folder / "project"))
         self.hosts = list(hosts)
         # A resolver would run the project's program too.
         self._starts = [host.service.start(*host.words(*EPOCH)) for host in hosts]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.deps.container.job import SEEN, Job, project
+from tests.deps.container.job import SEEN, Job, project, sources
 from tests.deps.installed import snapshots_in
 from tests.deps.python_image import PREFIX
 from tests.imagefs.service import eventually
@@ -25,7 +25,7 @@ ELSEWHERE = ["--ignore-outside", "/etc/written"]
 @pytest.fixture
 def untidy(job: Job) -> Job:
     """A job that needs a package whose build writes elsewhere."""
-    job.wants(str(project(job.folder / "project", "open('/etc/written', 'w').write('x')")))
+    job.wants(*sources(project(job.folder / "project", "open('/etc/written', 'w').write('x')")))
     return job
 
 

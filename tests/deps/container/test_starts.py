@@ -11,7 +11,7 @@ import pytest
 
 from imagefs.deps import hot
 from imagefs.traces import Traces
-from tests.deps.container.job import JOB, SEEN, Job, key_in, project
+from tests.deps.container.job import JOB, SEEN, Job, key_in, project, sources
 from tests.deps.installed import snapshots_in
 from tests.deps.python_image import CONFIG, SITE
 from tests.deps.wheels import wheel
@@ -78,13 +78,22 @@ def test_a_target_that_the_job_would_not_see(job: Job, target: str) -> None:
 
 def test_what_is_written_elsewhere(job: Job) -> None:
     code = "open('/etc/written', 'w').write('x')"
-    job.wants(str(project(job.folder / "project", code)))
+    job.wants(*sources(project(job.folder / "project", code)))
     script = "import heavy, os; print(heavy.VALUE, os.path.exists('/etc/written'))"
     assert job.run("--deps-wait", script=script) == "7 True\n"
     assert "it wrote outside the targets: /etc/written: written" in job.told
     assert snapshots_in(job.store).stored() == {}
     assert job.run("--deps-wait", "--ignore-outside", "/etc/written", script=script) == "7 True\n"
     assert "not published the last time: it wrote outside" in job.told
+    assert job.run(script=script) == "7 False\n"
+    assert "hit" in job.told
+
+
+def test_a_project_is_installed_by_the_wheel_that_the_key_has(job: Job) -> None:
+    job.wants(str(project(job.folder / "project", "open('/etc/written', 'w').write('x')")))
+    script = "import heavy, os; print(heavy.VALUE, os.path.exists('/etc/written'))"
+    assert job.run("--deps-wait", script=script) == "7 False\n"
+    assert " not published" not in job.told
     assert job.run(script=script) == "7 False\n"
     assert "hit" in job.told
 

@@ -12,7 +12,7 @@ import pytest
 
 from imagefs.plane import overlay
 from stripefs.mount import kernel
-from tests.deps.container.job import SEEN, Job, project
+from tests.deps.container.job import SEEN, Job, project, sources
 from tests.deps.installed import snapshots_in
 from tests.deps.wheels import wheel
 from tests.imagefs.faults import flip, objects
@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.mount, pytest.mark.root]
 def test_an_installer_that_leaves_something_running(job: Job, runtime: str) -> None:
     code = "null = subprocess.DEVNULL; "
     code += "subprocess.Popen(['sleep', '987'], stdin=null, stdout=null, stderr=null, start_new_session=True)"
-    job.wants(str(project(job.folder / "project", code)))
+    job.wants(*sources(project(job.folder / "project", code)))
     assert job.run("--deps-wait", "--oci-runtime", runtime) == SEEN
     assert "processes still ran when the installer had ended" in job.told
     assert "(sleep 987)" in job.told
@@ -112,10 +112,10 @@ def test_a_probe_that_fails(job: Job) -> None:
 
 def installing(job: Job) -> subprocess.Popen[str]:
     """A start whose installer is at work, and never ends."""
-    sources = project(job.folder / "project", "import os, time; open('begun', 'w').close(); time.sleep(1000)")
-    job.wants(str(sources))
+    made = project(job.folder / "project", "import os, time; open('begun', 'w').close(); time.sleep(1000)")
+    job.wants(*sources(made))
     process = job.service.start(*job.words())
-    eventually((sources / "begun").exists, "the installer")
+    eventually((made / "begun").exists, "the installer")
     return process
 
 

@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 
 from imagefs.deps.command import calls, decisive
-from imagefs.deps.held import Held
 from imagefs.deps.lock import Lock, LockedRequirement
-from imagefs.deps.resolver import Question, question_for, read_answer
+from imagefs.deps.resolver import Held, Question, caching, is_uncached, question_for, read_answer
 from imagefs.errors import FormatError
 from stripefs.errors import ConfigError
 
@@ -120,3 +119,37 @@ def test_how_an_installer_is_held() -> None:
 def test_words_that_decide_nothing() -> None:
     words = "pip -qq install --progress-bar off -v --timeout=3 --target /t --retries 3 --no-color six -- -q"
     assert shlex.join(decisive(shlex.split(words))) == "pip install --target /t six -- -q"
+
+
+@pytest.mark.parametrize(
+    ("text", "cached"),
+    [
+        (
+            "env A=b pip --no-cache-dir install six -- -odd",
+            "env A=b pip --no-cache-dir install six --cache-dir /c -- -odd",
+        ),
+        ("uv pip install -n --no-cache six", "env -u UV_NO_CACHE uv pip install six --cache-dir /c"),
+    ],
+)
+def test_a_cache_in_place_of_none(text: str, cached: str) -> None:
+    words = shlex.split(text)
+    (call,) = calls(words)
+    assert is_uncached(call, {}, {})
+    assert shlex.join(caching(words, call, "/c")) == cached
+    assert question_for(caching(words, call, "/c"), call, "/p/python", setup=False).command.count("/c") == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "config", "environ", "uncached"),
+    [
+        ("pip install six", {}, {}, False),
+        ("pip install six", {"install.no-cache-dir": "true"}, {}, True),
+        ("pip install six", {}, {"PIP_NO_CACHE_DIR": "off"}, True),  # pip turns it off for any value
+        ("env PIP_NO_CACHE_DIR=1 pip install six", {}, {}, True),
+        ("uv pip install six", {}, {"PIP_NO_CACHE_DIR": "1", "UV_NO_CACHE": "0"}, False),
+        ("uv pip install six", {}, {"UV_NO_CACHE": "1"}, True),
+    ],
+)
+def test_who_has_no_cache(text: str, config: dict[str, str], environ: dict[str, str], uncached: bool) -> None:
+    (call,) = calls(shlex.split(text))
+    assert is_uncached(call, config, environ) == uncached
