@@ -72,7 +72,7 @@ class Target(Protocol):
     def behind(self) -> bool:
         """Whether the disk has to catch up first."""
 
-    def has_room(self, size: int) -> bool:
+    async def has_room(self, size: int) -> bool:
         """Whether the disk takes so much more without giving up what is in use."""
 
     def lacks(self, block: int, place: Place) -> bool:
@@ -114,7 +114,7 @@ async def fetch_ahead(target: Target, blocks: Iterable[int], at_once: int, rate:
             if not await _turn(target, pace, size):
                 break
             run = order.take(size, target.lacks)
-            if run and not target.has_room(sum(place.length for _, place in run)):
+            if run and not await target.has_room(sum(place.length for _, place in run)):
                 report.full = True
                 break
             if run:

@@ -87,8 +87,13 @@ class Device:
         self.users += 1
         self.lent()
 
+    async def load(self) -> None:
+        """Look for what is on disk of it, or make room for it there."""
+        await self._blocks.room.load(self.digest, self.index)
+        self.lent()
+
     def lent(self) -> None:
-        """Look for what is here of it, if that was not done or is gone."""
+        """Take up what was loaded of it, if that was not done or is gone."""
         if self.local is None:
             self._kept = self._blocks.room.open(self.digest, self.index)
         if self._kept is not None:
@@ -259,7 +264,7 @@ class Device:
     def keep(self, block: int, digest: bytes, arrived: Arrived, ahead: bool) -> None:
         """The block has come; keep it on disk, if that can be."""
         if self._kept is None and not self._blocks.disk.failing:
-            self.lent()  # the disk may take it by now
+            self._blocks.load_soon(self)  # the disk may take it by now
         if self._kept is not None and block * BLOCK + len(arrived[0]) <= self.size:
             self._blocks.keeper.put(self._kept, block, digest, arrived, ahead=ahead)
 
@@ -289,9 +294,9 @@ class Device:
     def behind(self) -> bool:
         return self._blocks.keeper.behind
 
-    def has_room(self, size: int) -> bool:
+    async def has_room(self, size: int) -> bool:
         if self._kept is None and not self._blocks.disk.failing:
-            self.lent()
+            await self.load()
         return self.local is not None and self._blocks.keeper.has_room(size)
 
     def lacks(self, block: int, place: Place) -> bool:

@@ -34,11 +34,16 @@ class Disk:
         self.warn = Seldom(_log)
         self._figures = figures
         self._lane = Lane("disk", THREADS)
+        self._loading = Lane("opening devices", THREADS)
         self._backoff = Backoff(backoff.FIRST_PAUSE, backoff.LONGEST_PAUSE)
 
     async def thread(self, function: Callable[[*_Args], _T], *arguments: *_Args) -> _T:
         """`function(*arguments)` in a thread, waited for even by who is cancelled: it may use descriptors of files."""
         return await self._lane.run("the cache's disk", function, *arguments, abandon=False)
+
+    async def load(self, function: Callable[[*_Args], _T], *arguments: *_Args, late: Callable[[_T], object]) -> _T:
+        """As `thread`, on threads of their own; late(result) is called when who is cancelled waits no more."""
+        return await self._loading.run("the cache's disk", function, *arguments, late=late)
 
     @property
     def failing(self) -> bool:

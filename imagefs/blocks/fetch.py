@@ -93,6 +93,7 @@ class Blocks:
         self._devices: dict[str, Device] = {}
         self._upstreams: dict[Source, Upstream] = {}
         self._sealing: set[Kept] = set()
+        self._loading: set[Device] = set()
         self._closed = False
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -122,11 +123,12 @@ class Blocks:
                 give_back()
             shrunk = idle
 
-    def open(self, digest: str, index: Index, source: Source) -> Device:
+    async def open(self, digest: str, index: Index, source: Source) -> Device:
         """The device whose index has this digest, the same for all; each must `close` it. The last source is preferred.
 
-        Short of opening two files nothing is waited for, and no error is raised: what cannot be kept is read through.
+        No error is raised: what the disk does not open in time is read through.
         """
+        await self.room.load(digest, index)
         for idle in [one for one in self._devices.values() if not one.users and one.local is None]:
             del self._devices[idle.digest]  # given up meanwhile
         device = self._devices.get(digest)
@@ -146,12 +148,27 @@ class Blocks:
             for device in self._devices.values():
                 device.upstreams.remove(upstream)
 
-    def offer(self, digest: str, index: Index) -> None:
+    async def offer(self, digest: str, index: Index) -> None:
         """Let what is kept of this device, opened or not, serve others that have the same blocks."""
         if digest not in self._devices and self.room.has(digest):
-            device = self._devices[digest] = Device(self, digest, index)
-            device.lent()
-            self._list_peers()
+            await self.room.load(digest, index)
+            if digest not in self._devices:
+                device = self._devices[digest] = Device(self, digest, index)
+                device.lent()
+                self._list_peers()
+
+    def load_soon(self, device: Device) -> None:
+        """Open it on disk, which did not do it before. What arrives until then is not kept."""
+        if self.flights.nursery is not None and device not in self._loading:
+            self._loading.add(device)
+            what = f"opening device {device.digest[:12]}"
+            self.flights.nursery.start_soon(contain, what, self._load, device)
+
+    async def _load(self, device: Device) -> None:
+        try:
+            await device.load()
+        finally:
+            self._loading.discard(device)
 
     def _list_peers(self) -> None:
         if self.room.unlisted and self.flights.nursery is not None:

@@ -23,7 +23,7 @@ import fcntl
 import os
 import signal
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import xxhash
@@ -230,14 +230,14 @@ class LocalDevice:
         self.closed = True
         self._in_use.close()
 
-    def remove(self) -> Callable[[], None]:
-        """Close it and take its names away, so that another may be made; what is answered gives its room back."""
+    def remove(self) -> None:
+        """Close it and remove its files."""
         self.close()
         self._mark_path.unlink(missing_ok=True)
         self._table_path.unlink(missing_ok=True)
         gone = self.path.with_suffix(".gone")
         self.path.rename(gone)
-        return gone.unlink
+        gone.unlink()
 
     def _release(self) -> None:
         os.close(self._table_file)

@@ -7,10 +7,11 @@ device that is pinned, or whose file anybody else has open: somebody may read it
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import re
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +33,9 @@ SLACK = 256 << 20
 
 _LISTED_AT_ONCE = 256
 """Blocks added to the table of peers in one go: half a millisecond."""
+
+LOADS_WITHIN = 30.0
+"""Seconds that opening a device may take; a reader then goes on without the disk."""
 
 _NAME = re.compile(r"[0-9a-f]{64}")
 
@@ -69,6 +73,7 @@ class Room:
         """Devices, and those of their blocks that `list_peers` has to add to `peers`."""
         self._disk = disk
         self._figures = figures
+        self._turns: defaultdict[str, trio.Lock] = defaultdict(trio.Lock)  # who loads or removes a device, by its name
         self._strays = _strays(disk.folder)  # bytes on disk of devices that were not opened yet
 
     @property
@@ -90,18 +95,27 @@ class Room:
         """Whether anything of the device is on disk."""
         return name in self.kept or name in self._strays
 
+    async def load(self, name: str, index: Index) -> None:
+        """Open the device on disk, or make it, in a thread: a table of a million blocks takes a quarter of a second.
+
+        What the disk refuses, or does not do within LOADS_WITHIN seconds, stays undone and is a failure of the disk.
+        """
+        what = f"device {name[:12]} cannot be kept"
+        with self._disk.tolerant(what):
+            with trio.move_on_after(LOADS_WITHIN) as limit:
+                async with self._turns[name]:
+                    if name not in self.kept:
+                        kept = await self._disk.load(_load, self._disk.folder, name, index, late=_unload)
+                        self._strays.pop(name, None)
+                        self.kept[name] = kept
+            if limit.cancelled_caught:
+                raise OSError(errno.ETIMEDOUT, f"no answer within {LOADS_WITHIN:g} s")
+
     def open(self, name: str, index: Index) -> Kept | None:
-        """The device on disk, made where it is not there; None where the disk does not do it."""
+        """The device on disk for somebody who reads it; None where it was not loaded."""
         kept = self.kept.get(name)
         if kept is None:
-            try:
-                local = LocalDevice(self._disk.folder, name, index.blocks, index.device_bytes)
-                kept = Kept(local, usage=local.usage)
-            except OSError as error:
-                self._disk.failed(f"device {name[:12]} cannot be kept", error)
-                return None
-            self._strays.pop(name, None)
-            self.kept[name] = kept
+            return None
         if kept.local.table.present < index.stored:
             kept.local.marked = False
         kept.index = index
@@ -178,18 +192,18 @@ class Room:
         """Open what earlier processes left, to see which of it is old."""
         while self._strays:
             name = next(iter(self._strays))
-            try:
-                local = await self._disk.thread(LocalDevice.found, self._disk.folder, name)
-            except OSError:
-                local = None
-            usage = self._strays.pop(name, 0)
-            if name in self.kept:  # opened meanwhile
-                if local is not None:
-                    local.close()
-            elif local is None:
-                _delete(self._disk.folder, name)
-            else:
-                self.kept[name] = Kept(local, usage=usage)
+            async with self._turns[name]:
+                if name not in self._strays:  # loaded meanwhile
+                    continue
+                try:
+                    local = await self._disk.thread(LocalDevice.found, self._disk.folder, name)
+                except OSError:
+                    local = None
+                usage = self._strays.pop(name)
+                if local is None:
+                    await self._disk.thread(_delete, self._disk.folder, name)
+                else:
+                    self.kept[name] = Kept(local, usage=usage)
 
     async def _give_up(self, several: Sequence[Kept], size: int) -> int:
         """Give up about `size` bytes of what was used least lately; how many it were. Raises OSError.
@@ -222,16 +236,27 @@ class Room:
             await self._disk.thread(_punch, kept.local, kept.local.table.take_dirty(), blocks)
         await self.measure([kept])
         self._figures.evicted += len(blocks)
-        if not kept.users and (not kept.local.table.present or kept.usage >= before):
-            # Empty, or the file system gives room back by whole files only.
-            del self.kept[kept.local.name]
-            for block in kept.local.table.blocks():
-                self.clear(kept, block)
-            if kept.first is not None:
-                self.peers.dismiss(kept.first)
-            await self._disk.thread(kept.local.remove())
-            kept.usage = 0
+        async with self._turns[kept.local.name]:
+            if not kept.users and (not kept.local.table.present or kept.usage >= before):
+                # Empty, or the file system gives room back by whole files only.
+                del self.kept[kept.local.name]
+                kept.local.closed = True  # on this thread, so that nobody takes it up meanwhile
+                for block in kept.local.table.blocks():
+                    self.clear(kept, block)
+                if kept.first is not None:
+                    self.peers.dismiss(kept.first)
+                await self._disk.thread(kept.local.remove)
+                kept.usage = 0
         return before - kept.usage
+
+
+def _load(folder: Path, name: str, index: Index) -> Kept:
+    local = LocalDevice(folder, name, index.blocks, index.device_bytes)
+    return Kept(local, usage=local.usage)
+
+
+def _unload(kept: Kept) -> None:
+    kept.local.close()
 
 
 def _strays(folder: Path) -> dict[str, int]:

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, TypeVarTuple
 from weakref import WeakKeyDictionary
 
 import trio
@@ -24,7 +24,7 @@ from imagefs.format.plan import Plan
 from imagefs.images import Images, is_digest
 from imagefs.snapshots import Snapshots
 from imagefs.traces import load_plan
-from stripefs.errors import Abandoned, StoreError, StripefsError
+from stripefs.errors import Abandoned, ServiceDown, StoreError, StripefsError
 from stripefs.executor import Executor
 from stripefs.store.url import parse_url, prepare
 
@@ -33,6 +33,7 @@ __all__ = ["Documents"]
 _log = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
+_Args = TypeVarTuple("_Args")
 
 _LIGHT = ("http",)
 """Schemes whose clients are loaded ahead wherever a daemon runs: 9 MiB; S3's takes 42."""
@@ -66,7 +67,7 @@ class Documents:
         """
         if is_digest(name):
             return name, False
-        remembered = await self._disk.run("the cache's documents", self._cache.remembered, source.url, name)
+        remembered = await self._local(self._cache.remembered, source.url, name)
         calls = self._resolving_at(source) if remembered else self._calls_to(source)
         try:
             digest = await calls.call(
@@ -81,9 +82,9 @@ class Documents:
             return remembered, True
         if digest != remembered:
             try:
-                await self._disk.run("the cache's documents", self._cache.remember, source.url, name, digest)
-            except OSError as error:
-                _log.warning("what %s stands for is not remembered: %s", name, error.strerror)
+                await self._local(self._cache.remember, source.url, name, digest)
+            except (OSError, ServiceDown) as error:
+                _log.warning("what %s stands for is not remembered: %s", name, error)
         return digest, False
 
     async def manifest(self, digest: str, source: PackSource) -> Manifest:
@@ -123,7 +124,7 @@ class Documents:
     async def kept_index(self, digest: str) -> Index | None:
         """The block index if it is here; no store is asked."""
         try:
-            return await self._disk.run("the cache's documents", self._cache.kept_index, digest)
+            return await self._local(self._cache.kept_index, digest)
         except (OSError, StripefsError) as error:
             _log.warning("the block index %s cannot be used: %s", digest[:12], error)
             return None
@@ -131,8 +132,8 @@ class Documents:
     async def indexes(self) -> list[str]:
         """The digests of the block indexes that are here, those that came last first."""
         try:
-            return await self._disk.run("the cache's documents", self._cache.indexes)
-        except OSError as error:
+            return await self._local(self._cache.indexes)
+        except (OSError, ServiceDown) as error:
             _log.warning("what is kept of other images is not used: %s", error)
             return []
 
@@ -142,8 +143,8 @@ class Documents:
         in_use: names of files that stay. None where the disk does not say.
         """
         try:
-            return await self._disk.run("the cache's documents", self._cache.evict, most, in_use)
-        except OSError as error:
+            return await self._local(self._cache.evict, most, in_use)
+        except (OSError, ServiceDown) as error:
             _log.warning("the documents in %s cannot be evicted: %s", self._cache.folder, error)
             return None
 
@@ -156,13 +157,17 @@ class Documents:
 
     async def prepare(self) -> None:
         """Load the clients of stores that are likely to be asked. One that cannot be loaded is met when it is."""
-        await self._disk.run("the cache's documents", _prepare, self._cache)
+        await self._disk.run("loading the clients of stores", _prepare, self._cache)
 
     def _calls_to(self, source: PackSource) -> Executor:
         return self._calls.setdefault(source, Executor(self._timeout))
 
     def _resolving_at(self, source: PackSource) -> Executor:
         return self._resolving.setdefault(source, Executor(min(_RESOLVE_WITHIN, self._timeout), threads=_RESOLVING))
+
+    async def _local(self, function: Callable[[*_Args], _T], *args: *_Args) -> _T:
+        """`function(*args)` in a thread. Raises what that raises, and ServiceDown where the cache's disk hangs."""
+        return await self._disk.run("the cache's documents", function, *args, timeout=self._timeout)
 
     async def _bring(self, what: str, source: PackSource, call: Callable[[], _T]) -> _T:
         try:

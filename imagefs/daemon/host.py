@@ -137,7 +137,7 @@ class Host:
                 with self._opened.wanting(*(one.index for one in manifest.devices)):
                     attachment, answer = await self._bring(request, digest, manifest, source, offline=offline)
                     if not offline and not is_digest(name):
-                        self._prefer(attachment)
+                        await self._prefer(attachment)
                     return {**answer, "offline": offline}
             raise ServiceDown(
                 f"{redact(store.url)}: no answer within {timeout:g} s",
@@ -191,13 +191,13 @@ class Host:
         _log.info("%s is attached (%s)", attachment.name, digest[:12])
         return attachment
 
-    def _prefer(self, attachment: Attachment) -> None:
+    async def _prefer(self, attachment: Attachment) -> None:
         """Its store has just answered: have devices that are served already come from there too."""
         source = self._opened.source_of(attachment)
         facts = {use.index: {"store": attachment.store, "size": use.size} for use in attachment.devices}
         self._ledger.record({"known": facts})
         for device in self._opened.devices_of(attachment):
-            self.blocks.open(device.digest, device.index, source).close()
+            (await self.blocks.open(device.digest, device.index, source)).close()
 
     async def use(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """One more process uses a dependency snapshot (`imagefs.daemon.shares`)."""

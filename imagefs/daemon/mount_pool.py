@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import trio
 
 from imagefs.plane import shared
+from stripefs.errors import ServiceDown
 from stripefs.executor import Lane
 from stripefs.supervised import supervise
 
@@ -27,6 +28,9 @@ LINGER = 60.0
 
 _LOOK = 10.0
 """Seconds between looks."""
+
+_MOUNTS_WITHIN = 20.0
+"""Seconds that a mount may take: it reads the metadata from the cache's disk."""
 
 _Key = tuple[object, ...]
 
@@ -65,9 +69,10 @@ class MountPool:
         try:
             async with self._lock:
                 what = f"mounting {image[:12]}"
-                return await self._lane.run(what, self._find, image, metadata, devices, abandon=False)
-        except OSError as error:  # the kernel is too old, a sandbox is in the way, the cache lies on an overlay
-            _log.debug("%s is mounted for each who uses it: %s", image[:12], error.strerror)
+                return await self._lane.run(what, self._find, image, metadata, devices, timeout=_MOUNTS_WITHIN)
+        except (OSError, ServiceDown) as error:
+            # The kernel is too old, a sandbox is in the way, the cache lies on an overlay or on a disk that hangs.
+            _log.debug("%s is mounted for each who uses it: %s", image[:12], error)
             return None
 
     async def run(self) -> None:
@@ -106,7 +111,8 @@ class MountPool:
             except OSError:
                 os.close(descriptor)
                 raise
-            self._mounts[key] = mount
+            if self._mounts.setdefault(key, mount) is not mount:  # a call that nobody waited for any more was first
+                os.close(descriptor)
         mount = self._mounts[key]
         mount.used_until = None
         return mount

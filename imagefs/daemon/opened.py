@@ -47,8 +47,11 @@ class Opened:
         """Serve the device with this block index. Several may ask at once."""
         if digest not in self.devices:
             index = await self._documents.index(digest, source)
-            if digest not in self.devices:
-                self.devices[digest] = self._blocks.open(digest, index, source)
+            device = await self._blocks.open(digest, index, source)
+            if digest in self.devices:  # another has opened it meanwhile
+                device.close()
+            else:
+                self.devices[digest] = device
         self._blocks.also(self.devices[digest], source)
 
     async def check_packs(self, digests: Iterable[str], source: PackSource) -> None:
@@ -62,7 +65,7 @@ class Opened:
         index = await self._documents.kept_index(digest)
         if index is None:
             return False
-        device = self._blocks.open(digest, index, source)
+        device = await self._blocks.open(digest, index, source)
         device.close()
         return device.complete
 
@@ -71,7 +74,8 @@ class Opened:
         for digest, facts in self._state.known.items():
             index = await self._documents.kept_index(digest)
             if index is not None:
-                self.devices[digest] = self._blocks.open(digest, index, self.source(store_settings(facts["store"])))
+                source = self.source(store_settings(facts["store"]))
+                self.devices[digest] = await self._blocks.open(digest, index, source)
         for attachment in self._state.attachments.values():
             for device in (self.devices[use.index] for use in attachment.devices if use.index in self.devices):
                 self._blocks.also(device, self.source_of(attachment))
@@ -84,7 +88,7 @@ class Opened:
     async def _offer(self, digest: str) -> None:
         index = await self._documents.kept_index(digest)
         if index is not None:
-            self._blocks.offer(digest, index)
+            await self._blocks.offer(digest, index)
 
     async def open_again(self, digest: str) -> Device:
         """A device in use whose index was not here any more when this worker began. Raises StaleVersion, and what

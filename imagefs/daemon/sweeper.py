@@ -11,6 +11,7 @@ import trio
 from imagefs.daemon import leftovers
 from imagefs.daemon.helpers import run_helper
 from imagefs.settings import DaemonSettings
+from stripefs.errors import ServiceDown
 from stripefs.executor import Lane
 
 __all__ = ["Sweeper"]
@@ -70,8 +71,9 @@ class Sweeper:
         """The attachments of which something is there besides their mounts."""
         try:
             return await self._lane.run(
-                "looking for what is left of uses", leftovers.find, self._settings.cache, self._settings.runtime
-            )
-        except OSError as error:
+                "looking for what is left of uses", leftovers.find, self._settings.cache, self._settings.runtime,
+                timeout=_WITHIN,
+            )  # fmt: skip
+        except (OSError, ServiceDown) as error:
             _log.warning("what is left of uses stays: %s", error)
             return set()

@@ -20,6 +20,7 @@ from imagefs.daemon import processes
 from imagefs.daemon.leftovers import upper_folder
 from imagefs.daemon.state import Attachment
 from imagefs.settings import DaemonSettings
+from stripefs.errors import ServiceDown
 from stripefs.executor import Lane
 from stripefs.mount.kernel import MountPoint
 from stripefs.supervised import supervise
@@ -33,6 +34,9 @@ FSTYPES = {"erofs": "erofs", "fuse.imagefs": "tree", "overlay": ""}
 
 _LOOK_EVERY = 0.5
 _UNMOUNTED_AFTER = 4
+
+_ANSWERS_WITHIN = 5.0
+"""Seconds that a look at such a file may take."""
 
 _THREADS = 8
 """For looking at files that jobs make: the disk they are on may hang."""
@@ -110,8 +114,11 @@ class Watch:
         self._uses.finish(attachment, "time")
 
     async def _exists(self, path: str) -> bool:
-        look = partial(os.path.exists, path)
-        return await self._files.run(f"looking for {path}", look)
+        """Whether the file is there; False where its disk does not answer."""
+        try:
+            return await self._files.run(f"looking for {path}", partial(os.path.exists, path), timeout=_ANSWERS_WITHIN)
+        except ServiceDown:
+            return False
 
     async def _look_at_mounts(self) -> None:
         missing: dict[str, int] = {}

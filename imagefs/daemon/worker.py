@@ -14,8 +14,10 @@ import trio
 from imagefs.daemon.devices import DeviceTree
 from imagefs.daemon.host import Host
 from imagefs.settings import DaemonSettings
-from stripefs.errors import ConfigError
+from stripefs.errors import ConfigError, ServiceDown
+from stripefs.executor import Lane
 from stripefs.mount import harness
+from stripefs.mount.journal import MemoryJournal
 from stripefs.mount.served import ServedTree
 from stripefs.mount.service import Request
 from stripefs.store.allocator import bound_allocator
@@ -23,6 +25,10 @@ from stripefs.store.allocator import bound_allocator
 __all__ = ["DaemonBackend"]
 
 _log = logging.getLogger(__name__)
+
+
+_ANSWERS_WITHIN = 5.0
+"""Seconds for the cache's disk to say that its folder is there."""
 
 
 class DaemonBackend:
@@ -34,6 +40,7 @@ class DaemonBackend:
     def __init__(self, start: harness.Start) -> None:
         self._settings = DaemonSettings.from_json(start.payload)
         self._start = start
+        self._disk = Lane("the cache folder", 2)
         self._host: Host
 
     @property
@@ -56,8 +63,10 @@ class DaemonBackend:
         bound_allocator()
         cache = Path(self._settings.cache)
         try:
-            cache.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._host = Host(self._settings, self._start.journal)
+            self._host = await self._disk.run(
+                f"opening the cache {cache}", _host, cache, self._settings, self._start.journal,
+                timeout=self._settings.io_timeout,
+            )  # fmt: skip
         except OSError as error:
             raise ConfigError(
                 f"the cache {cache} cannot be used: {error.strerror}", hint="name another folder by --cache"
@@ -69,16 +78,25 @@ class DaemonBackend:
             task_status.started(DeviceTree(self._host.serving, os.geteuid(), os.getegid()))
 
     async def _attach(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        self._need_cache()
+        await self._need_cache()
         return {**await self._host.attach(request), "settings": self._settings._asdict()}
 
     async def _use(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        self._need_cache()
+        await self._need_cache()
         return await self._host.use(request)
 
-    def _need_cache(self) -> None:
-        """End where somebody has removed the cache: the next worker makes it and its lock anew, and is asked again."""
-        if not os.path.isdir(self._host.blocks.folder):
+    async def _need_cache(self) -> None:
+        """End where somebody has removed the cache: the next worker makes it and its lock anew, and is asked again.
+
+        A disk that does not answer says nothing.
+        """
+        folder = self._host.blocks.folder
+        try:
+            there = await self._disk.run(f"looking for {folder}", folder.is_dir, timeout=_ANSWERS_WITHIN)
+        except ServiceDown as error:
+            _log.warning("%s", error)
+            return
+        if not there:
             _log.error("the cache %s was removed: another worker makes it anew", self._settings.cache)
             logging.shutdown()
             os._exit(1)
@@ -93,6 +111,12 @@ class DaemonBackend:
 
     def close(self) -> None:
         pass
+
+
+def _host(cache: Path, settings: DaemonSettings, journal: MemoryJournal) -> Host:
+    """Raises OSError, ConfigError."""
+    cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return Host(settings, journal)
 
 
 if __name__ == "__main__":

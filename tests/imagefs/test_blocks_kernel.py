@@ -54,7 +54,7 @@ async def test_a_mounted_device_is_left_alone_also_by_the_next_daemon(
     metadata.write_bytes(images.metadata(manifest.metadata))
     source = PackSource(StoreSettings(url=str(store)))
     async with running(tmp_path / "blocks") as blocks:
-        device = blocks.open(entry.index, index, source)
+        device = await blocks.open(entry.index, index, source)
         await device.fetch(range(index.blocks))
         await eventually(lambda: device.complete)
     source.close()
@@ -62,7 +62,7 @@ async def test_a_mounted_device_is_left_alone_also_by_the_next_daemon(
 
     other = make(noise(8))
     async with running(tmp_path / "blocks", limit=index.stored * BLOCK + BLOCK) as blocks:
-        intruder = blocks.open(other.digest, other.index, FakeSource(other))
+        intruder = await blocks.open(other.digest, other.index, FakeSource(other))
         assert bytes(await intruder.read(0, intruder.size)) == other.content
         await settled(intruder, blocks)
         assert intruder.present < 8
@@ -82,7 +82,7 @@ async def test_a_file_system_that_is_smaller_than_the_limit(tmp_path: Path, targ
     made = make(noise(40))
     for _ in range(2):
         async with running(Path(target) / "blocks") as blocks:
-            device = blocks.open(made.digest, made.index, FakeSource(made))
+            device = await blocks.open(made.digest, made.index, FakeSource(made))
             for _ in range(2):
                 assert bytes(await device.read(0, device.size)) == made.content
                 await settled(device, blocks)

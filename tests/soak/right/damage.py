@@ -303,7 +303,7 @@ def read_image(store: Path, tag: str, name: str, folder: Path | None = None) -> 
             for number, offset, length in image.extents(inode, 0, inode.size):
                 digest = manifest.devices[number - 1].index
                 try:
-                    device = blocks.open(digest, images.index(digest), source)
+                    device = await blocks.open(digest, images.index(digest), source)
                     parts.append(bytes(await device.read(offset, length)))
                 except StripefsError as error:
                     return error

@@ -239,7 +239,7 @@ async def test_what_is_fetched_ahead_and_learned_ends_with_itself(
     monkeypatch.setattr(Learning, "learn", learning)
     made = make(noise(1))
     async with daemon(tmp_path) as host, running(tmp_path / "blocks") as blocks:
-        device = blocks.open(made.digest, made.index, FakeSource(made))
+        device = await blocks.open(made.digest, made.index, FakeSource(made))
         use = DeviceUse("cold", made.index.device_bytes, made.digest)
         one = Attachment("1", "s#t", {"url": "/nowhere"}, "d" * 64, "d" * 64, "/m", (use,), 1.0)
         starts = host._starts
@@ -270,10 +270,10 @@ async def test_a_fetch_that_fails_unexpectedly_is_an_error_of_its_readers_alone(
         source = FakeSource(bad, fault=bug)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Flights, "_read", failing)
-            first = blocks.open(bad.digest, bad.index, source)
+            first = await blocks.open(bad.digest, bad.index, source)
             with pytest.raises(BlockUnavailable, match="injected"):
                 await first.read(0, first.size)
-            second = blocks.open(good.digest, good.index, FakeSource(good))
+            second = await blocks.open(good.digest, good.index, FakeSource(good))
             assert bytes(await second.read(0, second.size)) == good.content
         assert bytes(await first.read(0, first.size)) == bad.content
 
@@ -281,7 +281,7 @@ async def test_a_fetch_that_fails_unexpectedly_is_an_error_of_its_readers_alone(
 async def test_blocks_that_cannot_be_kept_for_an_unknown_reason_are_read_all_the_same(tmp_path: Path) -> None:
     made = make(noise(4))
     async with running(tmp_path / "blocks") as blocks:
-        device = blocks.open(made.digest, made.index, FakeSource(made))
+        device = await blocks.open(made.digest, made.index, FakeSource(made))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Keeper, "put", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("injected")))
             assert bytes(await device.read(0, 10)) == made.content[:10]
@@ -292,7 +292,7 @@ async def test_blocks_that_cannot_be_kept_for_an_unknown_reason_are_read_all_the
 async def test_a_batch_that_fails_unexpectedly_gives_its_memory_back(tmp_path: Path, clock: MockClock) -> None:
     made, work = make(noise(4)), Fails()
     async with running(tmp_path / "blocks") as blocks:
-        device = blocks.open(made.digest, made.index, FakeSource(made))
+        device = await blocks.open(made.digest, made.index, FakeSource(made))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Keeper, "_write", work)
             assert bytes(await device.read(0, 10)) == made.content[:10]
@@ -307,13 +307,13 @@ async def test_a_copy_that_fails_unexpectedly_is_fetched(tmp_path: Path, monkeyp
     block = noise(2)
     one, other = make(block[:1]), make(block)
     async with running(tmp_path / "blocks") as blocks:
-        first = blocks.open(one.digest, one.index, FakeSource(one))
+        first = await blocks.open(one.digest, one.index, FakeSource(one))
         await first.read(0, first.size)
         await settled(first, blocks)
         blocks.memory.clear()
         taking = Fails()
         monkeypatch.setattr(Flights, "_take", taking)
-        second = blocks.open(other.digest, other.index, FakeSource(other))
+        second = await blocks.open(other.digest, other.index, FakeSource(other))
         assert bytes(await second.read(0, second.size)) == other.content
         assert taking.runs == 1
 
@@ -324,7 +324,7 @@ async def test_a_check_that_fails_unexpectedly_leaves_the_device_unmarked(
     made, checking = make(noise(2)), Fails()
     monkeypatch.setattr(fetch, "seal", checking)
     async with running(tmp_path / "blocks") as blocks:
-        device = blocks.open(made.digest, made.index, FakeSource(made))
+        device = await blocks.open(made.digest, made.index, FakeSource(made))
         await device.read(0, device.size)
         await eventually(lambda: checking.runs == 1)
         await trio.sleep(10)

@@ -32,7 +32,7 @@ async def test_every_range_is_right_wherever_it_comes_from(tmp_path: Path) -> No
     source = FakeSource(made)
     chance = random.Random(4)
     async with running(tmp_path / "blocks") as blocks:
-        device = blocks.open(made.digest, made.index, source)
+        device = await blocks.open(made.digest, made.index, source)
         for turn in range(300):
             offset = chance.randrange(device.size + 10)
             length = chance.choice([0, 1, 4096, BLOCK, 3 * BLOCK + 5, MIB, 2 * device.size])
@@ -51,7 +51,7 @@ async def test_neighbours_are_one_read_and_each_block_is_fetched_once(tmp_path: 
     made = make(noise(10))
     source = FakeSource(made)
     async with running(tmp_path / "blocks") as blocks:
-        device = blocks.open(made.digest, made.index, source)
+        device = await blocks.open(made.digest, made.index, source)
         await device.read(BLOCK - 10, 2 * BLOCK)
         assert source.reads == [(0, 3 * BLOCK)]
         await device.read(0, 10 * BLOCK)
@@ -72,8 +72,8 @@ async def test_readers_share_what_is_under_way(tmp_path: Path) -> None:
     source = FakeSource(one, other)
     source.gate.clear()
     async with running(tmp_path / "blocks") as blocks:
-        first = blocks.open(one.digest, one.index, source)
-        second = blocks.open(other.digest, other.index, source)
+        first = await blocks.open(one.digest, one.index, source)
+        second = await blocks.open(other.digest, other.index, source)
         got: list[bytes] = []
 
         async def read(device: Device, offset: int, length: int) -> None:
@@ -99,18 +99,18 @@ async def test_blocks_of_other_devices_are_reused(tmp_path: Path) -> None:
     old, new = make(shared), make([*noise(2, seed=6), *shared[1:]])
     source = FakeSource(old, new)
     async with running(tmp_path / "blocks") as blocks:
-        device = blocks.open(old.digest, old.index, source)
+        device = await blocks.open(old.digest, old.index, source)
         await device.read(0, device.size)
         await settled(device, blocks)
         device.close()
     source.reads.clear()
     async with running(tmp_path / "blocks") as blocks:
-        blocks.offer(old.digest, old.index)
-        device = blocks.open(new.digest, new.index, source)
+        await blocks.offer(old.digest, old.index)
+        device = await blocks.open(new.digest, new.index, source)
         assert bytes(await device.read(0, device.size)) == new.content
         assert source.reads == [(0, 2 * BLOCK)]
         assert blocks.snapshot()["hits"]["peer"] == 5
-        report = await blocks.open(old.digest, old.index, FakeSource()).fetch(range(6))
+        report = await (await blocks.open(old.digest, old.index, FakeSource())).fetch(range(6))
         assert (report.skipped, report.blocks) == (6, 0)
 
 
@@ -119,7 +119,7 @@ async def test_a_damaged_block_of_another_device_is_not_reused(tmp_path: Path) -
     old, new = make(shared), make([*shared, b"y"])
     source = FakeSource(old, new)
     async with running(tmp_path / "blocks") as blocks:
-        device = blocks.open(old.digest, old.index, source)
+        device = await blocks.open(old.digest, old.index, source)
         await device.read(0, device.size)
         await settled(device, blocks)
     with device.path.open("r+b") as file:
@@ -127,8 +127,8 @@ async def test_a_damaged_block_of_another_device_is_not_reused(tmp_path: Path) -
         file.write(b"?!")
     source.reads.clear()
     async with running(tmp_path / "blocks") as blocks:
-        blocks.offer(old.digest, old.index)
-        device = blocks.open(new.digest, new.index, source)
+        await blocks.offer(old.digest, old.index)
+        device = await blocks.open(new.digest, new.index, source)
         assert bytes(await device.read(0, device.size)) == new.content
         assert sorted(source.reads) == [(BLOCK, BLOCK), (3 * BLOCK, 1)]
 
@@ -136,11 +136,11 @@ async def test_a_damaged_block_of_another_device_is_not_reused(tmp_path: Path) -
 async def test_what_is_all_here_needs_no_store(tmp_path: Path) -> None:
     made = make(MIXED, size=12 * BLOCK)
     async with running(tmp_path / "blocks") as blocks:
-        device = blocks.open(made.digest, made.index, FakeSource(made))
+        device = await blocks.open(made.digest, made.index, FakeSource(made))
         await device.read(0, device.size)
         await eventually(lambda: device.complete)
     async with running(tmp_path / "blocks", io_timeout=0.2) as blocks:
-        device = blocks.open(made.digest, made.index, FakeSource(fault=unreachable))
+        device = await blocks.open(made.digest, made.index, FakeSource(fault=unreachable))
         assert device.complete
         assert device.present == made.index.stored
         assert bytes(await device.read(0, device.size)) == made.content
@@ -150,8 +150,8 @@ async def test_what_is_all_here_needs_no_store(tmp_path: Path) -> None:
 async def test_opening_twice_is_the_same_device(tmp_path: Path) -> None:
     made = make(noise(2))
     async with running(tmp_path / "blocks") as blocks:
-        first = blocks.open(made.digest, made.index, FakeSource(fault=unreachable))
-        second = blocks.open(made.digest, made.index, FakeSource(made))
+        first = await blocks.open(made.digest, made.index, FakeSource(fault=unreachable))
+        second = await blocks.open(made.digest, made.index, FakeSource(made))
         assert first is second
         assert bytes(await first.read(0, 10)) == made.content[:10]
         assert len(blocks.snapshot()["devices"]) == 1
@@ -159,7 +159,7 @@ async def test_opening_twice_is_the_same_device(tmp_path: Path) -> None:
         assert bytes(await second.read(BLOCK, 10)) == made.content[BLOCK : BLOCK + 10]
         second.close()
         assert blocks.snapshot()["devices"] == []
-        assert blocks.open(made.digest, made.index, FakeSource(fault=unreachable)) is first
+        assert await blocks.open(made.digest, made.index, FakeSource(fault=unreachable)) is first
 
 
 async def test_a_reader_that_gives_up_leaves_nothing_stuck(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ async def test_a_reader_that_gives_up_leaves_nothing_stuck(tmp_path: Path) -> No
     source = FakeSource(made)
     source.gate.clear()
     async with running(tmp_path / "blocks") as blocks:
-        device = blocks.open(made.digest, made.index, source)
+        device = await blocks.open(made.digest, made.index, source)
         with trio.move_on_after(0.05) as scope:
             await device.read(0, 4 * BLOCK)
         assert scope.cancelled_caught
@@ -184,7 +184,7 @@ async def test_before_and_after_it_runs_nothing_is_fetched(tmp_path: Path) -> No
     made = make(noise(2))
     source = FakeSource(made)
     blocks = Blocks(tmp_path / "blocks", limit=1 << 30, memory=16 * MIB, io_timeout=10)
-    device = blocks.open(made.digest, made.index, source)
+    device = await blocks.open(made.digest, made.index, source)
     with pytest.raises(BlockUnavailable, match="not running"):
         await device.read(0, 1)
     async with trio.open_nursery() as nursery:

@@ -36,7 +36,7 @@ async def test_a_whole_device_comes_in_order_and_in_ranges(tmp_path: Path) -> No
     made = make([*noise(40), b"", b"", *noise(6, seed=2), b"end"], per_pack=20)
     source = FakeSource(made)
     async with running(tmp_path / "blocks", memory=64 * MIB) as blocks:
-        device = blocks.open(made.digest, made.index, source)
+        device = await blocks.open(made.digest, made.index, source)
         report = await device.fetch(range(-3, 1000), at_once=1)
         assert (report.blocks, report.bytes, report.stored) == (47, 46 * BLOCK + 3, 46 * BLOCK + 3)
         assert (report.skipped, report.failed, report.copied, report.full) == (0, 0, 0, False)
@@ -56,7 +56,7 @@ async def test_the_given_order_is_kept(tmp_path: Path) -> None:
     order = list(range(0, 200, 2))
     random.Random(1).shuffle(order)
     async with running(tmp_path / "blocks", memory=64 * MIB) as blocks:
-        device = blocks.open(made.digest, made.index, source)
+        device = await blocks.open(made.digest, made.index, source)
         await device.fetch(order, at_once=1)
         assert [offset // BLOCK for offset, _ in source.reads] == order
 
@@ -66,7 +66,7 @@ async def test_no_more_at_once_than_asked(tmp_path: Path) -> None:
     source = FakeSource(made)
     source.gate.clear()
     async with running(tmp_path / "blocks", memory=64 * MIB) as blocks:
-        device = blocks.open(made.digest, made.index, source)
+        device = await blocks.open(made.digest, made.index, source)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lambda: device.fetch(range(64), at_once=2))
             await eventually(lambda: len(source.reads) == 2)
@@ -82,7 +82,7 @@ async def test_small_requests_are_not_worth_being_many(tmp_path: Path) -> None:
     made = make(noise(200))
     source = FakeSource(made)
     async with running(tmp_path / "blocks", memory=64 * MIB) as blocks:
-        device = blocks.open(made.digest, made.index, source)
+        device = await blocks.open(made.digest, made.index, source)
         await device.fetch(range(200), at_once=8)
         assert min(length for _, length in source.reads[:-8]) > BLOCK  # which an eighth of the first window would be
         assert max(length for _, length in source.reads) <= 1 << 20
@@ -98,7 +98,7 @@ async def test_a_range_leaves_the_way_before_it_is_unpacked(tmp_path: Path, monk
 
     monkeypatch.setattr(flights, "_unpack", unpack_later)
     async with running(tmp_path / "blocks", memory=64 * MIB) as blocks:
-        device = blocks.open(made.digest, made.index, source)
+        device = await blocks.open(made.digest, made.index, source)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lambda: device.fetch(range(4), at_once=1))
             await eventually(lambda: bool(source.reads) and not device.upstream.link.in_flight)
@@ -113,7 +113,7 @@ async def test_a_reader_is_served_first(tmp_path: Path) -> None:
     made = make(noise(60))
     source = Held(made)
     async with running(tmp_path / "blocks", memory=64 * MIB) as blocks:
-        device = blocks.open(made.digest, made.index, source)
+        device = await blocks.open(made.digest, made.index, source)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(lambda: device.fetch(range(50), at_once=2))
             await eventually(lambda: len(source.reads) == 2)
@@ -137,7 +137,7 @@ async def test_what_a_reader_wants_is_joined_or_skipped(tmp_path: Path) -> None:
     made = make(noise(40))
     source = Held(made)
     async with running(tmp_path / "blocks", memory=64 * MIB) as blocks:
-        device = blocks.open(made.digest, made.index, source)
+        device = await blocks.open(made.digest, made.index, source)
         reports = []
         got = []
 
@@ -164,7 +164,7 @@ async def test_cancelled_it_leaves_nothing_stuck(tmp_path: Path) -> None:
     source = FakeSource(made)
     source.gate.clear()
     async with running(tmp_path / "blocks", memory=64 * MIB) as blocks:
-        device = blocks.open(made.digest, made.index, source)
+        device = await blocks.open(made.digest, made.index, source)
         with trio.move_on_after(0.05):
             await device.fetch(range(40), at_once=3)
         async with trio.open_nursery() as nursery:
@@ -187,7 +187,7 @@ async def test_it_outlasts_a_store_that_is_away(tmp_path: Path, mock_clock: Mock
         return data
 
     async with running(tmp_path / "blocks", memory=64 * MIB, io_timeout=600) as blocks:
-        device = blocks.open(made.digest, made.index, FakeSource(made, fault=away))
+        device = await blocks.open(made.digest, made.index, FakeSource(made, fault=away))
         report = await device.fetch(range(30))
         assert (report.blocks, report.failed) == (30, 0)
 
@@ -197,7 +197,7 @@ async def test_what_cannot_be_had_is_counted(tmp_path: Path) -> None:
     bad = made.content[7 * BLOCK :][:20]
     source = FakeSource(made, fault=lambda _, data: data.replace(bad, bytes(20)))
     async with running(tmp_path / "blocks", memory=64 * MIB) as blocks:
-        device = blocks.open(made.digest, made.index, source)
+        device = await blocks.open(made.digest, made.index, source)
         report = await device.fetch(range(30))
         assert (report.blocks, report.failed) == (29, 1)
         await settled(device, blocks)
@@ -208,7 +208,7 @@ async def test_the_rate_is_kept(tmp_path: Path, mock_clock: MockClock) -> None:
     mock_clock.rate = 20
     made = make(noise(64))
     async with running(tmp_path / "blocks", memory=64 * MIB) as blocks:
-        device = blocks.open(made.digest, made.index, FakeSource(made))
+        device = await blocks.open(made.digest, made.index, FakeSource(made))
         report = await device.fetch(range(64), at_once=2, rate=2 * MIB)
         assert report.blocks == 64
         assert report.seconds >= 3.5  # 8 MiB, but for what goes at once; on the test's own clock
@@ -219,7 +219,7 @@ async def test_without_a_disk_nothing_is_fetched_ahead(tmp_path: Path) -> None:
     made = make(noise(30))
     source = FakeSource(made)
     async with running(tmp_path / "blocks", limit=0) as blocks:
-        device = blocks.open(made.digest, made.index, source)
+        device = await blocks.open(made.digest, made.index, source)
         report = await device.fetch(range(30))
         assert (report.blocks, report.full) == (0, True)
         assert bytes(await device.read(0, MIB)) == made.content[:MIB]
@@ -231,7 +231,7 @@ async def test_when_the_end_comes_it_ends(tmp_path: Path) -> None:
     source.gate.clear()
     raised = []
     async with trio.open_nursery() as nursery, running(tmp_path / "blocks") as blocks:
-        device = blocks.open(made.digest, made.index, source)
+        device = await blocks.open(made.digest, made.index, source)
 
         async def fetch() -> None:
             with pytest.raises(Abandoned) as caught:

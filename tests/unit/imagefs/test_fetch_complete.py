@@ -27,7 +27,7 @@ async def test_it_is_complete_only_once_it_was_checked(tmp_path: Path, monkeypat
 
     monkeypatch.setattr(os, "pwrite", pwrite)
     async with running(tmp_path / "blocks") as blocks:
-        device = blocks.open(made.digest, made.index, FakeSource(made))
+        device = await blocks.open(made.digest, made.index, FakeSource(made))
         await device.fetch(range(40))
         await eventually(lambda: device.complete)
         assert device.path.read_bytes() == made.content
@@ -47,7 +47,7 @@ async def test_a_disk_that_spoils_everything_is_not_checked_for_ever(
     )  # fmt: skip
     async with running(tmp_path / "blocks") as blocks:
         source = FakeSource(made)
-        device = blocks.open(made.digest, made.index, source)
+        device = await blocks.open(made.digest, made.index, source)
         for _ in range(10):
             assert bytes(await device.read(0, device.size)) == made.content
             await settled(device, blocks)
@@ -58,7 +58,7 @@ async def test_a_disk_that_spoils_everything_is_not_checked_for_ever(
 async def test_a_device_without_blocks_is_complete_at_once(tmp_path: Path, blocks_of_it: list[bytes]) -> None:
     made = make(blocks_of_it)
     async with running(tmp_path / "blocks") as blocks:
-        device = blocks.open(made.digest, made.index, FakeSource())
+        device = await blocks.open(made.digest, made.index, FakeSource())
         await eventually(lambda: device.complete)
         assert device.path.read_bytes() == made.content
         assert bytes(await device.read(0, 10)) == made.content[:10]
@@ -68,10 +68,10 @@ async def test_opened_many_times_while_it_is_checked(tmp_path: Path) -> None:
     made = make(noise(30))
     async with running(tmp_path / "blocks") as blocks:
         for _ in range(20):
-            device = blocks.open(made.digest, made.index, FakeSource(made))
+            device = await blocks.open(made.digest, made.index, FakeSource(made))
         await device.fetch(range(30))
         for _ in range(20):
-            blocks.open(made.digest, made.index, FakeSource(made))
+            await blocks.open(made.digest, made.index, FakeSource(made))
         await eventually(lambda: device.complete)
         assert len(blocks.snapshot()["devices"]) == 1
 
@@ -80,7 +80,7 @@ async def test_a_device_is_checked_in_a_lull(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(fetch, "LULL", 1.0)
     made = make(noise(8))
     async with running(tmp_path / "blocks") as blocks:
-        device = blocks.open(made.digest, made.index, FakeSource(made))
+        device = await blocks.open(made.digest, made.index, FakeSource(made))
         await device.fetch(range(8))
         await eventually(lambda: device.present == 8)
         for _ in range(20):

@@ -39,7 +39,7 @@ async def test_the_limit_holds_while_many_read(tmp_path: Path) -> None:
         async def reader(seed: int) -> None:
             chance = random.Random(seed)
             made = devices[seed % 3]
-            device = blocks.open(made.digest, made.index, source)
+            device = await blocks.open(made.digest, made.index, source)
             for _ in range(40):
                 offset, length = chance.randrange(device.size), chance.randrange(3 * BLOCK)
                 assert bytes(await device.read(offset, length)) == made.content[offset : offset + length]
@@ -60,7 +60,7 @@ async def test_the_limit_holds_while_many_read(tmp_path: Path) -> None:
 
 
 async def read_and_settle(blocks: Blocks, made: Made, *, close: bool = True) -> None:
-    device = blocks.open(made.digest, made.index, FakeSource(made))
+    device = await blocks.open(made.digest, made.index, FakeSource(made))
     await device.read(0, device.size)
     await settled(device, blocks)
     if close:
@@ -78,18 +78,18 @@ async def test_what_nobody_has_open_goes_first_the_oldest_of_it_before(tmp_path:
         await read_and_settle(blocks, used, close=False)
         await read_and_settle(blocks, closed)
         assert blocks.snapshot()["evicted"] == 0
-        device = blocks.open(new.digest, new.index, FakeSource(new))
+        device = await blocks.open(new.digest, new.index, FakeSource(new))
         report = await device.fetch(range(8), at_once=1)
         await settled(device, blocks)
         assert (report.full, device.present) == (False, 8)
-        assert blocks.open(used.digest, used.index, FakeSource()).present == 8
-        assert blocks.open(closed.digest, closed.index, FakeSource()).present == 8
-        assert blocks.open(left.digest, left.index, FakeSource()).present < 8
+        assert (await blocks.open(used.digest, used.index, FakeSource())).present == 8
+        assert (await blocks.open(closed.digest, closed.index, FakeSource())).present == 8
+        assert (await blocks.open(left.digest, left.index, FakeSource())).present < 8
         # Now everything is open: what is fetched ahead drives nothing out, what is read does.
-        assert (await blocks.open(left.digest, left.index, FakeSource(left)).fetch(range(8))).full
+        assert (await (await blocks.open(left.digest, left.index, FakeSource(left))).fetch(range(8))).full
         last = make(noise(4, seed=9))
         await read_and_settle(blocks, last, close=False)
-        assert blocks.open(last.digest, last.index, FakeSource()).present == 4
+        assert (await blocks.open(last.digest, last.index, FakeSource())).present == 4
 
 
 def age(folder: Path, made: Made, seconds: int) -> None:
@@ -109,7 +109,7 @@ async def test_a_limit_that_was_lowered_is_seen_to(tmp_path: Path, mock_clock: M
         for made in (one, other):
             await read_and_settle(blocks, made)
     async with running(tmp_path / "blocks", limit=5 * BLOCK) as blocks:
-        device = blocks.open(one.digest, one.index, FakeSource(one))
+        device = await blocks.open(one.digest, one.index, FakeSource(one))
         await eventually(lambda: on_disk(tmp_path / "blocks") <= 5 * BLOCK)
         assert device.present > 0
         assert bytes(await device.read(0, device.size)) == one.content
@@ -122,7 +122,7 @@ async def test_a_device_of_which_nothing_is_left_is_gone_and_may_come_back(tmp_p
         await read_and_settle(blocks, other, close=False)
         names = {path.stem for path in (tmp_path / "blocks").glob("*.*")}
         assert names == {other.digest}
-        device = blocks.open(one.digest, one.index, FakeSource(one))
+        device = await blocks.open(one.digest, one.index, FakeSource(one))
         assert device.present == 0
         assert bytes(await device.read(0, device.size)) == one.content
 
@@ -130,13 +130,13 @@ async def test_a_device_of_which_nothing_is_left_is_gone_and_may_come_back(tmp_p
 async def test_what_waits_for_a_device_that_is_given_up_is_not_kept(tmp_path: Path) -> None:
     one, other, used = make(noise(2)), make(noise(1, seed=2)), make(noise(6, seed=3))
     async with running(tmp_path / "blocks") as blocks:
-        device = blocks.open(one.digest, one.index, FakeSource(one))
+        device = await blocks.open(one.digest, one.index, FakeSource(one))
         await device.read(0, 1)
         await read_and_settle(blocks, used)
     blocks = Blocks(tmp_path / "blocks", limit=8 * BLOCK, memory=16 * MIB, io_timeout=1)
-    blocks.open(used.digest, used.index, FakeSource())
+    await blocks.open(used.digest, used.index, FakeSource())
     for made, block in ((one, 1), (other, 0)):
-        device = blocks.open(made.digest, made.index, FakeSource(made))
+        device = await blocks.open(made.digest, made.index, FakeSource(made))
         place = made.index.place(block)
         data = made.content[block * BLOCK :][:BLOCK]
         device.keep(block, place.digest, (data, xxhash.xxh3_64_intdigest(data)), False)
@@ -156,26 +156,26 @@ async def test_pinned_and_mounted_devices_get_no_holes(tmp_path: Path) -> None:
     async with running(tmp_path / "blocks", limit=20 * BLOCK) as blocks:
         for made in (pinned, mounted, plain):
             await read_and_settle(blocks, made, close=False)
-            device = blocks.open(made.digest, made.index, FakeSource())
+            device = await blocks.open(made.digest, made.index, FakeSource())
             await eventually(lambda: device.complete)  # noqa: B023
-        assert blocks.open(pinned.digest, pinned.index, FakeSource()).pin()
+        assert (await blocks.open(pinned.digest, pinned.index, FakeSource())).pin()
         descriptor = os.open(tmp_path / "blocks" / f"{mounted.digest}.data", os.O_RDONLY)
-        device = blocks.open(new.digest, new.index, FakeSource(new))
+        device = await blocks.open(new.digest, new.index, FakeSource(new))
         assert not device.pin()
         await device.read(0, device.size)
         await settled(device, blocks)
         for made in (pinned, mounted):
-            found = blocks.open(made.digest, made.index, FakeSource())
+            found = await blocks.open(made.digest, made.index, FakeSource())
             assert found.complete
             assert found.path.read_bytes() == made.content
-        given_up = blocks.open(plain.digest, plain.index, FakeSource(plain))
+        given_up = await blocks.open(plain.digest, plain.index, FakeSource(plain))
         assert not given_up.complete
         assert not given_up.path.with_suffix(".complete").exists()
         os.close(descriptor)
-        blocks.open(pinned.digest, pinned.index, FakeSource()).unpin()
+        (await blocks.open(pinned.digest, pinned.index, FakeSource())).unpin()
         again = make(noise(12, seed=7))
         await read_and_settle(blocks, again)
-        assert not blocks.open(pinned.digest, pinned.index, FakeSource()).complete
+        assert not (await blocks.open(pinned.digest, pinned.index, FakeSource())).complete
 
 
 # -- disks that fail -------------------------------------------------------------------------------------------------
@@ -197,7 +197,7 @@ async def test_a_disk_that_takes_nothing_is_read_through(
 
     monkeypatch.setattr(os, "pwrite", pwrite)
     async with running(tmp_path / "blocks", memory=MIB) as blocks:
-        device = blocks.open(made.digest, made.index, FakeSource(made))
+        device = await blocks.open(made.digest, made.index, FakeSource(made))
         for _ in range(3):
             assert bytes(await device.read(0, device.size)) == made.content
             await trio.sleep(2)
@@ -218,7 +218,7 @@ async def test_a_device_that_cannot_be_made_is_read_through(tmp_path: Path, mock
     made = make(noise(3))
     async with running(tmp_path / "blocks") as blocks:
         (tmp_path / "blocks" / f"{made.digest}.data").mkdir()
-        device = blocks.open(made.digest, made.index, FakeSource(made))
+        device = await blocks.open(made.digest, made.index, FakeSource(made))
         assert bytes(await device.read(0, device.size)) == made.content
         assert (device.present, device.complete, device.pin()) == (0, False, False)
         assert blocks.snapshot()["disk_errors"] >= 1
@@ -232,11 +232,11 @@ async def test_a_device_that_cannot_be_made_is_read_through(tmp_path: Path, mock
 async def test_a_disk_that_cannot_be_read_is_no_error_either(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make(noise(3))
     async with running(tmp_path / "blocks") as blocks:
-        device = blocks.open(made.digest, made.index, FakeSource(made))
+        device = await blocks.open(made.digest, made.index, FakeSource(made))
         await device.read(0, device.size)
         await settled(device, blocks)
     async with running(tmp_path / "blocks") as blocks:
-        device = blocks.open(made.digest, made.index, FakeSource(made))
+        device = await blocks.open(made.digest, made.index, FakeSource(made))
 
         def preadv(*_: object) -> int:
             raise OSError(errno.EIO, "cannot be read")
@@ -256,7 +256,7 @@ CRASHING = textwrap.dedent("""
     async def main():
         made = make(noise(120), per_pack=11)
         async with running(Path(sys.argv[1]), memory=8 << 20, limit=int(sys.argv[2])) as blocks:
-            device = blocks.open(made.digest, made.index, FakeSource(made))
+            device = await blocks.open(made.digest, made.index, FakeSource(made))
 
             async def work():
                 while True:
@@ -290,7 +290,7 @@ async def test_killed_at_any_time_it_goes_on_with_what_is_right(tmp_path: Path, 
             raise ServiceDown("away")
 
         async with running(folder, limit=limit, io_timeout=0) as blocks:
-            device = blocks.open(made.digest, made.index, FakeSource(fault=away))
+            device = await blocks.open(made.digest, made.index, FakeSource(fault=away))
             local = device.local
             assert local is not None
             here = [block for block in range(120) if local.table.checksum(block) is not None]
@@ -314,7 +314,7 @@ async def test_after_a_power_cut_the_table_may_know_more_than_the_disk(tmp_path:
         file.write(bytes(3 * BLOCK))
     path.with_suffix(".complete").unlink()
     async with running(tmp_path / "blocks") as blocks:
-        device = blocks.open(made.digest, made.index, FakeSource(made))
+        device = await blocks.open(made.digest, made.index, FakeSource(made))
         assert not device.complete
         assert bytes(await device.read(0, device.size)) == made.content
         await eventually(lambda: device.complete)

@@ -34,7 +34,7 @@ class Failing:
 
 
 async def read_all(blocks: Blocks, made: Made, source: FakeSource) -> bytes:
-    return bytes(await blocks.open(made.digest, made.index, source).read(0, len(made.content)))
+    return bytes(await (await blocks.open(made.digest, made.index, source)).read(0, len(made.content)))
 
 
 @pytest.mark.parametrize("error", [ServiceDown("away"), HostFailed("silent")])
@@ -153,7 +153,7 @@ async def test_what_always_arrives_wrong_is_an_error(tmp_path: Path, wrong: obje
         assert (figures["damaged"]["arrival"], figures["failures"]) == (3, 1)
         assert not blocks.flights
         assert blocks.memory.in_flight == 0
-        device = blocks.open(made.digest, made.index, source)
+        device = await blocks.open(made.digest, made.index, source)
         await settled(device, blocks)
         assert device.present == 0
 
@@ -165,7 +165,7 @@ async def test_one_bad_block_spoils_no_other(tmp_path: Path) -> None:
         return data.replace(made.content[BLOCK : BLOCK + 50], bytes(50))
 
     async with running(tmp_path / "blocks") as blocks:
-        device = blocks.open(made.digest, made.index, FakeSource(made, fault=fault))
+        device = await blocks.open(made.digest, made.index, FakeSource(made, fault=fault))
         with pytest.raises(BlockUnavailable, match="block 1 "):
             await device.read(0, device.size)
         for block in (0, 2, 3):
@@ -210,7 +210,7 @@ async def test_never_wrong_bytes_whatever_is_damaged(tmp_path: Path, mock_clock:
     right = wrong = 0
     for _ in range(8):
         async with running(tmp_path / "blocks", memory=MIB) as blocks:
-            device = blocks.open(made.digest, made.index, source)
+            device = await blocks.open(made.digest, made.index, source)
             for _ in range(25):
                 damage(device.path)
                 offset, length = chance.randrange(device.size), chance.randrange(4 * BLOCK)
@@ -233,7 +233,7 @@ async def test_a_damaged_complete_device_is_not_believed(tmp_path: Path, what: s
     made = make([*noise(5), b"", b"tail"])
     source = FakeSource(made)
     async with running(tmp_path / "blocks") as blocks:
-        device = blocks.open(made.digest, made.index, source)
+        device = await blocks.open(made.digest, made.index, source)
         await device.fetch(range(7))
         await eventually(lambda: device.complete)
     data, table = device.path, device.path.with_suffix(".table")
@@ -251,7 +251,7 @@ async def test_a_damaged_complete_device_is_not_believed(tmp_path: Path, what: s
     else:
         table.write_bytes(random.Random(1).randbytes(table.stat().st_size))
     async with running(tmp_path / "blocks") as blocks:
-        device = blocks.open(made.digest, made.index, source)
+        device = await blocks.open(made.digest, made.index, source)
         assert not device.complete
         assert bytes(await device.read(0, device.size)) == made.content
         await eventually(lambda: device.complete)
@@ -262,7 +262,7 @@ async def test_bytes_where_nothing_is_stored_are_zeros(tmp_path: Path) -> None:
     """Nobody's checksum covers them, so nobody asks the file for them; and it is not complete with them."""
     made = make([b"short", b"", *noise(1)])
     async with running(tmp_path / "blocks") as blocks:
-        device = blocks.open(made.digest, made.index, FakeSource(made))
+        device = await blocks.open(made.digest, made.index, FakeSource(made))
         await device.fetch(range(3))
         await eventually(lambda: device.complete)
     with device.path.open("r+b") as file:
@@ -271,7 +271,7 @@ async def test_bytes_where_nothing_is_stored_are_zeros(tmp_path: Path) -> None:
         file.seek(BLOCK + 1000)
         file.write(b"garbage")
     async with running(tmp_path / "blocks") as blocks:
-        device = blocks.open(made.digest, made.index, FakeSource(made))
+        device = await blocks.open(made.digest, made.index, FakeSource(made))
         assert bytes(await device.read(0, device.size)) == made.content
         assert bytes(await device.read(BLOCK, 4096)) == bytes(4096)
         await eventually(lambda: device.complete)

@@ -108,7 +108,7 @@ async def test_a_real_image_is_read_whole(tmp_path: Path, image: tuple[Path, str
     entry = manifest.devices[0]
     index = images.index(entry.index)
     async with running(tmp_path / "blocks") as blocks:
-        device = blocks.open(entry.index, index, source)
+        device = await blocks.open(entry.index, index, source)
         whole = bytes(await device.read(0, device.size))
         await eventually(lambda: device.complete)
         assert device.path.read_bytes() == whole
@@ -116,7 +116,7 @@ async def test_a_real_image_is_read_whole(tmp_path: Path, image: tuple[Path, str
     # All is here now, so neither the store nor anything of it is needed.
     away = PackSource(StoreSettings(url=str(tmp_path / "nowhere")))
     async with running(tmp_path / "blocks", io_timeout=0) as blocks:
-        device = blocks.open(entry.index, index, away)
+        device = await blocks.open(entry.index, index, away)
         assert device.complete
         assert bytes(await device.read(0, device.size)) == whole
     with pytest.raises(NotFound):
@@ -134,7 +134,7 @@ async def test_a_damaged_pack_is_looked_for_anew(
     good = path.read_bytes()
     path.write_bytes(bytes(len(good)))
     async with running(tmp_path / "blocks") as blocks:
-        device = blocks.open(manifest.devices[0].index, index, source)
+        device = await blocks.open(manifest.devices[0].index, index, source)
         with pytest.raises(BlockUnavailable):
             await device.read(0, 1)
         (tmp_path / "good").write_bytes(good)
@@ -246,7 +246,7 @@ async def test_devices_wait_for_a_store_that_comes_late(tmp_path: Path, image: t
 
     source = PackSource(StoreSettings(url="x"), connect=connect)
     async with running(tmp_path / "blocks") as blocks:
-        device = blocks.open(entry.index, images.index(entry.index), source)
+        device = await blocks.open(entry.index, images.index(entry.index), source)
         assert len(await device.read(0, 10)) == 10
     assert tries == 3
     await trio.to_thread.run_sync(source.close)

@@ -48,7 +48,7 @@ async def world(folder: Path, monkeypatch: pytest.MonkeyPatch, *made: Made) -> A
     async with running(folder / "blocks") as blocks, trio.open_nursery() as nursery:
         starts = Starts(settings, blocks, Documents(MetadataCache(folder), 5.0))
         await nursery.start(starts.run)
-        devices = {one.digest: blocks.open(one.digest, one.index, FakeSource(one)) for one in made}
+        devices = {one.digest: await blocks.open(one.digest, one.index, FakeSource(one)) for one in made}
         found = World(starts, devices, source)
 
         async def learn(self: Learning, attachment: Attachment, recorded: Recorded) -> None:

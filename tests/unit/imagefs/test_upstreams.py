@@ -34,8 +34,8 @@ def made() -> Made:
     return make(noise(12), per_pack=3)
 
 
-def opened(blocks: Blocks, made: Made, preferred: FakeSource, other: FakeSource) -> Device:
-    device = blocks.open(made.digest, made.index, preferred)
+async def opened(blocks: Blocks, made: Made, preferred: FakeSource, other: FakeSource) -> Device:
+    device = await blocks.open(made.digest, made.index, preferred)
     blocks.also(device, other)
     return device
 
@@ -44,7 +44,7 @@ def opened(blocks: Blocks, made: Made, preferred: FakeSource, other: FakeSource)
 async def test_where_one_store_fails_another_one_is_asked(tmp_path: Path, made: Made, fault: str) -> None:
     bad, good = FakeSource(made, fault=FAULTS[fault]), FakeSource(made)
     async with running(tmp_path / "blocks") as blocks:
-        device = opened(blocks, made, bad, good)
+        device = await opened(blocks, made, bad, good)
         assert bytes(await device.read(0, device.size)) == made.content
         assert bad.reads
         assert blocks.snapshot()["failures"] == 0
@@ -53,7 +53,7 @@ async def test_where_one_store_fails_another_one_is_asked(tmp_path: Path, made: 
 async def test_a_store_that_came_back_is_asked_again(tmp_path: Path, mock_clock: MockClock, made: Made) -> None:
     preferred, other = FakeSource(made, fault=FAULTS["down"]), FakeSource(made)
     async with running(tmp_path / "blocks") as blocks:
-        device = opened(blocks, made, preferred, other)
+        device = await opened(blocks, made, preferred, other)
         await device.read(0, BLOCK)
         asked = len(preferred.reads)
         await device.read(3 * BLOCK, BLOCK)
@@ -71,7 +71,7 @@ async def test_a_store_that_hangs_is_not_waited_for(tmp_path: Path, mock_clock: 
     hung.gate.clear()
     try:
         async with running(tmp_path / "blocks", io_timeout=60) as blocks:
-            device = opened(blocks, made, hung, good)
+            device = await opened(blocks, made, hung, good)
             assert bytes(await device.read(0, BLOCK)) == made.content[:BLOCK]
             assert bytes(await device.read(3 * BLOCK, BLOCK)) == made.content[3 * BLOCK : 4 * BLOCK]
             assert len(hung.reads) == 1
@@ -83,7 +83,7 @@ async def test_a_store_that_hangs_is_not_waited_for(tmp_path: Path, mock_clock: 
 async def test_where_no_store_has_it_the_error_is_told(tmp_path: Path, made: Made) -> None:
     sources = [FakeSource(made, fault=FAULTS["damaged"]) for _ in range(2)]
     async with running(tmp_path / "blocks") as blocks:
-        device = opened(blocks, made, *sources)
+        device = await opened(blocks, made, *sources)
         with pytest.raises(BlockUnavailable, match="other bytes"):
             await device.read(0, BLOCK)
         assert all(source.reads for source in sources)
@@ -93,10 +93,10 @@ async def test_where_no_store_has_it_the_error_is_told(tmp_path: Path, made: Mad
 async def test_a_store_that_is_closed_is_asked_no_more(tmp_path: Path, made: Made) -> None:
     closed, other = FakeSource(made, fault=broken(AssertionError("it is closed"))), FakeSource(made)
     async with running(tmp_path / "blocks") as blocks:
-        device = opened(blocks, made, closed, other)
+        device = await opened(blocks, made, closed, other)
         blocks.drop(closed)
         assert bytes(await device.read(0, device.size)) == made.content
         assert closed.reads == []
         device.close()
-        device = blocks.open(made.digest, made.index, closed)
+        device = await blocks.open(made.digest, made.index, closed)
         assert [one.source for one in device.upstreams] == [closed]
