@@ -51,6 +51,10 @@ class DamagedObject(StripefsError):
     exit_code = 5
 
 
+class DamagedBlock(DamagedObject):
+    """A block of a snapshot was not what it must be when it was read, though nothing that names it is damaged."""
+
+
 class NoSuchImage(StripefsError):
     """A store has no image of that name."""
 

@@ -55,6 +55,8 @@ class Images:
 
     def __init__(self, store: Store, patience: float = 0.0) -> None:
         self.store = store
+        self.damaged_packs: frozenset[bytes] = frozenset()
+        """Digests of packs that count as missing: nothing shares their blocks, and what is stored replaces them."""
         self._patience = patience
         self._clock: StoreClock | None = None
 
@@ -62,10 +64,16 @@ class Images:
 
     def put_pack(self, pack: Pack, data: bytes) -> bool:
         """Whether it had to be written: False where it is there already."""
-        return self._put(object_path("packs", pack.digest.hex()), data)
+        path = object_path("packs", pack.digest.hex())
+        if pack.digest in self.damaged_packs:
+            self._again(lambda: self.store.put(path, [data], replace=True))
+            return True
+        return self._put(path, data)
 
     def has_pack(self, pack: Pack) -> bool:
         """Whether the pack is there with all its bytes, unread."""
+        if pack.digest in self.damaged_packs:
+            return False
         try:
             return self.stat(object_path("packs", pack.digest.hex())).length == pack.length
         except NotFound:
@@ -77,6 +85,16 @@ class Images:
             for pack, there in zip(packs, pool.map(self.has_pack, packs), strict=True):
                 if not there:
                     raise DamagedObject(f"{self.store.url} lacks the pack {pack.digest.hex()[:12]}, or part of it")
+
+    def is_damaged(self, pack: Pack) -> bool:
+        """Whether the pack is there and holds other bytes than its name says. All of it is read."""
+        try:
+            self._checked(object_path("packs", pack.digest.hex()), pack.digest.hex())
+        except DamagedObject:
+            return True
+        except NotFound:
+            pass
+        return False
 
     def put_index(self, data: bytes) -> str:
         return self._put_named("indexes", data)

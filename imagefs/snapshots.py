@@ -85,6 +85,15 @@ class Snapshots:
             return str(error)
         return ""
 
+    def damaged_packs(self, name: str) -> frozenset[bytes]:
+        """Digests of packs of this snapshot that hold other bytes than their names say; none where the snapshot cannot
+        be used anyway. All of its packs are read."""
+        if not self.is_usable(name):
+            return frozenset()
+        devices = self.images.manifest(self.checked_image(name)).devices
+        packs = {pack.digest: pack for device in devices for pack in self.images.index(device.index).packs}
+        return frozenset(digest for digest, pack in packs.items() if self.images.is_damaged(pack))
+
     def is_usable(self, name: str) -> bool:
         """Whether there is one that hosts can use, as far as `why_broken` sees. Raises StoreErrors."""
         try:

@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple
 
 from imagefs.daemon import processes
 from imagefs.daemon.protocol import Held, HoldRequest, Lease
-from imagefs.errors import DamagedObject
+from imagefs.errors import DamagedBlock, DamagedObject
 from imagefs.settings import DaemonSettings
 from stripefs.errors import MountError
 from stripefs.mount.asking import ask
@@ -180,7 +180,8 @@ class Client:
     def _use(self, request: dict[str, Any]) -> dict[str, Any]:
         answer = self._ask_started("use", request)
         if broken := answer.get("broken"):
-            raise DamagedObject(broken["message"], hint=broken["hint"])
+            kind = DamagedBlock if broken.get("block") else DamagedObject
+            raise kind(broken["message"], hint=broken["hint"])
         return answer
 
     def _request(

@@ -77,7 +77,7 @@ class Host:
         self._watch = Watch(settings, self)
         self._pinned: dict[str, list[Device]] = {}  # by attachment: those whose local files its mount uses
         self._sweeper = Sweeper(settings)
-        self._shares = Shares(self)
+        self._shares = Shares(self, Path(settings.cache, "deps/damaged"))
         self.leases = Leases(settings, self)
         self.serving = Serving(self._ledger, self._opened, self._starts.touch, self._shares.failed)
         self._pool = MountPool(lambda: {one.image for one in self.state.attachments.values()})

@@ -21,7 +21,9 @@ long as the process lives that runs them.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any, Protocol
 
 import trio
@@ -31,7 +33,7 @@ from imagefs.daemon.helpers import run_helper
 from imagefs.daemon.mount_pool import LINGER
 from imagefs.daemon.state import Attachment
 from imagefs.daemon.watch import ended
-from imagefs.errors import BlockUnavailable, DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
+from imagefs.errors import BlockUnavailable, DamagedBlock, DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
 from imagefs.format.manifest import Manifest
 from imagefs.images import Images
 from imagefs.snapshots import Snapshots, check_source
@@ -75,19 +77,22 @@ class Shared(Protocol):
 
 
 class Shares:
-    """The snapshots among the attachments of `host`."""
+    """The snapshots among the attachments of `host`. folder: keeps which of them could not be read, for the next worker
+    and the next daemon: an empty file for each device, whose time says when."""
 
-    def __init__(self, host: Shared) -> None:
+    def __init__(self, host: Shared, folder: Path) -> None:
         self._host = host
+        self._folder = folder
         self._nursery: trio.Nursery
         self._busy_until: dict[str, float] = {}
         self._unused_since: dict[str, float] = {}
-        self._damaged: dict[str, float] = {}  # when a block was damaged or its pack gone, by the device of a snapshot
+        self._shunned: dict[str, float] = {}  # until when, by device: a block was damaged, or its pack gone
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Until cancelled."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            await contain("reading what is not mounted", self._load)
             for attachment in list(self._host.attachments().values()):
                 self.watch(attachment)
                 if attachment.leaving:  # what an earlier worker began may have happened, or not
@@ -156,7 +161,8 @@ class Shares:
         except NoSuchSnapshot:
             return {"missing": True}
         except (DamagedObject, FormatError, NoSuchImage) as error:
-            return {"broken": {"message": error.message, "hint": error.hint}}
+            block = isinstance(error, DamagedBlock)
+            return {"broken": {"message": error.message, "hint": error.hint, "block": block}}
 
     def _join(self, attachment: Attachment, request: Mapping[str, Any]) -> None:
         """Its users are the attachment's from now on. Raises MountError for one that has ended already."""
@@ -170,13 +176,34 @@ class Shares:
         """A block of this device could not be had. Where it was damaged, or its pack is gone, snapshots with the device
         are not mounted for a while."""
         if isinstance(error.__cause__, DamagedObject | NotFound):
-            self._damaged[index] = trio.current_time()
+            self._shunned[index] = trio.current_time() + _SHUNNED
+            self._nursery.start_soon(contain, "noting what is not mounted", trio.to_thread.run_sync, self._note, index)
+
+    def _note(self, index: str) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        (self._folder / index).touch()
+
+    async def _load(self) -> None:
+        for index, left in (await trio.to_thread.run_sync(self._noted)).items():
+            self._shunned[index] = trio.current_time() + left
+
+    def _noted(self) -> dict[str, float]:
+        """Seconds for which each device is not to be mounted yet. Notes that are too old go."""
+        found = {}
+        if self._folder.is_dir():
+            for path in self._folder.iterdir():
+                left = path.stat().st_mtime + _SHUNNED - time.time()
+                if 0 < left <= _SHUNNED:
+                    found[path.name] = left
+                else:
+                    path.unlink(missing_ok=True)
+        return found
 
     def check_undamaged(self, name: str, devices: Iterable[str]) -> None:
-        """Raise DamagedObject for a snapshot with a device of which a block could not be had lately."""
+        """Raise DamagedBlock for a snapshot with a device of which a block could not be had lately."""
         for index in devices:
-            if trio.current_time() - self._damaged.get(index, float("-inf")) < _SHUNNED:
-                raise DamagedObject(
+            if trio.current_time() < self._shunned.get(index, float("-inf")):
+                raise DamagedBlock(
                     f"a block of the snapshot {name[:12]} was damaged or gone when it was read",
                     hint="`imagefs deps verify` says more, `imagefs deps rm` takes it away",
                 )

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from imagefs.deps import outcome
-from imagefs.errors import DamagedObject
+from imagefs.errors import DamagedBlock, DamagedObject
 from stripefs.errors import MountError, NotFound
 from stripefs.settings import StoreSettings, redact
 
@@ -33,12 +33,13 @@ _T = TypeVar("_T")
 
 class Missed(NamedTuple):
     """Why there is no hit. absent: maybe because the store has no such snapshot, or a broken one, so one may be
-    published. mountable:
-    whether one that another host publishes would be of use here."""
+    published. mountable: whether one that another host publishes would be of use here. doubted: the store has one, of
+    which this host could not read a block."""
 
     reason: str
     absent: bool
     mountable: bool = True
+    doubted: bool = False
 
 
 def missed(error: Exception) -> Missed:
@@ -47,7 +48,9 @@ def missed(error: Exception) -> Missed:
     # too. Where nothing can be mounted, nobody has asked the store.
     unmountable = isinstance(error, MountError)
     broken = isinstance(error, NotFound | DamagedObject)
-    return Missed(str(error), absent=unmountable or broken, mountable=not unmountable)
+    return Missed(
+        str(error), absent=unmountable or broken, mountable=not unmountable, doubted=isinstance(error, DamagedBlock)
+    )
 
 
 def absent(store: StoreSettings, cache: str, name: str) -> Missed:
@@ -79,7 +82,7 @@ def found_or_installed(
     def waiting(who: str) -> None:
         tell(f"miss {name[:SHORT]}: waiting for what another host installs{f' ({who})' if who else ''}")
 
-    with Leading(store, name, patience if found.mountable else 0.0, waiting) as leading:
+    with Leading(store, name, patience if found.mountable else 0.0, waiting, doubted=found.doubted) as leading:
         if not leading.published:
             return install(f"{found.reason}{leading.remark}", leading)
         again = hit() if found.mountable else found

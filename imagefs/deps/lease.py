@@ -100,11 +100,21 @@ class Leading:
     """The place of a host among those that want one snapshot, as long as this lasts.
 
     published: another host did it. may_publish: this one may, because it leads, or because the store has no locks and
-    the first who is done publishes. remark: what people should know of it, "" for nothing.
+    the first who is done publishes. doubted: the store has a snapshot that seems whole, and was not when it was read.
+    remark: what people should know of it, "" for nothing.
     """
 
-    def __init__(self, settings: StoreSettings, name: str, patience: float, waiting: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        settings: StoreSettings,
+        name: str,
+        patience: float,
+        waiting: Callable[[str], None],
+        *,
+        doubted: bool = False,
+    ) -> None:
         self.published = False
+        self.doubted = doubted
         self.may_publish = False
         self.remark = ""
         self._name = name
@@ -114,7 +124,7 @@ class Leading:
         try:
             with signals_for_main():
                 self._store = open_store(settings, make=True)
-            self._lead = lead_or_wait(self._snapshots(self._store), name, patience, waiting)
+            self._lead = lead_or_wait(self._snapshots(self._store), name, patience, waiting, doubted=doubted)
             self.published, self.may_publish = self._lead is None, self._lead is not None
         except TooLong:
             self.remark = f", and who installs it did not publish it within {patience:g} s"
@@ -166,7 +176,9 @@ def lead(snapshots: Snapshots, name: str, owner: str = "") -> Lead:
     return Lead(take(store, FOLDER + b"/" + name.encode(), owner=owner, seconds=LEASE))
 
 
-def lead_or_wait(snapshots: Snapshots, name: str, patience: float, waiting: Callable[[str], None]) -> Lead | None:
+def lead_or_wait(
+    snapshots: Snapshots, name: str, patience: float, waiting: Callable[[str], None], *, doubted: bool = False
+) -> Lead | None:
     """The lead, or None once the snapshot was published by the one who had it.
 
     waiting: called once, with who leads, "" where nobody knows, before this begins to wait. Raises TooLong after
@@ -186,7 +198,7 @@ def lead_or_wait(snapshots: Snapshots, name: str, patience: float, waiting: Call
                 waiting(error.by)
                 told = True
         else:
-            if not _is_usable(snapshots, name):
+            if doubted or not _is_usable(snapshots, name):
                 return found
             found.release()  # the one before was done in the meantime
             return None

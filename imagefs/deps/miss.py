@@ -169,6 +169,7 @@ def _keep(
         probe=probe if wish.probe else (),
         setuid=wish.setuid,
         wheels=wish.wheels,
+        doubted=leading.doubted,
     )
     descriptor = pending.begin(job.cache, job.name, job._asdict())
     _publish_here(job, target, descriptor, tell, wait=wish.wait)

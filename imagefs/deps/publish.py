@@ -64,6 +64,7 @@ class Job(NamedTuple):
     probe: Sequence[Any] = ()
     setuid: bool = False
     wheels: Sequence[Sequence[Any]] = ()
+    doubted: bool = False
 
     @property
     def name(self) -> str:
@@ -150,6 +151,8 @@ def _publish(job: Job, images: Images, still_leads: Callable[[], None], place: P
     verdict = _verdict(job, place)
     if not verdict.publish:
         return Outcome(False, verdict.lines, time.time())
+    if job.doubted:  # the bytes that this host could not use decide, and not only how many there are
+        images.damaged_packs = snapshots.damaged_packs(job.name)
     if snapshots.is_usable(job.name):
         return Outcome(True, verdict.lines, time.time())
     root, contents = place.capture()

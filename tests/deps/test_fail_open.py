@@ -65,6 +65,27 @@ def test_what_is_damaged_is_installed_and_published_anew(
     assert len(snapshots_in(store).images.images()) == (2 if kind == "deps" else 1)
 
 
+def test_a_flipped_bit_is_published_anew_by_who_has_read_it(
+    service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job]
+) -> None:
+    """Its pack has the right length, so nobody sees it before. The host that met it remembers, whatever becomes of its
+    daemon."""
+    done(service, store, target, by_pip(wheels, target), wait=True)
+    away(target)
+    shutil.rmtree(service.settings.cache + "/deps")
+    (pack,) = objects(store, "packs")
+    good = pack.read_bytes()
+    flip(pack)
+    status, told = done(service, store, target, by_pip(wheels, target), probe=READ_ALL)
+    assert (status, "the probe failed: OSError: [Errno 5]" in told) == (0, True)
+    away(target)
+    shutil.rmtree(service.settings.cache + "/deps/targets", ignore_errors=True)
+    service.stop()
+    status, told = done(service, store, target, by_pip(wheels, target), wait=True)
+    assert (status, "was damaged or gone" in told, " not published" in told) == (0, True, False)
+    assert pack.read_bytes() == good
+
+
 def test_a_document_of_a_later_version_stays(service: Service, store: Path, wheels: Path, target: Path) -> None:
     done(service, store, target, by_pip(wheels, target), wait=True)
     away(target)

@@ -355,6 +355,7 @@ class _Start:
             inside,
             setuid=wish.setuid,
             wheels=answer.wheels,
+            doubted=leading.doubted,
         )
         with publish_beside(job, self._tell, wait=wish.wait, held=[image.held]):
             pass

@@ -126,6 +126,14 @@ def test_who_comes_when_it_was_just_published(snapshots: Snapshots, tmp_path: Pa
     lead(snapshots, NAME).release()  # and it was let go again
 
 
+def test_one_who_could_not_read_it_leads_although_it_seems_whole(snapshots: Snapshots, tmp_path: Path) -> None:
+    publish(snapshots, tmp_path / "tree")
+    found = lead_or_wait(snapshots, NAME, 10.0, lambda _who: None, doubted=True)
+    assert found is not None
+    assert lead_or_wait(snapshots, NAME, 10.0, lambda _who: None, doubted=True) is None
+    found.release()
+
+
 def test_nobody_waits_for_what_will_not_be_published(snapshots: Snapshots, first: Lead) -> None:
     told: list[str] = []
     timer = threading.Timer(0.2, snapshots.note_unkept, (NAME, "it holds\na secret"))

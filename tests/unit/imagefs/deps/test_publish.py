@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import random
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from imagefs.images import Images
 from imagefs.snapshots import Snapshots
 from imagefs.trace.stored import open_image
 from stripefs.errors import Busy
+from tests.imagefs.faults import flip, objects
 from tests.unit.imagefs.stored import images_in, write_tree
 
 KEY = {"salt": "x"}
@@ -74,6 +76,24 @@ def test_what_is_without_doubt_is_published(images: Images, job: Job) -> None:
     assert images.manifest(done.image).source == job.name
     again = publish.publish(job, images, leads)
     assert (again.published, again.image) == (True, "")
+
+
+def test_a_pack_with_other_bytes_is_replaced_once_somebody_could_not_read_it(
+    images: Images, job: Job, tmp_path: Path
+) -> None:
+    require(f"packaging\nSummary: {random.Random(1).randbytes(20_000).hex()}", job)  # more than is kept in the metadata
+    doubting = job._replace(tolerant=True, doubted=True)
+    first = publish.publish(job._replace(tolerant=True), images, leads)
+    again = publish.publish(doubting, images, leads)
+    assert (again.published, again.image) == (True, "")  # it was no fault of the store
+    (pack,) = objects(tmp_path / "store", "packs")
+    good = pack.read_bytes()
+    flip(pack)
+    assert publish.publish(job._replace(tolerant=True), images, leads).image == ""  # which nobody has noticed
+    second = publish.publish(doubting, images_in(tmp_path / "store"), leads)
+    assert second.published
+    assert Snapshots(images).load(job.name).image == second.image == first.image
+    assert pack.read_bytes() == good
 
 
 def test_what_was_found_while_it_was_installed_counts(images: Images, job: Job) -> None:
