@@ -36,11 +36,11 @@ _FIRST = ("tests/faults/", "tests/cluster/", "tests/extra/", "tests/deps/", "tes
 _ONE_WORKER = ("tests/faults", "tests/cluster")
 """Folders that one worker runs as a whole, so that a run has one HDFS of either kind."""
 
-_QUICK = ("tests/unit/", "tests/smoke/")
-"""The folders of `./scripts/test --quick`."""
+_LIGHT = "tests/unit/"
+"""Where tests start no mounts."""
 
 LIGHT = 10.0
-"""Seconds that a test in one of them may take unless it is marked slow."""
+"""Seconds that one of them may take unless it is marked slow."""
 
 
 class _Scheduling(LoadScopeScheduling):
@@ -65,7 +65,7 @@ def _place(item: pytest.Item) -> int:
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
     """A light test that takes long fails, so that the quick tier stays quick."""
     report = yield
-    light = item.nodeid.startswith(_QUICK) and item.get_closest_marker("slow") is None
+    light = item.nodeid.startswith(_LIGHT) and item.get_closest_marker("slow") is None
     if call.when == "call" and light and report.outcome == "passed" and call.duration > LIGHT:
         report.outcome = "failed"
         report.longrepr = f"took {call.duration:.1f} s; a test over {LIGHT:.0f} s is made quick, or marked slow"
