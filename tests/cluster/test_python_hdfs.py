@@ -13,8 +13,8 @@ import stripefs
 from stripefs.fsspec import HdfsFileSystem, StripefsFileSystem
 from tests.hdfs_instance import HdfsInstance
 from tests.mount.mounted import MIB, Mounts
+from tests.programs.test_engine import FORKED
 from tests.unit.api.material import LAYOUTS, content, python
-from tests.unit.api.test_engine import FORKED
 
 pytestmark = [pytest.mark.cluster, pytest.mark.mount, pytest.mark.root]
 

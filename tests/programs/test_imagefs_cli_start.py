@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_cli_start import HEAVY, imported
+from tests.programs.test_cli_start import HEAVY, imported
 
 COMMAND = Path(sys.executable).with_name("imagefs")
 

@@ -21,8 +21,11 @@ from imagefs.images import Images
 from imagefs.snapshots import Snapshots
 from tests.deps.wheels import wheel
 from tests.golden.deps import KEY
+from tests.unit.imagefs.conftest import images
 
-DOCS = Path(__file__).parents[4] / "docs/deps.md"
+__all__ = ["images"]
+
+DOCS = Path(__file__).parents[2] / "docs/deps.md"
 PIP = [sys.executable, "-m", "pip", "install", "--target", "/opt/deps"]
 
 
@@ -269,5 +272,9 @@ def test_the_flags_that_the_document_names_are_there() -> None:
         "--wheel",
         "--no-deps",
         "--no-editable",
+        "--no-use-pep",
+        "--no-cache-dir",
+        "--no-cache",
+        "--trusted-host",
     }  # of pip, uv and venv
     assert set(re.findall(r"--[a-z][a-z-]*", text)) == known | others

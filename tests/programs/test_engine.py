@@ -16,8 +16,11 @@ import trio
 import stripefs
 from stripefs.api import engine as engines
 from stripefs.errors import StoreError
+from tests.programs.test_cli_start import imported
+from tests.unit.api.conftest import place
 from tests.unit.api.material import MIB, content, names, python, spread
-from tests.unit.test_cli_start import imported
+
+__all__ = ["place"]
 
 DATA = content(4 * MIB)
 
