@@ -5,21 +5,17 @@ a writer is held up, for up to twice the lease, while other writers do as they l
 effect and is answered by an error, or has its effect much later. What came to the name, and when, is written down, so
 each publication is known to be of the writer that had the lock last.
 
-The others are of writers on HDFS in a process of its own, that is stopped in mid-publication with leases of 3 s.
+The others are on HDFS (`publication_hdfs`).
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import random
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 from unittest import mock
@@ -29,23 +25,17 @@ import trio
 from stripefs import backoff
 from stripefs.errors import Busy, Exists, NotFound, ServiceDown, StoreError
 from stripefs.layout.record import LEASE
-from stripefs.settings import StoreSettings
 from stripefs.store.base import Store
-from stripefs.store.url import open_store
 from stripefs.store.wrappers.base import Parser, WrappedStore
 from stripefs.store.wrappers.striped import StripedStore
-from stripefs.write import Draft, Drafts, Layout, WritePolicy, clock, file_lock, locks
+from stripefs.write import Layout, clock, file_lock, locks
 from stripefs.write.file_lock import FileLock, take
 from tests.soak.right.context import Context, Violation
+from tests.soak.right.publication_hdfs import ROUNDS, begin, drafts_of, play
 from tests.unit.write.world import KIB, policy, spread
 
 PUBLICATIONS = 1900
 """Of the model."""
-
-ROUNDS, FILES = 10, 10
-"""Of HDFS: writers that are stopped, and files that each of them publishes."""
-
-SHORT_LEASE = 3.0
 
 FILE = b"/file"
 SIZES = (3, 40 * KIB, 300 * KIB)
@@ -67,9 +57,10 @@ def check(context: Context) -> dict[str, int | float]:
     """How often what happened. Raises Violation for a closed file that is lost and for a writer that is overwritten."""
     counters: Counter[str] = Counter()
     model(context, counters)
-    for number in range(context.count(ROUNDS)):
-        _round(context, number, counters)
-        context.say(f"publication: {dict(counters)}")
+    for how, rounds in ROUNDS.items():
+        for number in range(context.count(rounds)):
+            play(context, how, number, counters)
+            context.say(f"publication: {dict(counters)}")
     return dict(counters)
 
 
@@ -154,9 +145,9 @@ class World:
         layout, data = rng.choice(LAYOUTS), b"%d;" % writer * (rng.choice(SIZES) // 3)
         store = Hindered(spread(self.folder), self, writer)
         view = StripedStore(store)
-        async with _drafts(view, policy(io_timeout=3.0), LEASE) as drafts:
+        async with drafts_of(view, policy(io_timeout=3.0), LEASE) as drafts:
             try:
-                draft = await _begin(view, drafts, layout, append=rng.random() < 0.3)
+                draft = await begin(view, drafts, layout, append=rng.random() < 0.3, path=FILE)
                 # Nothing else comes to the name while the lock is held.
                 before = self.contents[self.visible[-1]] if self.visible else b""
                 self.contents[writer] = before[: draft.length] + data
@@ -277,147 +268,3 @@ class Hindered(WrappedStore):
         if kind in ("late", "lost", "refused"):
             raise ServiceDown("no answer")
         return call()
-
-
-# -- what both have
-
-
-@contextlib.asynccontextmanager
-async def _drafts(view: StripedStore, wanted: WritePolicy, lease: float) -> AsyncIterator[Drafts]:
-    drafts = Drafts(view, wanted, lease=lease)
-    async with trio.open_nursery() as nursery:
-        await nursery.start(drafts.run)
-        try:
-            yield drafts
-        finally:
-            await drafts.aclose()
-            nursery.cancel_scope.cancel()
-
-
-async def _begin(view: StripedStore, drafts: Drafts, layout: Layout, *, append: bool, path: bytes = FILE) -> Draft:
-    try:
-        replacing = (await trio.to_thread.run_sync(view.stat, path)).identity
-    except NotFound:
-        replacing, append = None, False
-    return await drafts.begin(path, replacing=replacing, append=append, layout=layout)
-
-
-# -- HDFS
-
-
-def _round(context: Context, number: int, counters: Counter[str]) -> None:
-    """FILES are published by a process that is stopped meanwhile, for up to twice the lease, and by others who come."""
-    hdfs, rng = context.hdfs(), context.random(f"hdfs {number}")
-    settings = StoreSettings(url=hdfs.url, hadoop_conf=str(hdfs.conf))
-    store = open_store(settings)
-    try:
-        folder = b"/publication-%d" % number
-        store.mkdir(folder)
-        paths = [folder + b"/%d" % index for index in range(FILES)]
-        job = json.dumps([hdfs.url, str(hdfs.conf), [path.decode() for path in paths], rng.random()])
-        command = [sys.executable, "-m", "tests.soak.right.publication", job]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-            try:
-                assert process.stdout is not None
-                if process.stdout.readline() != "begun\n":
-                    raise Violation(f"hdfs {number}: the writer did not begin")
-                found = trio.run(_beside, store, paths, process, rng)
-                told = json.loads(process.stdout.readline())
-            finally:
-                process.send_signal(signal.SIGCONT)
-                process.terminate()
-        view = StripedStore(store)
-        for path, closed in zip(paths, told, strict=True):
-            seen, next_closed = found[path]
-            _judge(view, path, closed=closed, seen=seen, next_closed=next_closed, counters=counters)
-    finally:
-        store.close()
-
-
-def _judge(
-    view: StripedStore, path: bytes, *, closed: bool, seen: bytes | None, next_closed: bool, counters: Counter[str]
-) -> None:
-    """seen: what stood there when the other writer had the lock; None where it never had."""
-    first, second = _content(path, 1), _content(path, 2)
-    try:
-        stands = bytes(view.get(path))
-    except NotFound:
-        stands = b""
-    counters["publications"] += 1 + (seen is not None)
-    counters["closed"] += closed + next_closed
-    counters["hdfs_taken_over"] += seen is not None and seen != first
-    counters["hdfs_eio"] += not closed
-    if next_closed and stands != second:
-        raise Violation(f"{path!r}: the writer that took over closed its file, and it does not stand")
-    if closed and first not in (stands if seen is None or not next_closed else seen, seen):
-        raise Violation(f"{path!r}: the first writer closed its file, and it was lost")
-
-
-async def _beside(
-    store: Store, paths: list[bytes], process: subprocess.Popen[str], rng: random.Random
-) -> dict[bytes, tuple[bytes | None, bool]]:
-    """Stop the process for a while; of each path what another writer saw that had the lock, and whether it closed."""
-    found: dict[bytes, tuple[bytes | None, bool]] = {}
-
-    async def stop() -> None:
-        await trio.sleep(rng.uniform(0, 1.5))
-        process.send_signal(signal.SIGSTOP)
-        await trio.sleep(rng.uniform(0, 2 * SHORT_LEASE))
-        process.send_signal(signal.SIGCONT)
-
-    view = StripedStore(store)
-    async with _drafts(view, WritePolicy(io_timeout=20.0), SHORT_LEASE) as drafts:
-
-        async def write(path: bytes) -> None:
-            await trio.sleep(rng.uniform(0, 3 * SHORT_LEASE))
-            seen, closed = None, False
-            try:
-                draft = await _begin(view, drafts, rng.choice(LAYOUTS), append=False, path=path)
-                try:
-                    seen = bytes(await trio.to_thread.run_sync(view.get, path))
-                except NotFound:
-                    seen = b""
-                await draft.write(0, _content(path, 2))
-                await draft.publish(final=True)
-                closed = True
-            except StoreError:
-                closed = False
-            found[path] = (seen, closed)
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(stop)
-            for path in paths:
-                nursery.start_soon(write, path)
-    return found
-
-
-def _content(path: bytes, writer: int) -> bytes:
-    return b"%d %b;" % (writer, path) * 5000
-
-
-async def _first(url: str, conf: str, names: list[str], seed: float) -> None:
-    rng, closed = random.Random(seed), {}
-    store = open_store(StoreSettings(url=url, hadoop_conf=conf))
-    view = StripedStore(store)
-    async with _drafts(view, WritePolicy(io_timeout=20.0), SHORT_LEASE) as drafts:
-
-        async def write(path: bytes, draft: Draft) -> None:
-            await trio.sleep(rng.uniform(0, 2))
-            try:
-                await draft.write(0, _content(path, 1))
-                await draft.publish(final=True)
-                closed[path] = True
-            except StoreError:
-                closed[path] = False
-
-        paths = [name.encode() for name in names]
-        begun = [(path, await _begin(view, drafts, rng.choice(LAYOUTS), append=False, path=path)) for path in paths]
-        print("begun", flush=True)
-        async with trio.open_nursery() as nursery:
-            for path, draft in begun:
-                nursery.start_soon(write, path, draft)
-    print(json.dumps([closed[path] for path in paths]), flush=True)
-
-
-if __name__ == "__main__":
-    trio.run(_first, *json.loads(sys.argv[1]))

@@ -124,7 +124,7 @@ async def test_a_directory_that_somebody_else_makes_between_two_tries_is_not_our
     assert failed
 
 
-async def test_opening_what_exists(store: ChangingStore) -> None:
+async def test_opening_what_exists(store: ChangingStore, clock: trio.testing.MockClock) -> None:
     """The kernel is sent to a node of its own, also by the next worker; readers keep the version that is there."""
     kept = Kept()
     tree = make_writable(store, kept)
