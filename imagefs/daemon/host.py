@@ -187,7 +187,8 @@ class Host:
         self._pinned[attachment.id] = [device for device in devices if device.pin()]
         self._watch.begin(attachment)
         self._shares.watch(attachment)
-        self._starts.begin(attachment, devices, self._opened.source_of(attachment))
+        source, typical = self._opened.source_of(attachment), not recording["off"]
+        self._starts.begin(attachment, devices, source, typical=typical)
         _log.info("%s is attached (%s)", attachment.name, digest[:12])
         return attachment
 
@@ -363,11 +364,11 @@ class Host:
             answer = await self._described(attachment, manifest)
         except BaseException as error:
             if attachment is not None and attachment.id in self.state.attachments:
+                self._starts.drop(attachment)  # of what was no start no trace is made
                 self.let_go(attachment)
             if isinstance(error, BaseExceptionGroup):
                 raise _first(error) from None
             raise
-        self._starts.record(attachment)  # not before: of what was no start no trace is made
         return attachment, answer
 
     def _resume(self, attachment: Attachment) -> None:

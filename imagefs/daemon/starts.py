@@ -6,6 +6,11 @@ whatever else the plan names. Afterwards the rest of the image is fetched at a b
 local. A dependency snapshot that has no plan yet is fetched whole at once: of what was installed for one job that job
 touches much, and import by import, each of which waits for the one before, it takes many times as long.
 
+A read does not say for which mount it is. So what is recorded of a start that others join holds their reads, too. Those
+of the same image and workload are starts like it: the record counts as one, of all of them together, and ends when the
+first of them has started; by then it holds all that this one touched. Any other use makes a record that counts for no
+plan.
+
 What was recorded is learned from in `imagefs.daemon.learning`.
 """
 
@@ -38,6 +43,9 @@ _log = logging.getLogger(__name__)
 HOT = "hot"
 """The tag of the device that holds what a start touches first, in that order."""
 
+_STARTED = ("ready", "marker")
+"""How a start ends that came to its end; others were broken off, or waited for no longer."""
+
 _BACKGROUND = 2
 """Ranges at once in the background: enough for the bounded rate, and little in the way of a reader."""
 
@@ -59,9 +67,12 @@ class _Start:
     the store before, in milliseconds.
     """
 
+    attachment: Attachment
     devices: Sequence[Device]
     begun: float
     recorder: Recorder | None = None
+    complete: bool = False
+    """Whether one that joined has started, so that nothing is added to the record any more."""
     shared: str = ""
     """Why the record may hold reads of others: its trace then counts for no plan."""
     fetching: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -107,39 +118,44 @@ class Starts:
         """A read that reached us."""
         now = trio.current_time()
         for start in self._starts.values():
-            if start.recorder is not None:
+            if start.recorder is not None and not start.complete:
                 for number, device in enumerate(start.devices):
                     if device.digest == index:
                         start.recorder.touch(number + 1, offset, length, now - start.begun)
 
     # -- the course of a start -----------------------------------------------------------------------------------
 
-    def begin(self, attachment: Attachment, devices: Sequence[Device], source: PackSource) -> None:
-        """Fetch ahead; its client is told where the image is once all of it is here."""
-        self.joined(device.digest for device in devices)
-        self._begin_fetching(attachment, self._add(attachment, devices), source)
+    def begin(
+        self, attachment: Attachment, devices: Sequence[Device], source: PackSource, *, typical: bool = True
+    ) -> None:
+        """Fetch ahead, and record it unless the attachment says why not; its client is told later where the image is.
+
+        typical: it is a start like others of its image and workload.
+        """
+        self.joined((device.digest for device in devices), like=attachment if typical else None)
+        start = self._add(attachment, devices)
+        if not attachment.unrecorded:
+            start.recorder = Recorder([device.size for device in devices])
+        self._begin_fetching(attachment, start, source)
 
     def _begin_fetching(self, attachment: Attachment, start: _Start, source: PackSource) -> None:
         what = f"fetching ahead of {attachment.name}"
         self._nursery.start_soon(contain, what, self._fetch, attachment, start, source)
 
-    def joined(self, digests: Iterable[str]) -> None:
-        """Somebody else reads these devices from now on. A read does not say for which mount it is."""
+    def joined(self, digests: Iterable[str], like: Attachment | None = None) -> None:
+        """Somebody else reads these devices from now on; a start of the image and workload of `like`, if given."""
         mine = set(digests)
         for other in self._starts.values():
-            if not other.over.is_set() and any(device.digest in mine for device in other.devices):
+            if other.over.is_set() or (like is not None and _alike(like, other.attachment)):
+                continue
+            if any(device.digest in mine for device in other.devices):
                 other.shared = "another use of its image began while it was recorded"
-
-    def record(self, attachment: Attachment) -> None:
-        """Record it from now on, unless the attachment says why not: its client can use it."""
-        start = self._starts.get(attachment.id)
-        if start is not None and not attachment.unrecorded and not attachment.ready:
-            start.recorder = Recorder([device.size for device in start.devices])
 
     def forget(self, attachment: Attachment) -> None:
         """Make no trace of it after all."""
         if (start := self._starts.get(attachment.id)) is not None:
             start.recorder = None
+            self.joined(device.digest for device in start.devices)
 
     def resume(self, attachment: Attachment, devices: Sequence[Device], source: PackSource) -> None:
         """Go on where a worker ended; what it had recorded is gone."""
@@ -154,6 +170,9 @@ class Starts:
         if start is None:
             return  # its devices could not be served yet
         start.over.set()
+        if how in _STARTED:
+            for other in self._starts.values():
+                other.complete = other.complete or (other.begun <= start.begun and _alike(attachment, other.attachment))
         start.judged = {"seconds": round(trio.current_time() - start.begun, 3), "ended_by": how}
         start.judged["waited_ms"] = round(self._blocks.waited_ms - start.waited_before, 1)
         if start.recorder is None:
@@ -177,14 +196,14 @@ class Starts:
         if start is None:
             return {}
         return {
-            "recording": start.recorder is not None and not start.shared,
+            "recording": start.recorder is not None and not (start.shared or start.complete),
             "unrecorded": attachment.unrecorded or start.shared,
             "planned_blocks": sum(map(len, start.planned.values())),
             "start": start.judged,
         }
 
     def _add(self, attachment: Attachment, devices: Sequence[Device]) -> _Start:
-        start = _Start(devices, trio.current_time(), waited_before=self._blocks.waited_ms)
+        start = _Start(attachment, devices, trio.current_time(), waited_before=self._blocks.waited_ms)
         self._starts[attachment.id] = start
         return start
 
@@ -236,6 +255,11 @@ class Starts:
         except StripefsError as error:
             _log.warning("the plan of %s cannot be had, it starts without: %s", attachment.name, error)
             return None
+
+
+def _alike(one: Attachment, other: Attachment) -> bool:
+    """Whether both are starts of the same workload."""
+    return (one.image, one.workload) == (other.image, other.workload)
 
 
 def _planned(plan: Plan, number: int, device: Device) -> Iterable[int]:

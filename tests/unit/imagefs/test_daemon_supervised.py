@@ -244,7 +244,6 @@ async def test_what_is_fetched_ahead_and_learned_ends_with_itself(
         one = Attachment("1", "s#t", {"url": "/nowhere"}, "d" * 64, "d" * 64, "/m", (use,), 1.0)
         starts = host._starts
         starts.begin(one, [device], None)  # type: ignore[arg-type]
-        starts.record(one)
         await wait_all_tasks_blocked()
         starts.finish(one, "ready")
         await wait_all_tasks_blocked()
