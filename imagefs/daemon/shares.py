@@ -24,7 +24,7 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar, TypeVarTuple
 
 import trio
 
@@ -38,11 +38,18 @@ from imagefs.format.manifest import Manifest
 from imagefs.images import Images
 from imagefs.snapshots import Snapshots, check_source
 from stripefs.errors import MountError, NotFound
+from stripefs.executor import Lane
 from stripefs.supervised import contain, supervise
 
 __all__ = ["Shares", "checked", "finder", "shared_by"]
 
 _log = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+_Args = TypeVarTuple("_Args")
+
+_DISK_WITHIN = 5.0
+"""Seconds that the cache's disk may take for a note."""
 
 _LOOK_EVERY = 0.25
 """Seconds between looks for mounts without users."""
@@ -84,6 +91,7 @@ class Shares:
         self._host = host
         self._folder = folder
         self._nursery: trio.Nursery
+        self._lane = Lane("notes of snapshots", 2)
         self._busy_until: dict[str, float] = {}
         self._unused_since: dict[str, float] = {}
         self._shunned: dict[str, float] = {}  # until when, by device: a block was damaged, or its pack gone
@@ -177,14 +185,17 @@ class Shares:
         are not mounted for a while."""
         if isinstance(error.__cause__, DamagedObject | NotFound):
             self._shunned[index] = trio.current_time() + _SHUNNED
-            self._nursery.start_soon(contain, "noting what is not mounted", trio.to_thread.run_sync, self._note, index)
+            self._nursery.start_soon(contain, "noting what is not mounted", self._disk, self._note, index)
+
+    async def _disk(self, function: Callable[[*_Args], _T], *args: *_Args) -> _T:
+        return await self._lane.run("the cache's disk", function, *args, timeout=_DISK_WITHIN)
 
     def _note(self, index: str) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)
         (self._folder / index).touch()
 
     async def _load(self) -> None:
-        for index, left in (await trio.to_thread.run_sync(self._noted)).items():
+        for index, left in (await self._disk(self._noted)).items():
             self._shunned[index] = trio.current_time() + left
 
     def _noted(self) -> dict[str, float]:

@@ -185,7 +185,7 @@ async def test_watching_one_use_goes_on_after_an_error(monkeypatch: pytest.Monke
 
 
 async def test_an_unmount_that_fails_unexpectedly_is_tried_again_and_holds_up_no_other(
-    monkeypatch: pytest.MonkeyPatch, clock: MockClock
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: MockClock
 ) -> None:
     tried: list[str] = []
 
@@ -200,14 +200,14 @@ async def test_an_unmount_that_fails_unexpectedly_is_tried_again_and_holds_up_no
     leaving = attachment("/leaving", snapshot="n", mountpoint="/leaving", leaving=True)
     uses = Uses(bad, good, leaving)
     async with trio.open_nursery() as nursery:
-        await nursery.start(Shares(uses).run)
+        await nursery.start(Shares(uses, tmp_path).run)
         for left in uses.left.values():
             await left.wait()
         nursery.cancel_scope.cancel()
     assert sorted(tried) == ["/bad", "/bad", "/good", "/leaving"]
 
 
-async def test_users_and_uses_of_snapshots(monkeypatch: pytest.MonkeyPatch, clock: MockClock) -> None:
+async def test_users_and_uses_of_snapshots(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock: MockClock) -> None:
     runs = []
 
     async def ended(process: int, since: int) -> None:
@@ -222,7 +222,7 @@ async def test_users_and_uses_of_snapshots(monkeypatch: pytest.MonkeyPatch, cloc
     one = attachment("1", snapshot="n", mountpoint="/m", users=[[7, 1]], kept=True)
     uses = Uses(one)
     async with trio.open_nursery() as nursery:
-        found = Shares(uses)
+        found = Shares(uses, tmp_path)
         await nursery.start(found.run)
         assert await found.use({"snapshot": {"name": "n"}, "mountpoint": ""}, attach) == {"id": "1"}
         await eventually(lambda: not one.users)
