@@ -69,7 +69,8 @@ class Reader:
                 hedge=settings.hedge,
                 choose_host=store.capabilities.choose_host,
                 near=store.near,
-            )
+            ),
+            store.health,
         )
         self._files: dict[FilePlan, OpenFile] = {}
         self.executor = Executor(settings.io_timeout)
@@ -130,8 +131,8 @@ class Reader:
                     "bytes": host.bytes_total,
                     "errors": host.errors,
                     "suspected": host.suspected,
-                    "avoided_seconds": max(0.0, host.avoid_until - now),
-                    "reason": host.reason,
+                    "avoided_seconds": planner.hosts.health.seconds(host.name, now),
+                    "reason": planner.hosts.health.reason(host.name),
                 }
                 for host in planner.hosts.states()
             ],

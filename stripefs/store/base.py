@@ -13,9 +13,11 @@ import enum
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 from stripefs.errors import StaleVersion, StoreError, Unsupported
+from stripefs.host_health import HostHealth
 from stripefs.layout.blocks import Block
 
 __all__ = [
@@ -253,6 +255,11 @@ class Store(ABC):
     near: frozenset[str] = frozenset()
     """Hosts of `Handle.locate` that are no burden to others, such as a disk of this machine: of a block's hosts they
     are asked alone as long as they answer."""
+
+    @cached_property
+    def health(self) -> HostHealth:
+        """Which data hosts are avoided, for all that read and write here."""
+        return HostHealth()
 
     @abstractmethod
     def stat(self, path: bytes) -> Status:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
@@ -265,7 +266,7 @@ class Drafts:
             "lost": dict(figures.lost),
             "last_error": figures.last_error,
             "quota_directories": [shown(path) for path in self._quotas.found],
-            "hosts": hosts.snapshot(trio.current_time()),
+            "hosts": hosts.snapshot(time.monotonic()),
         }
 
     async def aclose(self) -> None:

@@ -1,12 +1,12 @@
-"""Where parts go: the data hosts, how much each has under way, and which are avoided for a while. No I/O, no clock."""
+"""Where parts go: the data hosts, how much each has under way, and which is next. No I/O, no clock."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
 from typing import Any
 
+from stripefs.host_health import HostHealth
 from stripefs.store.base import Host
 
 __all__ = ["ANYWHERE", "ANYWHERE_AT_ONCE", "SendHosts"]
@@ -21,37 +21,22 @@ PER_HOST = 3
 ANYWHERE_AT_ONCE = 8
 """Parts on their way side by side to a store that says nothing of its hosts."""
 
-FIRST_REST = 5.0
-LONGEST_REST = 300.0
-"""Seconds that a failed host is avoided for: doubled by each failure in a row."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Rest:
-    begin: float
-    length: float
-    reason: str
-
-    @property
-    def end(self) -> float:
-        return self.begin + self.length
-
 
 class SendHosts:
     """`known` replaces what is known of hosts; a host is chosen by `choose` and given back by `done`.
 
     A file in one piece is at its host for as long as its writer likes, and so takes no part's place: `begin_file` and
-    `end_file` are for that.
+    `end_file` are for that. health: of the store's hosts, its own unless given; `now` is its time.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, health: HostHealth | None = None) -> None:
+        self._health = health or HostHealth()
         self._live: list[str] = []
         self._busy: Counter[str] = Counter()
         self._files: Counter[str] = Counter()
         self._sent: Counter[str] = Counter()
         self._kept: Counter[str] = Counter()
         self._errors: Counter[str] = Counter()
-        self._rests: dict[str, _Rest] = {}
 
     @property
     def count(self) -> int:
@@ -94,7 +79,7 @@ class SendHosts:
         self._files[host] -= 1
 
     def _well(self, now: float) -> list[str]:
-        return [host for host in self._live if host not in self._rests or self._rests[host].end <= now] or self._live
+        return self._health.well(self._live, now) or self._live
 
     def _take(self, host: str, load: int) -> str:
         self._busy[host] += 1
@@ -106,7 +91,7 @@ class SendHosts:
 
     def succeeded(self, host: str, size: int) -> None:
         """It has a part of `size` bytes."""
-        self._rests.pop(host, None)
+        self._health.worked(host)
         self.took(host, size)
 
     def took(self, host: str, size: int) -> None:
@@ -116,13 +101,7 @@ class SendHosts:
     def failed(self, host: str, now: float, began: float, reason: str) -> bool:
         """A part that was begun at `began` failed there. False when that tells no more than another one's failure."""
         self._errors[host] += 1
-        before = self._rests.get(host)
-        if before is not None and began <= before.begin:
-            return False
-        if host != ANYWHERE:
-            length = min(LONGEST_REST, 2 * before.length) if before is not None else FIRST_REST
-            self._rests[host] = _Rest(now, length, reason)
-        return True
+        return host == ANYWHERE or self._health.failed(host, now, reason, began)
 
     def snapshot(self, now: float) -> list[dict[str, Any]]:
         """Figures for `status` and metrics, of all hosts that are live or were used."""
@@ -133,8 +112,8 @@ class SendHosts:
                 "files": self._files[host],
                 "bytes": self._kept[host],
                 "errors": self._errors[host],
-                "avoided_seconds": max(0.0, rest.end - now) if (rest := self._rests.get(host)) is not None else 0.0,
-                "reason": rest.reason if rest is not None else "",
+                "avoided_seconds": self._health.seconds(host, now),
+                "reason": self._health.reason(host),
             }
             for host in sorted({*self._live, *self._busy, *self._files, *self._errors})
         ]

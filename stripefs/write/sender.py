@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections import defaultdict
 from functools import partial
 
@@ -46,7 +47,7 @@ class Sender:
         self._store = store
         self._effects = effects
         self._io_timeout = io_timeout
-        self.hosts = SendHosts()
+        self.hosts = SendHosts(store.health)
         self.retries = 0
         self._turns: defaultdict[str, Turns] = defaultdict(Turns, {ANYWHERE: Turns(ANYWHERE_AT_ONCE)})
         self._queue: list[Shipment] = []
@@ -118,7 +119,7 @@ class Sender:
             self._queue.remove(shipment)
             shipment.end(DraftLost("it was given up before it was sent"))
             return True
-        host = self.hosts.choose(shipment.group.hosts, trio.current_time(), load=shipment.size)
+        host = self.hosts.choose(shipment.group.hosts, time.monotonic(), load=shipment.size)
         if host is None:
             return False
         self._queue.remove(shipment)
@@ -182,7 +183,8 @@ class Sender:
         host = attempt.host
         if isinstance(error, HostFailed):
             host = error.host or host  # the client may know that another one held it up
-            if self.hosts.failed(host, now, attempt.began, str(error)):
+            failed = time.monotonic()
+            if self.hosts.failed(host, failed, failed - (now - attempt.began), str(error)):
                 self._turns[host].failed()
         if not shipment.cancelled:
             self._effects.figures.failed(f"{shown(attempt.path)} on {host or 'the store'}", error)

@@ -9,6 +9,7 @@ Each call to the sink must come back within `--io-timeout`: one that hangs fails
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
@@ -95,7 +96,7 @@ class Stream:
     async def _run(self) -> None:
         sink: Sink | None = None
         hosts = self._shared.sender.hosts
-        host = hosts.begin_file(trio.current_time())
+        host = hosts.begin_file(time.monotonic())
         try:
             with self._creating:
                 sink = await self._shared.effects.call("creating a file", partial(self._create, host))

@@ -9,7 +9,9 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
+from stripefs import host_health
 from stripefs.errors import HostFailed, NotFound
+from stripefs.host_health import HostHealth
 from stripefs.store.hdfs import pipeline
 from stripefs.store.hdfs.pipeline import Pipelines
 from stripefs.store.hdfs.wire import Replica
@@ -86,7 +88,7 @@ def cluster() -> Iterator[Cluster]:
 
 @pytest.fixture
 def pipelines(cluster: Cluster) -> Iterator[Pipelines]:
-    made = Pipelines(cluster, cluster, 0.3)  # type: ignore[arg-type]  # what it asks of a NameNode
+    made = Pipelines(cluster, cluster, HostHealth(), 0.3)  # type: ignore[arg-type]  # what it asks of a NameNode
     yield made
     made.close()
 
@@ -132,7 +134,7 @@ def test_one_that_lives_again(cluster: Cluster, pipelines: Pipelines, monkeypatc
 
 def test_one_that_nobody_meets_is_forgotten(pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch) -> None:
     pipelines.culprits("/file", "frozen")
-    monkeypatch.setattr(pipeline, "_FORGOTTEN", 0.0)
+    monkeypatch.setattr(host_health, "FORGOTTEN", 0.0)
     assert not pipelines.doubted
 
 

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from stripefs.errors import Exists, HostFailed, NotFound, QuotaExceeded
+from stripefs.host_health import HostHealth
 from stripefs.store.base import Host, Kind, Sink, Status
 from stripefs.store.hdfs import writing
 
@@ -95,6 +96,7 @@ def writer_of(cluster, *, native=True):
         cluster.stat,
         rpc=SimpleNamespace(get=lambda _ask: "namenode:8020"),
         target=SimpleNamespace(root=b"/", user="somebody", block_size=0, replication=0),
+        health=HostHealth(),
         timeout=1.0,
     )
 

@@ -1,4 +1,4 @@
-"""Data hosts: how busy each is, how fast ranges come, and which are avoided. Pure; see the package's essay."""
+"""Data hosts: how busy each is, how fast ranges come, and which are chosen. Pure; see the package's essay."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import median
 
+from stripefs.host_health import HostHealth
+
 __all__ = ["ANY_HOST", "HostState", "HostTable"]
 
 ANY_HOST = ""
 """The host of a read whose host the client library chooses."""
-
-AVOID_FIRST = 5.0
-AVOID_LONGEST = 300.0
-"""Seconds a host is avoided: the first time as long as the client's own time-out, then doubling. A DataNode that
-restarts is back in 5 to 20 s; one that is gone is declared dead by its NameNode after 10 minutes by default."""
 
 STALL = 1.0
 """Seconds without a byte that make a host suspect. A 40 MB/s host shared by three reads sends a MiB every 80 ms."""
@@ -38,22 +35,18 @@ class HostState:
     bytes_total: int = 0
     errors: int = 0
     suspected: int = 0
-    avoid_until: float = 0.0
-    avoid_for: float = 0.0
-    reason: str = ""
-
-    def avoided(self, now: float) -> bool:
-        return now < self.avoid_until
-
-    def on_probation(self, now: float) -> bool:
-        """Avoided until a moment ago, and nothing has succeeded since."""
-        return self.avoid_for > 0 and now >= self.avoid_until
 
 
 class HostTable:
-    """`per_host` reads at one host and `total` reads at all may be under way. `near` hosts go before all others."""
+    """`per_host` reads at one host and `total` reads at all may be under way. `near` hosts go before all others.
 
-    def __init__(self, *, per_host: int, total: int, near: Collection[str] = ()) -> None:
+    health: of the store's hosts, its own unless given.
+    """
+
+    def __init__(
+        self, *, per_host: int, total: int, near: Collection[str] = (), health: HostHealth | None = None
+    ) -> None:
+        self.health = health or HostHealth()
         # Half of all reads at most: one silent host must leave the others their threads.
         self.per_host = max(1, min(per_host, total // 2))
         self.ahead = self.per_host
@@ -87,7 +80,7 @@ class HostTable:
             limit = max(limit, self.total // 2)
         elif name != ANY_HOST:
             ahead = limit if name in self._near else min(limit, self.ahead)
-            limit = 1 if state.on_probation(now) else ahead
+            limit = 1 if self.health.on_probation(name, now) else ahead
         return state.in_flight < limit
 
     def serving(self, names: Sequence[str], now: float) -> Sequence[str]:
@@ -99,7 +92,7 @@ class HostTable:
         """The near host among `names`, unless it is avoided."""
         if self._near:
             for name in names:
-                if name in self._near and not self[name].avoided(now):
+                if name in self._near and not self.health.avoided(name, now):
                     return name
         return None
 
@@ -116,13 +109,13 @@ class HostTable:
         if near is not None and near not in tried:
             if self.room(near, now, demanded=demanded):
                 return near
-            if not self[near].on_probation(now):
+            if not self.health.on_probation(near, now):
                 return None
         best: tuple[bool, bool, int, int] | None = None
         chosen = None
         for name in names:
             state = self[name]
-            avoided = state.avoided(now)
+            avoided = self.health.avoided(name, now)
             if (avoided and not demanded) or not self.room(name, now, demanded=demanded):
                 continue
             rank = (avoided, name in tried, state.in_flight, state.bytes_total)
@@ -142,28 +135,22 @@ class HostTable:
         """A whole range of `length` bytes came after `seconds`."""
         state = self[name]
         state.bytes_total += length
-        state.avoid_until = state.avoid_for = 0.0
-        state.reason = ""
+        self.health.worked(name)
         self._pace(name).append(seconds / max(length, 1))
 
     def failed(self, name: str, now: float, reason: str) -> None:
         """A read failed: avoid the host, twice as long as the last time."""
-        state = self[name]
-        state.errors += 1
-        self._avoid(state, now, reason)
+        self[name].errors += 1
+        self._avoid(name, now, reason)
 
     def suspect(self, name: str, now: float, reason: str) -> None:
         """The host is silent, or was overtaken. Anything it sends whole clears it again."""
-        state = self[name]
-        state.suspected += not state.avoided(now)
-        self._avoid(state, now, reason)
+        self[name].suspected += not self.health.avoided(name, now)
+        self._avoid(name, now, reason)
 
-    def _avoid(self, state: HostState, now: float, reason: str) -> None:
-        if state.name == ANY_HOST or state.avoided(now):
-            return
-        state.avoid_for = min(max(AVOID_FIRST, state.avoid_for * 2), AVOID_LONGEST)
-        state.avoid_until = now + state.avoid_for
-        state.reason = reason
+    def _avoid(self, name: str, now: float, reason: str) -> None:
+        if name != ANY_HOST:
+            self.health.failed(name, now, reason)
 
     def slow_after(self, name: str, length: int) -> float:
         """Seconds after which a range of `length` bytes from this host counts as slow.

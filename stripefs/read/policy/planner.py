@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stripefs.errors import Corrupt, HostFailed, NotFound, StaleVersion, StoreError, Transient
+from stripefs.host_health import HostHealth
 from stripefs.layout.blocks import CHUNK, Block
 from stripefs.read.policy.ahead import nearest
 from stripefs.read.policy.cursors import ACTIVE, Cursor
@@ -48,10 +49,10 @@ class Limits:
 class Planner:
     """Call `read` for every read, then `dispatch`; report each attempt's end; call `tick` about once a second."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, health: HostHealth | None = None) -> None:
         self.limits = limits
         self.pool = Pool(limits.budget)
-        self.hosts = HostTable(per_host=limits.per_host, total=limits.threads, near=limits.near)
+        self.hosts = HostTable(per_host=limits.per_host, total=limits.threads, near=limits.near, health=health)
         self.files: dict[FilePlan, None] = {}
         self.attempts: dict[Attempt, None] = {}
         self.unlocated: dict[FilePlan, int] = {}
@@ -259,7 +260,7 @@ class Planner:
                 self.hosts.suspect(attempt.host, now, f"sent nothing for {now - attempt.progress_at:.1f} s")
             elif now - attempt.started <= self.hosts.slow_after(attempt.host, range_.length):
                 continue
-            others = [host for host in range_.hosts if host != attempt.host and not self.hosts[host].avoided(now)]
+            others = [host for host in self.hosts.health.well(range_.hosts, now) if host != attempt.host]
             if not self.limits.hedge or (range_.hosts and not others):
                 continue
             host = self.hosts.choose(others, now, demanded=True)

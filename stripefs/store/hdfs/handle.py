@@ -51,7 +51,9 @@ class Cluster(Protocol):
     finds_blocks: bool
     reads: WebReads
     small: SmallReads
-    health: HostHealth
+
+    @property
+    def health(self) -> HostHealth: ...
 
     def current(self, path: str, status: Status) -> Status:
         """The file of `status` as it is now, by its inode where there are file ids, else whatever is at `path`."""

@@ -23,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from stripefs.errors import HostFailed, StoreError
+from stripefs.host_health import HostHealth
 from stripefs.store.hdfs.probe import answers
 from stripefs.store.hdfs.rest import NameNodeRest
 from stripefs.store.hdfs.wire import Replica, last_block_of
@@ -37,9 +38,6 @@ _KNOCKS = 3
 
 _TRUSTED = 5.0
 """Seconds after which a DataNode that was silent is asked again."""
-
-_FORGOTTEN = 660.0
-"""Seconds after which one that nobody met any more is forgotten. The NameNode calls it dead after 630."""
 
 _LAID_ASIDE = 80.0
 """Seconds: 60 s and 5 s for each replica is how long a DataNode waits for the next (dfs.client.socket-timeout)."""
@@ -57,23 +55,18 @@ class Pipelines:
     """Safe to use from many threads. `timeout`: seconds for which a DataNode may be silent; names are transfer
     addresses."""
 
-    def __init__(self, rest: NameNodeRest, datanodes: Addresses, timeout: float) -> None:
+    def __init__(self, rest: NameNodeRest, datanodes: Addresses, health: HostHealth, timeout: float) -> None:
         self._rest = rest
         self._datanodes = datanodes
+        self._health = health
         self._sign = min(_SIGN, timeout)
         self._lock = threading.Lock()
-        self._silent: dict[str, float] = {}  # -> when it gave no sign of life last, on the monotonic clock
         self._aside: list[tuple[float, socket.socket]] = []
 
     @property
     def doubted(self) -> bool:
         """Whether any DataNode is known to be silent."""
-        if not self._silent:
-            return False
-        now = time.monotonic()
-        with self._lock:
-            self._silent = {name: since for name, since in self._silent.items() if now - since < _FORGOTTEN}
-            return bool(self._silent)
+        return self._health.any_silent(time.monotonic())
 
     def of(self, path: str) -> tuple[int, tuple[str, ...]]:
         """How many blocks the file has that is being written, and which DataNodes have part in the last one.
@@ -94,8 +87,8 @@ class Pipelines:
     def silent(self, names: Iterable[str]) -> list[str]:
         """Those of `names` that are known to be silent, and are so still."""
         now = time.monotonic()
-        with self._lock:
-            known = {name: now - self._silent[name] > _TRUSTED for name in names if name in self._silent}
+        found_at = {name: self._health.silent_since(name) for name in names}
+        known = {name: now - since > _TRUSTED for name, since in found_at.items() if since is not None}
         found = set(self._ask([name for name, old in known.items() if old]))
         return [name for name, old in known.items() if not old or name in found]
 
@@ -105,11 +98,11 @@ class Pipelines:
             return []
         with ThreadPoolExecutor(len(names), thread_name_prefix="sign-of-life") as threads:
             alive = list(threads.map(self._alive, names))
-        with self._lock:
-            for name, lives in zip(names, alive, strict=True):
-                self._silent.pop(name, None)
-                if not lives:
-                    self._silent[name] = time.monotonic()
+        for name, lives in zip(names, alive, strict=True):
+            if lives:
+                self._health.gave_sign(name)
+            else:
+                self._health.gave_no_sign(name, time.monotonic())
         return [name for name, lives in zip(names, alive, strict=True) if not lives]
 
     def _alive(self, name: str) -> bool:

@@ -33,7 +33,6 @@ from stripefs.errors import (
     StoreError,
     Unsupported,
 )
-from stripefs.host_health import HostHealth
 from stripefs.settings import StoreSettings
 from stripefs.store.base import (
     Attributes,
@@ -88,7 +87,6 @@ class HdfsStore(Store):
         self._away = Away(self._look)
         self._rpc = RpcAddress(self._rest)
         self.reads = WebReads(self._rest, self._rpc, self._datanodes, self._target.user, settings.host_timeout)
-        self.health = HostHealth()
         self.small = SmallReads(self.reads, self.health, lambda full: self._stat(full, b""), settings.host_timeout)
         self._off: dict[str, str] = {}
         self._native: NativeClient | None = None
@@ -133,6 +131,7 @@ class HdfsStore(Store):
             lambda full: self._stat(full, full.rpartition("/")[2].encode()),
             rpc=self._rpc,
             target=self._target,
+            health=self.health,
             timeout=settings.host_timeout,
         )
         if self._root_status.kind is not Kind.DIRECTORY:

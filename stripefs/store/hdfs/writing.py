@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Protocol
 
 from stripefs.errors import Busy, Exists, HostFailed, NotFound, ServiceDown, StoreError, Unsupported
+from stripefs.host_health import HostHealth
 from stripefs.store.base import Attributes, Buffer, Host, Kind, Sink, Status
 from stripefs.store.hdfs.changes import Changes, WebCalls
 from stripefs.store.hdfs.conf import Target
@@ -39,9 +40,6 @@ _DOCUMENT_TIMES = 2
 """Time-outs for which DataNodes are tried with a document, _DOCUMENT_HOSTS at most, before hdfs-native is."""
 
 _DOCUMENT_HOSTS = 6
-
-_REST = 60.0
-"""Seconds that a DataNode which failed a document gets no other one, as long as there are better ones."""
 
 
 class DataNodeDirectory(Protocol):
@@ -70,12 +68,15 @@ class HdfsWriter:
         *,
         rpc: RpcAddress,
         target: Target,
+        health: HostHealth,
         timeout: float,
     ) -> None:
         self._rest = rest
         self._native = native
         self._datanodes = datanodes
-        self._pipelines = Pipelines(rest, datanodes, timeout) if rest is not None and datanodes is not None else None
+        self._pipelines = None
+        if rest is not None and datanodes is not None:
+            self._pipelines = Pipelines(rest, datanodes, health, timeout)
         self._stat = stat
         self._root = target.root.decode() or "/"
         self._user = target.user
@@ -83,7 +84,7 @@ class HdfsWriter:
         self._timeout = timeout
         self._rpc = rpc
         self._defaults: tuple[int, int] | None = None
-        self._failed: dict[str, float] = {}  # DataNodes that failed a document -> when, on the monotonic clock
+        self._health = health
         if rest is not None:
             self._changes = Changes(WebCalls(rest, stat))
         elif native is not None:
@@ -164,8 +165,9 @@ class HdfsWriter:
                 self._put_at(name, path, pieces, length, replace=replace)
             except HostFailed as error:
                 failure = error
-                self._failed[error.host or name] = time.monotonic()
+                self._health.failed(error.host or name, time.monotonic(), error.message)
             else:
+                self._health.worked(name)
                 return None
         return failure
 
@@ -221,9 +223,7 @@ class HdfsWriter:
         live = [host.name for host in known if host.live and host.name not in but]
         if not live:
             raise HostFailed("no DataNode is known that could take a file")
-        now = time.monotonic()
-        well = [name for name in live if now - self._failed.get(name, float("-inf")) > _REST]
-        return random.choice(well or live)  # noqa: S311 - spreads load
+        return random.choice(self._health.well(live, time.monotonic()) or live)  # noqa: S311 - spreads load
 
     def _target(self, path: str, block_size: int, replication: int, *, folders: bool) -> str:
         assert self._rest is not None

@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
 from stripefs.errors import Abandoned, ConfigError
+from stripefs.host_health import HostHealth
 from stripefs.store.base import (
     Attributes,
     Block,
@@ -63,6 +65,10 @@ class WrappedStore(Store):
         self.url = f"{self.NAME}+{inner.url}"
         self.capabilities = inner.capabilities
         self.near = inner.near
+
+    @cached_property
+    def health(self) -> HostHealth:
+        return self.inner.health
 
     # -- what subclasses do ------------------------------------------------------------------------------------------
 

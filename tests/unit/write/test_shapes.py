@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from stripefs.host_health import AVOID_FIRST, AVOID_LONGEST
 from stripefs.layout.striped import part_data
 from stripefs.store.base import Host
-from stripefs.write.hosts import ANYWHERE, ANYWHERE_AT_ONCE, FIRST_REST, LONGEST_REST, PER_HOST, SendHosts
+from stripefs.write.hosts import ANYWHERE, ANYWHERE_AT_ONCE, PER_HOST, SendHosts
 from stripefs.write.names import Names, join, split
 from stripefs.write.policy import (
     LONGEST_PART,
@@ -178,7 +179,7 @@ def test_siblings_go_to_different_hosts():
 def test_failed_hosts_rest_longer_and_longer():
     hosts = hosts_of(2)
     now = 0.0
-    for rest in (FIRST_REST, 2 * FIRST_REST, 4 * FIRST_REST):
+    for rest in (AVOID_FIRST, 2 * AVOID_FIRST, 4 * AVOID_FIRST):
         hosts.failed("h0", now, now, "away")
         assert resting(hosts, now + rest - 0.1) == ["h0"]
         assert resting(hosts, now + rest + 0.1) == []
@@ -187,8 +188,8 @@ def test_failed_hosts_rest_longer_and_longer():
         now += rest
     for step in range(20):
         hosts.failed("h0", now + step / 100, now + step / 100, "away")
-    assert resting(hosts, now + LONGEST_REST - 1) == ["h0"]
-    assert resting(hosts, now + LONGEST_REST + 1) == []
+    assert resting(hosts, now + AVOID_LONGEST - 1) == ["h0"]
+    assert resting(hosts, now + AVOID_LONGEST + 1) == []
     hosts.succeeded("h0", 1)
     assert resting(hosts, now) == []
     hosts.failed("h0", now, now, "away")
@@ -201,9 +202,9 @@ def test_what_was_under_way_when_a_host_failed_is_the_same_failure():
     assert hosts.failed("h0", 7.0, 5.0, "away")
     assert not hosts.failed("h0", 8.0, 6.0, "away")
     assert not hosts.failed("h0", 9.0, 7.0, "away")
-    assert resting(hosts, 7.0 + FIRST_REST + 0.1) == []
+    assert resting(hosts, 7.0 + AVOID_FIRST + 0.1) == []
     assert hosts.failed("h0", 20.0, 19.0, "away")
-    assert resting(hosts, 20.0 + 2 * FIRST_REST - 0.1) == ["h0"]
+    assert resting(hosts, 20.0 + 2 * AVOID_FIRST - 0.1) == ["h0"]
 
 
 def test_files_in_one_piece_spread_and_take_no_places():

@@ -19,7 +19,7 @@ def test_a_frozen_host_is_hedged_and_then_avoided():
     world.run()
     assert world.planner.hedges > 0
     assert world.now < 2 * normal.now + 1.0
-    assert world.planner.hosts["h3"].avoid_for > 0
+    assert world.planner.hosts.health.reason("h3")
 
 
 def test_without_hedging_the_clients_time_out_decides():
@@ -48,7 +48,7 @@ def test_a_host_that_comes_back_is_used_again():
     world.run(until=60)
     assert not client.errors
     assert world.planner.retries > 0
-    assert world.planner.hosts["h0"].avoid_for == 0
+    assert not world.planner.hosts.health.reason("h0")
 
 
 def test_a_stale_version_fails_what_is_absent_and_keeps_what_is_here():

@@ -1,0 +1,66 @@
+"""The one table of hosts that are avoided: how long each is, what ends it, and who shares it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from stripefs.host_health import AVOID_FIRST, AVOID_LONGEST, FORGOTTEN, HostHealth
+from stripefs.read.policy import HostTable
+from stripefs.store.base import Host
+from stripefs.write.hosts import SendHosts
+
+
+@given(st.lists(st.tuples(st.sampled_from("fws"), st.floats(0.1, 400.0)), max_size=30))
+def test_a_host_is_avoided_for_twice_as_long_each_time(steps: list[tuple[str, float]]) -> None:
+    health = HostHealth()
+    now, end, length = 0.0, 0.0, 0.0
+    for step, pause in steps:
+        now += pause
+        if step == "w":
+            health.worked("h")
+            end = length = 0.0
+        elif step == "f":
+            told = health.failed("h", now, "away")
+            assert told == (now >= end)
+            if told:
+                length = min(2 * length, AVOID_LONGEST) if length else AVOID_FIRST
+                end = now + length
+        assert health.avoided("h", now) == health.any_avoided(now) == (now < end)
+        assert health.on_probation("h", now) == (length > 0 and now >= end)
+        assert health.seconds("h", now) == pytest.approx(max(0.0, end - now))
+        assert health.reason("h") == ("away" if length else "")
+        assert health.order(["h", "other"], now) == (["other", "h"] if now < end else ["h", "other"])
+
+
+def test_what_was_sent_before_a_host_failed_tells_nothing_new() -> None:
+    health = HostHealth()
+    assert health.failed("h", 7.0, "away", began=5.0)
+    assert not health.failed("h", 20.0, "away", began=6.0)
+    assert health.failed("h", 21.0, "away", began=8.0)
+    assert health.seconds("h", 21.0) == 2 * AVOID_FIRST
+
+
+def test_silence_is_forgotten_when_the_host_answers_or_after_long() -> None:
+    health = HostHealth()
+    health.gave_no_sign("h", 1.0)
+    assert (health.silent_since("h"), health.any_silent(1.0), health.avoided("h", 1.0)) == (1.0, True, True)
+    assert not health.any_silent(1.0 + FORGOTTEN)
+    health.gave_sign("h")
+    assert (health.silent_since("h"), health.any_silent(1.0), health.avoided("h", 1.0)) == (None, False, False)
+    health.failed("h", 2.0, "a corrupt block")
+    health.gave_sign("h")
+    assert health.avoided("h", 2.0)
+
+
+def test_reads_and_writes_avoid_what_either_found() -> None:
+    health = HostHealth()
+    reads, writes = HostTable(per_host=3, total=32, health=health), SendHosts(health)
+    writes.known([Host("a"), Host("b")])
+    reads.failed("a", 0.0, "refused")
+    assert writes.choose(frozenset(), 1.0) == "b"
+    reads.succeeded("a", 1, 1.0)
+    writes.failed("b", 2.0, 1.0, "stalled")
+    assert reads.choose(["b", "a"], 2.0, demanded=True) == "a"
+    assert health.well(["a", "b"], 2.0) == ["a"]
