@@ -124,3 +124,21 @@ def test_a_lock_is_renewed_while_no_datanode_answers(fault_hdfs: HdfsInstance) -
             take(store, b"/file")
         lease.release()
         take(store, b"/file").release()
+
+
+def test_a_lock_is_renewed_while_no_name_is_left(fault_hdfs: HdfsInstance) -> None:
+    """A quota of names leaves none for the file that tells the NameNode's time."""
+    with at(fault_hdfs, "names") as store:
+        lease = take(store, b"/file", ["0" * 16])
+        webhdfs(fault_hdfs, "SETQUOTA", "/names", namespacequota=2)  # the directory counts too
+        with pytest.raises(QuotaExceeded):
+            store.put(b"/another", ())
+        for _ in range(2):
+            before = store.stat(lock_path(b"/file")).mtime_ns
+            lease.renew()
+            lease.assert_held()
+            assert store.stat(lock_path(b"/file")).mtime_ns > before
+        webhdfs(fault_hdfs, "SETQUOTA", "/names", namespacequota=100)
+        with pytest.raises(Busy):
+            take(store, b"/file")
+        lease.release()
