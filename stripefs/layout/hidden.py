@@ -5,6 +5,7 @@
     .NAME.stripefs-VERSION-5000000000 and above
                                      the same parts and drafts, moved here by a writer that took over from theirs
     .NAME.stripefs-VERSION-record    what fsync left for `stripefs recover`
+    .NAME.stripefs-VERSION-record-N  the same, number N: the highest counts, with the ones that it says it continues
     .NAME.stripefs-lock              who writes NAME now
     .NAME.stripefs-copy              what `stripefs cp` has of NAME so far, in a local directory
     ..stripefs-copied-KEY            what `stripefs cp` has copied into a local directory so far
@@ -66,7 +67,7 @@ NAME_MAX = 255
 """Bytes of a name on all file systems we know."""
 
 LONGEST_SUFFIX = 48
-"""Bytes kept free behind a file's name: the longest suffix, of a part, has 10 + 16 + 1 + 10, and lists have room."""
+"""Bytes kept free behind a file's name: the longest suffix, of a record, has 10 + 16 + 8 + 10."""
 
 VERSION = re.compile(r"[0-9a-f]{16}")
 
@@ -75,7 +76,8 @@ _DRAFT_ASIDE = 9_999_999_999
 """Writers count their parts from 0 and never come near either."""
 
 _HIDDEN = re.compile(
-    rb"\.(?P<stem>.+)\.stripefs-(?:(?P<lock>lock)|(?P<version>[0-9a-f]{16})-(?P<what>record|draft|0|[1-9][0-9]{0,9}))",
+    rb"\.(?P<stem>.+)\.stripefs-(?:(?P<lock>lock)|(?P<version>[0-9a-f]{16})-(?P<what>record|draft|0|[1-9][0-9]{0,9})"
+    rb"(?:(?<=record)-(?P<record>[1-9][0-9]{0,9}))?)",
     re.DOTALL,
 )
 
@@ -84,7 +86,7 @@ _HIDDEN = re.compile(
 class Hidden:
     """A hidden name in parts. kind is "part", "draft", "record" or "lock"; version "" and number -1 where it has none.
 
-    `stem` is what `stem(NAME)` answers for the file it belongs to.
+    The first record has number 0. `stem` is what `stem(NAME)` answers for the file it belongs to.
     """
 
     kind: str
@@ -127,9 +129,9 @@ def draft_name(name: bytes, version: str) -> bytes:
     return _beside(name, f"{version}-draft")
 
 
-def record_name(name: bytes, version: str) -> bytes:
-    """The record that fsync leaves of `version`."""
-    return _beside(name, f"{version}-record")
+def record_name(name: bytes, version: str, number: int = 0) -> bytes:
+    """Record `number` of those that fsync leaves of `version`."""
+    return _beside(name, f"{version}-record-{number}" if number else f"{version}-record")
 
 
 def aside_name(name: bytes) -> bytes:
@@ -170,7 +172,7 @@ def parse_hidden(name: bytes) -> Hidden | None:
     version, what = match["version"].decode(), match["what"].decode()
     if what.isdigit():
         return Hidden("part", match["stem"], version, int(what))
-    return Hidden(what, match["stem"], version)
+    return Hidden(what, match["stem"], version, int(match["record"] or 0) if what == "record" else -1)
 
 
 def version_folder(version: str, pool: bytes = POOL) -> bytes:

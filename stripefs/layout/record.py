@@ -2,7 +2,8 @@
 
 Both are three parts of ASCII text:
 
-    STRIPEFS-RECORD 1              or STRIPEFS-LOCK 1: what it is, and the version of this format
+    STRIPEFS-RECORD 1              or STRIPEFS-LOCK 1: what it is, and the version of this format; STRIPEFS-RECORD 2 for
+                                   a record that continues another one
     {...}                          one line of JSON, keys sorted, no spaces
     0123456789abcdef…              xxh3-128 of the two lines above with their line ends, 32 hex digits, and a line end
 
@@ -20,12 +21,23 @@ import xxhash
 
 from stripefs.errors import StoreError
 
-__all__ = ["LEASE", "Base", "DocumentError", "LockDocument", "Record", "RecordPart", "RecordSegment"]
+__all__ = [
+    "LEASE",
+    "Base",
+    "DocumentError",
+    "Link",
+    "LockDocument",
+    "Record",
+    "RecordPart",
+    "RecordSegment",
+    "digest_of",
+]
 
 LEASE = 60.0
 """Seconds after its lock's last renewal, by the store's clock, that a writer counts as dead."""
 
 _RECORD = "STRIPEFS-RECORD 1"
+_CONTINUED = "STRIPEFS-RECORD 2"
 _LOCK = "STRIPEFS-LOCK 1"
 _LARGEST = 64 << 20
 """Bytes of a record: 100,000 parts have about 10 MiB."""
@@ -65,11 +77,20 @@ class Base:
 
 
 @dataclass(frozen=True, slots=True)
+class Link:
+    """A record that another one continues: its number, and its `digest_of`."""
+
+    number: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
 class Record:
     """What of one version is durable.
 
     layout: concat, striped or plain. unit: of striped segments, else 0. base: what the segments go behind; None when
-    they are the file from its start. mode: permission bits for the file, None for the store's default.
+    they are the file from its start. mode: permission bits for the file, None for the store's default. after: the
+    record that has the segments before these, None where these are all.
     """
 
     path: bytes
@@ -79,33 +100,37 @@ class Record:
     segments: tuple[RecordSegment, ...]
     base: Base | None = None
     mode: int | None = None
+    after: Link | None = None
 
     @property
     def length(self) -> int:
-        """Durable bytes of the file, those of `base` included."""
+        """Durable bytes of the file, those of `base` included, where it continues no other record."""
         return sum(segment.length for segment in self.segments) + (self.base.length if self.base else 0)
 
     def to_bytes(self) -> bytes:
         base = None if self.base is None else [self.base.length, self.base.mtime_ns, self.base.file_id]
         segments = [[s.length, [[_text(p.path), p.length, p.digest] for p in s.parts]] for s in self.segments]
-        return _document(
-            _RECORD,
-            {
-                "base": base,
-                "layout": self.layout,
-                "mode": self.mode,
-                "path": _text(self.path),
-                "segments": segments,
-                "unit": self.unit,
-                "version": self.version,
-            },
-        )
+        content: dict[str, Any] = {
+            "base": base,
+            "layout": self.layout,
+            "mode": self.mode,
+            "path": _text(self.path),
+            "segments": segments,
+            "unit": self.unit,
+            "version": self.version,
+        }
+        if self.after is None:
+            return _document(_RECORD, content)
+        return _document(_CONTINUED, {**content, "after": [self.after.number, self.after.digest]})
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Record:
         """Raises DocumentError."""
-        found = _parsed(_RECORD, data, {"base", "layout", "mode", "path", "segments", "unit", "version"})
+        keys = {"base", "layout", "mode", "path", "segments", "unit", "version"}
+        continued = data.startswith(_CONTINUED.encode() + b"\n")
+        found = _parsed(_CONTINUED, data, {*keys, "after"}) if continued else _parsed(_RECORD, data, keys)
         try:
+            number, digest = found["after"] if continued else (0, "")
             base = found["base"]
             segments = tuple(_segment(length, parts) for length, parts in found["segments"])
             mode = found["mode"]
@@ -117,6 +142,7 @@ class Record:
                 segments,
                 None if base is None else Base(_size(base[0]), _size(base[1]), _string(base[2])),
                 None if mode is None else _size(mode),
+                Link(_size(number), _string(digest)) if continued else None,
             )
         except (TypeError, ValueError, LookupError) as error:
             raise DocumentError(f"the record does not hold together: {error}") from error
@@ -166,6 +192,11 @@ class LockDocument:
             )
         except (TypeError, ValueError) as error:
             raise DocumentError(f"the lock does not hold together: {error}") from error
+
+
+def digest_of(document: bytes) -> str:
+    """The sum at the end of a document, as it says itself."""
+    return document[-33:-1].decode("ascii", "replace")
 
 
 def _segment(length: object, parts: list[Any]) -> RecordSegment:

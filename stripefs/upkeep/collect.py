@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Set
+from collections.abc import Callable, Iterable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -26,7 +26,7 @@ from stripefs.layout.record import LEASE, DocumentError, Record
 from stripefs.store.base import Store
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.upkeep import pool
-from stripefs.upkeep.records import aside, exists, is_spent, versions_of
+from stripefs.upkeep.records import aside, exists, is_spent, read_chain, versions_of
 from stripefs.upkeep.search import AT_ONCE, Search, Seen
 from stripefs.upkeep.strays import strays
 from stripefs.upkeep.survey import AGE, FORCED_AGE, Circumstances, Item, Kind, Verdict, judge
@@ -152,21 +152,23 @@ class Collection:
             self._clock.now_ns(), leased=seen.leased, locked=seen.locked, complete=seen.complete, force=self._force
         )
         recorded: set[str] = set()
-        for item in seen.records.values():
+        for pieces in _by_upload(seen):
+            newest = pieces[max(pieces)]
             try:
-                record = self._record(item)
+                record, needed = self._record(pieces)
             except StoreError as error:
-                self._trouble(item.path, error)
-                recorded.add(item.version)
+                self._trouble(newest.path, error)
+                recorded.add(newest.version)
                 continue
-            item = replace(item, published=record is None)
-            if first:
-                seen.suspects[item.path] = item
-            verdict = judge(item, facts)
+            for number, item in pieces.items() if first else ():
+                # What a record continues is as young as that: it is of use as long.
+                changed_ns = newest.changed_ns if number in needed else item.changed_ns
+                seen.suspects[item.path] = replace(item, published=number not in needed, changed_ns=changed_ns)
+            verdict = judge(replace(newest, published=record is None), facts)
             if record is not None and verdict is not Verdict.RUBBISH:
-                recorded |= {item.version, *versions_of(record)}
+                recorded |= {newest.version, *versions_of(record)}
                 if first and verdict is not Verdict.LEASED and len(self._found.recoverable) < TOLD:
-                    self._found.recoverable.append(join(split(item.name)[0], split(record.path)[1]))
+                    self._found.recoverable.append(join(split(newest.name)[0], split(record.path)[1]))
         return replace(facts, recorded=recorded)
 
     def _judge_beside(self, seen: Seen, facts: Circumstances) -> None:
@@ -179,13 +181,17 @@ class Collection:
         for name, group in itertools.groupby(order, key=lambda item: item.name):
             self._clear(name, list(group), facts)
 
-    def _record(self, item: Item) -> Record | None:
-        """The record at the path of `item`; None where nothing is left that it could be used for."""
+    def _record(self, pieces: dict[int, Item]) -> tuple[Record | None, Set[int]]:
+        """The record that the newest of `pieces` ends, and the numbers of those it is made of; None and none where
+        nothing is left that it could be used for."""
+        paths = {number: item.path for number, item in pieces.items()}
         try:
-            record = Record.from_bytes(bytes(patiently(lambda: self._store.get(item.path))))
-            return None if patiently(lambda: is_spent(self._store, self._view, record, item.path)) else record
+            record, needed = patiently(lambda: read_chain(self._store, paths))
+            if not patiently(lambda: is_spent(self._store, self._view, record, paths[max(paths)])):
+                return record, needed
         except (NotFound, DocumentError):
-            return None
+            pass
+        return None, frozenset()
 
     def _judge_pool(self, seen: Seen, facts: Circumstances) -> None:
         """Remove the versions of the pool that nobody needs."""
@@ -348,3 +354,13 @@ class Collection:
     def _trouble(self, path: bytes, error: StoreError) -> None:
         if len(self._found.trouble) < TOLD and all(path != told for told, _ in self._found.trouble):
             self._found.trouble.append((path, error.message))
+
+
+def _by_upload(seen: Seen) -> Iterable[dict[int, Item]]:
+    """The records of each upload, by number."""
+    found: dict[tuple[bytes, str], dict[int, Item]] = {}
+    for item in seen.records.values():
+        meaning = hidden.parse_hidden(split(item.path)[1])
+        assert meaning is not None
+        found.setdefault((item.name, item.version), {})[meaning.number] = item
+    return found.values()

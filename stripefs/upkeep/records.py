@@ -7,18 +7,22 @@ is no hindrance.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping, Set
+from dataclasses import dataclass, replace
 
 from stripefs.errors import NotADirectory, NotFound
 from stripefs.layout import hidden
-from stripefs.layout.record import DocumentError, Record, RecordPart
+from stripefs.layout.record import DocumentError, Record, RecordPart, digest_of
 from stripefs.store.base import Identity, Status, Store
 from stripefs.store.wrappers.striped import StripedStore
+from stripefs.units import shown
 from stripefs.upkeep.walk import patiently
 from stripefs.write.names import join, split
 
 __all__ = [
+    "BrokenChain",
     "Found",
     "aside",
     "exists",
@@ -27,6 +31,7 @@ __all__ = [
     "is_version_of",
     "length_of",
     "pooled",
+    "read_chain",
     "status_of",
     "versions_of",
 ]
@@ -34,13 +39,19 @@ __all__ = [
 _POOLED = re.compile(rb"(?:.*/)?([0-9a-f]{16})/(0|[1-9][0-9]{0,9})", re.DOTALL)
 
 
+class BrokenChain(DocumentError):
+    """A record that another one continues is missing, or not what it was."""
+
+
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A record. `path` is its own; changed_ns by the store's clock."""
+    """A record, with all that it continues. `path` is its own; changed_ns by the store's clock. paths: of all records
+    of its version, newest first."""
 
     path: bytes
     record: Record
     changed_ns: int
+    paths: tuple[bytes, ...] = ()
 
     @property
     def file(self) -> bytes:
@@ -65,27 +76,82 @@ class Found:
 
 
 def find(store: Store, path: bytes) -> list[Found]:
-    """The records of the file at `path`, newest first. Raises DocumentError when there are none but spoiled ones."""
+    """The records of the file at `path`, newest first, each with what it continues.
+
+    Raises DocumentError when there are none but such as cannot be read, or continue one that is missing.
+    """
+    listed = _listed(store, path)
+    while True:
+        try:
+            return _read(store, path, listed)
+        except (NotFound, BrokenChain):
+            before, listed = listed, _listed(store, path)
+            if listed == before:
+                raise  # else its writer was merging records
+
+
+def _listed(store: Store, path: bytes) -> dict[str, dict[int, Status]]:
+    """The records beside a file: version -> number -> entry."""
     folder, name = split(path)
     prefix = b"." + hidden.stem(name) + hidden.MARK
-    found = []
-    spoiled: DocumentError | None = None
+    found: dict[str, dict[int, Status]] = {}
     for batch in store.scandir(folder, prefix):
         for status in batch:
             meaning = hidden.parse_hidden(status.name)
             if meaning is not None and meaning.kind == "record" and status.name.startswith(prefix):
-                at = join(folder, status.name)
-                try:
-                    found.append(Found(at, Record.from_bytes(bytes(store.get(at))), status.mtime_ns))
-                except NotFound:
-                    continue
-                except DocumentError as error:
-                    spoiled = error
+                found.setdefault(meaning.version, {})[meaning.number] = status
         if batch and not batch[-1].name.startswith(prefix):
             break
+    return found
+
+
+def _read(store: Store, path: bytes, listed: dict[str, dict[int, Status]]) -> list[Found]:
+    folder = split(path)[0]
+    found = []
+    spoiled: DocumentError | None = None
+    for entries in listed.values():
+        pieces = {number: join(folder, status.name) for number, status in sorted(entries.items(), reverse=True)}
+        newest = max(entries)
+        try:
+            record, _ = read_chain(store, pieces)
+        except BrokenChain:
+            raise
+        except DocumentError as error:
+            spoiled = error
+        else:
+            found.append(Found(pieces[newest], record, entries[newest].mtime_ns, tuple(pieces.values())))
     if spoiled is not None and not found:
         raise spoiled
     return sorted(found, key=lambda each: -each.changed_ns)
+
+
+def read_chain(store: Store, pieces: Mapping[int, bytes]) -> tuple[Record, Set[int]]:
+    """All that the newest of the records of one version says, with those that it continues, and the numbers of all of
+    these. pieces: the path of each, by number.
+
+    Raises BrokenChain, DocumentError for one that cannot be read, NotFound where the newest is gone.
+    """
+    number = max(pieces)
+    record = newest = Record.from_bytes(bytes(store.get(pieces[number])))
+    numbers, segments = {number}, [newest.segments]
+    while (link := record.after) is not None:
+        told = f"record {number} of {shown(newest.path)} continues record {link.number}, which "
+        if link.number >= number:
+            raise DocumentError(f"{told}is not older")
+        number = link.number
+        try:
+            data = bytes(store.get(pieces[number]))
+        except (KeyError, NotFound):
+            raise BrokenChain(f"{told}is missing") from None
+        if digest_of(data) != link.digest:
+            raise BrokenChain(f"{told}is another one or damaged")
+        record = Record.from_bytes(data)
+        if any(getattr(record, field) != getattr(newest, field) for field in ("version", "layout", "unit", "base")):
+            raise DocumentError(f"{told}is of another version")
+        numbers.add(number)
+        segments.append(record.segments)
+    whole = tuple(itertools.chain.from_iterable(reversed(segments)))
+    return replace(newest, segments=whole, after=None), numbers
 
 
 def versions_of(record: Record) -> frozenset[str]:

@@ -216,8 +216,9 @@ def recover(
             put_stone(store, version)  # so that a gc that has judged it already looks again and lets it be
         planned = _useful(plan(store, view, found, alive))
         _publish(store, view, planned, target, replace_=bool(to), locks=locks)
-        with contextlib.suppress(NotFound):
-            store.remove(found.path)
+        for each in found.paths:
+            with contextlib.suppress(NotFound):
+                store.remove(each)
     return planned
 
 

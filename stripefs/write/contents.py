@@ -54,6 +54,8 @@ class Contents:
         self._under_way: dict[Shipment, int] = {}  # -> bytes of the account that come back with it
         self.failure: Exception | None = None
         self.length = 0
+        self.rearranged = 0
+        """Times that what was written before came to lie elsewhere: in other objects, or behind another version."""
 
     # -- what comes in ----------------------------------------------------------------------------------------------
 
@@ -74,6 +76,7 @@ class Contents:
             self.layout = self._shared.layout(self.wanted)
         if self.head is not None:
             head, self.head = self.head, None
+            self.rearranged += 1
             for piece in head.pieces():
                 self._deal(memoryview(piece))
 
@@ -81,10 +84,12 @@ class Contents:
         """Nothing is held, and what comes goes behind `base`."""
         self.base, self.layout, self.head = base, layout, None
         self.stands, self.segments, self.length = [], [], base.length
+        self.rearranged += 1
 
     def replace(self, objects: list[Base]) -> None:
         """What `objects` has answered lies in these by now."""
         self.stands, self.segments = objects, []
+        self.rearranged += 1
 
     def _deal(self, data: memoryview) -> None:
         if self.layout is Layout.PLAIN:
@@ -242,6 +247,7 @@ class Contents:
         from. All is drained, and there are no parts. Raises why the file failed."""
         copied = self.stands
         self.stream, self.stands = self._stream(copied), []
+        self.rearranged += 1
         try:
             await self.drain()
         except BaseException:
@@ -293,6 +299,7 @@ class Contents:
         """One of those that stand lies at `path` now; that one."""
         index = self.stands.index(each)
         self.stands[index] = Base(path, each.length, each.parts)
+        self.rearranged += 1
         return self.stands[index]
 
     def landed(self) -> Iterator[Shipment]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stripefs.layout.record import Base, Record, RecordPart, RecordSegment
+from stripefs.layout.record import Base, Link, Record, RecordPart, RecordSegment
 from stripefs.layout.striped import Manifest, Part, Segment
 from stripefs.store.base import Status
 from stripefs.write.contents import Contents
@@ -13,7 +13,7 @@ from stripefs.write.policy import Layout
 from stripefs.write.segments import Segment as Written
 from stripefs.write.shipment import Shipment
 
-__all__ = ["manifest_of", "record_of"]
+__all__ = ["count_of", "manifest_of", "record_of"]
 
 
 def manifest_of(
@@ -22,6 +22,13 @@ def manifest_of(
     """Of what is written behind the segments `before`. All parts must have flowed."""
     segments = (*before, *(_as_segment(segment, names.version) for segment in contents.segments))
     return Manifest(names.version, generation, unit, pool, segments)
+
+
+def count_of(contents: Contents, *, head: Shipment | None, manifest: Manifest | None) -> int:
+    """Segments that `record_of` names, from the first one."""
+    if head is not None:
+        return 1 if head.size else 0
+    return len(_before(contents, manifest)) + len(contents.stands) + len(contents.segments)
 
 
 def record_of(
@@ -33,27 +40,37 @@ def record_of(
     manifest: Manifest | None,
     published: Status | None,
     mode: int | None,
+    start: int = 0,
+    after: Link | None = None,
 ) -> Record:
-    """Of all that is written. unit: 0 for what is not striped. head: what has all of it, if there is such a thing.
-
-    manifest, published: of the file that the contents continue.
+    """Of all that is written, from segment `start` on, which continues the record `after`. unit: 0 for what is not
+    striped. head: what has all of it, if there is such a thing. manifest, published: of the file that is continued.
     """
-    segments: list[RecordSegment] = []
     base = None
-    if head is not None:
-        if head.size:
-            segments.append(_as_record(head.size, [head]))
-    elif contents.layout is Layout.STRIPED:
-        for segment in manifest.segments if manifest is not None else ():
-            parts = tuple(RecordPart(part.path(), part.length, part.digest.hex()) for part in segment.parts)
-            segments.append(RecordSegment(segment.length, parts))
-    elif contents.base is not None and published is not None:
+    if head is None and contents.layout is not Layout.STRIPED and contents.base is not None and published is not None:
         identity = published.identity
         base = Base(identity.length, identity.mtime_ns, identity.file_id)
-    segments += [RecordSegment(each.length, (RecordPart(each.path, each.length),)) for each in contents.stands]
-    segments += [_as_record(segment.length, segment.shipments) for segment in contents.segments]
+    if head is not None:
+        segments = [_as_record(head.size, [head])] if head.size else []
+    else:
+        before = _before(contents, manifest)
+        segments = [_as_named(each) for each in before[start:]]
+        start = max(0, start - len(before))
+        stands = contents.stands
+        segments += [RecordSegment(each.length, (RecordPart(each.path, each.length),)) for each in stands[start:]]
+        start = max(0, start - len(stands))
+        segments += [_as_record(each.length, each.shipments) for each in contents.segments[start:]]
     layout = (contents.layout or Layout.PLAIN).value
-    return Record(names.path, names.version, layout, unit, tuple(segments), base, mode)
+    return Record(names.path, names.version, layout, unit, tuple(segments), base, mode, after)
+
+
+def _before(contents: Contents, manifest: Manifest | None) -> tuple[Segment, ...]:
+    return manifest.segments if manifest is not None and contents.layout is Layout.STRIPED else ()
+
+
+def _as_named(segment: Segment) -> RecordSegment:
+    parts = (RecordPart(part.path(), part.length, part.digest.hex()) for part in segment.parts)
+    return RecordSegment(segment.length, tuple(parts))
 
 
 def _as_record(length: int, shipments: list[Shipment]) -> RecordSegment:

@@ -57,9 +57,9 @@ class Names:
         number = self._number()
         return pool_part(self.version, number), number
 
-    def record(self) -> bytes:
+    def record(self, number: int) -> bytes:
         folder, name = split(self.path)
-        return join(folder, record_name(name, self.version))
+        return join(folder, record_name(name, self.version, number))
 
     @property
     def folder(self) -> bytes:

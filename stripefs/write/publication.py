@@ -18,16 +18,17 @@ from collections.abc import Iterator
 
 from stripefs.errors import StoreError, Unsupported
 from stripefs.layout.hidden import POOL, parse_hidden, stem
-from stripefs.layout.record import Record
+from stripefs.layout.record import Link, Record
 from stripefs.layout.striped import MANIFEST_BLOCK_SIZE, Manifest
 from stripefs.store.base import Attributes, Status
 from stripefs.store.wrappers.striped_seen import is_seen
 from stripefs.write.commit import Commit
 from stripefs.write.contents import Contents
-from stripefs.write.documents import manifest_of, record_of
+from stripefs.write.documents import count_of, manifest_of, record_of
 from stripefs.write.names import Names, split
 from stripefs.write.policy import Layout
 from stripefs.write.prepared import Prepared
+from stripefs.write.record_log import Durable, RecordLog
 from stripefs.write.segments import Base
 from stripefs.write.shared import Shared
 from stripefs.write.shipment import Shipment
@@ -57,18 +58,17 @@ class Publisher:
         self._generation = 0
         self._joins = shared.store.capabilities.concat
         self._next_manifest = Prepared(shared.sender, names.beside, MANIFEST_BLOCK_SIZE)
-        self._next_record = Prepared(shared.sender, names.beside)
+        self._log = RecordLog(shared.effects, names, Prepared(shared.sender, names.beside))
         self._saved_head: Shipment | None = None
         self._outdated: list[bytes] = []  # to be removed once what takes their place stands
         self._lists: list[bytes] = []  # of parts, for manifests that are not published
         self._unwanted = False
-        self._record: bytes | None = None
         self._recorded = -1
 
     @property
     def recorded(self) -> bool:
         """Whether a record stands."""
-        return self._record is not None
+        return self._log.stands
 
     # -- fsync -------------------------------------------------------------------------------------------------------
 
@@ -92,14 +92,8 @@ class Publisher:
             await self._drain(record=True)
             self._outdate_head()
             await self._shorten()
-        document = self._record_now().to_bytes()
-        self._outdated += await self._next_record.drop(but=document)
-        path, record = await self._next_record.take(document), self._names.record()
-        with self._leaving(path, record):
-            await self._effects.rename_over(path, record, len(document))
-        if self._record is not None and self._record != record:  # the file was moved meanwhile
-            self._outdated.append(self._record)
-        self._record, self._recorded = record, contents.length
+        await self._log.write(self._durable_now())
+        self._recorded = contents.length
         await self._clear_outdated()
 
     @contextlib.contextmanager
@@ -108,7 +102,7 @@ class Publisher:
         try:
             yield
         except BaseException:
-            self._outdated += [path for path in paths if path != self._record]
+            self._outdated += paths
             raise
         self._outdated = [path for path in self._outdated if path not in paths]
 
@@ -118,9 +112,7 @@ class Publisher:
         await contents.flowed()
         if contents.failure is None and contents.stream is None:
             if record:
-                document = self._record_now().to_bytes()
-                self._outdated += await self._next_record.drop(but=document)
-                self._next_record.begin(document)
+                await self._log.prepare(self._durable_now())
             # Who wrote on after an fsync will do so again, and a list of parts would have to stand before.
             if contents.layout is Layout.STRIPED and not self._next_manifest.in_vain:
                 manifest = self._manifest_now()
@@ -136,9 +128,10 @@ class Publisher:
             self._outdated.append(saved.path)
 
     async def _clear_outdated(self) -> None:
-        if self._outdated:
-            await self._effects.clear(self._outdated)
-            self._outdated = []
+        outdated = [*self._log.outdated, *self._outdated]
+        if outdated:
+            await self._effects.clear(outdated)
+            self._outdated, self._log.outdated = [], []
 
     async def _shorten(self) -> None:
         """Join neighbours that are joined of equally many parts, _JOINED at a time: a record names few objects then,
@@ -181,12 +174,29 @@ class Publisher:
             await self._contents.drain()
         return saved
 
-    def _record_now(self) -> Record:
-        unit = self._unit if self._contents.layout is Layout.STRIPED else 0
-        head, mode = self._saved_head, self.attributes.mode
-        return record_of(
-            self._names, self._contents, unit, head=head, manifest=self.manifest, published=self.published, mode=mode
-        )
+    def _durable_now(self) -> Durable:
+        names, contents, head, manifest = self._names, self._contents, self._saved_head, self.manifest
+        published, mode = self.published, self.attributes.mode
+        striped = contents.layout is Layout.STRIPED
+        unit = self._unit if striped else 0
+
+        def record(start: int, after: Link | None) -> Record:
+            return record_of(
+                names,
+                contents,
+                unit,
+                head=head,
+                manifest=manifest,
+                published=published,
+                mode=mode,
+                start=start,
+                after=after,
+            )
+
+        # What is joined again and again is recorded anew each time: that names few objects.
+        appended = head is None and (striped or not self._joins)
+        key = (names.path, contents.rearranged) if appended else None
+        return Durable(count_of(contents, head=head, manifest=manifest), key, record)
 
     def _manifest_now(self) -> Manifest:
         before = self.manifest.segments if self.manifest is not None else ()
@@ -231,9 +241,7 @@ class Publisher:
     async def forget_record(self) -> None:
         """Remove the record and what only it needs."""
         self._outdate_head()
-        if self._record is not None:
-            self._outdated.append(self._record)
-            self._record = None
+        self._log.forget()
         await self._clear_outdated()
         self._recorded = self._contents.length
 
@@ -370,16 +378,16 @@ class Publisher:
         self._unwanted = True
         self._outdate_head()
         self._outdated += await self.unused()
-        left = [] if self._record is None else [self._record]
-        left += self._outdated
+        self._log.forget()
+        left = [*self._log.outdated, *self._outdated]
         if not self.may_be_named:
             left += self._lists
-        self._record, self._recorded, self._outdated = None, -1, []
+        self._recorded, self._outdated, self._log.outdated = -1, [], []
         return left
 
     async def unused(self) -> list[bytes]:
         """Paths of documents that were written ahead and that nothing needs. They are forgotten here."""
-        return [*await self._next_record.drop(), *await self._next_manifest.drop()]
+        return [*await self._log.unused(), *await self._next_manifest.drop()]
 
     def _is_wanted(self) -> bool:
         return not self._unwanted

@@ -15,6 +15,7 @@ def test_names_as_documented() -> None:
     assert hidden.part_name(b"a.pt", VERSION, 7) == b".a.pt.stripefs-0123456789abcdef-7"
     assert hidden.draft_name(b"a.pt", VERSION) == b".a.pt.stripefs-0123456789abcdef-draft"
     assert hidden.record_name(b"a.pt", VERSION) == b".a.pt.stripefs-0123456789abcdef-record"
+    assert hidden.record_name(b"a.pt", VERSION, 12) == b".a.pt.stripefs-0123456789abcdef-record-12"
     assert hidden.lock_name(b"a.pt") == b".a.pt.stripefs-lock"
     assert hidden.pool_part(VERSION, 0) == b"/.stripefs/0123456789abcdef/0"
     assert hidden.list_path(VERSION, bytes(15) + b"\xff") == b"/.stripefs/0123456789abcdef/list-" + b"0" * 30 + b"ff"
@@ -26,7 +27,8 @@ def test_what_is_made_is_hidden_fits_and_is_read_back(name: bytes, number: int) 
     made = {
         hidden.part_name(name, VERSION, number): Hidden("part", stem, VERSION, number),
         hidden.draft_name(name, VERSION): Hidden("draft", stem, VERSION),
-        hidden.record_name(name, VERSION): Hidden("record", stem, VERSION),
+        hidden.record_name(name, VERSION): Hidden("record", stem, VERSION, 0),
+        hidden.record_name(name, VERSION, 9_999_999_999): Hidden("record", stem, VERSION, 9_999_999_999),
         hidden.lock_name(name): Hidden("lock", stem),
     }
     for each, parsed in made.items():

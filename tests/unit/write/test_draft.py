@@ -6,10 +6,11 @@ import pytest
 import trio
 
 from stripefs.errors import Busy, Exists, NotFound, StaleVersion
-from stripefs.layout.record import Record
+from stripefs.layout.hidden import parse_hidden
 from stripefs.store.base import Attributes
 from stripefs.store.local import LocalStore
 from stripefs.store.wrappers.striped import StripedStore
+from stripefs.upkeep.records import read_chain
 from stripefs.write import DraftLost, Drafts, Layout, NotSequential
 from tests.unit.write.world import (
     DEADLINE,
@@ -34,8 +35,8 @@ def store(tmp_path):
 
 
 def record_of(root):
-    (found,) = [path for path in root.rglob("*") if path.name.endswith("-record")]
-    return Record.from_bytes(found.read_bytes())
+    paths = {parse_hidden(path.name.encode()).number: bytes(path) for path in root.rglob("*-record*")}
+    return read_chain(LocalStore(b"/"), paths)[0]
 
 
 def bytes_of(root, record):

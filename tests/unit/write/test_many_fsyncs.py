@@ -1,17 +1,19 @@
 """A program that calls fsync again and again: what that costs grows with the file, not with its square."""
 
 import dataclasses
+import os
 
 import pytest
 
 from stripefs.errors import Unsupported
-from stripefs.layout.record import Record
+from stripefs.layout.hidden import parse_hidden
 from stripefs.store.wrappers.counting import CountingStore
+from stripefs.upkeep.records import find
 from stripefs.write import Layout
 from stripefs.write.effects import SOURCES_AT_ONCE
 from tests.unit.write.world import KIB, MIB, content, hidden, load, spread, writing
 
-TIMES = 3 * SOURCES_AT_ONCE
+TIMES = 2 * SOURCES_AT_ONCE + 9
 STEP = 32 * KIB
 SMALL = 128 * KIB
 ENTRY = 128
@@ -29,8 +31,14 @@ def written(store):
     return sum(store.counts.written.values())
 
 
-def record_of(root):
-    [found] = root.rglob("*-record")
+def newest(root):
+    """Bytes of the record that was written last."""
+    number = {path: parse_hidden(os.fsencode(path.name)).number for path in root.rglob("*-record*")}
+    return max(number, key=number.__getitem__).stat().st_size
+
+
+def durable(store):
+    [found] = find(store, b"/file")
     return found
 
 
@@ -43,10 +51,12 @@ async def test_each_costs_what_was_written_since(store, tmp_path, layout):
         for start in range(0, len(data), STEP):
             await draft.write(start, data[start : start + STEP])
             await draft.sync()
-            found = record_of(tmp_path)
-            longest = max(longest, found.stat().st_size)
-            of_records += found.stat().st_size
-            assert Record.from_bytes(found.read_bytes()).length == start + STEP
+            longest = max(longest, newest(tmp_path))
+            of_records += newest(tmp_path)
+            if start // STEP % 30 == 0:
+                found = durable(store.inner)
+                assert found.record.length == start + STEP
+                assert len(found.paths) <= TIMES.bit_length()
         assert await draft.read(5, len(data)) == data[5:]
         await draft.publish(final=True)
     assert load(store, b"/file") == data
@@ -55,6 +65,7 @@ async def test_each_costs_what_was_written_since(store, tmp_path, layout):
     parts = SOURCES_AT_ONCE + TIMES // SOURCES_AT_ONCE if layout in JOINED else TIMES
     assert longest <= (parts + 4) * ENTRY
     tables = TIMES * ENTRY
+    assert of_records <= TIMES * (4 * ENTRY + (TIMES.bit_length() * ENTRY if layout is Layout.STRIPED else longest))
     assert written(store) <= len(data) + sum(range(0, SMALL, STEP)) + tables + 3 * of_records
 
 
@@ -89,7 +100,9 @@ async def test_a_store_that_turns_out_not_to_join(store, tmp_path, layout):
         for start in range(0, len(data), STEP):
             await draft.write(start, data[start : start + STEP])
             await draft.sync()
-        assert len(Record.from_bytes(record_of(tmp_path).read_bytes()).segments) > SOURCES_AT_ONCE
+        found = durable(store.inner)
+        assert len(found.record.segments) > SOURCES_AT_ONCE
+        assert 1 < len(found.paths) <= TIMES.bit_length()
         await draft.publish(final=True)
     assert load(store, b"/file") == data
     assert not hidden(tmp_path)

@@ -1,0 +1,182 @@
+"""Records of many fsyncs: few bytes in all, few documents to read, and a chain that is whole wherever a writer dies."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from stripefs.errors import Transient
+from stripefs.layout.hidden import parse_hidden
+from stripefs.layout.record import Link, Record, RecordPart, RecordSegment
+from stripefs.upkeep.records import read_chain
+from stripefs.write.names import Names
+from stripefs.write.record_log import Durable, RecordLog
+
+
+class Disk:
+    """Files by path, with the calls that a log makes. Each change is told to `look`.
+
+    lost: what the next rename does, its answer being lost: "now", "never" or "later", which is when `arrive` is called.
+    """
+
+    def __init__(self, look: Callable[[], None] = lambda: None) -> None:
+        self.files: dict[bytes, bytes] = {}
+        self.calls = self.written = 0
+        self.lost = ""
+        self._later: list[tuple[bytes, bytes]] = []
+        self._look = look
+        self._prepared: bytes | None = None
+
+    def begin(self, document: bytes) -> None:
+        self._prepared = document
+
+    async def drop(self, but: bytes | None = None) -> list[bytes]:
+        if self._prepared != but:
+            self._prepared = None
+        return []
+
+    async def take(self, document: bytes) -> bytes:
+        self._prepared = None
+        self.calls += 1
+        self.written += len(document)
+        path = b"/part%d" % self.calls
+        self.files[path] = document
+        self._look()
+        return path
+
+    async def rename_over(self, source: bytes, target: bytes, length: int) -> None:
+        self.calls += 1
+        assert len(self.files[source]) == length
+        lost, self.lost = self.lost, ""
+        if lost == "later":
+            self._later.append((source, target))
+        elif lost != "never":
+            self.files[target] = self.files.pop(source)
+        self._look()
+        if lost:
+            raise Transient("the answer was lost")
+
+    def arrive(self) -> None:
+        for source, target in self._later:
+            if source in self.files:
+                self.files[target] = self.files.pop(source)
+                self._look()
+        self._later = []
+
+    def clear(self, paths: Sequence[bytes]) -> None:
+        for path in paths:
+            self.calls += path in self.files
+            self.files.pop(path, None)
+            self._look()
+
+    def get(self, path: bytes) -> bytes:
+        return self.files[path]
+
+    def records(self) -> dict[int, bytes]:
+        found = {path: parse_hidden(path[1:]) for path in self.files}
+        return {meaning.number: path for path, meaning in found.items() if meaning and meaning.kind == "record"}
+
+    def durable(self) -> tuple[RecordSegment, ...]:
+        """What recovery would find here."""
+        pieces = self.records()
+        return read_chain(self, pieces)[0].segments if pieces else ()  # type: ignore[arg-type]
+
+
+def segment(number: int) -> RecordSegment:
+    return RecordSegment(1 << 20, (RecordPart(b"/.stripefs/0123456789abcdef/%d" % number, 1 << 20, "0" * 32),))
+
+
+def saying(names: Names, segments: list[RecordSegment], key: object) -> Durable:
+    def record(start: int, after: Link | None) -> Record:
+        return Record(names.path, names.version, "striped", 65536, tuple(segments[start:]), after=after)
+
+    return Durable(len(segments), key, record)  # type: ignore[arg-type]
+
+
+def log_on(disk: Disk, names: Names) -> RecordLog:
+    return RecordLog(disk, names, disk)  # type: ignore[arg-type]
+
+
+async def fsyncs(count: int) -> tuple[Disk, int]:
+    """What `count` of them leave, each after one part; and the longest chain meanwhile."""
+    disk, names = Disk(), Names(b"/file")
+    log = log_on(disk, names)
+    segments: list[RecordSegment] = []
+    longest = 0
+    for number in range(count):
+        segments.append(segment(number))
+        await log.write(saying(names, segments, "same"))
+        disk.clear(log.outdated)
+        log.outdated = []
+        longest = max(longest, len(disk.records()))
+    assert disk.durable() == tuple(segments)
+    return disk, longest
+
+
+def test_bytes_and_calls_grow_with_the_fsyncs_and_not_with_their_square() -> None:
+    each = {}
+    for count in (50, 200, 800):
+        disk, longest = trio.run(fsyncs, count)
+        each[count] = disk.written / count
+        assert disk.calls <= 3 * count
+        assert longest <= count.bit_length()
+    assert each[800] < 2 * each[50]  # 16 times as much when each names all
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(["write"] * 5 + ["lose", "arrive", "rearrange", "prepare"]),
+            st.integers(1, 3),
+            st.sampled_from(["now", "never", "later"]),
+        ),
+        max_size=40,
+    )
+)
+def test_whoever_dies_leaves_what_the_last_fsync_promised(steps: list[tuple[str, int, str]]) -> None:
+    allowed: list[tuple[RecordSegment, ...]] = [()]
+
+    def look() -> None:
+        assert disk.durable() in allowed
+
+    async def run() -> None:
+        names = Names(b"/file")
+        log = log_on(disk, names)
+        segments: list[RecordSegment] = []
+        made = generation = 0
+        for step, count, lost in steps:
+            if step == "arrive":
+                disk.arrive()
+                continue
+            if step == "rearrange" and segments:  # the same bytes, in one other object
+                generation += 1
+                segments = []
+            segments = segments + [segment(made + number) for number in range(count)]
+            made += count
+            durable = saying(names, segments, generation)
+            if step == "prepare":
+                await log.prepare(durable)
+                continue
+            allowed.append(tuple(segments))
+            disk.lost = lost if step == "lose" else ""
+            with contextlib.suppress(Transient):
+                await log.write(durable)
+                disk.clear(log.outdated)
+                log.outdated = []
+                del allowed[:-1]
+                look()
+        del allowed[:-1]
+        allowed.extend(allowed[0][:count] for count in range(len(allowed[0]) + 1))
+        before = len(disk.durable())
+        log.forget()
+        for path in log.outdated:  # what is left of it is a chain
+            disk.clear([path])
+            assert len(disk.durable()) <= before
+
+    disk = Disk(look)
+    trio.run(run)
