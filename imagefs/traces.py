@@ -129,10 +129,6 @@ class Traces:
             raise FormatError(f"the plan for {workload} in {self.store.url} is of another image or workload")
         return plan
 
-    def remove_plan(self, image: str, workload: str) -> None:
-        """Raises NotFound."""
-        self.store.remove(_plan_path(image, workload))
-
     def _names(self, folder: str) -> list[str]:
         try:
             found = [status.name for batch in self.store.scandir(folder.encode()) for status in batch]

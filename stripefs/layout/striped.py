@@ -244,24 +244,8 @@ class Manifest:
         return list(accumulate((segment.length for segment in self.segments), initial=0))
 
     @cached_property
-    def _first_units(self) -> Sequence[int]:
-        return list(accumulate((-(-segment.length // self.unit) for segment in self.segments), initial=0))
-
-    @cached_property
     def _first_parts(self) -> Sequence[int]:
         return list(accumulate((len(segment.parts) for segment in self.segments), initial=0))
-
-    @property
-    def units(self) -> int:
-        """How many units the file has; each segment begins one of its own."""
-        return self._first_units[-1]
-
-    def part_of(self, unit: int) -> int:
-        """Which of `parts` holds the unit with this number, counted from the start of the file. Raises IndexError."""
-        if not 0 <= unit < self.units:
-            raise IndexError(f"the file has no unit {unit}")
-        index = bisect_right(self._first_units, unit) - 1
-        return self._first_parts[index] + (unit - self._first_units[index]) % len(self.segments[index].parts)
 
     def pieces(self, offset: int, length: int) -> Iterator[Piece]:
         """What the bytes [offset, offset + length), cut to the file, lie in; in order, none across a unit's end.

@@ -26,8 +26,6 @@ __all__ = ["Layouts"]
 
 _log = logging.getLogger(__name__)
 
-_log = logging.getLogger(__name__)
-
 _KEPT = 10.0
 """Seconds for which an answer is believed: each directory above a new file costs a question else."""
 

@@ -136,8 +136,6 @@ def test_plans_are_replaced_and_found(traces: Traces, images: Images, tmp_path: 
         assert load_plan(images, BASE, "train", here) == Plan(BASE, "train", 2, [Run(1, 0, 4)])
         local.put_plan(Plan(BASE, "train", 3, [Run(1, 9, 1)]))
     assert load_plan(images, BASE, "train", here) == Plan(BASE, "train", 3, [Run(1, 9, 1)])
-    traces.remove_plan(BASE, "train")
-    assert traces.plan(BASE, "train") is None
 
 
 def test_a_plan_that_is_damaged_gives_way_to_the_other(
