@@ -20,8 +20,8 @@ from stripefs.mount import kernel
 from stripefs.settings import StoreSettings
 from stripefs.store.url import open_store
 from tests.deps.installed import imported
-from tests.deps.starting import start
-from tests.deps.wheels import pip, wheel
+from tests.deps.starting import by_uv, start
+from tests.deps.wheels import wheel
 from tests.hdfs_instance import HdfsInstance
 from tests.imagefs.service import PATIENCE, Service, eventually
 
@@ -49,7 +49,7 @@ def test_one_publishes_and_another_mounts(hdfs: HdfsInstance, hosts: list[Servic
     files = {"heavy/__init__.py": "VALUE = 7\n", "heavy/data.bin": b"0123456789abcdef" * 20_000}
     wheel(tmp_path / "wheels", "heavy", files)
     target, url = tmp_path / "deps", f"{hdfs.url}/new/deps"
-    command = pip("--quiet", "--target", target, "--find-links", tmp_path / "wheels", "heavy")
+    command = by_uv(tmp_path / "wheels", target)
     _, told = start(hosts[0], url, target, command, wait=True).communicate(timeout=4 * PATIENCE)
     assert "published" in told
     shutil.rmtree(target)

@@ -9,9 +9,11 @@ from pathlib import Path
 from tests.deps.installed import snapshots_in
 from tests.imagefs.service import Service
 
-__all__ = ["ARGUMENTS", "deps", "names", "value"]
+__all__ = ["ARGUMENTS", "UV_ARGUMENTS", "deps", "names", "value"]
 
 ARGUMENTS = ("-r", "requirements.txt", "--find-links", "wheels")
+UV_ARGUMENTS = (*ARGUMENTS, "--no-index", "--offline")
+"""For `imagefs deps uv`: where no test asks for pip, as that takes twenty times as long."""
 
 
 def deps(service: Service, *arguments: object, code: int = 0) -> str:

@@ -51,6 +51,7 @@ def folder(tmp_path: Path, service: Service, monkeypatch: pytest.MonkeyPatch) ->
         "PIP_NO_INDEX": "1",
         "PIP_ROOT_USER_ACTION": "ignore",
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "UV_NO_CACHE": "1",
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
     }
     monkeypatch.chdir(folder)

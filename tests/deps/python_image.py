@@ -1,4 +1,4 @@
-"""A small image with Python and pip in it, those of the tests."""
+"""A small image with Python in it, that of the tests, and with their pip or a small one."""
 
 from __future__ import annotations
 
@@ -32,8 +32,10 @@ _NEEDLESS = ("test", "tests", "config-*", "idlelib", "tkinter", "turtledemo", "e
 _OTHERS = ("dist-packages", "*.opt-*.pyc", "EXTERNALLY-MANAGED", "LICENSE.txt")
 
 
-def fill_python(root: Path) -> None:
-    """The tree of an image, in whose Python `old` is installed, in version 1.0."""
+def fill_python(root: Path, *, small_pip: bool = False) -> None:
+    """The tree of an image, in whose Python `old` is installed, in version 1.0. small_pip: with that of
+    `tests.deps.container` for a pip.
+    """
     fill(root)
     top = root / PREFIX.lstrip("/")
     modules = Path(sysconfig.get_path("stdlib"))
@@ -46,8 +48,13 @@ def fill_python(root: Path) -> None:
     site = root / SITE.lstrip("/")
     site.mkdir()
     own = Path(pip.__file__).parents[1]
-    for folder in (own / "pip", own / f"pip-{pip.__version__}.dist-info"):
-        shutil.copytree(folder, site / folder.name)
+    if small_pip:
+        (site / "pip").mkdir()
+        (site / "pip/__init__.py").write_text(f"__version__ = {pip.__version__!r}\n")
+        shutil.copy(Path(__file__).parent / "container/small_pip.py", site / "pip/__main__.py")
+    else:
+        shutil.copytree(own / "pip", site / "pip")
+    shutil.copytree(own / f"pip-{pip.__version__}.dist-info", site / f"pip-{pip.__version__}.dist-info")
     files = {"old/__init__.py": "VERSION = 1\n", "old/legacy.py": "", "older.py": ""}
     with zipfile.ZipFile(wheel(root.parent, "old", files)) as archive:
         archive.extractall(site)

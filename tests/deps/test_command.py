@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stripefs.mount import kernel
-from tests.deps.commanding import ARGUMENTS, deps, names, value
+from tests.deps.commanding import ARGUMENTS, UV_ARGUMENTS, deps, names, value
 from tests.deps.conftest import Job
 from tests.deps.wheels import UV, wheel
 from tests.imagefs.service import Service, eventually
@@ -20,13 +20,13 @@ pytestmark = [pytest.mark.mount, pytest.mark.root]
 
 @pytest.mark.parametrize("form", ["pip", "uv"])
 def test_short_forms(service: Service, folder: Path, target: Path, form: str, jobs: list[Job]) -> None:
-    more = ("--no-index", "--offline") if form == "uv" else ()
-    told = deps(service, form, "--wait", "--target", target, *ARGUMENTS, *more)
+    arguments = UV_ARGUMENTS if form == "uv" else ARGUMENTS
+    told = deps(service, form, "--wait", "--target", target, *arguments)
     assert "miss" in told
     assert value(sys.executable, target) == "15"
     (name,) = names(folder)
     shutil.rmtree(target)
-    told = deps(service, form, "--target", target, "--owner", jobs[0].pid, *ARGUMENTS, *more)
+    told = deps(service, form, "--target", target, "--owner", jobs[0].pid, *arguments)
     assert f"imagefs deps: hit {name[:12]}: mounted at {target}" in told
     assert value(sys.executable, target) == "15"
     jobs[0].end()
@@ -46,7 +46,7 @@ def test_a_virtual_environment(service: Service, folder: Path, target: Path) -> 
 
 def test_a_command_that_installs_elsewhere(service: Service, folder: Path, target: Path, tmp_path: Path) -> None:
     """A hit would bring nothing of that, so the command runs each time."""
-    arguments = ("run", "--wait", "--target", target, "--", "pip", "install", *ARGUMENTS, "--target")
+    arguments = ("run", "--wait", "--target", target, "--", "uv", "pip", "install", *UV_ARGUMENTS, "--target")
     for _ in range(2):
         assert f"not published: there are no files in {target}" in deps(service, *arguments, tmp_path / "elsewhere")
         assert value(sys.executable, tmp_path / "elsewhere") == "15"
@@ -70,32 +70,32 @@ def test_any_command(service: Service, folder: Path, target: Path) -> None:
 
 
 def test_one_byte_of_a_requirements_file(service: Service, folder: Path, target: Path) -> None:
-    deps(service, "pip", "--wait", "--target", target, *ARGUMENTS)
+    deps(service, "uv", "--wait", "--target", target, *UV_ARGUMENTS)
     shutil.rmtree(target)
     (folder / "requirements.txt").write_text("heavy==1.0\nlight==1.00\n")
-    assert "miss" in deps(service, "pip", "--wait", "--target", target, *ARGUMENTS)
+    assert "miss" in deps(service, "uv", "--wait", "--target", target, *UV_ARGUMENTS)
     assert len(names(folder)) == 2
 
 
 def test_what_is_open_is_installed_and_not_kept(service: Service, folder: Path, target: Path) -> None:
     (folder / "requirements.txt").write_text("heavy\nlight==1.0\n")
-    told = deps(service, "pip", "--strict", "--target", target, *ARGUMENTS)
+    told = deps(service, "uv", "--strict", "--target", target, *UV_ARGUMENTS)
     assert "requirements.txt:1: heavy" in told
     assert "without a snapshot" in told
     assert value(sys.executable, target) == "15"
     assert names(folder) == []
     shutil.rmtree(target)
-    assert "published" in deps(service, "pip", "--wait", "--epoch", "today", "--target", target, *ARGUMENTS)
+    assert "published" in deps(service, "uv", "--wait", "--epoch", "today", "--target", target, *UV_ARGUMENTS)
     assert len(names(folder)) == 1
 
 
 def test_packages_that_want_others(service: Service, folder: Path, target: Path) -> None:
     wheel(folder / "wheels", "light", {"light/__init__.py": "VALUE = 8\n"}, requires=["torch"])
-    arguments = ("--wait", "--target", target, *ARGUMENTS, "--no-deps")
-    assert "not published: packages do not fit one another" in deps(service, "pip", *arguments)
+    arguments = ("--wait", "--target", target, *UV_ARGUMENTS, "--no-deps")
+    assert "not published: packages do not fit one another" in deps(service, "uv", *arguments)
     assert names(folder) == []
     shutil.rmtree(target)
-    assert "published" in deps(service, "pip", "--allow-conflicts", *arguments)
+    assert "published" in deps(service, "uv", "--allow-conflicts", *arguments)
     (name,) = names(folder)
     assert "requires torch" in service.ok("deps", "inspect", name)
 
@@ -103,12 +103,12 @@ def test_packages_that_want_others(service: Service, folder: Path, target: Path)
 def test_an_installer_that_fails_ends_as_it_would(service: Service, folder: Path, target: Path) -> None:
     (folder / "requirements.txt").write_text("nothing==1.0\n")
     plain = subprocess.run(
-        [sys.executable, "-m", "pip", "install", "--target", target, *ARGUMENTS],
+        [UV, "pip", "install", "--target", target, *UV_ARGUMENTS],
         env=service.environment,
         capture_output=True,
     )
     assert plain.returncode == 1
-    deps(service, "pip", "--target", target, *ARGUMENTS, code=1)
+    deps(service, "uv", "--target", target, *UV_ARGUMENTS, code=1)
     assert names(folder) == []
 
 

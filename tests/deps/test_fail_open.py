@@ -16,10 +16,10 @@ from pathlib import Path
 import pytest
 
 from stripefs.mount import kernel
-from tests.deps.commanding import ARGUMENTS, names, value
+from tests.deps.commanding import ARGUMENTS, UV_ARGUMENTS, names, value
 from tests.deps.conftest import Job
 from tests.deps.installed import imported, install, published, snapshots_in
-from tests.deps.starting import away, by_pip, done, is_mounted, key_of
+from tests.deps.starting import away, by_uv, done, is_mounted, key_of
 from tests.deps.wheels import wheel
 from tests.imagefs.faults import cut, flip, objects
 from tests.imagefs.service import PATIENCE, Service, eventually
@@ -31,30 +31,37 @@ READ_ALL = "import heavy; open(heavy.__path__[0] + '/data.bin', 'rb').read()"
 
 
 def test_a_store_that_cannot_be_reached(service: Service, wheels: Path, target: Path) -> None:
-    status, told = done(service, "http://127.0.0.1:1/store", target, by_pip(wheels, target))
+    status, told = done(service, "http://127.0.0.1:1/store", target, by_uv(wheels, target))
     assert (status, "miss" in told) == (0, True)
     assert imported(target).returncode == 0
     status, told = done(service, "http://127.0.0.1:1/store", target, ["false"])
     assert (status, "installed by an earlier start" in told) == (0, True)
 
 
-DAMAGE = [
-    *((kind, how) for kind in ("images", "metadata", "indexes") for how in (flip, cut, os.unlink)),
-    *(("deps", how) for how in (flip, cut)),
-    *(("packs", how) for how in (cut, os.unlink)),
+Damage = tuple[str, Callable[[Path], None]]
+
+DAMAGE: list[Damage] = [
+    *(("images", flip), ("metadata", cut), ("indexes", os.unlink), ("deps", flip), ("packs", os.unlink)),
 ]
+"""Objects of a store, and what happens to them. tests/extra has the others."""
 
 
-@pytest.mark.parametrize(("kind", "how"), DAMAGE)
+@pytest.fixture(params=DAMAGE, ids=lambda damage: f"{damage[0]}-{damage[1].__name__}")
+def damage(request: pytest.FixtureRequest) -> Damage:
+    found: Damage = request.param
+    return found
+
+
 def test_what_is_damaged_is_installed_and_published_anew(
-    service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job], kind: str, how: Callable[[Path], None]
+    service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job], damage: Damage
 ) -> None:
-    done(service, store, target, by_pip(wheels, target), wait=True)
+    kind, how = damage
+    done(service, store, target, by_uv(wheels, target), wait=True)
     away(target)
     shutil.rmtree(service.settings.cache + "/deps")
     for path in objects(store, kind):
         how(path)
-    status, told = done(service, store, target, by_pip(wheels, target), wait=True)
+    status, told = done(service, store, target, by_uv(wheels, target), wait=True)
     assert (status, "miss" in told, is_mounted(target)) == (0, True, False)
     assert imported(target).stdout == "7 320000\n"
     away(target)
@@ -70,38 +77,38 @@ def test_a_flipped_bit_is_published_anew_by_who_has_read_it(
 ) -> None:
     """Its pack has the right length, so nobody sees it before. The host that met it remembers, whatever becomes of its
     daemon."""
-    done(service, store, target, by_pip(wheels, target), wait=True)
+    done(service, store, target, by_uv(wheels, target), wait=True)
     away(target)
     shutil.rmtree(service.settings.cache + "/deps")
     (pack,) = objects(store, "packs")
     good = pack.read_bytes()
     flip(pack)
-    status, told = done(service, store, target, by_pip(wheels, target), probe=READ_ALL)
+    status, told = done(service, store, target, by_uv(wheels, target), probe=READ_ALL)
     assert (status, "the probe failed: OSError: [Errno 5]" in told) == (0, True)
     away(target)
     shutil.rmtree(service.settings.cache + "/deps/targets", ignore_errors=True)
     service.stop()
-    status, told = done(service, store, target, by_pip(wheels, target), wait=True)
+    status, told = done(service, store, target, by_uv(wheels, target), wait=True)
     assert (status, "was damaged or gone" in told, " not published" in told) == (0, True, False)
     assert pack.read_bytes() == good
 
 
 def test_a_document_of_a_later_version_stays(service: Service, store: Path, wheels: Path, target: Path) -> None:
-    done(service, store, target, by_pip(wheels, target), wait=True)
+    done(service, store, target, by_uv(wheels, target), wait=True)
     away(target)
     shutil.rmtree(service.settings.cache + "/deps")
     (path,) = objects(store, "deps")
     later = path.read_bytes().replace(b'"version":1}', b'"version":2}')
     path.write_bytes(later)
-    status, told = done(service, store, target, by_pip(wheels, target), wait=True)
+    status, told = done(service, store, target, by_uv(wheels, target), wait=True)
     assert (status, "does not know" in told, path.read_bytes() == later) == (0, True, True)
     assert imported(target).stdout == "7 320000\n"
 
 
 def test_a_probe_that_fails(service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job]) -> None:
-    done(service, store, target, by_pip(wheels, target), wait=True)
+    done(service, store, target, by_uv(wheels, target), wait=True)
     away(target)
-    command = by_pip(wheels, target)
+    command = by_uv(wheels, target)
     status, told = done(service, store, target, command, probe="import heavy; assert heavy.VALUE == 8")
     assert (status, "the probe failed: AssertionError" in told) == (0, True)
     assert not is_mounted(target)
@@ -121,14 +128,14 @@ def test_a_probe_that_fails(service: Service, store: Path, wheels: Path, target:
 def test_what_fails_the_probe_is_not_published(
     service: Service, store: Path, wheels: Path, target: Path, probe: str, why: str
 ) -> None:
-    status, told = done(service, store, target, by_pip(wheels, target), probe=probe, wait=True)
+    status, told = done(service, store, target, by_uv(wheels, target), probe=probe, wait=True)
     assert (status, "not published: the probe failed" in told, why in told) == (0, True, True)
     assert snapshots_in(store).stored() == {}
     assert imported(target).returncode == 0
 
 
 def test_files_that_were_changed_since(service: Service, store: Path, wheels: Path, target: Path) -> None:
-    done(service, store, target, by_pip(wheels, target), wait=True)
+    done(service, store, target, by_uv(wheels, target), wait=True)
     (target / "heavy/__init__.py").write_text("VALUE = 9\n")
     status, told = done(service, store, target, ["true"])
     assert (status, "was changed since" in told) == (0, True)
@@ -137,7 +144,7 @@ def test_files_that_were_changed_since(service: Service, store: Path, wheels: Pa
 
 def test_a_cache_that_cannot_be_written(service: Service, store: Path, wheels: Path, target: Path) -> None:
     service.folder.joinpath("cache").write_text("no directory")
-    status, told = done(service, store, target, by_pip(wheels, target))
+    status, told = done(service, store, target, by_uv(wheels, target))
     assert (status, "without a snapshot" in told) == (0, True)
     assert imported(target).returncode == 0
 
@@ -149,7 +156,7 @@ def test_a_store_without_room(service: Service, wheels: Path, target: Path, tmp_
     small.mkdir()
     kernel.mount("store", str(small), "tmpfs", 0, "size=256k")
     try:
-        status, told = done(service, small / "store", target, by_pip(wheels, target), wait=True)
+        status, told = done(service, small / "store", target, by_uv(wheels, target), wait=True)
         assert (status, "not published" in told) == (0, True)
         assert snapshots_in(small / "store").stored() == {}
     finally:
@@ -158,12 +165,12 @@ def test_a_store_without_room(service: Service, wheels: Path, target: Path, tmp_
 
 
 def test_a_damaged_block_that_the_probe_reads(service: Service, store: Path, wheels: Path, target: Path) -> None:
-    done(service, store, target, by_pip(wheels, target), wait=True)
+    done(service, store, target, by_uv(wheels, target), wait=True)
     away(target)
     shutil.rmtree(f"{service.settings.cache}/deps")
     for path in objects(store, "packs"):
         flip(path)
-    status, told = done(service, store, target, by_pip(wheels, target), probe=READ_ALL)
+    status, told = done(service, store, target, by_uv(wheels, target), probe=READ_ALL)
     assert (status, "the probe failed: OSError: [Errno 5]" in told) == (0, True)
     assert not is_mounted(target)
     assert imported(target).stdout == "7 320000\n"
@@ -176,7 +183,7 @@ def test_a_probe_whose_interpreter_cannot_be_run(service: Service, store: Path, 
     (target / "bin/python").chmod(0o755)
     published(target, store, key=key_of(target))
     away(target)
-    status, told = done(service, store, target, by_pip(wheels, target), probe="import heavy")
+    status, told = done(service, store, target, by_uv(wheels, target), probe="import heavy")
     assert (status, "bin/python cannot be run: Exec format error" in told) == (0, True)
     assert not is_mounted(target)
     assert imported(target).stdout == "7 320000\n"
@@ -200,7 +207,7 @@ def fill(disk: Path) -> None:
 def test_no_room_to_note_who_uses_it(
     service: Service, store: Path, wheels: Path, target: Path, notes: Path, jobs: list[Job]
 ) -> None:
-    done(service, store, target, by_pip(wheels, target), wait=True)
+    done(service, store, target, by_uv(wheels, target), wait=True)
     fill(notes)
     status, told = done(service, store, target, ["false"], user=jobs[0].pid)
     assert (status, "installed by an earlier start" in told, "cannot be noted" in told) == (0, True, True)
@@ -210,7 +217,7 @@ def test_no_room_to_note_that_it_is_whole(
     service: Service, store: Path, wheels: Path, target: Path, notes: Path, jobs: list[Job]
 ) -> None:
     """It is used all the same, and no later start takes it away."""
-    line = " ".join(by_pip(wheels, target))
+    line = " ".join(by_uv(wheels, target))
     command = ["sh", "-c", f"{line} && ! cat /dev/zero > {notes}/fill 2>/dev/null"]
     status, told = done(service, store, target, command, user=jobs[0].pid, wait=True)
     assert (status, "not published" in told) == (0, True)
@@ -226,7 +233,7 @@ def test_no_room_to_note_that_it_is_whole(
 
 @pytest.mark.parametrize("name", ["json", "files"])
 def test_notes_that_a_power_cut_spoiled(service: Service, store: Path, wheels: Path, target: Path, name: str) -> None:
-    done(service, store, target, by_pip(wheels, target), wait=True)
+    done(service, store, target, by_uv(wheels, target), wait=True)
     (note,) = Path(service.settings.cache, "deps/targets").glob(f"*.{name}")
     note.write_bytes(note.read_bytes()[:5])
     status, told = done(service, store, target, ["true"])
@@ -237,22 +244,24 @@ def test_notes_that_a_power_cut_spoiled(service: Service, store: Path, wheels: P
 def test_what_was_installed_without_us_is_not_emptied(service: Service, folder: Path, target: Path) -> None:
     """A start that failed left the directory to be emptied; since then somebody used it."""
     (folder / "requirements.txt").write_text("nothing==1.0\n")
-    assert service.run("deps", "pip", "--target", str(target), *ARGUMENTS).returncode == 1
+    assert service.run("deps", "uv", "--target", str(target), *UV_ARGUMENTS).returncode == 1
     (folder / "requirements.txt").write_text("heavy\nlight\n")
-    service.ok("deps", "pip", "--strict", "--target", str(target), *ARGUMENTS)
+    service.ok("deps", "uv", "--strict", "--target", str(target), *UV_ARGUMENTS)
     assert value(sys.executable, target) == "15"
     (folder / "requirements.txt").write_text("heavy==1.0\nlight==1.0\n")
-    refused = service.run("deps", "pip", "--target", str(target), *ARGUMENTS)
+    refused = service.run("deps", "uv", "--target", str(target), *UV_ARGUMENTS)
     assert (refused.returncode, "not empty" in refused.stderr) == (2, True)
     assert value(sys.executable, target) == "15"
 
 
-@pytest.mark.parametrize("how", ["2>&-", ">&-", "<&- >&- 2>&-", "2>/dev/full", ""])
-def test_nobody_to_tell(service: Service, folder: Path, target: Path, jobs: list[Job], how: str) -> None:
+@pytest.mark.parametrize(
+    ("form", "how"), [("uv", "2>&-"), ("uv", ">&-"), ("pip", "<&- >&- 2>&-"), ("uv", "2>/dev/full"), ("uv", "")]
+)
+def test_nobody_to_tell(service: Service, folder: Path, target: Path, jobs: list[Job], form: str, how: str) -> None:
     """It ends as it would with somebody. how: as a shell says it; with nothing, nobody reads."""
 
     def start(*arguments: object) -> int:
-        command = [program("imagefs"), "deps", "pip", "--target", target, "--owner", jobs[0].pid, *arguments]
+        command = [program("imagefs"), "deps", form, "--target", target, "--owner", jobs[0].pid, *arguments]
         reader, writer = os.pipe()
         os.close(reader)
         try:
@@ -265,13 +274,14 @@ def test_nobody_to_tell(service: Service, folder: Path, target: Path, jobs: list
         finally:
             os.close(writer)
 
-    assert start("--wait", *ARGUMENTS, "--quiet") == 0
+    arguments = UV_ARGUMENTS if form == "uv" else ARGUMENTS
+    assert start("--wait", *arguments, "--quiet") == 0
     assert len(names(folder)) == 1
     away(target)
-    assert start(*ARGUMENTS, "--quiet") == 0
+    assert start(*arguments, "--quiet") == 0
     assert is_mounted(target)
     service.ok("umount", str(target))
-    assert start("--quiet", "--find-links", "wheels", "heavy") == 0
+    assert start("--quiet", *arguments[2:], "heavy") == 0
     assert value(sys.executable, target) == "15"
 
 

@@ -20,8 +20,7 @@ from imagefs.housekeeping.verify import verify
 from stripefs.mount import kernel
 from tests.deps.conftest import Job
 from tests.deps.installed import imported, snapshots_in
-from tests.deps.starting import away, by_pip, done, is_mounted, start
-from tests.deps.wheels import uv
+from tests.deps.starting import away, by_uv, done, is_mounted, start
 from tests.imagefs.faults import kill_supervisor
 from tests.imagefs.service import PATIENCE, Service, eventually
 
@@ -29,7 +28,7 @@ pytestmark = [pytest.mark.mount, pytest.mark.root]
 
 
 def test_a_miss_then_hits(service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job]) -> None:
-    status, told = done(service, store, target, by_pip(wheels, target), user=jobs[0].pid, wait=True)
+    status, told = done(service, store, target, by_uv(wheels, target), user=jobs[0].pid, wait=True)
     assert status == 0
     assert "miss" in told
     assert "published" in told
@@ -49,8 +48,7 @@ def test_a_miss_then_hits(service: Service, store: Path, wheels: Path, target: P
 
 
 def test_the_job_goes_on_while_it_is_published(service: Service, store: Path, wheels: Path, target: Path) -> None:
-    command = uv("--target", target, "--find-links", wheels, "heavy")
-    status, told = done(service, store, target, command)
+    status, told = done(service, store, target, by_uv(wheels, target))
     assert (status, "in the background" in told) == (0, True)
     eventually(lambda: len(snapshots_in(store).stored()) == 1, "the snapshot")
     (image,) = snapshots_in(store).images_named().values()
@@ -58,7 +56,7 @@ def test_the_job_goes_on_while_it_is_published(service: Service, store: Path, wh
 
 
 def test_an_import_compiles_nothing(service: Service, store: Path, wheels: Path, target: Path) -> None:
-    done(service, store, target, by_pip(wheels, target), wait=True)
+    done(service, store, target, by_uv(wheels, target), wait=True)
     away(target)
     done(service, store, target, ["false"])
     assert is_mounted(target)
@@ -76,7 +74,7 @@ def test_an_installer_that_fails(service: Service, store: Path, wheels: Path, ta
     half = ["sh", "-c", f"mkdir -p {target}/heavy && touch {target}/heavy/half && exit 7"]
     status, told = done(service, store, target, half)
     assert (status, "status 7" in told) == (7, True)
-    status, told = done(service, store, target, by_pip(wheels, target), wait=True)
+    status, told = done(service, store, target, by_uv(wheels, target), wait=True)
     assert (status, "snapshot" in told) == (0, True)
     assert not (target / "heavy/half").exists()
     assert len(snapshots_in(store).stored()) == 1
@@ -87,7 +85,7 @@ def test_a_start_that_is_killed_in_the_middle(service: Service, store: Path, whe
     eventually((target / "half").exists, "a file")
     process.kill()
     process.communicate()
-    status, _ = done(service, store, target, by_pip(wheels, target), wait=True)
+    status, _ = done(service, store, target, by_uv(wheels, target), wait=True)
     assert status == 0
     assert not (target / "half").exists()
 
@@ -97,12 +95,12 @@ def test_a_start_that_is_killed_while_it_compiles(service: Service, store: Path,
     slow = wheels / "python"
     slow.write_text(f"#!/bin/sh\ntouch {target}/compiles; exec cat\n")
     slow.chmod(0o755)
-    line = " ".join(by_pip(wheels, target))
+    line = " ".join(by_uv(wheels, target))
     process = start(service, store, target, ["sh", "-c", f"{line} && ln -s {slow} {target}/bin/python"])
     eventually((target / "compiles").exists, "its compilation")
     process.kill()
     process.communicate()
-    status, told = done(service, store, target, by_pip(wheels, target), patience=0)
+    status, told = done(service, store, target, by_uv(wheels, target), patience=0)
     assert (status, "miss" in told) == (0, True)
     assert not (target / "compiles").exists()
     status, told = done(service, store, target, ["false"])
@@ -117,7 +115,7 @@ def test_no_such_installer(service: Service, store: Path, target: Path) -> None:
 def test_a_secret_is_not_published_and_the_next_start_is_told(
     service: Service, store: Path, wheels: Path, target: Path
 ) -> None:
-    line = " ".join(by_pip(wheels, target))
+    line = " ".join(by_uv(wheels, target))
     command = ["sh", "-c", f"{line} && echo 'machine a login b password c' > {target}/.netrc"]
     status, told = done(service, store, target, command, wait=True)
     assert (status, ".netrc" in told) == (0, True)
@@ -140,16 +138,16 @@ def test_other_requirements_take_the_place_of_what_was_installed(
     service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job]
 ) -> None:
     """Not while a job uses it, and not where somebody put files beside it."""
-    done(service, store, target, by_pip(wheels, target), user=jobs[0].pid, wait=True)
-    status, told = done(service, store, target, by_pip(wheels, target), salt="other", user=jobs[1].pid)
+    done(service, store, target, by_uv(wheels, target), user=jobs[0].pid, wait=True)
+    status, told = done(service, store, target, by_uv(wheels, target), salt="other", user=jobs[1].pid)
     assert (status, str(jobs[0].pid) in told) == (2, True)
     jobs[0].end()
     (target / "mine").write_text("mine")
-    status, told = done(service, store, target, by_pip(wheels, target), salt="other", user=jobs[1].pid)
+    status, told = done(service, store, target, by_uv(wheels, target), salt="other", user=jobs[1].pid)
     assert (status, "such as mine" in told) == (2, True)
     (target / "mine").unlink()
     (target / "heavy/__pycache__/kept.nbi").write_text("the cache of a job")
-    status, told = done(service, store, target, by_pip(wheels, target), salt="other", user=jobs[1].pid, wait=True)
+    status, told = done(service, store, target, by_uv(wheels, target), salt="other", user=jobs[1].pid, wait=True)
     assert (status, "published" in told) == (0, True)
     assert not (target / "heavy/__pycache__/kept.nbi").exists()
     assert len(snapshots_in(store).stored()) == 2
@@ -159,7 +157,7 @@ def test_users_outlive_a_daemon_that_is_killed(
     service: Service, store: Path, wheels: Path, target: Path, jobs: list[Job]
 ) -> None:
     """The mount of the next daemon takes the place of the old one, for those who used that as well."""
-    done(service, store, target, by_pip(wheels, target), wait=True)
+    done(service, store, target, by_uv(wheels, target), wait=True)
     away(target)
     done(service, store, target, ["false"], user=jobs[0].pid)
     kill_supervisor(service)
@@ -174,7 +172,7 @@ def test_users_outlive_a_daemon_that_is_killed(
 
 
 def test_what_was_published_is_remembered(service: Service, store: Path, wheels: Path, target: Path) -> None:
-    done(service, store, target, by_pip(wheels, target), wait=True)
+    done(service, store, target, by_uv(wheels, target), wait=True)
     (name,) = snapshots_in(store).stored()
     found = outcome.last(service.settings.cache, name)
     assert found is not None
@@ -183,7 +181,7 @@ def test_what_was_published_is_remembered(service: Service, store: Path, wheels:
 
 
 def test_an_installer_that_leaves_something_running(service: Service, store: Path, wheels: Path, target: Path) -> None:
-    line = " ".join(by_pip(wheels, target))
+    line = " ".join(by_uv(wheels, target))
     command = ["sh", "-c", f"{line} && (setsid sleep 987 >/dev/null 2>&1 &)"]
     status, told = done(service, store, target, command, wait=True)
     assert (status, "sleep 987" in told) == (0, True)
@@ -195,15 +193,15 @@ def test_an_installer_that_leaves_something_running(service: Service, store: Pat
 def test_starts_that_are_killed_at_any_moment(service: Service, store: Path, wheels: Path, target: Path) -> None:
     """Never is a part of an installation published, and the next start has all of it."""
     begun, chance = time.monotonic(), random.Random(5)
-    done(service, store, target, by_pip(wheels, target), wait=True, salt="whole")
+    done(service, store, target, by_uv(wheels, target), wait=True, salt="whole")
     whole = time.monotonic() - begun
     for number in range(6):
         shutil.rmtree(target)
-        process = start(service, store, target, by_pip(wheels, target), salt=f"{number}")
+        process = start(service, store, target, by_uv(wheels, target), salt=f"{number}")
         time.sleep(whole * (number + chance.random()) / 6)
         process.kill()
         process.communicate()
-        status, _ = done(service, store, target, by_pip(wheels, target), salt=f"{number}", patience=0)
+        status, _ = done(service, store, target, by_uv(wheels, target), salt=f"{number}", patience=0)
         assert status == 0
         assert imported(target).stdout == "7 320000\n"
         if is_mounted(target):
@@ -216,7 +214,7 @@ def test_publishers_that_are_killed_at_any_moment(service: Service, store: Path,
     """What they have stored by then is a whole snapshot or none."""
     chance = random.Random(7)
     for number in range(4):
-        _, told = done(service, store, target, by_pip(wheels, target), salt=f"{number}", patience=0)
+        _, told = done(service, store, target, by_uv(wheels, target), salt=f"{number}", patience=0)
         publisher = re.search(r"in the background \(process (\d+)\)", told)
         assert publisher is not None
         time.sleep((number + chance.random()) / 4)
@@ -224,7 +222,7 @@ def test_publishers_that_are_killed_at_any_moment(service: Service, store: Path,
             os.kill(int(publisher[1]), signal.SIGKILL)
         assert verify(snapshots_in(store).images).damage == []
         away(target)
-        status, _ = done(service, store, target, by_pip(wheels, target), salt=f"{number}", patience=0, wait=True)
+        status, _ = done(service, store, target, by_uv(wheels, target), salt=f"{number}", patience=0, wait=True)
         assert (status, imported(target).stdout) == (0, "7 320000\n")
         if is_mounted(target):
             service.ok("umount", str(target))
@@ -238,7 +236,7 @@ def test_what_a_killed_publisher_has_not_published_the_next_start_does(
     slow = tmp_path / "slow"
     slow.touch()
     probe = f"import os, time; os.path.exists({str(slow)!r}) and time.sleep(600)"
-    _, told = done(service, store, target, by_pip(wheels, target), probe=probe)
+    _, told = done(service, store, target, by_uv(wheels, target), probe=probe)
     (publisher,) = map(int, re.findall(r"in the background \(process (\d+)\)", told))
     _, told = done(service, store, target, ["false"], probe=probe)
     assert "in the background" not in told  # it lives
@@ -261,9 +259,9 @@ def test_eight_starts_at_once_on_one_host(
 ) -> None:
     """One installs or mounts, and all use that. The first of them starts the daemon, too."""
     if known:
-        done(service, store, target, by_pip(wheels, target), wait=True)
+        done(service, store, target, by_uv(wheels, target), wait=True)
         away(target)
-    starts = [start(service, store, target, by_pip(wheels, target), user=jobs[0].pid) for _ in range(8)]
+    starts = [start(service, store, target, by_uv(wheels, target), user=jobs[0].pid) for _ in range(8)]
     told = [process.communicate(timeout=PATIENCE * 4)[1] for process in starts]
     assert [process.returncode for process in starts] == [0] * 8
     assert sum("mounted at" in line if known else "miss" in line for line in told) == 1

@@ -10,7 +10,7 @@ from pathlib import Path
 import pip
 import pytest
 
-from tests.deps.commanding import ARGUMENTS, deps, names, value
+from tests.deps.commanding import ARGUMENTS, UV_ARGUMENTS, deps, names, value
 from tests.deps.conftest import Job
 from tests.deps.wheels import UV, venv
 from tests.imagefs.service import Service
@@ -39,15 +39,15 @@ def test_another_patch_of_python(service: Service, folder: Path, target: Path) -
 def test_another_level_of_the_processor(service: Service, folder: Path, target: Path) -> None:
     """Simulated: what is published for a higher level is not what a host of the lowest one asks for."""
     for level in ("x86-64-v2", "x86-64-v1"):
-        assert "miss" in deps(service, "pip", "--wait", "--cpu-level", level, "--target", target, *ARGUMENTS)
+        assert "miss" in deps(service, "uv", "--wait", "--cpu-level", level, "--target", target, *UV_ARGUMENTS)
         shutil.rmtree(target)
     assert len(names(folder)) == 2
-    assert "mounted at" in deps(service, "pip", "--cpu-level", "x86-64-v2", "--target", target, *ARGUMENTS)
+    assert "mounted at" in deps(service, "uv", "--cpu-level", "x86-64-v2", "--target", target, *UV_ARGUMENTS)
 
 
 def test_another_umask(service: Service, folder: Path, target: Path) -> None:
     """What only its owner may read is not mounted where others are to read it."""
-    arguments = ["deps", "pip", "--wait", "--target", str(target), *ARGUMENTS]
+    arguments = ["deps", "uv", "--wait", "--target", str(target), *UV_ARGUMENTS]
     process = service.start(*arguments, umask=0o077)
     assert (process.communicate()[1].count("miss"), process.returncode) == (1, 0)
     assert (target / "heavy/__init__.py").stat().st_mode & 0o777 == 0o600

@@ -159,7 +159,7 @@ def test_an_index_without_digests(service: Service, folder: Path, target: Path, 
 
 
 def test_strict_starts(service: Service, folder: Path, target: Path, index: Index) -> None:
-    arguments = ("pip", "--strict", "--wait", "--target", target, "-r", "requirements.txt")
+    arguments = ("uv", "--strict", "--wait", "--target", target, "-r", "requirements.txt")
     assert "requirements.txt:1: heavy>=1: no one version is asked for" in deps(service, *arguments)
     anew(service, target)
     (folder / "requirements.txt").write_text("heavy==1.0\n")
@@ -171,7 +171,7 @@ def test_strict_starts(service: Service, folder: Path, target: Path, index: Inde
 
 
 def test_who_is_strict_has_nothing_of_who_is_lax(service: Service, folder: Path, target: Path, index: Index) -> None:
-    arguments = ("pip", "--wait", "--target", target, "-r", "requirements.txt")
+    arguments = ("uv", "--wait", "--target", target, "-r", "requirements.txt")
     for more in ((), ("--allow-unpinned",), ("--epoch", "1")):
         assert "miss" in deps(service, *arguments, *more)
         anew(service, target)

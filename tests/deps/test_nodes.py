@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.deps.installed import snapshots_in
-from tests.deps.starting import start
-from tests.deps.wheels import pip, wheel
+from tests.deps.starting import by_uv, start
+from tests.deps.wheels import wheel
 from tests.imagefs.service import Service, eventually
 from tests.unshared import unshared
 
@@ -47,7 +47,7 @@ class Fleet:
         target.mkdir()
         files = {"heavy/__init__.py": "VALUE = 7\n", "heavy/data.bin": b"0123456789abcdef" * 20_000}
         wheel(folder / "wheels", "heavy", files)
-        install = " ".join(pip("--quiet", "--target", target, "--find-links", folder / "wheels", "heavy"))
+        install = " ".join(by_uv(folder / "wheels", target))
         script = f"log={self.log}; target={target}; echo $IMAGEFS_RUNTIME >> $log; sleep {pause}; {install} && {more}"
         command = ["sh", "-c", script]
         under = unshared(folder, prepare=f"mount -t tmpfs node {target}")

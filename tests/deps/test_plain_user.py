@@ -34,11 +34,7 @@ class Host:
             "IMAGEFS_STORE": str(folder / "store"),
             "HOME": str(folder),
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-            "PIP_ROOT_USER_ACTION": "ignore",
-            "PIP_NO_INDEX": "1",
-            "PIP_QUIET": "1",
-            "PIP_FIND_LINKS": str(folder / "wheels"),
+            "UV_NO_CACHE": "1",
         }
         wheel(folder / "wheels", "heavy", {"heavy/__init__.py": "VALUE = 7\n"})
         os.chown(folder, NOBODY, NOBODY)
@@ -49,7 +45,7 @@ class Host:
             set -e; cd {self.folder}
             start() {{
                 code=$1; shift
-                imagefs deps pip --wait --target deps "$@" heavy==1.0
+                imagefs deps uv --wait --target deps "$@" --offline --no-index --find-links wheels heavy==1.0
                 PYTHONPATH=deps {shlex.quote(sys.executable)} -P -c "$code"
             }}
         """

@@ -10,9 +10,9 @@ import pytest
 
 from imagefs.daemon import processes
 from stripefs.mount import kernel
-from tests.deps.commanding import ARGUMENTS
+from tests.deps.commanding import UV_ARGUMENTS
 from tests.deps.installed import snapshots_in
-from tests.deps.starting import by_pip, done, is_mounted, start
+from tests.deps.starting import by_uv, done, is_mounted, start
 from tests.deps.wheels import wheel
 from tests.imagefs.service import PATIENCE, Service, eventually
 
@@ -55,7 +55,7 @@ def test_what_fails_when_it_is_packed_is_not_published(
 ) -> None:
     """Although it runs where it was installed."""
     probe = "import heavy; assert heavy.TYPE != 'erofs', heavy.TYPE"
-    status, told = done(service, store, target, by_pip(picky, target), probe=probe, wait=True)
+    status, told = done(service, store, target, by_uv(picky, target), probe=probe, wait=True)
     assert (status, "not published: the probe failed: AssertionError: erofs" in told) == (0, True), told
     assert snapshots_in(store).stored() == {}
     assert snapshots_in(store).images.images() == {}
@@ -79,7 +79,7 @@ def test_what_runs_when_it_is_packed_is_published(
     probe = (
         f"import heavy, os; assert heavy.TYPE == {kind!r}, heavy.TYPE; assert not os.access(heavy.__file__, os.W_OK)"
     )
-    done = service.run("deps", "pip", "--target", str(target), "--wait", *options, "--probe", probe, *ARGUMENTS)
+    done = service.run("deps", "uv", "--target", str(target), "--wait", *options, "--probe", probe, *UV_ARGUMENTS)
     assert (done.returncode, " published" in done.stderr) == (0, True), done.stderr
     assert "what was installed" not in done.stderr
     (name,) = snapshots_in(store).stored()
@@ -93,7 +93,7 @@ def test_a_publisher_that_is_killed_leaves_nothing(
     """And while the probe runs nobody else sees what it sees."""
     script = f"open({str(tmp_path / 'began')!r}, 'w').close(); time.sleep(1000)"
     probe = f"import heavy, subprocess, sys, time; subprocess.run([sys.executable, '-c', {f'import time; {script}'!r}])"
-    process = start(service, store, target, by_pip(wheels, target), probe=probe)
+    process = start(service, store, target, by_uv(wheels, target), probe=probe)
     _, told = process.communicate(timeout=PATIENCE)
     publisher = int(told.rpartition("(process ")[2].partition(")")[0])
     eventually((tmp_path / "began").exists, "the probe")

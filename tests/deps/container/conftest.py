@@ -14,8 +14,16 @@ from tests.imagefs.service import Service, built
 
 @pytest.fixture(scope="session")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The tree of an image with Python. Nobody changes it."""
+    """The tree of an image with Python and a small pip. Nobody changes it."""
     root = tmp_path_factory.mktemp("python") / "root"
+    fill_python(root, small_pip=True)
+    return root
+
+
+@pytest.fixture(scope="session")
+def pip_tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with the real pip. Nobody changes it."""
+    root = tmp_path_factory.mktemp("pip") / "root"
     fill_python(root)
     return root
 
@@ -24,6 +32,13 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def image(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
     store = tmp_path_factory.mktemp("images")
     built(tree, store, "t", CONFIG)
+    return f"{store}#t"
+
+
+@pytest.fixture(scope="session")
+def pip_image(pip_tree: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    store = tmp_path_factory.mktemp("images")
+    built(pip_tree, store, "t", CONFIG)
     return f"{store}#t"
 
 
@@ -38,3 +53,9 @@ def _no_cgroup_is_left() -> Iterator[None]:
 @pytest.fixture
 def job(service: Service, image: str, tmp_path: Path) -> Job:
     return Job(service, image, tmp_path)
+
+
+@pytest.fixture
+def pip_job(service: Service, pip_image: str, tmp_path: Path) -> Job:
+    """One whose image has the real pip, for what pip itself decides."""
+    return Job(service, pip_image, tmp_path)

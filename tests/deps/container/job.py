@@ -9,7 +9,7 @@ from pathlib import Path
 from imagefs.deps.container.installing import EXCHANGE
 from stripefs.mount import kernel
 from tests.deps.wheels import wheel
-from tests.imagefs.service import Service, eventually
+from tests.imagefs.service import PATIENCE, Service, eventually
 
 CGROUP = f"/imagefs-deps-{os.getpid()}"
 
@@ -81,7 +81,8 @@ class Job:
         return [one.path for one in kernel.mounts() if Path(one.path).is_relative_to(self.service.folder)]
 
     def nothing_is_left(self) -> None:
-        eventually(lambda: not self.left(), "nothing to be left")
+        # Publishers go on when their jobs have ended, those of several hosts at once.
+        eventually(lambda: not self.left(), "nothing to be left", 4 * PATIENCE)
 
 
 def cgroups() -> list[Path]:

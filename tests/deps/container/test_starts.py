@@ -21,18 +21,18 @@ pytestmark = [pytest.mark.mount, pytest.mark.root]
 
 
 @pytest.mark.parametrize("runtime", ["crun", "runc"])
-def test_a_miss_then_hits(job: Job, runtime: str) -> None:
-    assert job.run("--deps-wait", "--oci-runtime", runtime) == SEEN
-    assert "miss" in job.told
-    assert "published" in job.told
-    assert len(snapshots_in(job.store).stored()) == 1
-    key = key_in(job.told)
-    shutil.rmtree(job.wheels)  # of which a hit needs none, but that they are part of the key
-    wheel(job.wheels, "heavy", {"heavy/__init__.py": "VALUE = 7\n", "heavy/data.bin": b"0123456789abcdef" * 20_000})
+def test_a_miss_then_hits(pip_job: Job, runtime: str) -> None:
+    assert pip_job.run("--deps-wait", "--oci-runtime", runtime) == SEEN
+    assert "miss" in pip_job.told
+    assert "published" in pip_job.told
+    assert len(snapshots_in(pip_job.store).stored()) == 1
+    key = key_in(pip_job.told)
+    shutil.rmtree(pip_job.wheels)  # of which a hit needs none, but that they are part of the key
+    wheel(pip_job.wheels, "heavy", {"heavy/__init__.py": "VALUE = 7\n", "heavy/data.bin": b"0123456789abcdef" * 20_000})
     for flags in ([], ["--rw"], ["--plane", "tree"]):
-        assert job.run(*flags, "--oci-runtime", runtime) == SEEN
-        assert f"hit {key}: above the image" in job.told
-        job.nothing_is_left()
+        assert pip_job.run(*flags, "--oci-runtime", runtime) == SEEN
+        assert f"hit {key}: above the image" in pip_job.told
+        pip_job.nothing_is_left()
 
 
 def test_an_import_compiles_nothing(job: Job) -> None:
@@ -49,24 +49,24 @@ def test_it_goes_on_while_it_is_published(job: Job) -> None:
     job.nothing_is_left()
 
 
-def test_packages_of_the_image_that_are_replaced(job: Job) -> None:
+def test_packages_of_the_image_that_are_replaced(pip_job: Job) -> None:
     """What an upgrade removes is gone above the image as well."""
-    wheel(job.wheels, "old", {"old/__init__.py": "VERSION = 2\n"}, version="2.0")
-    job.wants("old==2.0")
+    wheel(pip_job.wheels, "old", {"old/__init__.py": "VERSION = 2\n"}, version="2.0")
+    pip_job.wants("old==2.0")
     script = (
         "import importlib.metadata as m, importlib.util as u, old; "
         "print(old.VERSION, m.version('old'), u.find_spec('old.legacy'), u.find_spec('older'))"
     )
     for flags in (["--deps-wait"], [], ["--plane", "tree"]):
-        assert job.run(*flags, script=script) == "2 2.0 None None\n"
-    assert "hit" in job.told
+        assert pip_job.run(*flags, script=script) == "2 2.0 None None\n"
+    assert "hit" in pip_job.told
 
 
-def test_a_target_of_its_own(job: Job) -> None:
+def test_a_target_of_its_own(pip_job: Job) -> None:
     script = "import sys; sys.path.append('/opt/deps'); import heavy; print(heavy.VALUE, heavy.__file__)"
     for flags in (["--deps-wait"], []):
-        assert job.run(*flags, "--deps-target", "/opt/deps", script=script) == "7 /opt/deps/heavy/__init__.py\n"
-    assert "hit" in job.told
+        assert pip_job.run(*flags, "--deps-target", "/opt/deps", script=script) == "7 /opt/deps/heavy/__init__.py\n"
+    assert "hit" in pip_job.told
 
 
 @pytest.mark.parametrize("target", ["/tmp/deps", "/dev/shm/deps", "/run"])
@@ -76,17 +76,17 @@ def test_a_target_that_the_job_would_not_see(job: Job, target: str) -> None:
     assert job.service.status()["images"] == []
 
 
-def test_what_is_written_elsewhere(job: Job) -> None:
+def test_what_is_written_elsewhere(pip_job: Job) -> None:
     code = "open('/etc/written', 'w').write('x')"
-    job.wants(*sources(project(job.folder / "project", code)))
+    pip_job.wants(*sources(project(pip_job.folder / "project", code)))
     script = "import heavy, os; print(heavy.VALUE, os.path.exists('/etc/written'))"
-    assert job.run("--deps-wait", script=script) == "7 True\n"
-    assert "it wrote outside the targets: /etc/written: written" in job.told
-    assert snapshots_in(job.store).stored() == {}
-    assert job.run("--deps-wait", "--ignore-outside", "/etc/written", script=script) == "7 True\n"
-    assert "not published the last time: it wrote outside" in job.told
-    assert job.run(script=script) == "7 False\n"
-    assert "hit" in job.told
+    assert pip_job.run("--deps-wait", script=script) == "7 True\n"
+    assert "it wrote outside the targets: /etc/written: written" in pip_job.told
+    assert snapshots_in(pip_job.store).stored() == {}
+    assert pip_job.run("--deps-wait", "--ignore-outside", "/etc/written", script=script) == "7 True\n"
+    assert "not published the last time: it wrote outside" in pip_job.told
+    assert pip_job.run(script=script) == "7 False\n"
+    assert "hit" in pip_job.told
 
 
 def test_a_project_is_installed_by_the_wheel_that_the_key_has(job: Job) -> None:
@@ -108,16 +108,16 @@ def test_requirements_that_may_change(job: Job) -> None:
     assert "hit" in job.told
 
 
-def test_requirements_are_resolved_in_the_image(job: Job) -> None:
-    job.wants("heavy>=1")
-    assert job.run("--deps-wait") == SEEN
-    assert " published" in job.told
-    assert job.run() == SEEN
-    assert "hit" in job.told
-    (name,) = snapshots_in(job.store).stored()
-    lock = job.service.ok("deps", "lock", "--store", str(job.store), name)
+def test_requirements_are_resolved_in_the_image(pip_job: Job) -> None:
+    pip_job.wants("heavy>=1")
+    assert pip_job.run("--deps-wait") == SEEN
+    assert " published" in pip_job.told
+    assert pip_job.run() == SEEN
+    assert "hit" in pip_job.told
+    (name,) = snapshots_in(pip_job.store).stored()
+    lock = pip_job.service.ok("deps", "lock", "--store", str(pip_job.store), name)
     assert lock.startswith("heavy==1.0 \\\n    --hash=sha256:")
-    job.nothing_is_left()
+    pip_job.nothing_is_left()
 
 
 def test_what_the_key_is_made_of(job: Job) -> None:
@@ -200,15 +200,15 @@ def test_a_snapshot_with_a_hot_device_is_above_the_image_too(job: Job, monkeypat
     job.nothing_is_left()
 
 
-def test_a_python_that_is_managed_by_the_system(job: Job, tree: Path, tmp_path: Path) -> None:
+def test_a_python_that_is_managed_by_the_system(pip_job: Job, pip_tree: Path, tmp_path: Path) -> None:
     """As that of Debian's images, into which pip alone does not install."""
-    shutil.copytree(tree, tmp_path / "root", symlinks=True)
+    shutil.copytree(pip_tree, tmp_path / "root", symlinks=True)
     modules = tmp_path / "root" / SITE.lstrip("/") / ".."
     (modules / "EXTERNALLY-MANAGED").write_text("[externally-managed]\nError=ask the system\n")
     built(tmp_path / "root", tmp_path / "images", "t", CONFIG)
-    job.image = f"{tmp_path}/images#t"
-    assert job.run("--deps-wait") == SEEN
-    assert "PEP 668" in job.told
-    assert job.run() == SEEN
-    assert "hit" in job.told
-    assert "PEP 668" not in job.told
+    pip_job.image = f"{tmp_path}/images#t"
+    assert pip_job.run("--deps-wait") == SEEN
+    assert "PEP 668" in pip_job.told
+    assert pip_job.run() == SEEN
+    assert "hit" in pip_job.told
+    assert "PEP 668" not in pip_job.told

@@ -33,13 +33,13 @@ def test_an_installer_that_leaves_something_running(job: Job, runtime: str) -> N
     assert snapshots_in(job.store).stored() == {}
 
 
-def test_an_installer_that_fails(job: Job) -> None:
-    job.wants("heavy==9.0")
-    assert job.run(status=1) == ""
-    assert "could not be resolved: python3 of the image failed: ERROR: No matching distribution found" in job.told
-    assert job.run("--deps-epoch", "1", status=1) == ""
-    assert "the installer ended with status 1" in job.told
-    job.nothing_is_left()
+def test_an_installer_that_fails(pip_job: Job) -> None:
+    pip_job.wants("heavy==9.0")
+    assert pip_job.run(status=1) == ""
+    assert "could not be resolved: python3 of the image failed: ERROR: No matching distribution found" in pip_job.told
+    assert pip_job.run("--deps-epoch", "1", status=1) == ""
+    assert "the installer ended with status 1" in pip_job.told
+    pip_job.nothing_is_left()
 
 
 @pytest.mark.parametrize("how", ["2>&-", "2>/dev/full", "2>&1 >/dev/null | :", "<&- 2>&-"])
