@@ -33,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
 _FIRST = ("tests/faults/", "tests/cluster/", "tests/extra/", "tests/deps/", "tests/imagefs/", "tests/mount/")
 """Folders whose tests mostly wait, the longest first: started last, they would run alone while a processor idles."""
 
-_ONE_WORKER = ("tests/faults", "tests/cluster")
+_ONE_WORKER = ("tests/faults", "tests/cluster", "tests/extra/hdfs")
 """Folders that one worker runs as a whole, so that a run has one HDFS of either kind."""
 
 _LIGHT = "tests/unit/"

@@ -17,3 +17,9 @@ def place(tmp_path: Path) -> Iterator[Place]:
     yield made
     problems = made.close()
     assert not problems, "\n".join(problems)
+
+
+@pytest.fixture
+def transport() -> str:
+    """For tests of which tests/extra has those of another one."""
+    return "auto"

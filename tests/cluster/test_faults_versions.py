@@ -127,7 +127,6 @@ def shows(file: Path, version: str) -> bool:
         return False
 
 
-@pytest.mark.parametrize("transport", ["auto", "native"])
 @pytest.mark.parametrize("change", [replace_by_rename, overwrite, truncate_and_append])
 def test_versions_never_mix(
     hdfs: HdfsInstance,
@@ -158,7 +157,6 @@ def test_versions_never_mix(
     live.umount()
 
 
-@pytest.mark.parametrize("transport", ["auto", "native"])
 def test_a_deleted_file(hdfs: HdfsInstance, populate: HdfsPopulate, place: Place, transport: str) -> None:
     place.forgive(REPLACED)
     live = mount(place, hdfs, transport)

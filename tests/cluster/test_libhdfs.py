@@ -21,36 +21,24 @@ from stripefs.store.libhdfs import (
     find_library,
     on_permanent_thread,
 )
-from tests.cluster.test_store_conformance import HdfsReadConformance
 from tests.hdfs_instance import HdfsInstance
+from tests.store.hdfs_conformance import HdfsReadConformance, briefly, libhdfs_environment
 from tests.store.hdfs_places import HdfsPopulate, WebHdfs
 from tests.store.material import content
 
-SCRIPTS = Path(__file__).parent.parent.parent / "scripts"
-
-
-@pytest.fixture(scope="session")
-def libhdfs_environment() -> Iterator[None]:
-    built = subprocess.run([SCRIPTS / "build-libhdfs"], capture_output=True, text=True, check=False)
-    if built.returncode == 77:
-        pytest.skip(built.stderr.strip())
-    assert built.returncode == 0, built.stderr
-    jars = subprocess.run([SCRIPTS / "hdfs-cluster", "jars"], capture_output=True, text=True, check=True)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("ARROW_LIBHDFS_DIR", built.stdout.strip())
-        patch.setenv("CLASSPATH", f"{jars.stdout.strip()}/*")
-        patch.setenv("LIBHDFS_OPTS", "-Xmx256m -XX:+UseSerialGC")
-        yield
+__all__ = ["libhdfs_environment"]
 
 
 @pytest.mark.cluster
 @pytest.mark.usefixtures("libhdfs_environment")
+@briefly
 class TestLibhdfs(HdfsReadConformance):
     transport = "libhdfs"
 
 
 @pytest.mark.cluster
 @pytest.mark.usefixtures("libhdfs_environment")
+@briefly
 class TestLibhdfsAlone(HdfsReadConformance):
     """A cluster whose WebHDFS cannot be reached: metadata come from hdfs-native."""
 

@@ -34,7 +34,6 @@ def plain(instance: HdfsInstance, path: str) -> bytes:
     return bytes(Client(instance.url).read(path).read_range(0, status.length))
 
 
-@pytest.mark.parametrize("transport", ["auto", "native"])
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_layouts(hdfs: HdfsInstance, layout: str, transport: str) -> None:
     folder = f"python-{layout}-{transport}"
@@ -90,7 +89,6 @@ def test_mounts_and_programs_see_the_same(hdfs: HdfsInstance, mounts: Mounts) ->
     assert sorted(os.listdir(mounted.path)) == ["saved"]
 
 
-@pytest.mark.parametrize("transport", ["auto", "native"])
 def test_forks(hdfs: HdfsInstance, transport: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRIPEFS_HDFS_TRANSPORT", transport)
     connect(hdfs, f"python-forked-{transport}")

@@ -50,7 +50,12 @@ def test_programs_save_to_hdfs(
     eventually(lambda: not _hidden(hdfs, f"/programs-{layout}"), "an end of hidden files")
 
 
-@pytest.mark.parametrize("layout", ["concat", "striped"])
+@pytest.fixture
+def layout() -> str:
+    """tests/extra has the other one."""
+    return "striped"
+
+
 def test_writers_and_workers_die_on_hdfs(hdfs: HdfsInstance, place: command.Place, layout: str) -> None:
     folder = f"/dying-{layout}"
     HdfsPopulate(WebHdfs(hdfs.web), folder)

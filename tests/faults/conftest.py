@@ -1,3 +1,3 @@
-from tests.cluster.conftest import mounts, place
+from tests.cluster.conftest import mounts, place, transport
 
-__all__ = ["mounts", "place"]
+__all__ = ["mounts", "place", "transport"]

@@ -34,9 +34,15 @@ def populate(fault_hdfs: HdfsInstance) -> Iterator[HdfsPopulate]:
     populate.delete(b"")
 
 
-@pytest.fixture(params=["auto", "native", "native alone"])
-def store(fault_hdfs: HdfsInstance, populate: HdfsPopulate, request: pytest.FixtureRequest) -> Iterator[HdfsStore]:
-    transport, _, alone = request.param.partition(" ")
+@pytest.fixture(params=["auto", "native"])
+def way(request: pytest.FixtureRequest) -> str:
+    """How the store reads; tests/extra has `native alone`, without WebHDFS."""
+    return str(request.param)
+
+
+@pytest.fixture
+def store(fault_hdfs: HdfsInstance, populate: HdfsPopulate, way: str) -> Iterator[HdfsStore]:
+    transport, _, alone = way.partition(" ")
     # hdfs-native's connections to DataNodes are the process's, for 3 s. A client that finds one does not ask the
     # NameNode for what the next new connection needs, and hangs when that is away. A worker has one client only.
     time.sleep(3.5)

@@ -44,3 +44,9 @@ def program() -> Program:
         return done.stdout
 
     return run
+
+
+@pytest.fixture
+def layout() -> str:
+    """tests/extra has the other one."""
+    return "striped"

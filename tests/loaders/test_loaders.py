@@ -156,7 +156,6 @@ assert torch.equal(torch.cat(list(loader)), torch.arange(2000))
 )
 
 
-@pytest.mark.parametrize("layout", ["concat", "striped"])
 def test_libraries_save_and_load_through_a_mount(mounts: Mounts, program: Program, layout: str) -> None:
     mounted = mounts.start(writable(mounts, layout=layout, unit=MIB)).wait_ready()
     assert program(THROUGH_A_MOUNT, mounted.path) == "['model.pt', 'model.safetensors', 'step']\n"
@@ -164,7 +163,6 @@ def test_libraries_save_and_load_through_a_mount(mounts: Mounts, program: Progra
     program(STREAMED, again.path / "model.safetensors")
 
 
-@pytest.mark.parametrize("layout", ["concat", "striped"])
 def test_libraries_save_and_load_without_a_mount(tmp_path: Path, program: Program, layout: str) -> None:
     place = tmp_path / "source"
     place.mkdir()

@@ -105,18 +105,6 @@ def test_out_of_order(kept: Kept, tmp_path: Path, program: Program, layout: str)
 
 
 @pytest.mark.mount
-@pytest.mark.slow
-def test_a_clone_of_this_repository_compares_equal(kept: Kept, tmp_path: Path) -> None:
-    mounted, _ = kept("striped", staged=True)
-    root = Path(__file__).parents[2]
-    for folder in (mounted.path / "clone", tmp_path / "clone"):
-        subprocess.run(["git", "clone", "--quiet", "--depth=1", f"file://{root}", folder], check=True)
-    for arguments in (["diff", "--quiet"], ["diff", "--quiet", "--cached"], ["fsck", "--strict"]):
-        subprocess.run(["git", "-C", mounted.path / "clone", *arguments], check=True, capture_output=True)
-    subprocess.run(["diff", "-r", "-x", ".git", mounted.path / "clone", tmp_path / "clone"], check=True)
-
-
-@pytest.mark.mount
 def test_files_that_look_like_those_of_a_mount_are_ordinary(kept: Kept) -> None:
     """The test data of this repository hold manifests, parts and lists of parts."""
     mounted, _ = kept("striped", staged=False)

@@ -133,13 +133,6 @@ def test_a_listing_comes_in_batches_and_skips_what_vanished(store: LocalStore, t
     assert len(first) + len(rest) == 2499
 
 
-@pytest.mark.slow
-def test_a_directory_of_100_000_entries(store: LocalStore, tmp_path: Path) -> None:
-    for number in range(100_000):
-        os.mknod(tmp_path / f"{number:06}")
-    assert [status.name for status in listing(store, b"/")] == [b"%06d" % number for number in range(100_000)]
-
-
 def test_an_unfinished_listing_holds_no_descriptor(store: LocalStore, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     before = len(os.listdir("/proc/self/fd"))

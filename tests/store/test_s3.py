@@ -69,13 +69,6 @@ def test_keys_that_are_no_paths(server: Server, store: Store, request: pytest.Fi
     assert store.stat(b"/both").kind is Kind.FILE
 
 
-@pytest.mark.slow
-def test_more_entries_than_a_page(server: Server, store: Store, request: pytest.FixtureRequest) -> None:
-    for number in range(1100):
-        server.client.put_object(Bucket=BUCKET, Key=f"{request.node.name}/many/{number:04}", Body=b"")
-    assert [status.name for status in listing(store, b"/many")] == [b"%04d" % number for number in range(1100)]
-
-
 def test_an_object_that_became_shorter_yields_no_bytes(
     server: Server, store: Store, request: pytest.FixtureRequest
 ) -> None:

@@ -1,0 +1,3 @@
+from tests.cluster.conftest import mounts, place
+
+__all__ = ["mounts", "place"]

@@ -1,0 +1,33 @@
+"""Tests of mounts and programs on HDFS, by hdfs-native where others have what is chosen by itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster.test_faults_versions import populate, test_a_deleted_file, test_versions_never_mix
+from tests.cluster.test_python_hdfs import test_forks, test_layouts
+from tests.faults.test_faults import (
+    cluster,
+    filled,
+    test_a_datanode_dies_or_freezes,
+    test_the_namenode_dies_and_comes_back,
+)
+
+__all__ = [
+    "cluster",
+    "filled",
+    "populate",
+    "test_a_datanode_dies_or_freezes",
+    "test_a_deleted_file",
+    "test_forks",
+    "test_layouts",
+    "test_the_namenode_dies_and_comes_back",
+    "test_versions_never_mix",
+]
+
+pytestmark = [pytest.mark.cluster, pytest.mark.mount, pytest.mark.root]
+
+
+@pytest.fixture
+def transport() -> str:
+    return "native"
