@@ -7,6 +7,7 @@ stays. One of which nothing came for `io_timeout` is killed.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import queue
 import re
@@ -25,6 +26,8 @@ from imagefs.errors import BuildError
 from imagefs.progress import Progress
 
 __all__ = ["fetch"]
+
+_log = logging.getLogger(__name__)
 
 _LOOK = 0.2  # seconds between two looks at how much has arrived
 _TRIES = 5
@@ -151,7 +154,10 @@ def _fetch_ahead(blobs: Blobs, layers: list[Descriptor], folder: Path, progress:
             while True:
                 layer = waiting.get_nowait()
                 blobs.fetch(layer, folder / layer.digest.partition(":")[2], progress.advance)
-        except (queue.Empty, Refused):
+        except queue.Empty:
+            ended.put(None)
+        except Refused as error:
+            _log.info("skopeo fetches layers, and begins them anew when a connection drops: %s", error)
             ended.put(None)
         except BaseException as error:  # noqa: BLE001  raised again where it is waited for
             ended.put(error)

@@ -3,8 +3,8 @@
 skopeo, which copies the image in the end, fetches a blob from its beginning again when a connection drops. So the
 large ones are fetched here before, into the image layout that it then finds them in: each goes on by range where it was
 broken off, after a pause that doubles, and its digest is checked over the whole. It fails when nothing came for
-`io_timeout`. What this module is refused (credentials that only a helper has, a mirror that only skopeo knows) is left
-to skopeo.
+`io_timeout`. Credentials are those of the files of podman, skopeo and Docker, and of the helpers that these name. What
+this module is refused (a mirror that only skopeo knows, a login by browser) is left to skopeo.
 """
 
 from __future__ import annotations
@@ -14,9 +14,12 @@ import contextlib
 import hashlib
 import http.client
 import json
+import logging
 import os
 import re
+import shutil
 import ssl
+import subprocess
 import time
 import urllib.error
 import urllib.parse
@@ -30,12 +33,18 @@ from imagefs.errors import BuildError, HostileLayer
 
 __all__ = ["REAL_CLOCK", "Blobs", "Clock", "Refused", "Registry", "backoff"]
 
+_log = logging.getLogger(__name__)
+
 _STEP = 1 << 18
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.2, 10.0
 _AGAIN = (408, 425, 429, 500, 502, 503, 504)
 _PARAMETER = re.compile(r'(\w+)="([^"]*)"')
 _BROKEN = (http.client.HTTPException, urllib.error.URLError, ConnectionError, TimeoutError, ssl.SSLError)
 _DOCKER_HUB = "registry-1.docker.io"
+
+_HELPER = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+_HELPS_WITHIN = 30.0
+"""Seconds for a helper to answer: it may ask a service, or a person to unlock something."""
 
 
 class Registry(NamedTuple):
@@ -221,12 +230,32 @@ def _credentials(authfile: str, host: str, name: str) -> str:
     keys = [f"{hosts[0]}/{name}", *hosts]
     for file in [authfile] if authfile else _auth_files():
         with contextlib.suppress(OSError, ValueError, AttributeError):
-            auths = json.loads(Path(file).read_bytes()).get("auths") or {}
-            found = next((auths[key]["auth"] for key in keys if auths.get(key, {}).get("auth")), "")
+            said = json.loads(Path(file).read_bytes())
+            auths, helpers = said.get("auths") or {}, said.get("credHelpers") or {}
+            found = next((helped for key in keys if key in helpers and (helped := _helped(str(helpers[key]), key))), "")
+            found = found or next((auths[key]["auth"] for key in keys if auths.get(key, {}).get("auth")), "")
+            if not found and said.get("credsStore"):
+                found = _helped(str(said["credsStore"]), hosts[-1])  # as Docker names the hub
             if found:
                 base64.b64decode(found, validate=True)
                 return str(found)
     return ""
+
+
+def _helped(helper: str, server: str) -> str:
+    """As `_credentials`, from the program docker-credential-HELPER; "" also for the token of a login by browser."""
+    program = shutil.which(f"docker-credential-{helper}") if _HELPER.fullmatch(helper) else None
+    if program is None:
+        return ""
+    try:
+        done = subprocess.run([program, "get"], input=server.encode(), capture_output=True, timeout=_HELPS_WITHIN)
+        answer = json.loads(done.stdout) if not done.returncode else {}
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        _log.warning("%s does not answer for %s: %s", program, server, error)
+        return ""
+    if not isinstance(answer, dict) or not answer.get("Secret") or answer.get("Username") in ("", None, "<token>"):
+        return ""
+    return base64.b64encode(f"{answer['Username']}:{answer['Secret']}".encode()).decode()
 
 
 def _auth_files() -> list[str]:

@@ -166,8 +166,11 @@ class Client:
         return None if answer.get("missing") else _attached(answer)
 
     def _compare(self, in_force: Mapping[str, Any]) -> None:
-        ours = self.settings._asdict()
-        for field, option in self._asked.items():
+        """Tell once of options that somebody chose and the daemon does not have."""
+        ours, asked = self.settings._asdict(), self._asked
+        if in_force:
+            self._asked = {}
+        for field, option in asked.items():
             if field in in_force and field not in _OURS and in_force[field] != ours[field]:
                 import logging  # takes long to load
 
@@ -179,6 +182,7 @@ class Client:
 
     def _use(self, request: dict[str, Any]) -> dict[str, Any]:
         answer = self._ask_started("use", request)
+        self._compare(answer.get("settings") or {})
         if broken := answer.get("broken"):
             kind = DamagedBlock if broken.get("block") else DamagedObject
             raise kind(broken["message"], hint=broken["hint"])

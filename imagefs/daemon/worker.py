@@ -83,7 +83,7 @@ class DaemonBackend:
 
     async def _use(self, request: Mapping[str, Any]) -> dict[str, Any]:
         await self._need_cache()
-        return await self._host.use(request)
+        return {**await self._host.use(request), "settings": self._settings._asdict()}
 
     async def _need_cache(self) -> None:
         """End where somebody has removed the cache: the next worker makes it and its lock anew, and is asked again.

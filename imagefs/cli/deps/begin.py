@@ -182,7 +182,7 @@ def _asked(
         recording=record,
         tree=TreeOptions(plane=values["plane"], backing=values["backing"]),
     )
-    return flow.run(Client(settings.daemon), wish, _told)
+    return flow.run(Client(settings.daemon, settings.asked), wish, _told)
 
 
 def _without(request: Request, settings: Settings, reason: str) -> NoReturn:

@@ -133,3 +133,48 @@ def test_pauses_double_until_nothing_is_hoped_for(server: Server, tmp_path: Path
 
 def test_no_pause_is_longer_than_ten_seconds() -> None:
     assert max(backoff(tries) for tries in range(1, 2000)) == 10.0
+
+
+HELPER = """#!/bin/sh
+read -r server
+echo "$1 $server" >> {log}
+{answer}
+"""
+
+
+@pytest.mark.parametrize("kind", ["credHelpers", "credsStore"])
+def test_credentials_of_a_helper(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    log, program = tmp_path / "log", tmp_path / "docker-credential-vault"
+    program.write_text(HELPER.format(log=log, answer='echo \'{"Username": "ann", "Secret": "secret"}\''))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    found = blobs(server, tmp_path, {})
+    config = {"credHelpers": {server.host: "vault"}} if kind == "credHelpers" else {"credsStore": "vault"}
+    (tmp_path / "auth.json").write_text(json.dumps(config))
+    found.fetch(BLOB, tmp_path / "blob", lambda _: None)
+    assert (tmp_path / "blob").read_bytes() == DATA
+    assert log.read_text().splitlines()[0] == f"get {server.host}"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "echo not found; exit 1",
+        "echo '[]'",
+        "echo nonsense",
+        'echo \'{"Username": "<token>", "Secret": "s"}\'',
+    ],
+)
+def test_a_helper_that_knows_nothing_leaves_it_to_others(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: str
+) -> None:
+    program = tmp_path / "docker-credential-vault"
+    program.write_text(HELPER.format(log="/dev/null", answer=answer))
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    server.scheme = "Basic"
+    found = blobs(server, tmp_path, {})
+    for helper in ("vault", "../docker-credential-vault", "no-such"):
+        (tmp_path / "auth.json").write_text(json.dumps({"credHelpers": {server.host: helper}}))
+        with pytest.raises(Refused):
+            found.fetch(BLOB, tmp_path / "blob", lambda _: None)
