@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
+from stripefs import backoff
 from stripefs.errors import (
     Busy,
     Exists,
@@ -20,7 +21,6 @@ from stripefs.errors import (
     Unsupported,
 )
 from stripefs.store.base import Attributes, Kind, Status
-from stripefs.store.hdfs import changes
 from stripefs.store.hdfs.changes import Changes
 from stripefs.store.hdfs.rest import NameNodeRest, Unanswered
 from stripefs.store.hdfs.wire import remote_error
@@ -112,7 +112,8 @@ def lost(act: Callable[[], None]) -> None:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> FakeCalls:
-    monkeypatch.setattr(changes, "_PAUSE", 0.001)
+    monkeypatch.setattr(backoff, "FIRST_RETRY", 0.001)
+    monkeypatch.setattr(backoff, "LONGEST_RETRY", 0.001)
     return FakeCalls()
 
 
@@ -193,6 +194,19 @@ def test_a_directory_that_may_have_got_its_name_is_taken_back(calls: FakeCalls) 
         with pytest.raises(StoreError, match="not known whether") as found:
             hurried.mkdir("/unknown", 0o755)
         assert not isinstance(found.value, Transient)
+
+
+def test_a_rename_of_a_known_file_asks_only_when_its_answer_is_lost(calls: FakeCalls) -> None:
+    fill(calls)
+    asked: list[str] = []
+    look = calls.stat
+    calls.stat = lambda path: (asked.append(path), look(path))[1]  # type: ignore[method-assign]
+    Changes(calls).rename("/a", "/new", replace=False, moving=calls.entries["/a"])
+    assert asked == []
+    calls.faults = [done_but_lost]
+    Changes(calls).rename("/new", "/newer", replace=False, moving=calls.entries["/new"])
+    assert asked
+    assert "/newer" in calls.entries
 
 
 @pytest.mark.parametrize("name", ["rename", "replace", "remove"])

@@ -20,6 +20,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
+from stripefs.backoff import Backoff
 from stripefs.errors import (
     Exists,
     IsADirectory,
@@ -41,7 +42,6 @@ __all__ = ["Calls", "Changes", "WebCalls"]
 _log = logging.getLogger(__name__)
 
 _SETTLE = 60.0  # seconds to find out what became of a change; a NameNode restarts within half of that
-_PAUSE = 0.5
 
 
 class Calls(Protocol):
@@ -157,8 +157,10 @@ class Changes:
             raise IsADirectory(f"{path} is a directory")
         self._delete(path, found)
 
-    def rename(self, source: str, target: str, *, replace: bool) -> None:
-        moving = self._calls.stat(source)
+    def rename(self, source: str, target: str, *, replace: bool, moving: Status | None = None) -> None:
+        """moving: what stands at `source`, where the caller knows that."""
+        if moving is None:
+            moving = self._calls.stat(source)
         if source == target:
             if replace:
                 return
@@ -269,6 +271,7 @@ class Changes:
         """Make the change once. `stands` tells whether it was made; False where it may as well be made again."""
         deadline = time.monotonic() + self._settle
         asked_before = False
+        backoff = Backoff()
         while True:
             try:
                 attempt()
@@ -285,17 +288,20 @@ class Changes:
                 raise
             if self._became(what, stands, deadline):
                 return
-            time.sleep(_PAUSE)
+            time.sleep(backoff.failed(time.monotonic()))
 
     def _became(self, what: str, stands: Callable[[], bool], deadline: float) -> bool:
         """Whether the change was made, as soon as a NameNode can tell. Raises ServiceDown when none can in time."""
+        backoff = Backoff()
         while True:
             try:
                 return stands()
             except ServiceDown as error:
-                if time.monotonic() + _PAUSE > deadline:
+                now = time.monotonic()
+                pause = backoff.failed(now)
+                if now + pause > deadline:
                     raise ServiceDown(f"{what}: not known whether it was done: {error.message}") from error
-            time.sleep(_PAUSE)
+            time.sleep(pause)
 
 
 def _without_comma(path: str) -> str:

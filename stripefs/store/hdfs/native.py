@@ -22,6 +22,7 @@ from typing import Any, Protocol, TypeVar
 
 from hdfs_native import Client, FileReader, WriteOptions
 
+from stripefs.backoff import Backoff
 from stripefs.errors import (
     Abandoned,
     Exists,
@@ -50,6 +51,8 @@ _PAGE = 1000  # entries of one batch; the NameNode's own page (dfs.ls.limit)
 _TRUSTED = 1.0  # seconds for which a NameNode that answered is taken to be there still
 _SMALL = 16 << 20  # longest document that is read in one piece
 _WARM_UPS = 3  # files whose DataNodes may be down before we stop trying
+_PUT_TRIES = 7
+_PUT_PAUSES = 0.1, 3.0  # seconds, the first and the longest; 6 in all
 _WARM_UP = 0.5  # seconds for which an open waits for that
 _NO_REPLICA = 'DataTransferError("All DataNodes failed'
 _ADDRESS = re.compile(r'ip_addr: \\?"([^"\\]+)')
@@ -169,7 +172,8 @@ class NativeClient:
     def put(self, path: str, data: Iterable[Buffer], *, replace: bool) -> None:
         """See `Store.put`: written under a hidden name beside `path`, then renamed. Holds all of `data` in memory."""
         pieces = [bytes(piece) for piece in data]
-        for pause in (0.1, 0.3, 1.0, 3.0, 0.0):
+        backoff = Backoff(*_PUT_PAUSES)
+        for tries_left in reversed(range(_PUT_TRIES)):
             passing = passing_path(path)
             self.look()
             try:
@@ -180,9 +184,9 @@ class NativeClient:
                 # Whoever dies here leaves a hidden file; whoever fails does not, unless the NameNode is what failed.
                 with contextlib.suppress(OSError, RuntimeError):
                     self._client.delete(passing)
-                if isinstance(error, RuntimeError) and pause:
+                if isinstance(error, RuntimeError) and tries_left:
                     # The library gives a file up when the NameNode has not heard of its last block yet.
-                    time.sleep(pause)
+                    time.sleep(backoff.failed(time.monotonic()))
                     continue
                 if isinstance(error, (OSError, RuntimeError, ValueError)):
                     raise translate(error, path) from error

@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Protocol
@@ -40,6 +41,9 @@ _DOCUMENT_TIMES = 2
 """Time-outs for which DataNodes are tried with a document, _DOCUMENT_HOSTS at most, before hdfs-native is."""
 
 _DOCUMENT_HOSTS = 6
+
+_HIDDEN = 1024
+"""Files with hidden names of which is remembered what they are until they are renamed."""
 
 
 class DataNodeDirectory(Protocol):
@@ -85,6 +89,8 @@ class HdfsWriter:
         self._rpc = rpc
         self._defaults: tuple[int, int] | None = None
         self._health = health
+        self._hidden: dict[str, Status] = {}  # files of ours that have yet to be renamed
+        self._lock = threading.Lock()
         if rest is not None:
             self._changes = Changes(WebCalls(rest, stat))
         elif native is not None:
@@ -103,7 +109,7 @@ class HdfsWriter:
                 path,
                 block_size=block_size,
                 replication=replication,
-                confirm=lambda: self._stat(path),
+                confirm=lambda: self._written(path),
                 discard=lambda at_most: self._discard(path, at_most),
             )
         return self._placed(path, host or self._any_datanode(), block_size, replication, length)
@@ -132,7 +138,7 @@ class HdfsWriter:
             length=length,
             block_size=block_size,
             pipelines=self._pipelines,
-            confirm=lambda: self._stat(path),
+            confirm=lambda: self._written(path),
             discard=lambda at_most: self._discard(path, at_most),
         )
 
@@ -176,7 +182,7 @@ class HdfsWriter:
         passing = passing_path(path)
         self._placed(passing, host, *self._new_files, length, document=True).complete(pieces)
         try:
-            self._changes.rename(passing, path, replace=replace)
+            self._rename(passing, path, replace=replace)
         except BaseException:
             with contextlib.suppress(StoreError):
                 self._changes.remove(passing)
@@ -194,7 +200,7 @@ class HdfsWriter:
 
     def rename(self, source: str, target: str, *, replace: bool) -> None:
         self._refuse_root(source, target)
-        self._changes.rename(source, target, replace=replace)
+        self._rename(source, target, replace=replace)
 
     def set_attributes(self, path: str, attributes: Attributes) -> None:
         self._changes.set_attributes(path, attributes)
@@ -210,6 +216,21 @@ class HdfsWriter:
     def _refuse_root(self, *paths: str) -> None:
         if self._root in paths:
             raise Busy("the root of the store stays where it is")
+
+    def _written(self, path: str) -> Status:
+        """The file that was written at `path`, for its renaming to ask no more about it."""
+        status = self._stat(path)
+        if status.file_id and path.rpartition("/")[2].startswith("."):  # what else has a visible name may change hands
+            with self._lock:
+                self._hidden[path] = status
+                if len(self._hidden) > _HIDDEN:
+                    del self._hidden[next(iter(self._hidden))]
+        return status
+
+    def _rename(self, source: str, target: str, *, replace: bool) -> None:
+        with self._lock:
+            moving = self._hidden.pop(source, None)
+        self._changes.rename(source, target, replace=replace, moving=moving)
 
     def _discard(self, path: str, at_most: int) -> None:
         """Remove a file of ours that is no good. A longer one is none of ours."""
