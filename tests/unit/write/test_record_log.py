@@ -166,6 +166,7 @@ def test_whoever_dies_leaves_what_the_last_fsync_promised(steps: list[tuple[str,
             disk.lost = lost if step == "lose" else ""
             with contextlib.suppress(Transient):
                 await log.write(durable)
+                disk.arrive()  # the last moment for it
                 disk.clear(log.outdated)
                 log.outdated = []
                 del allowed[:-1]
