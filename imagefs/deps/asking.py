@@ -84,7 +84,7 @@ def ask(
         and (request.base_image or is_uncached(call, known.pip_config, environ))
     ):
         command = caching(command, call, downloads())
-    gathered, wheels = _built(request, command, gathered, known, environ, build)
+    gathered, wheels = _built(request, gathered, command, known, environ, build)
     if lock is None and call is not None and not takes_open_ends(request):
         name = key_of(request, known, gathered.inputs, None).digest
         python = known.python.executable if known.python is not None else ""
@@ -104,8 +104,8 @@ def ask(
 
 def _built(
     request: Request,
-    command: Sequence[str],
     gathered: Gathered,
+    command: Sequence[str],
     known: Facts,
     environ: Mapping[str, str],
     build: Builder,

@@ -119,6 +119,20 @@ def _with_others(tree: Path) -> None:
         assert parse_report(process.stdout.read(), 0).compiled
 
 
+def test_compileall_writes_other_bytes_where_its_process_knows_more(tmp_path: Path) -> None:
+    """Of equal sources, with hashes as well; so which worker compiles what decides, as with CPython 3.12."""
+    program = "import compileall, py_compile, sys; kept = [sys.intern(name) for name in sys.argv[2:]]; "
+    program += "mode = py_compile.PycInvalidationMode.UNCHECKED_HASH; "
+    program += "sys.exit(not compileall.compile_dir(sys.argv[1], quiet=1, ddir='/x', invalidation_mode=mode))"
+    names = sorted(set(re.findall(r"\w+", NASTY)))
+    for folder, known in (("one", []), ("other", names)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "nasty.py").write_text(NASTY)
+        command = [sys.executable, "-S", "-c", program, str(tmp_path / folder), *known]
+        subprocess.run(command, env=compile_environment({}), check=True)
+    assert [*bytecode(tmp_path / "one").values()] != [*bytecode(tmp_path / "other").values()]
+
+
 def test_single_sources_that_a_file_names(tree: Path, tmp_path: Path) -> None:
     """As for what was installed into a directory with more in it."""
     order = tmp_path / "order"

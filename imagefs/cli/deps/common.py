@@ -11,10 +11,11 @@ from imagefs.cli.common import opened, settings_for
 from imagefs.cli.deps.begin import INSTALL, SECTIONS, begin, named_store
 from imagefs.cli.options import plain_flags
 from imagefs.config import IMAGEFS, Settings
+from imagefs.format.snapshot import Snapshot
 from imagefs.images import Images
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
 
-__all__ = ["SHORT", "installing", "settings_with_store", "snapshots_of"]
+__all__ = ["SHORT", "installing", "loaded", "settings_with_store", "snapshots_of"]
 
 SHORT = 12
 """Digits of a name that people are shown; as many name a snapshot."""
@@ -42,3 +43,13 @@ def installing(name: str, text: str, metavar: str = "ARGUMENTS…") -> click.Com
 def snapshots_of(ctx: click.Context, config: str) -> AbstractContextManager[Images]:
     """The store of dependency snapshots, which exists. Raises ConfigError and StoreErrors."""
     return opened(settings_with_store(ctx, config))
+
+
+def loaded(ctx: click.Context, config: str, snapshot: str) -> Snapshot:
+    """The document of the snapshot of this name, or whose name begins so. Raises ConfigError, NoSuchSnapshot,
+    DamagedObject, FormatError and StoreErrors."""
+    from imagefs.snapshots import Snapshots
+
+    with snapshots_of(ctx, config) as images:
+        snapshots = Snapshots(images)
+        return snapshots.load(snapshots.resolve(snapshot))

@@ -9,7 +9,7 @@ import time
 import click
 
 from imagefs.cli.common import flags, json_flag, print_json
-from imagefs.cli.deps.common import snapshots_of
+from imagefs.cli.deps.common import loaded
 from imagefs.format.inode import printable
 from stripefs.cli.flags import SettingsCommand
 from stripefs.cli.show import table
@@ -24,11 +24,7 @@ __all__ = ["command"]
 @click.pass_context
 def command(ctx: click.Context, snapshot: str, as_json: bool, config: str) -> None:
     """Say what a snapshot was made of: its key, its image, and what was noticed. SNAPSHOT may be its first digits."""
-    from imagefs.snapshots import Snapshots
-
-    with snapshots_of(ctx, config) as images:
-        snapshots = Snapshots(images)
-        found = snapshots.load(snapshots.resolve(snapshot))
+    found = loaded(ctx, config, snapshot)
     if as_json:
         print_json({"name": found.name, **json.loads(found.to_json())})
         return

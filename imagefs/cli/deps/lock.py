@@ -7,7 +7,7 @@ import sys
 import click
 
 from imagefs.cli.common import flags, json_flag, print_json
-from imagefs.cli.deps.common import snapshots_of
+from imagefs.cli.deps.common import loaded
 from imagefs.format.inode import printable
 from stripefs.cli.flags import SettingsCommand
 from stripefs.errors import NotFound
@@ -23,11 +23,8 @@ __all__ = ["command"]
 def command(ctx: click.Context, snapshot: str, as_json: bool, config: str) -> None:
     """Print what a snapshot was resolved to, as a requirements file with hashes. SNAPSHOT may be its first digits."""
     from imagefs.deps.lock import Lock
-    from imagefs.snapshots import Snapshots
 
-    with snapshots_of(ctx, config) as images:
-        snapshots = Snapshots(images)
-        found = snapshots.load(snapshots.resolve(snapshot))
+    found = loaded(ctx, config, snapshot)
     requirements = found.key.get("components", {}).get("lock") if isinstance(found.key, dict) else None
     if requirements is None:
         raise NotFound(f"the snapshot {found.name[:12]} was made without a lock", hint="see `imagefs deps inspect`")
