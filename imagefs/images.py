@@ -29,6 +29,7 @@ from imagefs.format.extents import ExtentTable
 from imagefs.format.index import Index, Pack
 from imagefs.format.manifest import Manifest, Metadata
 from imagefs.reference import TAG
+from stripefs.backoff import Backoff
 from stripefs.errors import Exists, NotFound, StaleVersion, StoreError, Transient
 from stripefs.store.base import Kind, Status, Store
 
@@ -45,6 +46,7 @@ GRACE = 24 * 3600.0
 
 _T = TypeVar("_T")
 _AT_ONCE = 16
+_LONGEST_PAUSE = 5.0  # seconds before a call that failed is tried again
 _HEX = re.compile(r"[0-9a-f]{64}")
 _BEGINNING = re.compile(r"[0-9a-f]{12,63}")
 _METADATA_LIMIT = 4 << 30
@@ -303,15 +305,15 @@ class Images:
         return self._clock.now_ns() - found.mtime_ns < GRACE / 2 * 1e9
 
     def _again(self, call: Callable[[], _T]) -> _T:
-        give_up, pause = time.monotonic() + self._patience, 0.1
+        give_up, backoff = time.monotonic() + self._patience, Backoff(longest=_LONGEST_PAUSE)
         while True:
             try:
                 return call()
             except (Transient, StaleVersion):
+                pause = backoff.failed(time.monotonic())
                 if time.monotonic() + pause > give_up:
                     raise
             time.sleep(pause)
-            pause = min(2 * pause, 5.0)
 
 
 def is_digest(name: str) -> bool:

@@ -22,6 +22,7 @@ from imagefs.format import erofs
 from imagefs.format.index import BLOCK, NOWHERE, Index, Pack, Place
 from imagefs.images import Images
 from imagefs.trace.target import Extent
+from stripefs.backoff import Backoff
 from stripefs.errors import Transient
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Buffer
@@ -34,6 +35,7 @@ _BATCH = 256  # blocks: 32 MiB
 _RANGE = 4 << 20
 _GAP = 256 << 10  # bytes that are sooner read in vain than a second range is asked for
 _ATTEMPTS = 4
+_FIRST_PAUSE = 0.5  # seconds
 _PER_BLOCK = BLOCK // erofs.BLOCK
 
 Decoded = dict[int, bytes]
@@ -158,10 +160,11 @@ class _Packs:
         return found
 
     def _range(self, pack: Pack, offset: int, length: int) -> Buffer:
-        for attempt in range(1, _ATTEMPTS):
+        backoff = Backoff(_FIRST_PAUSE)
+        for _ in range(1, _ATTEMPTS):
             with contextlib.suppress(Transient):
                 return self._source.read(pack, offset, length)
-            time.sleep(0.25 * 2**attempt)
+            time.sleep(backoff.failed(time.monotonic()))
         return self._source.read(pack, offset, length)
 
 
