@@ -96,7 +96,7 @@ def run(main: Callable[[World, Leases], Awaitable[None]]) -> World:
 
     async def all_of_it() -> None:
         async with trio.open_nursery() as nursery:
-            await nursery.start(Shares(world).run)
+            await nursery.start(Shares(world, Path("/nonexistent")).run)
             await main(world, Leases(SETTINGS, world))
             nursery.cancel_scope.cancel()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -130,7 +131,7 @@ async def live(world: World, steps: list[tuple[str, Any]]) -> None:
     turn = trio.Lock()
     async with trio.open_nursery() as jobs:
         worker = trio.CancelScope()
-        shares = Shares(world)
+        shares = Shares(world, Path("/nonexistent"))
 
         async def work(*, task_status: trio.TaskStatus[None]) -> None:
             with worker:
@@ -157,7 +158,7 @@ async def live(world: World, steps: list[tuple[str, Any]]) -> None:
                 case "worker" if not turn.locked():
                     worker.cancel()
                     await wait_all_tasks_blocked()
-                    worker, shares = trio.CancelScope(), Shares(world)
+                    worker, shares = trio.CancelScope(), Shares(world, Path("/nonexistent"))
                     await jobs.start(work)
             await wait_all_tasks_blocked()
             world.check()
