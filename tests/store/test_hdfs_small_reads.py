@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from stripefs.errors import NotFound
 from stripefs.store.hdfs import HdfsStore, blockcheck, native, small_reads
 from tests.store.hdfs_fakes import FakeCluster, Manner, Request, good, settings_for
 from tests.waiting import eventually
@@ -174,3 +175,18 @@ def test_when_all_are_silent_the_first_read_is_waited_for(library: Library) -> N
         also.over.set()
         assert got == [DOCUMENT]
         assert all(store.health.reason(datanode.name) for datanode in cluster.datanodes)
+
+
+@pytest.mark.parametrize("transport", ["auto", "webhdfs"])
+def test_a_glance_at_a_name_that_hdfs_cannot_have(library: Library, transport: str) -> None:
+    library.answers.set()
+    with FakeCluster.running(DOCUMENT, good) as cluster:
+        store = HdfsStore(settings_for(cluster, transport=transport))
+        try:
+            with pytest.raises(NotFound):
+                store.glance(b"/\xff", 1000)
+            [refused, answer] = store.glance_each([b"/\xff", b"/file"], 1000)
+            assert isinstance(refused, NotFound)
+            assert answer == DOCUMENT
+        finally:
+            store.close()

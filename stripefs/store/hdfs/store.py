@@ -178,20 +178,27 @@ class HdfsStore(Store):
         return super().get(path) if document is None else document
 
     def glance(self, path: bytes, length: int) -> Buffer:
-        [answer] = self.glance_each([path], length)
-        if isinstance(answer, StoreError):
-            raise answer
-        return answer
+        answers = self._glanced([path], length)
+        if answers is None:
+            return super().glance(path, length)
+        if isinstance(answers[0], StoreError):
+            raise answers[0]
+        return answers[0]
 
     def glance_each(self, paths: Sequence[bytes], length: int) -> list[Buffer | StoreError]:
+        answers = self._glanced(paths, length)
+        return super().glance_each(paths, length) if answers is None else answers
+
+    def _glanced(self, paths: Sequence[bytes], length: int) -> list[Buffer | StoreError] | None:
+        """What hdfs-native answers for all at once; None without it, or where one is no name of HDFS."""
         native = self._native
-        if native is not None:
-            with contextlib.suppress(NotFound):  # one is no name of HDFS, and the others are not to suffer
-                full = [self._full(path) for path in paths]
-                if not self.chooses_host:
-                    return native.glance_each(full, length)
-                return self.small.glance_each(native, full, length)
-        return super().glance_each(paths, length)
+        if native is None:
+            return None
+        try:
+            full = [self._full(path) for path in paths]
+        except NotFound:
+            return None
+        return self.small.glance_each(native, full, length) if self.chooses_host else native.glance_each(full, length)
 
     def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False) -> None:
         self._writer.put(self._full(path), data, replace=replace)
