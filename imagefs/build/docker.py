@@ -42,10 +42,10 @@ _PASSING = re.compile(
 
 def fetch(
     reference: str, into: Path, platform: Platform, registry: Registry, progress: Progress, clock: Clock = REAL_CLOCK
-) -> None:
-    """Copy the image `docker://REFERENCE` for that platform into a new layout. Raises BuildError.
+) -> str:
+    """Copy the image `docker://REFERENCE` for that platform into a new layout; the variant that an index names.
 
-    What skopeo says goes into the error; a process that is interrupted takes it along.
+    Raises BuildError. What skopeo says goes into the error; a process that is interrupted takes it along.
     """
     program = shutil.which("skopeo")
     if program is None:
@@ -54,9 +54,11 @@ def fetch(
     skopeo = _Skopeo(program, reference, into, platform, registry, progress, clock)
     blobs = into / "blobs/sha256"
     blobs.mkdir(parents=True)
-    large = [layer for layer in skopeo.layers() if layer.size >= _LARGE]
+    layers, variant = skopeo.layers()
+    large = [layer for layer in layers if layer.size >= _LARGE]
     _fetch_ahead(Blobs(reference, registry, clock), large, blobs, progress)
     skopeo.copy()
+    return variant
 
 
 class _Skopeo:
@@ -79,18 +81,22 @@ class _Skopeo:
         if platform.variant:
             self._command.append(f"--override-variant={platform.variant}")
 
-    def layers(self) -> list[Descriptor]:
-        """Of the image for the platform; none where the registry has it in a form of long ago."""
+    def layers(self) -> tuple[list[Descriptor], str]:
+        """Of the image for the platform, and the variant that an index names.
+
+        No layers where the registry has the image in a form of long ago.
+        """
         document: Any = {}
-        reference = self._reference
+        reference, variant = self._reference, ""
         for _ in range(4):  # an index may hold indexes, but not for ever
             document = json.loads(self._run(["inspect", "--raw", *self._access(""), reference]))
-            digest = chosen(document, self._platform)
+            digest, named = chosen(document, self._platform)
             if not digest:
                 break
+            variant = named or variant
             head, slash, last = reference.partition("@")[0].rpartition("/")
             reference = f"{head}{slash}{last.partition(':')[0]}@{digest}"
-        return layers_of(document)
+        return layers_of(document), variant
 
     def copy(self) -> None:
         self._run(["copy", "--quiet", *self._access("src-"), self._reference, f"oci:{self._into}"])

@@ -71,14 +71,17 @@ class Layout:
         if version != "1.0.0":
             raise BuildError(f"{path}: image layouts of version {version!r:.40} are not known")
 
-    def image(self, reference: str = "", platform: Platform | None = None) -> Source:
-        """The image with that name or digest, or the only one there is; for that platform where there are several."""
+    def image(self, reference: str = "", platform: Platform | None = None, variant: str = "") -> Source:
+        """The image with that name or digest, or the only one there is; for that platform where there are several.
+
+        variant: of the processor, where only an index outside the layout names it.
+        """
         found, described = self._choose(_parse(self._file("index.json"), "index.json"), reference)
         for _ in range(4):  # an index may hold indexes, but not for ever
             document = self._document(found)
             kind = document.get("mediaType", found.media_type)
             if kind in _MANIFESTS:
-                return self._source(found, document, described)
+                return self._source(found, document, {"variant": variant, **described})
             if kind not in _INDEXES:
                 break
             found, described = self._platform(document, platform or Platform.here(), found.digest)
@@ -188,11 +191,14 @@ class Layout:
         return data
 
 
-def chosen(document: Any, platform: Platform) -> str:
-    """The digest of what an index has for that platform, "" where it has none or is no index. Raises BuildError."""
+def chosen(document: Any, platform: Platform) -> tuple[str, str]:
+    """Digest and variant of what an index has for that platform, "" where it has none or is no index.
+
+    Raises BuildError.
+    """
     entries = _list(document, "manifests", "the index") if "manifests" in document else []
     found = next((entry for entry in entries if platform.fits(_inside(entry, "platform"))), None)
-    return _descriptor(found).digest if found else ""
+    return (_descriptor(found).digest, str(_inside(found, "platform").get("variant", ""))) if found else ("", "")
 
 
 def layers_of(manifest: Any) -> list[Descriptor]:

@@ -82,8 +82,8 @@ def open_source(source: str, how: How, progress: Progress) -> Iterator[Tree]:
         return
     with scratch(how.tmp) as folder:
         if kind == "docker":
-            docker.fetch(source, folder / "layout", how.platform, how.registry, progress)
-            layout, image = _image(str(folder / "layout"), how.platform)
+            variant = docker.fetch(source, folder / "layout", how.platform, how.registry, progress)
+            layout, image = _image(str(folder / "layout"), how.platform, variant)
         else:
             layout, image = _image(os.path.expanduser(rest), how.platform)
         with local_errors(folder):
@@ -93,11 +93,11 @@ def open_source(source: str, how: How, progress: Progress) -> Iterator[Tree]:
         yield Tree(*merged.tree(), digest=image.digest, config=image.config)
 
 
-def _image(rest: str, platform: Platform) -> tuple[oci.Layout, oci.Source]:
+def _image(rest: str, platform: Platform, variant: str = "") -> tuple[oci.Layout, oci.Source]:
     """From LAYOUT[:REF]. A directory whose own name has a colon is one."""
     path, _, reference = (rest, "", "") if os.path.isdir(rest) else rest.partition(":")
     layout = oci.Layout(path)
-    return layout, layout.image(reference, platform)
+    return layout, layout.image(reference, platform, variant)
 
 
 def _unpacked(

@@ -95,6 +95,28 @@ def test_an_image_of_a_registry(registry: str, images: Images, tmp_path: Path) -
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
+def test_a_variant_that_only_the_registrys_index_tells(registry: str, images: Images, tmp_path: Path) -> None:
+    kind = "application/vnd.oci.image.manifest.v1+json"
+    with urllib.request.urlopen(
+        urllib.request.Request(f"http://{registry}/v2/app/manifests/1", headers={"Accept": kind})
+    ) as answer:
+        digest, size = answer.headers["Docker-Content-Digest"], len(answer.read())
+    entry = {"mediaType": kind, "digest": digest, "size": size}
+    platform = {"os": "linux", "architecture": "arm", "variant": "v7"}
+    index = {"schemaVersion": 2, "manifests": [{**entry, "platform": platform}]}
+    request = urllib.request.Request(
+        f"http://{registry}/v2/app/manifests/many",
+        json.dumps({**index, "mediaType": "application/vnd.oci.image.index.v1+json"}).encode(),
+        {"Content-Type": "application/vnd.oci.image.index.v1+json"},
+        method="PUT",
+    )
+    with urllib.request.urlopen(request):
+        pass
+    done = imagefs(tmp_path, f"docker://{registry}/app:many", "--no-src-tls-verify", "--platform", "linux/arm/v7")
+    assert done.returncode == 0, done.stderr
+    assert images.manifest(images.resolve("app")).config["variant"] == "v7"
+
+
 def test_one_line_says_why_it_does_not_go(registry: str, images: Images, tmp_path: Path) -> None:
     for source, flags, what in (
         (f"docker://{registry}/none:1", ["--no-src-tls-verify"], "manifest unknown"),
