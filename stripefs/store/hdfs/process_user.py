@@ -34,7 +34,7 @@ def hold_user(user: str, client: object) -> Callable[[], object]:
     """
     global _user, _clients
     with _lock:
-        if False:
+        if _clients and user != _user:
             raise ConfigError(
                 f"this process is connected to HDFS as {_user}, and cannot be {user} at the same time",
                 hint="use a process for each user, or --hdfs-transport webhdfs",

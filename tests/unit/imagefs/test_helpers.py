@@ -15,6 +15,7 @@ from imagefs.daemon.helpers import run_helper
 from imagefs.daemon.learning import MOST_WAITING, PROGRAMS, Learning, Recorded
 from imagefs.daemon.state import Attachment
 from imagefs.settings import DaemonSettings
+from stripefs.supervised import contain
 
 
 @pytest.fixture
@@ -120,7 +121,7 @@ async def test_what_goes_wrong_reaches_nobody(
     monkeypatch.setattr(learning, "run_helper", fake)
     learner = Learning(DaemonSettings(cache=str(tmp_path)))
     for number in range(MOST_WAITING + 1):
-        await learner.learn(attachment(number), START)
+        await contain("learning from a start", learner.learn, attachment(number), START)  # as the daemon runs it
     assert "others wait" not in caplog.text
     assert not list((tmp_path / "traces").glob("*.raw")) or not isinstance(error, OSError)
 
