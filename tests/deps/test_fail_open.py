@@ -254,11 +254,18 @@ def test_what_was_installed_without_us_is_not_emptied(service: Service, folder: 
     assert value(sys.executable, target) == "15"
 
 
-@pytest.mark.parametrize(
-    ("form", "how"), [("uv", "2>&-"), ("uv", ">&-"), ("pip", "<&- >&- 2>&-"), ("uv", "2>/dev/full"), ("uv", "")]
-)
-def test_nobody_to_tell(service: Service, folder: Path, target: Path, jobs: list[Job], form: str, how: str) -> None:
-    """It ends as it would with somebody. how: as a shell says it; with nothing, nobody reads."""
+@pytest.fixture(params=[("uv", "<&- >&- 2>&-"), ("uv", "")])
+def silence(request: pytest.FixtureRequest) -> tuple[str, str]:
+    """An installer, and how a shell takes the outputs away; the other ways are in tests/extra."""
+    found: tuple[str, str] = request.param
+    return found
+
+
+def test_nobody_to_tell(
+    service: Service, folder: Path, target: Path, jobs: list[Job], silence: tuple[str, str]
+) -> None:
+    """It ends as it would with somebody. Where the shell takes nothing away, nobody reads."""
+    form, how = silence
 
     def start(*arguments: object) -> int:
         command = [program("imagefs"), "deps", form, "--target", target, "--owner", jobs[0].pid, *arguments]
