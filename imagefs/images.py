@@ -89,7 +89,7 @@ class Images:
                     raise DamagedObject(f"{self.store.url} lacks the pack {pack.digest.hex()[:12]}, or part of it")
 
     def is_damaged(self, pack: Pack) -> bool:
-        """Whether the pack is there and holds other bytes than its name says. All of it is read."""
+        """Tells whether the pack is there and holds other bytes than its name says. All of it is read."""
         try:
             self._checked(object_path("packs", pack.digest.hex()), pack.digest.hex())
         except DamagedObject:

@@ -72,14 +72,14 @@ class HostHealth:
         return self._silent.get(host)
 
     def any_silent(self, now: float) -> bool:
-        """Whether any host is known to be silent, which nobody met for FORGOTTEN seconds at most."""
+        """Tells whether any host is known to be silent, which nobody met for FORGOTTEN seconds at most."""
         return any(now - since < FORGOTTEN for since in list(self._silent.values()))
 
     def avoided(self, host: str, now: float) -> bool:
         return self.seconds(host, now) > 0
 
     def on_probation(self, host: str, now: float) -> bool:
-        """Whether the host was avoided until a moment ago, and nothing has succeeded there since."""
+        """Tells whether the host was avoided until a moment ago, and nothing has succeeded there since."""
         found = self._avoidances.get(host)
         return found is not None and now >= found.end
 

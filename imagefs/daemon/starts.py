@@ -72,7 +72,7 @@ class _Start:
     begun: float
     recorder: Recorder | None = None
     complete: bool = False
-    """Whether one that joined has started, so that nothing is added to the record any more."""
+    """Tells whether one that joined has started, so that nothing is added to the record any more."""
     shared: str = ""
     """Why the record may hold reads of others: its trace then counts for no plan."""
     fetching: trio.CancelScope = field(default_factory=trio.CancelScope)
@@ -258,7 +258,7 @@ class Starts:
 
 
 def _alike(one: Attachment, other: Attachment) -> bool:
-    """Whether both are starts of the same workload."""
+    """Tells whether both are starts of the same workload."""
     return (one.image, one.workload) == (other.image, other.workload)
 
 

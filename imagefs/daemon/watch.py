@@ -114,7 +114,7 @@ class Watch:
         self._uses.finish(attachment, "time")
 
     async def _exists(self, path: str) -> bool:
-        """Whether the file is there; False where its disk does not answer."""
+        """Tells whether the file is there; False where its disk does not answer."""
         try:
             return await self._files.run(f"looking for {path}", partial(os.path.exists, path), timeout=_ANSWERS_WITHIN)
         except ServiceDown:

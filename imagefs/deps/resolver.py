@@ -68,7 +68,7 @@ class Held(NamedTuple):
 
     @property
     def constraints(self) -> str:
-        """What the file of constraints holds."""
+        """The content of the file of constraints."""
         return self.lock.constraints(hashed=self.tool == "uv")
 
     def words(self, constraints: str, report: str) -> list[str]:
@@ -97,7 +97,7 @@ def _without_build(one: LockedRequirement) -> LockedRequirement:
 
 
 def is_uncached(call: Call, config: Mapping[str, str], environ: Mapping[str, str]) -> bool:
-    """Whether the user lets an installer keep nothing of what it downloads. config: as pip tells it."""
+    """Tells whether the user lets an installer keep nothing of its downloads. config: as pip tells it."""
     environ = {**environ, **call.variables}
     if call.tool == "uv":
         return bool(call.switches & _UNCACHED) or environ.get("UV_NO_CACHE", "") not in ("", "0", "false")

@@ -161,7 +161,7 @@ class Collection:
                 recorded.add(newest.version)
                 continue
             for number, item in pieces.items() if first else ():
-                # What a record continues is as young as that: it is of use as long.
+                # The record that another continues is as young as that one: it is of use as long.
                 changed_ns = newest.changed_ns if number in needed else item.changed_ns
                 seen.suspects[item.path] = replace(item, published=number not in needed, changed_ns=changed_ns)
             verdict = judge(replace(newest, published=record is None), facts)

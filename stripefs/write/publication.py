@@ -67,7 +67,7 @@ class Publisher:
 
     @property
     def recorded(self) -> bool:
-        """Whether a record stands."""
+        """Tells whether a record stands."""
         return self._log.stands
 
     # -- fsync -------------------------------------------------------------------------------------------------------
@@ -193,7 +193,7 @@ class Publisher:
                 after=after,
             )
 
-        # What is joined again and again is recorded anew each time: that names few objects.
+        # A file whose parts are joined again and again is recorded anew each time: it names few objects.
         appended = head is None and (striped or not self._joins)
         key = (names.path, contents.rearranged) if appended else None
         return Durable(count_of(contents, head=head, manifest=manifest), key, record)

@@ -24,7 +24,7 @@ __all__ = ["Durable", "RecordLog"]
 
 @dataclass(frozen=True, slots=True)
 class Durable:
-    """What is to be recorded: `count` segments. record(start, after) is one of those from `start` on that continues
+    """`count` segments to be recorded. record(start, after) is one of those from `start` on that continues
     `after`. key: equal where the segments that were recorded last are the first of these; None where they never are.
     """
 
@@ -62,7 +62,7 @@ class RecordLog:
 
     @property
     def stands(self) -> bool:
-        """Whether a record stands."""
+        """Tells whether a record stands."""
         return bool(self._chain)
 
     async def prepare(self, durable: Durable) -> None:

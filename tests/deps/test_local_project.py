@@ -74,7 +74,7 @@ class Project:
 
 
 def contents(target: Path) -> dict[str, str]:
-    """What was installed, without bytecode, and what uv notes of when and from where."""
+    """The installed files, without bytecode and the notes of uv on time and origin."""
     found = {}
     for path in target.rglob("*"):
         if path.is_file() and path.suffix != ".pyc" and path.name not in (".lock", "uv_cache.json", "RECORD"):

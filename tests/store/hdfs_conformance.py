@@ -76,4 +76,4 @@ class HdfsReadConformance(ListingConformance, StoreConformance):
 
 
 class HdfsConformance(WriteConformance, PutConformance, HdfsReadConformance):
-    """What writes is chosen by what reads, but for libhdfs, beside which hdfs-native and WebHDFS write."""
+    """The reading transport decides which one writes, but for libhdfs, beside which hdfs-native and WebHDFS write."""

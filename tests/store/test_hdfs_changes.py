@@ -170,7 +170,7 @@ def test_a_change_that_got_lost_is_made_again(
 
 
 def test_a_directory_that_may_have_got_its_name_is_taken_back(calls: FakeCalls) -> None:
-    """Nobody can be asked what became of the rename: its source tells, and what is late finds none."""
+    """The store cannot tell what became of the rename: its source does, and a late rename finds none."""
 
     def rename(act: Callable[[], None], *, done: bool, known: bool) -> None:
         if done:

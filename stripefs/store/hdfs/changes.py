@@ -130,7 +130,7 @@ class Changes:
             raise
 
     def _withdrawn(self, hidden: str, path: str, why: Transient) -> bool:
-        """Whether the directory that was to be renamed to `path` was still there, and is no more; else it is `path`.
+        """Tells whether the directory that was to be renamed to `path` was there, and is no more; else it is `path`.
 
         Raises StoreError where that is not known: whoever asks again would take another's directory for their own.
         """

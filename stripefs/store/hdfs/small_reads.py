@@ -65,7 +65,7 @@ class SmallReads:
 
     @property
     def avoiding(self) -> bool:
-        """Whether any DataNode is avoided now."""
+        """Tells whether any DataNode is avoided now."""
         return self._health.any_avoided(time.monotonic())
 
     def try_first(self, what: str, read: Callable[[], _T]) -> _T:

@@ -190,7 +190,7 @@ class HdfsStore(Store):
         return super().glance_each(paths, length) if answers is None else answers
 
     def _glanced(self, paths: Sequence[bytes], length: int) -> list[Buffer | StoreError] | None:
-        """What hdfs-native answers for all at once; None without it, or where one is no name of HDFS."""
+        """The answers of hdfs-native for all at once; None without it, or where one is no name of HDFS."""
         native = self._native
         if native is None:
             return None

@@ -114,7 +114,7 @@ def build_wheel(folder, config_settings=None, metadata_directory=None):
 
 
 def sources(project: Path) -> list[str]:
-    """What asks for a project, and for a file in it."""
+    """Requirements that name a project, and a file in it."""
     (project / "constraints.txt").touch()
     return [f"--constraint {project}/constraints.txt", str(project)]
 

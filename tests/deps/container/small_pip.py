@@ -73,7 +73,7 @@ def _named(requirement: str, folders: list[str]) -> str:
 
 
 def _reported(wanted: str, wheel: str) -> dict[str, Any]:
-    """What pip's report says of one that is installed."""
+    """An entry of pip's report for one that is installed."""
     name, version = os.path.basename(wheel).split("-")[:2]
     digest = hashlib.sha256(Path(wheel).read_bytes()).hexdigest()
     info: dict[str, Any] = {"url": f"file://{wheel}", "archive_info": {"hashes": {"sha256": digest}}}

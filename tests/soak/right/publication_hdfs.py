@@ -60,7 +60,7 @@ class Cut:
 
     @contextlib.contextmanager
     def made(self) -> Iterator[list[str]]:
-        """What a command begins with that is to run inside."""
+        """The words before a command that is to run inside."""
         _ip("netns", "add", self.name)
         try:
             link = ["link", "add", "cut", "type", "veth", "peer", "name", "eth0", "netns", self.name]

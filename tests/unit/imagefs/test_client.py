@@ -1,4 +1,4 @@
-"""What the client tells of the daemon that it has found."""
+"""Warnings of the client about the daemon that it has found."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class Sleeper:
         return published
 
     def step(self) -> bool:
-        """What it was about to do when it was stopped, after it had compared its lock."""
+        """The step before which it was stopped, after it had compared its lock."""
         try:
             self.place.store.rename(self.source, b"/d/model", replace=True)
         except NotFound:

@@ -91,7 +91,7 @@ async def test_between_any_two_calls(tmp_path: Path, layout: Layout) -> None:
 
 
 def recovered(root: Path) -> bytes:
-    """What `stripefs recover` makes of it once the writer's lock has run out; b"" where there is no record."""
+    """The file that `stripefs recover` makes once the writer's lock has run out; b"" where there is no record."""
     (root / ".file.stripefs-lock").unlink(missing_ok=True)
     store = spread(root)
     try:
@@ -105,7 +105,7 @@ def recovered(root: Path) -> bytes:
 
 
 async def chain(root: Path) -> list[Path]:
-    """What two fsyncs leave: a record and one that continues it."""
+    """Two fsyncs leave a record and one that continues it."""
     store = spread(root)
     data = content(2 * STEP)
     async with writing(store, layout=Layout.STRIPED, small=16 * KIB, unit=4 * KIB) as drafts:

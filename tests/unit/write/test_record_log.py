@@ -81,7 +81,7 @@ class Disk:
         return {meaning.number: path for path, meaning in found.items() if meaning and meaning.kind == "record"}
 
     def durable(self) -> tuple[RecordSegment, ...]:
-        """What recovery would find here."""
+        """The records that recovery would find here."""
         pieces = self.records()
         return read_chain(self, pieces)[0].segments if pieces else ()  # type: ignore[arg-type]
 
@@ -102,7 +102,7 @@ def log_on(disk: Disk, names: Names) -> RecordLog:
 
 
 async def fsyncs(count: int) -> tuple[Disk, int]:
-    """What `count` of them leave, each after one part; and the longest chain meanwhile."""
+    """The records that `count` fsyncs leave, each after one part; and the longest chain meanwhile."""
     disk, names = Disk(), Names(b"/file")
     log = log_on(disk, names)
     segments: list[RecordSegment] = []

@@ -65,7 +65,7 @@ def test_a_near_host_that_fails_is_replaced_by_the_others() -> None:
     broken.at(0.1, lambda: setattr(broken.hosts[NEAR], "dead", True))
     broken.run()
     assert not client.errors
-    # What was under way failed, and nothing was tried there again.
+    # The calls under way failed, and none was tried there again.
     assert 5.0 < broken.planner.hosts.health.seconds(NEAR, 0.0) < 5.0 + broken.now
     assert 0 < fetched_from(broken, NEAR) < length
 
