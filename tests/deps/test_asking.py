@@ -67,7 +67,7 @@ def test_one_byte_changes_the_key(job: Path, name: str) -> None:
 
 
 def test_what_a_request_is_asked_for_is_that_of_its_own_python_and_installers(job: Path) -> None:
-    own = ask(request(job), NoIndex(), environ(job))
+    own = ask(request(job), NoIndex(), environ(job), build=built)
     assert own.facts == facts_of("pip")
     assert own.facts.python is not None
     assert own.facts.python.executable == sys.executable
@@ -124,7 +124,7 @@ def test_what_is_resolved_and_what_is_taken_as_it_is(job: Path) -> None:
 
 def test_what_was_asked_may_have_changed_since(job: Path) -> None:
     """Directories may: what is built from one may write there."""
-    answer = ask(request(job), NoIndex(), environ(job))
+    answer = ask(request(job), NoIndex(), environ(job), build=built)
     assert unchanged(request(job), answer, environ(job))
     assert not unchanged(request(job), answer, environ(job, PIP_INDEX_URL="https://other.example/simple"))
     (job / "src/made.py").write_text("made = 1\n")
@@ -141,9 +141,9 @@ def test_another_cpu_level_changes_the_key(job: Path) -> None:
     keys = []
     for level in ("x86-64-v1", "x86-64-v2", "x86-64-v3"):
         simulated = facts_of("pip")._replace(cpu_level=level)
-        keys.append(ask(request(job), NoIndex(), environ(job), simulated).found)
+        keys.append(ask(request(job), NoIndex(), environ(job), simulated, build=built).found)
     assert len({one.digest for one in keys if isinstance(one, Key)}) == 3
-    asked = ask(request(job, cpu_level="x86-64-v1"), NoIndex(), environ(job)).found
+    asked = ask(request(job, cpu_level="x86-64-v1"), NoIndex(), environ(job), build=built).found
     assert asked == keys[0]
 
 
@@ -187,7 +187,7 @@ def test_what_is_set_otherwise_is_in_the_key(job: Path) -> None:
     assert list(diff(plain, key(job, variables={"PIP_NO_BINARY": ":all:"})).added) == ["settings.pip.no-binary"]
     (job.parent / "home/.config/pip").mkdir(parents=True)
     (job.parent / "home/.config/pip/pip.conf").write_text("[global]\nextra-index-url = https://a:b@x/y\n")
-    found = ask(request(job), NoIndex(), environ(job)).found
+    found = ask(request(job), NoIndex(), environ(job), build=built).found
     assert isinstance(found, Key)
     assert diff(plain, found).added == {"indexes.pip.extra-index-url": ["https://x/y"]}
 
