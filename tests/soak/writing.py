@@ -33,7 +33,7 @@ _ROOT = Path(__file__).parents[2]
 _YOUNG = 240.0
 """Seconds, more than the two minutes for which gc spares everything even with --force."""
 
-_EXPECTED = (REPLACED, "its writer was killed", "what was not published is lost")
+_EXPECTED = (REPLACED, "its writer was killed", "what was not published is lost", "has no version yet")
 """Log lines that tell of the deaths."""
 
 _GONE = (errno.ESTALE, errno.EIO)
