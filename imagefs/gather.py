@@ -14,9 +14,9 @@ import zstandard
 
 from imagefs.errors import FormatError, NoSuchImage
 from imagefs.format.trace import SIZE_LIMIT, Trace, check_workload
-from imagefs.images import Images
 from imagefs.reference import Reference, parse_reference
-from imagefs.traces import Traces, unpack
+from imagefs.repository.images import Images
+from imagefs.repository.traces import Traces, unpack
 from stripefs.errors import ConfigError
 
 __all__ = ["TraceReference", "adopt", "complete", "load_file", "parse_traces", "stored_traces", "traces_of_tag"]
@@ -76,7 +76,7 @@ def stored_traces(images: Images, image: str, workload: str = "", name: str = ""
     """
     digest = images.resolve(image)
     base = images.manifest(digest).base or digest
-    traces = Traces(images.store)
+    traces = Traces(images.repository)
     if name:
         return [traces.load(base, workload, name)]
     workloads = [workload] if workload else traces.workloads(base)
@@ -103,7 +103,7 @@ def adopt(images: Images, image: str, traces: Sequence[Trace]) -> int:
     traces of this one, has them even when no start of this one was recorded. Raises StoreErrors.
     """
     base = images.manifest(image).base or image
-    store = Traces(images.store)
+    store = Traces(images.repository)
     others = [trace for trace in traces if trace.image != base]
     for trace in others:
         store.put(replace(trace, image=base))

@@ -13,7 +13,8 @@ from pathlib import Path
 from bench.host import PROGRAM, Host, await_plan, host
 from bench.programs import output
 from bench.started import Start, started
-from imagefs.images import Images
+from imagefs.repository.images import Images
+from imagefs.repository.store import StoreRepository
 from stripefs.store.local import LocalStore
 
 __all__ = ["Built", "Published", "build", "published", "record", "start"]
@@ -66,7 +67,7 @@ def published(store: Path, tag: str) -> Published:
     """What lies in the directory store for this tag."""
     local = LocalStore(os.fsencode(store))
     try:
-        images = Images(local)
+        images = Images(StoreRepository(local))
         manifest = images.manifest(images.resolve(tag))
         indexes = [images.index_bytes(device.index) for device in manifest.devices]
         hot = 0

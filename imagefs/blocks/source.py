@@ -15,11 +15,12 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from typing import Protocol
 
 from imagefs.format.index import Pack
-from imagefs.images import Images, object_path
+from imagefs.repository.base import RangeReader, Repository
+from imagefs.repository.images import Images, object_path
+from imagefs.repository.url import open_repository
 from stripefs.errors import ServiceDown, StoreError
 from stripefs.settings import StoreSettings, redact
-from stripefs.store.base import Buffer, Handle, Store
-from stripefs.store.url import open_store
+from stripefs.store.base import Buffer
 
 __all__ = ["PackSource", "Source"]
 
@@ -47,16 +48,26 @@ class Source(Protocol):
 
 
 class PackSource:
-    """The packs, and the images, of the store that `settings` describe. Nothing is asked before the first call."""
+    """The packs, and the images, of the store that `settings` describe. Nothing is asked before the first call.
 
-    def __init__(self, settings: StoreSettings, *, connect: Callable[[StoreSettings], Store] = open_store) -> None:
+    owned: whether what `connect` answers is closed by this.
+    """
+
+    def __init__(
+        self,
+        settings: StoreSettings,
+        *,
+        connect: Callable[[StoreSettings], Repository] = open_repository,
+        owned: bool = True,
+    ) -> None:
         self.url = redact(settings.url)
         self._settings = settings
         self._connect = connect
+        self._owned = owned
         self._lock = threading.Lock()
-        self._store: Future[Store] | None = None
+        self._store: Future[Repository] | None = None
         self._connected = 0.0
-        self._last: Store | None = None  # the one before, which calls under way may use
+        self._last: Repository | None = None  # the one before, which calls under way may use
         self._open: OrderedDict[bytes, _Opened] = OrderedDict()
         self._failures = 0
         self._closed = False
@@ -102,11 +113,11 @@ class PackSource:
         for one in opened:
             one.leave()
         if last is not None:
-            last.close()
+            self._close(last)
         if store is not None and store.done() and store.exception() is None:
-            store.result().close()
+            self._close(store.result())
 
-    def _connection(self) -> Store:
+    def _connection(self) -> Repository:
         """One thread connects; those that come meanwhile share what becomes of it."""
         with self._lock:
             if self._closed:
@@ -136,7 +147,7 @@ class PackSource:
             forgotten = self._store is not future  # closed meanwhile, or given up by those who waited
         future.set_result(store)
         if forgotten:
-            store.close()
+            self._close(store)
             raise StoreError(f"{self.url} took too long to be connected")
         return store
 
@@ -177,18 +188,22 @@ class PackSource:
         for one in surplus:
             one.leave()
         if retired is not None:
-            retired.close()
+            self._close(retired)
+
+    def _close(self, repository: Repository) -> None:
+        if self._owned:
+            repository.close()
 
 
 class _Opened:
     """A pack that is open or being opened. Closed when the source and every read have left it."""
 
     def __init__(self) -> None:
-        self.handle: Future[Handle] = Future()
+        self.handle: Future[RangeReader] = Future()
         self._users = 1
         self._lock = threading.Lock()
 
-    def open(self, connection: Callable[[], Store], path: bytes) -> None:
+    def open(self, connection: Callable[[], Repository], path: bytes) -> None:
         """Open it for all that wait; what fails reaches them as well."""
         try:
             self.handle.set_result(connection().open(path))
@@ -207,6 +222,6 @@ class _Opened:
             self.handle.add_done_callback(_close)  # at once, unless its opening hangs
 
 
-def _close(handle: Future[Handle]) -> None:
+def _close(handle: Future[RangeReader]) -> None:
     if handle.exception() is None:
         handle.result().close()

@@ -10,9 +10,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import ClassVar
 
 import lz4.block
 
@@ -20,13 +19,12 @@ from imagefs.blocks.source import PackSource
 from imagefs.errors import DamagedObject
 from imagefs.format import erofs
 from imagefs.format.index import BLOCK, NOWHERE, Index, Pack, Place
-from imagefs.images import Images
+from imagefs.repository.images import Images
 from imagefs.trace.target import Extent
 from stripefs.backoff import Backoff
 from stripefs.errors import Transient
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Buffer
-from stripefs.store.wrappers.base import Parser, WrappedStore
 
 __all__ = ["device_blocks"]
 
@@ -136,8 +134,8 @@ class _Packs:
     """The packs of a store, for many threads."""
 
     def __init__(self, images: Images) -> None:
-        self._url = images.store.url
-        self._source = PackSource(StoreSettings(), connect=lambda _settings: _Borrowed(images.store))
+        self._url = images.url
+        self._source = PackSource(StoreSettings(), connect=lambda _settings: images.repository, owned=False)
 
     def __enter__(self) -> _Packs:
         return self
@@ -166,16 +164,6 @@ class _Packs:
                 return self._source.read(pack, offset, length)
             time.sleep(backoff.failed(time.monotonic()))
         return self._source.read(pack, offset, length)
-
-
-class _Borrowed(WrappedStore):
-    """A store that stays open for whoever opened it."""
-
-    NAME = "borrowed"
-    PARAMETERS: ClassVar[Mapping[str, Parser]] = {}
-
-    def close(self) -> None:
-        pass
 
 
 def _decode(place: Place, stored: memoryview, where: str) -> bytes:

@@ -24,12 +24,12 @@ from imagefs.format.extents import COLD, HOT
 from imagefs.format.inode import Inode, address
 from imagefs.format.manifest import DeviceEntry, Manifest
 from imagefs.format.trace import Trace
-from imagefs.images import Images
 from imagefs.progress import Progress
+from imagefs.repository.images import Images
+from imagefs.repository.traces import Traces
 from imagefs.trace.plan import Merged, combine, make_plan
 from imagefs.trace.stored import Opened, open_image
 from imagefs.trace.target import Extent
-from imagefs.traces import Traces
 
 __all__ = ["Report", "build_optimized", "optimize"]
 
@@ -125,7 +125,7 @@ def _optimize(
     digest = _publish(images, Manifest(built.source, built.config, metadata, devices, base.digest, built.extents))
     plans = {workload: make_plan(digest, workload, one, copies) for workload, one in merged.items() if one.wanted}
     for plan in plans.values():
-        Traces(images.store).put_plan(plan)
+        Traces(images.repository).put_plan(plan)
     if tag:
         images.tag(tag, digest)
     return Report(

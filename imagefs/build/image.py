@@ -17,8 +17,8 @@ from imagefs.errors import BuildError
 from imagefs.format import erofs, index
 from imagefs.format.inode import Inode
 from imagefs.format.manifest import DeviceEntry, Manifest
-from imagefs.images import Images
 from imagefs.progress import Progress
+from imagefs.repository.images import Images, is_source
 
 __all__ = ["Report", "build", "publish"]
 
@@ -83,7 +83,8 @@ def build(
 
 
 def publish(manifest: Manifest, images: Images, known: KnownBlocks, tag: str = "") -> str:
-    """Store the manifest, and let `tag` name it once it is sure that everything it names stays; its digest.
+    """Store the manifest, and let `tag` and the OCI manifest that it was built from name it once it is sure that
+    everything it names stays; its digest.
 
     Raises BuildError where an image was removed whose blocks this one shares.
     """
@@ -96,6 +97,8 @@ def publish(manifest: Manifest, images: Images, known: KnownBlocks, tag: str = "
         if not was_there:
             images.remove(digest)
         raise
+    if is_source(manifest.source):
+        images.set_source(manifest.source, digest)
     if tag:
         images.tag(tag, digest)
     return digest

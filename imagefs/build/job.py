@@ -10,9 +10,9 @@ from imagefs.build.scratch import local_errors
 from imagefs.build.source import How, check_source, open_source
 from imagefs.format.trace import Trace
 from imagefs.gather import adopt, traces_of_tag
-from imagefs.images import Images
 from imagefs.progress import Progress
 from imagefs.reference import TAG
+from imagefs.repository.images import Images
 from stripefs.errors import ConfigError, Unsupported
 
 __all__ = ["Made", "make_image"]
@@ -46,8 +46,8 @@ def make_image(
     check_source(source)
     if tag and not TAG.fullmatch(tag):
         raise ConfigError(f"{tag!r} is no tag", hint="letters, digits, '.', '_' and '-', at most 128")
-    if not images.store.capabilities.put:
-        raise Unsupported(f"{images.store.url} cannot be written to", hint="build where it lies, or into another store")
+    if not images.repository.capabilities.put:
+        raise Unsupported(f"{images.url} cannot be written to", hint="build where it lies, or into another store")
     if traces is None:
         traces = traces_of_tag(images, tag) if tag else []
     with open_source(source, how, progress) as tree, local_errors(source):

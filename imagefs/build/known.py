@@ -19,7 +19,7 @@ from imagefs.build.blocks import Known
 from imagefs.errors import BuildError, DamagedObject, FormatError, NoSuchImage
 from imagefs.format.index import BLOCK, NOWHERE, Index
 from imagefs.format.manifest import Manifest
-from imagefs.images import Images
+from imagefs.repository.images import Images
 from stripefs.errors import NotFound
 
 __all__ = ["KnownBlocks"]

@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 import click
 
 from imagefs.config import IMAGEFS, Settings, resolve
-from imagefs.images import Images
+from imagefs.repository.images import Images
+from imagefs.repository.url import open_repository
 from stripefs.cli.flags import given, settings_flags
-from stripefs.store.url import open_store
 
 __all__ = ["flags", "images_of", "json_flag", "opened", "print_json", "quiet_flag", "settings_for"]
 
@@ -45,11 +45,11 @@ def settings_for(ctx: click.Context, config: str, store: str = "") -> Settings:
 @contextmanager
 def opened(settings: Settings, *, make: bool = False) -> Iterator[Images]:
     """The images in the store of `settings`, connected while this lasts; with `make` it may be new."""
-    store = open_store(settings.store, make=make)
+    repository = open_repository(settings.store, make=make)
     try:
-        yield Images(store, _PATIENCE)
+        yield Images(repository, _PATIENCE)
     finally:
-        store.close()
+        repository.close()
 
 
 def images_of(ctx: click.Context, config: str, store: str) -> AbstractContextManager[Images]:

@@ -44,7 +44,7 @@ def command(
     --force nothing is too young, unless --older-than says so; let no build run then.
     """
     from imagefs.housekeeping.gc import collect
-    from imagefs.images import GRACE
+    from imagefs.repository.images import GRACE
 
     given = ctx.get_parameter_source("older_than") is not click.core.ParameterSource.DEFAULT
     try:

@@ -32,7 +32,7 @@ def command(ctx: click.Context, image: str, sharing: bool, as_json: bool, config
     with images_of(ctx, config, reference.store) as images:
         digest = images.resolve(reference.name)
         facts = inspect.describe(images, digest)
-        if sharing and images.store.capabilities.listing:
+        if sharing and images.repository.capabilities.list:
             facts["sharing"] = [asdict(share) for share in inspect.sharing(images, digest)]
     if as_json:
         print_json(facts)

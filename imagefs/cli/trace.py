@@ -77,8 +77,8 @@ def merge(
     """
     from imagefs.cli.traces import gather
     from imagefs.gather import adopt, complete, stored_traces
+    from imagefs.repository.traces import Traces
     from imagefs.trace.stored import open_image, plan_for
-    from imagefs.traces import Traces
 
     reference = parse_reference(image)
     others = gather(traces, settings_for(ctx, config))
@@ -94,7 +94,7 @@ def merge(
         for workload in sorted({trace.workload for trace in found}):
             plan, merged = plan_for(target, workload, [one for one in found if one.workload == workload], share)
             if not dry_run:
-                Traces(images.store).put_plan(plan)
+                Traces(images.repository).put_plan(plan)
             rows.append({
                 "workload": workload,
                 "traces": merged.traces,
@@ -159,12 +159,12 @@ def _one(ctx: click.Context, text: str, config: str) -> Any:
 
 
 def _list(ctx: click.Context, image: Reference, workload: str, as_json: bool, config: str) -> None:
-    from imagefs.traces import Traces
+    from imagefs.repository.traces import Traces
 
     with images_of(ctx, config, image.store) as images:
         digest = images.resolve(image.name)
         base = images.manifest(digest).base or digest
-        traces = Traces(images.store)
+        traces = Traces(images.repository)
         rows = []
         for one in [workload] if workload else sorted(traces.workloads(base)):
             for name in traces.names(base, one):

@@ -21,9 +21,9 @@ from imagefs.daemon.metadata_cache import MetadataCache
 from imagefs.format.index import Index, Pack
 from imagefs.format.manifest import Manifest, Metadata
 from imagefs.format.plan import Plan
-from imagefs.images import Images, is_digest
-from imagefs.snapshots import Snapshots
-from imagefs.traces import load_plan
+from imagefs.repository.images import Images, is_digest
+from imagefs.repository.snapshots import Snapshots
+from imagefs.repository.traces import load_plan
 from stripefs.errors import Abandoned, ServiceDown, StoreError, StripefsError
 from stripefs.executor import Executor
 from stripefs.store.url import parse_url, prepare

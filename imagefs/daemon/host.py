@@ -34,7 +34,7 @@ from imagefs.daemon.state import Attachment, DeviceUse
 from imagefs.daemon.sweeper import Sweeper
 from imagefs.daemon.watch import Watch
 from imagefs.format.manifest import Manifest
-from imagefs.images import is_digest
+from imagefs.repository.images import is_digest
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ConfigError, MountError, ServiceDown, StripefsError
 from stripefs.mount.journal import MemoryJournal

@@ -25,7 +25,7 @@ from imagefs.blocks.document_file import DocumentFile
 from imagefs.errors import DamagedObject, DocumentUnreadable
 from imagefs.format.index import Index
 from imagefs.format.manifest import Manifest, Metadata
-from imagefs.images import Images, is_digest
+from imagefs.repository.images import Images, is_digest
 from stripefs.appearing import appearing
 
 __all__ = ["RECENT", "MetadataCache"]

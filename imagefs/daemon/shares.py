@@ -35,8 +35,8 @@ from imagefs.daemon.state import Attachment
 from imagefs.daemon.watch import ended
 from imagefs.errors import BlockUnavailable, DamagedBlock, DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
 from imagefs.format.manifest import Manifest
-from imagefs.images import Images
-from imagefs.snapshots import Snapshots, check_source
+from imagefs.repository.images import Images
+from imagefs.repository.snapshots import Snapshots, check_source
 from stripefs.errors import MountError, NotFound
 from stripefs.executor import Lane
 from stripefs.supervised import contain, supervise

@@ -22,12 +22,12 @@ from collections.abc import Callable, Iterator
 from imagefs.build.hot import optimize
 from imagefs.deps.lease import lead
 from imagefs.gather import complete, stored_traces
-from imagefs.images import Images
-from imagefs.snapshots import Snapshots, check_source
-from imagefs.traces import Traces
+from imagefs.repository.images import Images
+from imagefs.repository.snapshots import Snapshots, check_source
+from imagefs.repository.traces import Traces
+from imagefs.repository.url import open_repository
 from stripefs.errors import Busy, StripefsError, Unsupported
 from stripefs.settings import store_settings
-from stripefs.store.url import open_store
 from stripefs.units import format_size
 
 __all__ = ["SCATTERED", "improve", "main"]
@@ -47,8 +47,8 @@ def main() -> int:
     asked = json.loads(sys.stdin.read())
     os.nice(_NICE)
     try:
-        with contextlib.closing(open_store(store_settings(asked["store"]))) as store:
-            told = improve(Snapshots(Images(store, _PATIENCE)), asked["name"])
+        with contextlib.closing(open_repository(store_settings(asked["store"]))) as repository:
+            told = improve(Snapshots(Images(repository, _PATIENCE)), asked["name"])
     except StripefsError as error:
         sys.stderr.write(f"{error}\n")
         return error.exit_code
@@ -67,7 +67,7 @@ def improve(snapshots: Snapshots, name: str) -> str:
     check_source(name, manifest)
     if manifest.base:
         return "it has a hot device"
-    if (places := _places(Traces(images.store), base)) <= SCATTERED:
+    if (places := _places(Traces(images.repository), base)) <= SCATTERED:
         return f"what starts touch lies in {places} places"
     try:
         with _led(snapshots, name) as check:

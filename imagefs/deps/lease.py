@@ -19,13 +19,13 @@ import time
 from collections.abc import Callable
 
 from imagefs.deps.threads import signals_for_main
-from imagefs.images import Images
-from imagefs.snapshots import FOLDER, Snapshots
-from stripefs.errors import Busy, Exists, StoreError, Unsupported
+from imagefs.repository.base import Repository
+from imagefs.repository.images import Images
+from imagefs.repository.snapshots import FOLDER, Snapshots
+from imagefs.repository.url import open_repository
+from stripefs.errors import Busy, StoreError, Unsupported
 from stripefs.settings import StoreSettings
-from stripefs.store.base import Store
-from stripefs.store.url import open_store
-from stripefs.write.file_lock import FileLock, take
+from stripefs.write.file_lock import FileLock
 
 __all__ = ["LEASE", "Lead", "Leading", "TooLong", "Unkept", "lead", "lead_or_wait", "pause"]
 
@@ -119,19 +119,19 @@ class Leading:
         self.remark = ""
         self._name = name
         self._why = ""
-        self._store: Store | None = None
+        self._repository: Repository | None = None
         self._lead: Lead | None = None
         try:
             with signals_for_main():
-                self._store = open_store(settings, make=True)
-            self._lead = lead_or_wait(self._snapshots(self._store), name, patience, waiting, doubted=doubted)
+                self._repository = open_repository(settings, make=True)
+            self._lead = lead_or_wait(self._snapshots(self._repository), name, patience, waiting, doubted=doubted)
             self.published, self.may_publish = self._lead is None, self._lead is not None
         except TooLong:
             self.remark = f", and who installs it did not publish it within {patience:g} s"
         except Unkept as error:
             self.remark = f", and was not published by who installed it: {error}"
         except Unsupported as error:
-            self.may_publish = self._store is not None and self._store.capabilities.put
+            self.may_publish = self._repository is not None and self._repository.capabilities.put
             self.remark = "" if self.may_publish else f", and takes none: {error.message}"
         except StoreError as error:
             self.remark = f", and takes none: {error.message}"
@@ -142,13 +142,13 @@ class Leading:
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         with signals_for_main():
             if self._lead is not None:
-                if self._store is not None and (error is None or isinstance(error, Exception)):
+                if self._repository is not None and (error is None or isinstance(error, Exception)):
                     why = self._why or str(error or "it was left at that")
                     with contextlib.suppress(StoreError):  # the others find out by themselves
-                        self._snapshots(self._store).note_unkept(self._name, why)
+                        self._snapshots(self._repository).note_unkept(self._name, why)
                 self._lead.release()
-            if self._store is not None:
-                self._store.close()
+            if self._repository is not None:
+                self._repository.close()
 
     def give_up(self, why: str) -> None:
         """It will not be published; why, where no exception says so."""
@@ -162,18 +162,14 @@ class Leading:
         return owner
 
     @staticmethod
-    def _snapshots(store: Store) -> Snapshots:
-        return Snapshots(Images(store, _PATIENCE))
+    def _snapshots(repository: Repository) -> Snapshots:
+        return Snapshots(Images(repository, _PATIENCE))
 
 
 def lead(snapshots: Snapshots, name: str, owner: str = "") -> Lead:
     """Lead the installation of this snapshot. Raises Busy while somebody else does, and Unsupported where the store has
     no locks."""
-    store = snapshots.images.store
-    if store.capabilities.writes:
-        with contextlib.suppress(Exists):
-            store.mkdir(FOLDER)
-    return Lead(take(store, FOLDER + b"/" + name.encode(), owner=owner, seconds=LEASE))
+    return Lead(snapshots.images.repository.lock(FOLDER + b"/" + name.encode(), owner, LEASE))
 
 
 def lead_or_wait(

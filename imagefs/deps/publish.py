@@ -25,8 +25,8 @@ from imagefs.deps.outcome import Outcome
 from imagefs.deps.packed import Probe, Tried, try_packed
 from imagefs.deps.target import Target
 from imagefs.format.snapshot import Kind, Snapshot, key_digest
-from imagefs.images import Images
-from imagefs.snapshots import Snapshots
+from imagefs.repository.images import Images
+from imagefs.repository.snapshots import Snapshots
 from stripefs.settings import StoreSettings
 
 __all__ = ["Directory", "Job", "Place", "publish"]

@@ -18,11 +18,11 @@ from imagefs.deps import outcome, pending
 from imagefs.deps.lease import Lead, lead
 from imagefs.deps.outcome import Outcome
 from imagefs.deps.publish import Job, Place, publish
-from imagefs.images import Images
-from imagefs.snapshots import Snapshots
+from imagefs.repository.images import Images
+from imagefs.repository.snapshots import Snapshots
+from imagefs.repository.url import open_repository
 from stripefs.errors import Busy, StoreError, StripefsError, Unsupported
 from stripefs.settings import StoreSettings
-from stripefs.store.url import open_store
 from stripefs.write.refusals import DraftLost
 
 __all__ = ["main"]
@@ -60,8 +60,7 @@ def main() -> int:
 
 def _publish(job: Job) -> Outcome:
     """Raises Busy where another host leads, StripefsError and OSError."""
-    with _place(job) as place, contextlib.closing(open_store(StoreSettings(**job.store), make=True)) as store:
-        images = Images(store, _PATIENCE)
+    with _place(job) as place, _opened(job) as images:
         leads = _lead(Snapshots(images), job)
         try:
             done = _tried(job, images, leads, place)
@@ -72,6 +71,12 @@ def _publish(job: Job) -> Outcome:
         finally:
             if leads is not None:
                 leads.release()
+
+
+@contextlib.contextmanager
+def _opened(job: Job) -> Iterator[Images]:
+    with contextlib.closing(open_repository(StoreSettings(**job.store), make=True)) as repository:
+        yield Images(repository, _PATIENCE)
 
 
 @contextlib.contextmanager

@@ -26,7 +26,7 @@ from stripefs.errors import StripefsError
 from stripefs.settings import StoreSettings
 
 if TYPE_CHECKING:
-    from imagefs.snapshots import Snapshots
+    from imagefs.repository.snapshots import Snapshots
 
 __all__ = ["QUIET", "Found", "Locks", "Resolver", "Run", "run_here"]
 
@@ -140,12 +140,12 @@ class Locks:
         if self._store is None:
             yield None
             return
-        from imagefs.images import Images  # which most starts need not load
-        from imagefs.snapshots import Snapshots
-        from stripefs.store.url import open_store
+        from imagefs.repository.images import Images  # which most starts need not load
+        from imagefs.repository.snapshots import Snapshots
+        from imagefs.repository.url import open_repository
 
-        with contextlib.closing(open_store(self._store, make=self._make)) as store:
-            yield Snapshots(Images(store))
+        with contextlib.closing(open_repository(self._store, make=self._make)) as repository:
+            yield Snapshots(Images(repository))
 
     def _read(self, data: bytes) -> Lock | None:
         """None for one that is too old, or none."""

@@ -20,13 +20,12 @@ from dataclasses import dataclass, field
 
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage
 from imagefs.housekeeping.listing import must_list
-from imagefs.images import GRACE, KINDS, Images, is_digest, object_path
 from imagefs.progress import Progress
-from imagefs.snapshots import Snapshots
+from imagefs.repository.images import GRACE, KINDS, Images, is_digest, object_path
+from imagefs.repository.snapshots import Snapshots
 from stripefs.errors import NotFound, Unsupported
 from stripefs.layout.hidden import is_hidden
 from stripefs.units import shown
-from stripefs.write.clock import StoreClock
 
 __all__ = ["Collected", "collect"]
 
@@ -62,8 +61,8 @@ def collect(
     to, DamagedObject where a document is damaged, as nobody knows then what it needs, and StoreErrors.
     """
     must_list(images)
-    if not images.store.capabilities.put:
-        raise Unsupported(f"{images.store.url} cannot be written to")
+    if not images.repository.capabilities.put:
+        raise Unsupported(f"{images.url} cannot be written to")
     return _Collection(images, older_than, untagged, dry_run, progress or Progress()).run()
 
 
@@ -80,7 +79,6 @@ class _Collection:
         self._kept: set[str] = set()  # images
         self._needed: set[bytes] = set()
         self._listed = float("-inf")
-        self._clock = StoreClock(images.store)
 
     def run(self) -> Collected:
         self._progress.stage("looking")
@@ -97,11 +95,21 @@ class _Collection:
             for path, size, mtime in self._below(f"/{kind}"):
                 if path.split(b"/")[2].decode("utf-8", "replace") not in self._kept or _is_left_over(path):
                     self._remove(path, size, mtime)
-        for kind in ("images", "tags", "deps", "used", "unkept", "locks"):
+        for source, status in self._images.sources().items():
+            if not self._stands(source):
+                self._remove(f"/sources/{source.removeprefix('sha256:')}".encode(), status.length, status.mtime_ns)
+        for kind in ("images", "tags", "sources", "deps", "used", "unkept", "locks"):
             for path, size, mtime in self._below(f"/{kind}"):
                 if _is_left_over(path):
                     self._remove(path, size, mtime)
         return self._found
+
+    def _stands(self, source: str) -> bool:
+        """Tells whether an OCI manifest stands for an image that stays."""
+        try:
+            return self._images.by_source(source) in self._kept
+        except (DamagedObject, NoSuchImage):
+            return False
 
     def _below(self, folder: str) -> Iterator[tuple[bytes, int, int]]:
         return ((path, status.length, status.mtime_ns) for path, status in self._images.files(folder.encode()))
@@ -167,7 +175,7 @@ class _Collection:
         return manifest.base or "", found
 
     def _is_old(self, mtime_ns: int) -> bool:
-        return self._clock.now_ns() - mtime_ns >= self._older_than * 1e9
+        return self._images.repository.now_ns() - mtime_ns >= self._older_than * 1e9
 
     def _remove(self, path: bytes, size: int, mtime_ns: int) -> None:
         if not self._is_old(mtime_ns):

@@ -9,7 +9,7 @@ from typing import Any
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage
 from imagefs.format.index import NOWHERE, Index
 from imagefs.format.manifest import Manifest
-from imagefs.images import Images
+from imagefs.repository.images import Images
 from stripefs.errors import NotFound
 
 __all__ = ["Blocks", "Sharing", "blocks_of", "describe", "sharing"]
@@ -47,7 +47,7 @@ def describe(images: Images, digest: str) -> dict[str, Any]:
                 pack = index.packs[place.pack]
                 packs.setdefault(pack.digest, (pack.length, Counter()))[1][place.digest] = place.stored
     return {
-        "store": images.store.url,
+        "store": images.url,
         "digest": digest,
         "source": manifest.source,
         "base": manifest.base,

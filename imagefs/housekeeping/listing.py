@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage
 from imagefs.format.manifest import Manifest
-from imagefs.images import Images
-from imagefs.snapshots import Snapshots
+from imagefs.repository.images import Images, is_source
+from imagefs.repository.snapshots import Snapshots
 from stripefs.errors import ConfigError, Unsupported
 
 __all__ = ["Row", "drop_images", "list_images", "must_list", "remove_image"]
@@ -37,9 +37,9 @@ class Row:
 
 def must_list(images: Images) -> None:
     """Raise Unsupported where a store cannot say what is in it."""
-    if not images.store.capabilities.listing:
+    if not images.repository.capabilities.list:
         raise Unsupported(
-            f"{images.store.url} cannot be listed",
+            f"{images.url} cannot be listed",
             hint="name an image as STORE#TAG, or ask where the store lies, e.g. its directory or bucket",
         )
 
@@ -85,7 +85,7 @@ def remove_image(images: Images, name: str) -> tuple[list[str], list[str]]:
     if not is_tag and digest in snapshots:
         raise ConfigError(
             f"the image {digest[:12]} is that of a dependency snapshot",
-            hint=f"imagefs deps rm {images.store.url} {snapshots[digest][:12]}",
+            hint=f"imagefs deps rm {images.url} {snapshots[digest][:12]}",
         )
     for tag in gone:
         images.untag(tag)
@@ -101,7 +101,8 @@ def drop_images(images: Images, digests: Iterable[str], kept: Collection[str]) -
     gone = sorted({*digests} - {*kept})
     if not gone:
         return []
-    bases = {row.digest: row.base for row in list_images(images) if row.base}
+    rows = list_images(images)
+    bases = {row.digest: row.base for row in rows if row.base}
     for digest in gone:
         images.remove(digest)
     needed = {*kept, *gone, *(base for digest, base in bases.items() if digest not in gone)}
@@ -109,7 +110,27 @@ def drop_images(images: Images, digests: Iterable[str], kept: Collection[str]) -
     left = [base for base in left if images.has(base)]
     for base in left:
         images.remove(base)
+    _forget_sources(images, rows, {*gone, *left})
     return [*gone, *left]
+
+
+def _forget_sources(images: Images, rows: Iterable[Row], gone: Collection[str]) -> None:
+    """Let each OCI manifest that stands for an image that is gone stand for the newest that is left of it, or none."""
+    of_source: dict[str, list[Row]] = {}
+    for row in rows:
+        if is_source(row.source):
+            of_source.setdefault(row.source, []).append(row)
+    for source, found in of_source.items():
+        if not any(row.digest in gone for row in found):
+            continue
+        left = [row for row in found if row.digest not in gone]
+        try:
+            images.by_source(source)
+        except (DamagedObject, NoSuchImage):
+            if left:
+                images.set_source(source, max(left, key=lambda row: row.stored_at).digest)
+            else:
+                images.unset_source(source)
 
 
 def _row(digest: str, tags: tuple[str, ...], stored_at: float, manifest: Manifest) -> Row:

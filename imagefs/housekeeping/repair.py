@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from imagefs.housekeeping.verify import Damage
-from imagefs.images import Images
+from imagefs.repository.images import Images
 from stripefs.errors import NotFound
 
 __all__ = ["remove_damaged"]

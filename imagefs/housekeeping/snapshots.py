@@ -8,10 +8,9 @@ from dataclasses import dataclass
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
 from imagefs.format.snapshot import Snapshot
 from imagefs.housekeeping.listing import drop_images, must_list
-from imagefs.images import GRACE, Images
-from imagefs.snapshots import Snapshots
+from imagefs.repository.images import GRACE, Images
+from imagefs.repository.snapshots import Snapshots
 from stripefs.errors import Unsupported
-from stripefs.write.clock import StoreClock
 
 __all__ = ["Row", "collect_snapshots", "list_snapshots", "remove_snapshot"]
 
@@ -74,9 +73,9 @@ def collect_snapshots(images: Images, *, older_than: float, dry_run: bool = Fals
     Raises Unsupported where a store cannot be listed or written to, and StoreErrors.
     """
     must_list(images)
-    if not images.store.capabilities.put:
-        raise Unsupported(f"{images.store.url} cannot be written to")
-    now, snapshots = StoreClock(images.store).now_ns() / 1e9, Snapshots(images)
+    if not images.repository.capabilities.put:
+        raise Unsupported(f"{images.url} cannot be written to")
+    now, snapshots = images.repository.now_ns() / 1e9, Snapshots(images)
     old = [row for row in list_snapshots(images) if now - row.used_at >= older_than]
     of_old = {row.snapshot.image for row in old if row.snapshot is not None}
     if not dry_run:

@@ -21,10 +21,10 @@ from imagefs.format.index import NOWHERE, Index, Place
 from imagefs.format.manifest import DeviceEntry, Manifest
 from imagefs.housekeeping.listing import must_list
 from imagefs.housekeeping.tree import check_tree
-from imagefs.images import KINDS, Images, is_digest, object_path
 from imagefs.progress import Progress
-from imagefs.snapshots import Snapshots
-from imagefs.traces import Traces
+from imagefs.repository.images import KINDS, Images, is_digest, object_path
+from imagefs.repository.snapshots import Snapshots
+from imagefs.repository.traces import Traces
 from stripefs.errors import NotFound
 
 __all__ = ["Damage", "Result", "verify"]
@@ -94,6 +94,7 @@ class _Verify:
             self._progress.stage("documents")
             self._documents(dict(self._manifests()))
             self._tags()
+            self._standing()
             self._others()
             self._traces()
             self._snapshots()
@@ -193,6 +194,21 @@ class _Verify:
             except DamagedObject as error:
                 self._raised(f"tags/{tag}", error)
 
+    def _standing(self) -> None:
+        """What OCI manifests stand for."""
+        for source in self._images.sources():
+            path = f"sources/{source.removeprefix('sha256:')}"
+            self._result.objects += 1
+            try:
+                digest = self._images.by_source(source)
+            except NoSuchImage:
+                self._wrong(path, "names an image that is not there")
+            except DamagedObject as error:
+                self._raised(path, error)
+            else:
+                if self._sources.get(digest, source) != source:
+                    self._wrong(path, f"names the image {digest}, which was not built from it")
+
     def _others(self) -> None:
         """Documents and packs that no image reaches: a build may use them yet."""
         for kind in KINDS:
@@ -208,7 +224,7 @@ class _Verify:
                     self._wrong(_shown(kind, name), _OTHER, spoiled=True)
 
     def _traces(self) -> None:
-        traces = Traces(self._images.store)
+        traces = Traces(self._images.repository)
         checks: list[tuple[str, Callable[[], object]]] = [
             (f"traces/{base}/{workload}/{name}", partial(traces.load, base, workload, name))
             for base in traces.bases()

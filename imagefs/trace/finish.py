@@ -33,14 +33,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from imagefs.format.trace import TOUCH_LIMIT, Trace
-from imagefs.images import Images
+from imagefs.repository.images import Images
+from imagefs.repository.traces import KEEP, Traces, local_traces
+from imagefs.repository.url import open_repository
 from imagefs.trace.record import Recorder
 from imagefs.trace.resolve import resolve
 from imagefs.trace.stored import Opened, open_image, plan_for
-from imagefs.traces import KEEP, Traces, local_traces
 from stripefs.errors import ConfigError, StoreError, StripefsError, Transient
 from stripefs.settings import StoreSettings, store_settings
-from stripefs.store.url import open_store
 
 __all__ = ["Facts", "finish", "main"]
 
@@ -109,14 +109,14 @@ def main() -> int:
 def finish(facts: Facts) -> dict[str, Any]:
     """Do it; what goes to standard output. Raises StripefsErrors and OSErrors."""
     recorder = Recorder.from_bytes(facts.raw.read_bytes())
-    store = _again(lambda: open_store(facts.store))
+    repository = _again(lambda: open_repository(facts.store))
     try:
-        opened = _again(lambda: open_image(Images(store), facts.image, facts.metadata.parent))
+        opened = _again(lambda: open_image(Images(repository), facts.image, facts.metadata.parent))
         trace = _trace(recorder, opened, facts)
         with local_traces(facts.folder) as local:
-            done = _keep(trace, opened, Traces(store), local)
+            done = _keep(trace, opened, Traces(repository), local)
     finally:
-        store.close()
+        repository.close()
     facts.raw.unlink(missing_ok=True)
     return done
 
@@ -145,7 +145,7 @@ def _keep(trace: Trace, opened: Opened, remote: Traces, local: Traces) -> dict[s
     place, name = _put(trace, remote, local) if useful else (local, local.put(trace))
     done = {
         "trace": name,
-        "stored": place.store.url,
+        "stored": place.repository.url,
         "complete": trace.complete,
         "extents": len(trace.touches),
         "bytes": trace.touched_bytes,
@@ -166,7 +166,7 @@ def _keep(trace: Trace, opened: Opened, remote: Traces, local: Traces) -> dict[s
         try:
             _again(partial(place.put_plan, plan))
         except StoreError as error:
-            _log.warning("the plan is kept in %s: %s", local.store.url, error)
+            _log.warning("the plan is kept in %s: %s", local.repository.url, error)
             local.put_plan(plan)
         if _names(trace, places) <= before:
             return done | {"plan_traces": merged.traces, "plan_blocks": plan.blocks}
@@ -186,7 +186,7 @@ def _put(trace: Trace, remote: Traces, local: Traces) -> tuple[Traces, str]:
     try:
         return remote, _again(lambda: remote.put(trace))
     except StoreError as error:
-        _log.info("the trace is kept in %s: %s", local.store.url, error)
+        _log.info("the trace is kept in %s: %s", local.repository.url, error)
         return local, local.put(trace)
 
 
@@ -195,7 +195,7 @@ def _complete(trace: Trace, place: Traces) -> list[Trace]:
     try:
         found = _again(lambda: place.newest(trace.image, trace.workload))
     except StoreError as error:
-        _log.info("no other traces from %s: %s", place.store.url, error)
+        _log.info("no other traces from %s: %s", place.repository.url, error)
         return []
     return [one for one in found if one.complete and one.touches]
 

@@ -12,7 +12,7 @@ from imagefs.format.erofs import Image
 from imagefs.format.manifest import Manifest, Metadata
 from imagefs.format.plan import Plan
 from imagefs.format.trace import Trace
-from imagefs.images import Images
+from imagefs.repository.images import Images
 from imagefs.trace.plan import Merged, combine, make_plan
 from imagefs.trace.target import Target
 

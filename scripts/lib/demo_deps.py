@@ -18,8 +18,9 @@ from demo_images import IMAGEFS, Place
 from demo_tools import Failed, command, say
 
 from bench.cluster import ROOT
-from imagefs.images import Images
-from imagefs.snapshots import Snapshots
+from imagefs.repository.images import Images
+from imagefs.repository.snapshots import Snapshots
+from imagefs.repository.store import StoreRepository
 from stripefs.settings import StoreSettings
 from stripefs.store.url import open_store
 
@@ -89,7 +90,7 @@ def await_snapshot(store: str, *, hot: bool) -> None:
     """It is published beside the job, and a hot device made of the first start that was mounted."""
     deadline = time.monotonic() + _WITHIN
     with closing(open_store(StoreSettings(url=store))) as opened:
-        images = Images(opened)
+        images = Images(StoreRepository(opened))
         while not any(images.manifest(one).base or not hot for one in Snapshots(images).images_named().values()):
             if time.monotonic() > deadline:
                 raise Failed(f"{'no hot device was made' if hot else 'nothing was published'} within {_WITHIN:g} s")

@@ -25,7 +25,8 @@ from demo_files import RATE as HOST_RATE
 from demo_tools import PROGRAMS, Failed, command, say
 
 from bench.cluster import Cluster
-from imagefs.images import Images, object_path
+from imagefs.repository.images import Images, object_path
+from imagefs.repository.store import StoreRepository
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Buffer, Handle
 from stripefs.store.url import open_store
@@ -193,7 +194,7 @@ def started(place: Place, machine: Path) -> Start:
 def documents(place: Place) -> int:
     """Bytes that every mount brings: the metadata of the image, and where its blocks are."""
     with closing(open_store(StoreSettings(url=place.put("images")))) as store:
-        images = Images(store)
+        images = Images(StoreRepository(store))
         manifest = images.manifest(images.resolve("demo"))
         found = [object_path("indexes", device.index) for device in manifest.devices]
         return sum(images.stat(path).length for path in (*found, object_path("metadata", manifest.metadata.object)))

@@ -13,8 +13,9 @@ from pathlib import Path
 import pytest
 
 from imagefs.deps.lease import LEASE, lead, lead_or_wait
-from imagefs.images import Images
-from imagefs.snapshots import Snapshots
+from imagefs.repository.images import Images
+from imagefs.repository.snapshots import Snapshots
+from imagefs.repository.store import StoreRepository
 from stripefs.errors import Busy, StoreError
 from stripefs.mount import kernel
 from stripefs.settings import StoreSettings
@@ -41,7 +42,7 @@ def hosts(tmp_path: Path) -> Iterator[list[Service]]:
 @pytest.fixture
 def snapshots(hdfs: HdfsInstance) -> Iterator[Snapshots]:
     store = open_store(StoreSettings(url=f"{hdfs.url}/new/leases"), make=True)
-    yield Snapshots(Images(store, 5.0))
+    yield Snapshots(Images(StoreRepository(store), 5.0))
     store.close()
 
 

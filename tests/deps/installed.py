@@ -17,9 +17,10 @@ from imagefs.daemon.client import Client, Recording
 from imagefs.daemon.client import Snapshot as Wanted
 from imagefs.deps.use import Used, use
 from imagefs.format.snapshot import Snapshot, key_digest
-from imagefs.images import Images
 from imagefs.plane.options import TreeOptions
-from imagefs.snapshots import Snapshots
+from imagefs.repository.images import Images
+from imagefs.repository.snapshots import Snapshots
+from imagefs.repository.store import StoreRepository
 from stripefs.settings import StoreSettings
 from stripefs.store.local import LocalStore
 from tests.imagefs.service import Service
@@ -38,7 +39,7 @@ def install(target: Path, value: int = 7, seed: int = 1) -> Path:
 
 def snapshots_in(store: Path) -> Snapshots:
     store.mkdir(exist_ok=True)
-    return Snapshots(Images(LocalStore(os.fsencode(store), str(store))))
+    return Snapshots(Images(StoreRepository(LocalStore(os.fsencode(store), str(store)))))
 
 
 def published(target: Path, store: Path, *, at: Path | None = None, key: Any = None) -> str:

@@ -17,8 +17,8 @@ from imagefs.cli.app import main
 from imagefs.cli.deps.asked import REQUEST
 from imagefs.deps.key import NAMES, Key
 from imagefs.format.snapshot import Snapshot
-from imagefs.images import Images
-from imagefs.snapshots import Snapshots
+from imagefs.repository.images import Images
+from imagefs.repository.snapshots import Snapshots
 from tests.deps.wheels import wheel
 from tests.golden.deps import KEY
 from tests.unit.imagefs.conftest import images

@@ -10,9 +10,9 @@ import lz4.block
 from imagefs.build.image import build
 from imagefs.build.source import How, open_source
 from imagefs.format.index import BLOCK, NOWHERE, Index
-from imagefs.images import Images
 from imagefs.plane import erofs
 from imagefs.progress import Progress
+from imagefs.repository.images import Images
 from stripefs.mount import kernel
 
 __all__ = ["FileImage", "LocalImage", "build_layout"]
@@ -70,8 +70,4 @@ def _write_device(images: Images, index: Index, path: Path) -> None:
 
 
 def _object(images: Images, digest: str) -> bytes:
-    handle = images.store.open(f"/packs/{digest[:2]}/{digest}".encode())
-    try:
-        return bytes(handle.read(0, handle.status.length))
-    finally:
-        handle.close()
+    return bytes(images.repository.read(f"/packs/{digest[:2]}/{digest}".encode()))

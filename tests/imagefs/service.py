@@ -16,7 +16,8 @@ from imagefs.build.directory import scan
 from imagefs.build.image import Report, build
 from imagefs.daemon.client import Client
 from imagefs.daemon.starting import running
-from imagefs.images import Images
+from imagefs.repository.images import Images
+from imagefs.repository.store import StoreRepository
 from imagefs.settings import DaemonSettings
 from stripefs.mount import kernel
 from stripefs.store.local import LocalStore
@@ -29,7 +30,9 @@ def built(source: Path, store: Path, tag: str, config: dict[str, Any] | None = N
     """The tree at `source` as an image in the directory `store`."""
     store.mkdir(exist_ok=True)
     root, contents = scan(str(source))
-    return build(root, contents, Images(LocalStore(os.fsencode(store), str(store))), tag=tag, config=config)
+    return build(
+        root, contents, Images(StoreRepository(LocalStore(os.fsencode(store), str(store)))), tag=tag, config=config
+    )
 
 
 class Service:

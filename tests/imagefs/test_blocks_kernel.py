@@ -14,8 +14,9 @@ from imagefs.blocks.source import PackSource
 from imagefs.build.directory import scan
 from imagefs.build.image import build
 from imagefs.format.index import BLOCK
-from imagefs.images import Images
 from imagefs.plane import erofs
+from imagefs.repository.images import Images
+from imagefs.repository.store import StoreRepository
 from stripefs.mount import kernel
 from stripefs.mount.unmounting import unmount
 from stripefs.settings import StoreSettings
@@ -45,7 +46,7 @@ async def test_a_mounted_device_is_left_alone_also_by_the_next_daemon(
     contents = {f"file{number}": random.Random(number).randbytes(200_000) for number in range(8)}
     for name, data in contents.items():
         (tree / name).write_bytes(data)
-    images = Images(LocalStore(os.fsencode(store)))
+    images = Images(StoreRepository(LocalStore(os.fsencode(store))))
     report = build(*scan(str(tree)), images)
     manifest = images.manifest(report.digest)
     entry = manifest.devices[0]

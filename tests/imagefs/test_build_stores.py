@@ -16,7 +16,8 @@ import pytest
 
 from imagefs.cli import app as application
 from imagefs.housekeeping.verify import verify
-from imagefs.images import Images
+from imagefs.repository.images import Images
+from imagefs.repository.store import StoreRepository
 from stripefs.layout.hidden import is_hidden
 from stripefs.settings import StoreSettings
 from stripefs.store.url import open_store
@@ -27,7 +28,7 @@ from tests.unit.imagefs.stored import age, build_tree, files, images_in, put_cou
 SMALL_PACKS = """
 import os, signal, sys
 from imagefs.build import blocks
-from imagefs.images import Images
+from imagefs.repository.images import Images
 blocks.PACK_SIZE = 256 << 10
 put, left = Images.put_pack, [int(os.environ.get("DIE_AFTER", "-1"))]
 def put_pack(self, pack, data):
@@ -108,7 +109,7 @@ def test_a_full_disk_under_the_store(tmp_path: Path, full: Path) -> None:
     images = images_in(full)
     assert (images.images(), images.tags()) == ({}, {})
     assert verify(images).damage == []
-    images.store.close()
+    images.repository.close()
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +128,7 @@ def test_a_bucket(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[
     made = answer("build", f"dir:{source}", url, "-t", "app")
     assert made["built"]["new_bytes"] == 600_000
     store = open_store(StoreSettings(url=url))
-    images = Images(store)
+    images = Images(StoreRepository(store))
     assert images.resolve("app") == made["digest"]
     assert answer("build", f"dir:{source}", url, "-t", "app")["built"]["new_bytes"] == 0
     assert verify(images).damage == []
@@ -144,7 +145,7 @@ def test_an_object_in_a_bucket_is_looked_for_before_it_is_sent(server: Server, t
     url = server.url("images/again")
     source = write_tree(tmp_path / "source", a=1)
     store = open_store(StoreSettings(url=url), make=True)
-    images = Images(store)
+    images = Images(StoreRepository(store))
     report = build_tree(source, images)
     images.remove(report.digest)  # so that the next build does not know of the pack
     written = put_counter(store)

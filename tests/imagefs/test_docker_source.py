@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from imagefs.images import Images
+from imagefs.repository.images import Images
 from tests.imagefs.broken_registry import Fault, broken
 from tests.unit.imagefs.layers import directory, file, layer, layout
 from tests.unit.imagefs.stored import images_in

@@ -11,7 +11,7 @@ import pytest
 
 from imagefs.build.hot import Report, optimize
 from imagefs.format.extents import HOT
-from imagefs.images import Images
+from imagefs.repository.images import Images
 from tests.imagefs import nasty
 from tests.imagefs.local_image import LocalImage
 from tests.unit.imagefs.started import build_tree, open_store, trace

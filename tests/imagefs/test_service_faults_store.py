@@ -20,8 +20,9 @@ from imagefs.daemon.client import Client
 from imagefs.format.extents import DIGEST
 from imagefs.format.plan import Plan, Run
 from imagefs.format.trace import Touch, Trace
-from imagefs.images import Images
-from imagefs.traces import Traces
+from imagefs.repository.images import Images
+from imagefs.repository.store import StoreRepository
+from imagefs.repository.traces import Traces
 from stripefs.errors import StoreError, StripefsError
 from stripefs.mount import kernel
 from stripefs.store.local import LocalStore
@@ -303,7 +304,7 @@ def plans(image: str) -> dict[str, Callable[[], bytes]]:
 @pytest.mark.parametrize("where", ["store", "cache"])
 def test_plans_that_are_of_no_use(host: Service, new_image: tuple[Path, Path], where: str) -> None:
     source, store = new_image
-    digest = Images(LocalStore(os.fsencode(store))).resolve("t")
+    digest = Images(StoreRepository(LocalStore(os.fsencode(store)))).resolve("t")
     folder = store if where == "store" else Path(host.settings.cache, "traces")
     path = folder / "plans" / digest / "default"
     path.parent.mkdir(parents=True)
@@ -323,7 +324,7 @@ def test_plans_that_are_of_no_use(host: Service, new_image: tuple[Path, Path], w
 def test_traces_that_are_of_no_use(host: Service, new_image: tuple[Path, Path]) -> None:
     """Of another image, of another version, of nothing at all, and of a start that touched what is not there."""
     _, store = new_image
-    digest = Images(LocalStore(os.fsencode(store))).resolve("t")
+    digest = Images(StoreRepository(LocalStore(os.fsencode(store)))).resolve("t")
     found = Trace(digest, "default", "node", 1.0, 1.0, "ready", True, "", [])
     real = json.loads(found.to_json())
     foreign = Touch(100, b"no/such/file", 0, 4096, bytes(DIGEST))
@@ -359,7 +360,7 @@ def test_a_store_that_cannot_be_written(service: Service, tmp_path: Path) -> Non
     start(service, read_only, target)
     eventually(lambda: "plan_traces" in service.log(), "the trace")
     local = LocalStore(os.fsencode(Path(service.settings.cache, "traces")))
-    digest = Images(LocalStore(os.fsencode(store))).resolve("t")
+    digest = Images(StoreRepository(LocalStore(os.fsencode(store)))).resolve("t")
     assert len(Traces(local).names(digest, "default")) == 1
     assert objects(store, "traces") == objects(store, "plans") == []
     mount_here(service, read_only, target, record=True)

@@ -17,7 +17,8 @@ from typing import Any
 
 import pytest
 
-from imagefs.images import Images
+from imagefs.repository.images import Images
+from imagefs.repository.store import StoreRepository
 from stripefs.store.local import LocalStore
 from tests.imagefs import nasty_image
 from tests.imagefs.local_image import LocalImage, build_layout
@@ -40,7 +41,7 @@ class Stage:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         (folder / "store").mkdir()
-        self.images = Images(LocalStore(os.fsencode(folder / "store")))
+        self.images = Images(StoreRepository(LocalStore(os.fsencode(folder / "store"))))
         self._mounted: list[LocalImage] = []
 
     def show(self, source: Path) -> LocalImage:

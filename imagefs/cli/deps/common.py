@@ -12,7 +12,7 @@ from imagefs.cli.deps.begin import INSTALL, SECTIONS, begin, named_store
 from imagefs.cli.options import plain_flags
 from imagefs.config import IMAGEFS, Settings
 from imagefs.format.snapshot import Snapshot
-from imagefs.images import Images
+from imagefs.repository.images import Images
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
 
 __all__ = ["SHORT", "installing", "loaded", "settings_with_store", "snapshots_of"]
@@ -48,7 +48,7 @@ def snapshots_of(ctx: click.Context, config: str) -> AbstractContextManager[Imag
 def loaded(ctx: click.Context, config: str, snapshot: str) -> Snapshot:
     """The document of the snapshot of this name, or whose name begins so. Raises ConfigError, NoSuchSnapshot,
     DamagedObject, FormatError and StoreErrors."""
-    from imagefs.snapshots import Snapshots
+    from imagefs.repository.snapshots import Snapshots
 
     with snapshots_of(ctx, config) as images:
         snapshots = Snapshots(images)

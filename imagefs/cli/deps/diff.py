@@ -57,8 +57,8 @@ def _side(ctx: click.Context, text: str, config: str) -> _Side:
 
     from imagefs.deps.key import Key
     from imagefs.deps.trees import describe
-    from imagefs.images import is_digest
-    from imagefs.snapshots import Snapshots
+    from imagefs.repository.images import is_digest
+    from imagefs.repository.snapshots import Snapshots
     from imagefs.trace.stored import open_image
 
     path = Path(text)

@@ -24,7 +24,7 @@ def command(ctx: click.Context, snapshots: tuple[str, ...], as_json: bool, confi
     The bytes stay until `imagefs gc`. Hosts that have a snapshot mounted go on as long as those are there.
     """
     from imagefs.housekeeping.snapshots import remove_snapshot
-    from imagefs.snapshots import Snapshots
+    from imagefs.repository.snapshots import Snapshots
 
     with snapshots_of(ctx, config) as images:
         names = [Snapshots(images).resolve(one) for one in snapshots]

@@ -25,7 +25,7 @@ def command(ctx: click.Context, snapshot: str, as_json: bool, quiet: bool, confi
     What is wrong comes line by line, and the exit code is then 5. `imagefs verify STORE` checks a whole store.
     """
     from imagefs.housekeeping.verify import verify
-    from imagefs.snapshots import Snapshots
+    from imagefs.repository.snapshots import Snapshots
 
     with snapshots_of(ctx, config) as images, shown(quiet=quiet) as progress:
         snapshots = Snapshots(images)

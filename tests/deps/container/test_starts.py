@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from imagefs.deps import hot
-from imagefs.traces import Traces
+from imagefs.repository.traces import Traces
 from tests.deps.container.job import JOB, SEEN, Job, key_in, project, sources
 from tests.deps.installed import snapshots_in
 from tests.deps.python_image import CONFIG, SITE
@@ -187,7 +187,7 @@ def test_a_snapshot_with_a_hot_device_is_above_the_image_too(job: Job, monkeypat
     assert job.run(script=script) == f"{SEEN}320000\n"
     snapshots = snapshots_in(job.store)
     ((name, image),) = snapshots.images_named().items()
-    plans = Traces(snapshots.images.store)
+    plans = Traces(snapshots.images.repository)
     eventually(lambda: [one for one, _ in plans.plans()] == [image], "what the start taught")
     monkeypatch.setattr(hot, "SCATTERED", 0)
     assert "are one hot device now" in hot.improve(snapshots, name)

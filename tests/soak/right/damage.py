@@ -22,8 +22,9 @@ from imagefs.format.erofs import Image
 from imagefs.format.erofs.walk import files as files_in
 from imagefs.format.trace import Touch, Trace
 from imagefs.housekeeping.gc import collect
-from imagefs.images import Images
-from imagefs.traces import Traces
+from imagefs.repository.images import Images
+from imagefs.repository.store import StoreRepository
+from imagefs.repository.traces import Traces
 from stripefs.errors import StripefsError
 from stripefs.layout.striped import Manifest, Segment
 from stripefs.settings import StoreSettings
@@ -224,7 +225,7 @@ class _Image:
 
     def __init__(self, folder: Path) -> None:
         self._store = folder / "store"
-        self._images = Images(LocalStore(os.fsencode(self._store), make=True))
+        self._images = Images(StoreRepository(LocalStore(os.fsencode(self._store), make=True)))
         self._content: dict[str, bytes] = {}
         for tag in ("one", "two"):
             tree = write_tree(folder / tag, **{"a": 1, tag: len(tag)})
@@ -232,7 +233,7 @@ class _Image:
             self._content |= {f"{tag}/{path.name}": path.read_bytes() for path in tree.iterdir()}
         self._base = self._images.resolve("one")
         self._trace = Trace(self._base, "default", "n", 1.0, 1.0, "ready", True, "", [Touch(0, b"a", 0, 10, bytes(16))])
-        self._name = Traces(self._images.store).put(self._trace)
+        self._name = Traces(self._images.repository).put(self._trace)
 
     def files(self) -> dict[str, Sequence[Path]]:
         return {
@@ -242,7 +243,7 @@ class _Image:
     def reads(self) -> Iterator[tuple[str, Callable[[], bytes], bytes]]:
         for path, data in self._content.items():
             yield path, lambda path=path: read_image(self._store, *path.split("/")), data  # type: ignore[misc]
-        traces = Traces(self._images.store)
+        traces = Traces(self._images.repository)
         yield (
             "the trace",
             lambda: traces.load(self._base, "default", self._name).to_json(),
@@ -253,7 +254,7 @@ class _Image:
         collect(self._images, older_than=0)
 
     def close(self) -> None:
-        self._images.store.close()
+        self._images.repository.close()
 
 
 class _Blocks:
@@ -263,10 +264,10 @@ class _Blocks:
 
     def __init__(self, folder: Path) -> None:
         self._store, self._folder = folder / "store", folder / "blocks"
-        images = Images(LocalStore(os.fsencode(self._store), make=True))
+        images = Images(StoreRepository(LocalStore(os.fsencode(self._store), make=True)))
         tree = write_tree(folder / "tree", a=1, b=2)
         build_tree(tree, images, "tag")
-        images.store.close()
+        images.repository.close()
         self._content = {path.name: path.read_bytes() for path in tree.iterdir()}
 
     def files(self) -> dict[str, Sequence[Path]]:

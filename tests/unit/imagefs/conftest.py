@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from imagefs.blocks import fetch
-from imagefs.images import Images
+from imagefs.repository.images import Images
 from tests.unit.imagefs.started import make_tree
 from tests.unit.imagefs.stored import images_in
 

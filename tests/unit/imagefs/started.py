@@ -18,7 +18,8 @@ from imagefs.format.index import BLOCK as DATA_BLOCK
 from imagefs.format.index import NOWHERE, Index
 from imagefs.format.inode import HOLE
 from imagefs.format.trace import Trace
-from imagefs.images import Images
+from imagefs.repository.images import Images
+from imagefs.repository.store import StoreRepository
 from imagefs.trace.record import Recorder
 from imagefs.trace.resolve import resolve
 from imagefs.trace.stored import open_image
@@ -32,7 +33,7 @@ ODD = os.fsdecode(b"lib/odd %41 \xff\xfe.py")
 def open_store(folder: Path) -> Images:
     """Images in a new store in `folder`."""
     folder.mkdir()
-    return Images(LocalStore(os.fsencode(folder)))
+    return Images(StoreRepository(LocalStore(os.fsencode(folder))))
 
 
 def make_tree(root: Path, *, packages: int = 6, stamp: int = 0, first: str = "") -> Path:

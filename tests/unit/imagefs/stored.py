@@ -8,8 +8,9 @@ from pathlib import Path
 
 from imagefs.build.directory import scan
 from imagefs.build.image import Report, build
-from imagefs.images import Images
-from stripefs.store.base import Store
+from imagefs.repository.base import Repository
+from imagefs.repository.images import Images
+from imagefs.repository.store import StoreRepository
 from stripefs.store.local import LocalStore
 
 __all__ = ["age", "build_tree", "files", "images_in", "put_counter", "write_tree"]
@@ -17,7 +18,7 @@ __all__ = ["age", "build_tree", "files", "images_in", "put_counter", "write_tree
 
 def images_in(folder: Path) -> Images:
     """The images in a folder, which is made where it is missing."""
-    return Images(LocalStore(os.fsencode(folder), make=True))
+    return Images(StoreRepository(LocalStore(os.fsencode(folder), make=True)))
 
 
 def write_tree(folder: Path, **contents: int) -> Path:
@@ -45,14 +46,14 @@ def age(paths: list[Path], hours: float) -> None:
         os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns - int(hours * 3600e9)))
 
 
-def put_counter(store: Store) -> list[bytes]:
-    """The paths that are put into `store` from now on."""
+def put_counter(repository: Repository) -> list[bytes]:
+    """The paths that are put into `repository` from now on."""
     seen: list[bytes] = []
-    put = store.put
+    put = repository.put
 
     def noted(path: bytes, *rest: object, **more: object) -> None:
         seen.append(path)
         put(path, *rest, **more)  # type: ignore[arg-type]
 
-    store.put = noted  # type: ignore[method-assign]
+    repository.put = noted  # type: ignore[method-assign]
     return seen

@@ -17,8 +17,8 @@ from imagefs.errors import DamagedObject, NoSuchImage
 from imagefs.format.erofs import Image
 from imagefs.format.index import BLOCK, NOWHERE, Index
 from imagefs.format.inode import HOLE
-from imagefs.images import Images
 from imagefs.progress import Progress
+from imagefs.repository.images import Images
 from tests.imagefs import nasty
 
 
@@ -69,9 +69,7 @@ class Opened:
         pack = index.packs[place.pack].digest
         if pack not in self._packs:
             name = pack.hex()
-            handle = self._images.store.open(f"/packs/{name[:2]}/{name}".encode())
-            self._packs[pack] = bytes(handle.read(0, handle.status.length))
-            handle.close()
+            self._packs[pack] = bytes(self._images.repository.read(f"/packs/{name[:2]}/{name}".encode()))
         stored = self._packs[pack][place.offset : place.offset + place.stored]
         return stored if place.stored == place.length else lz4.block.decompress(stored, uncompressed_size=place.length)
 

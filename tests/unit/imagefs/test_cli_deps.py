@@ -13,8 +13,8 @@ from imagefs.build.image import build
 from imagefs.cli.app import main
 from imagefs.errors import DamagedObject, NoSuchSnapshot
 from imagefs.format.snapshot import Snapshot, key_digest
-from imagefs.images import Images
-from imagefs.snapshots import Snapshots
+from imagefs.repository.images import Images
+from imagefs.repository.snapshots import Snapshots
 from tests.unit.imagefs.stored import age, files, write_tree
 
 KEY = {"salt": "x"}

@@ -12,8 +12,8 @@ import pytest
 
 from imagefs.cli import app as application
 from imagefs.format.trace import Trace
-from imagefs.images import Images
-from imagefs.traces import Traces
+from imagefs.repository.images import Images
+from imagefs.repository.traces import Traces
 from tests.unit.imagefs.started import build_tree, imports, make_tree, open_store, trace
 
 
@@ -31,7 +31,7 @@ def starts(images: Images, root: Path, digest: str, **facts: Any) -> list[Trace]
     """Three recorded starts, in the store."""
     found = [trace(images, digest, imports(root, seed), started=1.7e9 + seed, **facts) for seed in range(3)]
     for one in found:
-        Traces(images.store).put(one)
+        Traces(images.repository).put(one)
     return found
 
 
@@ -89,9 +89,9 @@ def test_merge(images: Images, root: Path, app: str, tmp_path: Path, capsys: pyt
     starts(images, root, digest)
     (row,) = answer(capsys, "trace", "merge", app, "--dry-run")["plans"]
     assert (row["workload"], row["traces"], row["missing"]) == ("default", 3, 0)
-    assert Traces(images.store).plan(digest, "default") is None
+    assert Traces(images.repository).plan(digest, "default") is None
     assert answer(capsys, "trace", "merge", app)["plans"] == [row]
-    plan = Traces(images.store).plan(digest, "default")
+    plan = Traces(images.repository).plan(digest, "default")
     assert plan is not None
     assert plan.blocks == row["blocks"]
     assert f"plan default: {plan.blocks} blocks from 3 traces" in said(capsys, "trace", "show", app)[1]
@@ -106,7 +106,7 @@ def test_traces_of_another_build_can_be_given(
     digest = build_tree(root, images)
     (row,) = answer(capsys, "trace", "merge", app, f"{tmp_path / 'other'}#app")["plans"]
     assert (row["traces"], row["missing"]) == (3, 0)
-    assert len(Traces(images.store).names(digest, "default")) == 3
+    assert len(Traces(images.repository).names(digest, "default")) == 3
 
 
 def test_a_trace_that_is_not_complete_is_of_no_use(

@@ -14,10 +14,11 @@ from imagefs.blocks.source import PackSource
 from imagefs.daemon import documents
 from imagefs.daemon.documents import Documents
 from imagefs.daemon.metadata_cache import MetadataCache
-from imagefs.images import Images
+from imagefs.repository.base import Repository
+from imagefs.repository.images import Images
+from imagefs.repository.store import StoreRepository
 from stripefs.errors import ServiceDown, StoreError
 from stripefs.settings import StoreSettings
-from stripefs.store.base import Store
 from stripefs.store.local import LocalStore
 
 
@@ -69,7 +70,7 @@ async def test_a_store_that_hangs_blocks_no_resolve_and_keeps_few_threads(
     tmp_path: Path, mock_clock: MockClock
 ) -> None:
     (tmp_path / "store").mkdir()
-    images = Images(LocalStore(os.fsencode(tmp_path / "store")))
+    images = Images(StoreRepository(LocalStore(os.fsencode(tmp_path / "store"))))
     cache = MetadataCache(tmp_path / "cache")
     source = Hanging(tmp_path / "store")
     cache.remember(source.url, "app", "a" * 64)
@@ -92,11 +93,11 @@ def test_a_connection_that_hangs_is_made_anew(tmp_path: Path, monkeypatch: pytes
     (tmp_path / "store").mkdir()
     gate, made = threading.Event(), []
 
-    def connect(settings: StoreSettings) -> Store:
+    def connect(settings: StoreSettings) -> Repository:
         made.append(settings)
         if len(made) == 1:
             assert gate.wait(60)
-        return LocalStore(settings.url.encode())
+        return StoreRepository(LocalStore(settings.url.encode()))
 
     monkeypatch.setattr("imagefs.blocks.source.CONNECT_WITHIN", 0.05)
     source = PackSource(StoreSettings(url=str(tmp_path / "store")), connect=connect)

@@ -17,10 +17,12 @@ from imagefs.build.directory import scan
 from imagefs.build.image import build
 from imagefs.errors import BlockUnavailable
 from imagefs.format.index import Pack
-from imagefs.images import Images
+from imagefs.repository.base import Repository
+from imagefs.repository.images import Images
+from imagefs.repository.store import StoreRepository
 from stripefs.errors import ConfigError, NotFound, ServiceDown, StoreError
 from stripefs.settings import StoreSettings
-from stripefs.store.base import Buffer, Handle, Identity, Store
+from stripefs.store.base import Buffer, Handle, Identity
 from stripefs.store.local import LocalStore
 from tests.unit.imagefs.devices import eventually, running
 
@@ -36,8 +38,8 @@ def image(tmp_path: Path) -> tuple[Path, str, Pack]:
     (tree / "text").write_bytes(b"all work and no play " * 50_000)
     store = tmp_path / "store"
     store.mkdir()
-    report = build(*scan(str(tree)), Images(LocalStore(os.fsencode(store))), tag="app")
-    images = Images(LocalStore(os.fsencode(store)))
+    report = build(*scan(str(tree)), Images(StoreRepository(LocalStore(os.fsencode(store)))), tag="app")
+    images = Images(StoreRepository(LocalStore(os.fsencode(store))))
     return store, report.digest, images.index(images.manifest(report.digest).devices[0].index).packs[0]
 
 
@@ -91,9 +93,9 @@ def stores(image: tuple[Path, str, Pack]) -> Iterator[list[Breaking]]:
 
 @pytest.fixture
 def source(image: tuple[Path, str, Pack], stores: list[Breaking]) -> Iterator[PackSource]:
-    def connect(_: StoreSettings) -> Store:
+    def connect(_: StoreSettings) -> Repository:
         stores.append(Breaking(image[0]))
-        return stores[-1]
+        return StoreRepository(stores[-1])
 
     source = PackSource(StoreSettings(url=str(image[0])), connect=connect)
     yield source
@@ -203,12 +205,12 @@ def test_all_wait_for_one_connection(image: tuple[Path, str, Pack]) -> None:
     made: list[Breaking] = []
     got: list[object] = []
 
-    def connect(_: StoreSettings) -> Store:
+    def connect(_: StoreSettings) -> Repository:
         assert going.wait(10)
         made.append(Breaking(image[0]))
         if len(made) == 1:
             raise ServiceDown("not yet")
-        return made[-1]
+        return StoreRepository(made[-1])
 
     source = PackSource(StoreSettings(url="x"), connect=connect)
 
@@ -233,16 +235,16 @@ def test_all_wait_for_one_connection(image: tuple[Path, str, Pack]) -> None:
 
 
 async def test_devices_wait_for_a_store_that_comes_late(tmp_path: Path, image: tuple[Path, str, Pack]) -> None:
-    images = Images(LocalStore(os.fsencode(image[0])))
+    images = Images(StoreRepository(LocalStore(os.fsencode(image[0]))))
     entry = images.manifest(image[1]).devices[0]
     tries = 0
 
-    def connect(settings: StoreSettings) -> Store:
+    def connect(settings: StoreSettings) -> Repository:
         nonlocal tries
         tries += 1
         if tries < 3:
             raise ServiceDown("not up yet")
-        return LocalStore(os.fsencode(image[0]))
+        return StoreRepository(LocalStore(os.fsencode(image[0])))
 
     source = PackSource(StoreSettings(url="x"), connect=connect)
     async with running(tmp_path / "blocks") as blocks:

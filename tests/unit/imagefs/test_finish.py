@@ -16,11 +16,12 @@ from imagefs.errors import FormatError, NoSuchImage
 from imagefs.format.extents import HOT
 from imagefs.format.plan import Plan
 from imagefs.gather import stored_traces
-from imagefs.images import Images
+from imagefs.repository.images import Images
+from imagefs.repository.store import StoreRepository
+from imagefs.repository.traces import KEEP, Traces, load_plan, local_traces
 from imagefs.trace import finish as module
 from imagefs.trace.finish import Facts, finish
 from imagefs.trace.record import Recorder
-from imagefs.traces import KEEP, Traces, load_plan, local_traces
 from stripefs.errors import ConfigError, ServiceDown, Unsupported
 from stripefs.settings import StoreSettings
 from stripefs.store.local import LocalStore
@@ -82,7 +83,7 @@ def test_a_start_leaves_a_trace_and_a_plan(starts: Starts, images: Images, diges
     plan = load_plan(images, digest, "train")
     assert plan is not None
     assert done == {
-        "trace": Traces(images.store).names(digest, "train")[0],
+        "trace": Traces(images.repository).names(digest, "train")[0],
         "stored": str(tmp_path / "store"),
         "complete": True,
         "extents": len(found.touches),
@@ -142,7 +143,7 @@ def test_a_store_that_cannot_be_written_leaves_all_here(
     starts: Starts, images: Images, digest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     starts.finish(digest)  # this one is in the store
-    monkeypatch.setattr(module, "open_store", lambda settings: ReadOnly(connect(settings)))
+    monkeypatch.setattr(module, "open_repository", lambda settings: StoreRepository(ReadOnly(connect(settings))))
     done = [starts.finish(digest), starts.finish(digest)]
     assert [one["plan_traces"] for one in done] == [2, 3]
     assert len(stored_traces(images, digest)) == 1
@@ -168,7 +169,7 @@ def test_a_store_that_is_slow_to_come_back_is_asked_again(
             super().put(path, data, replace=replace)
 
     waits: list[float] = []
-    monkeypatch.setattr(module, "open_store", lambda settings: Flaky(connect(settings)))
+    monkeypatch.setattr(module, "open_repository", lambda settings: StoreRepository(Flaky(connect(settings))))
     monkeypatch.setattr("time.sleep", waits.append)
     assert starts.finish(digest)["stored"].startswith("flaky+/")
     assert len(waits) == 2
@@ -190,7 +191,7 @@ def test_only_the_plan_may_be_refused(
     monkeypatch.setattr(
         Traces, "prune", lambda self, base, workload: self.remove(base, workload, "0" * 15 + "-" + "0" * 16)
     )
-    monkeypatch.setattr(module, "open_store", lambda settings: NoReplacing(settings.url.encode()))
+    monkeypatch.setattr(module, "open_repository", lambda settings: StoreRepository(NoReplacing(settings.url.encode())))
     assert starts.finish(digest)["plan_traces"] == 1
     assert load_plan(images, digest, "train") is None
     assert load_plan(images, digest, "train", tmp_path / "kept") is not None
@@ -230,8 +231,8 @@ def test_nothing_half_done_is_left_where_it_fails(starts: Starts, images: Images
     with pytest.raises(FormatError, match="how it ended"):
         starts.finish(digest, ended_by="magic")
     assert len(list(tmp_path.glob("*.raw"))) == 4  # for whoever wants to know
-    assert Traces(images.store).bases() == []
-    assert Traces(images.store).plans() == []
+    assert Traces(images.repository).bases() == []
+    assert Traces(images.repository).plans() == []
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from imagefs.build.directory import scan
 from imagefs.build.image import build
-from imagefs.errors import DamagedObject
+from imagefs.errors import DamagedObject, NoSuchImage
 from imagefs.format.index import Index
 from imagefs.format.manifest import Manifest
 from imagefs.format.trace import Trace
@@ -18,9 +18,10 @@ from imagefs.housekeeping import gc
 from imagefs.housekeeping.gc import collect
 from imagefs.housekeeping.listing import list_images, remove_image
 from imagefs.housekeeping.verify import verify
-from imagefs.images import Images
 from imagefs.progress import Progress
-from imagefs.traces import Traces
+from imagefs.repository.images import Images
+from imagefs.repository.store import StoreRepository
+from imagefs.repository.traces import Traces
 from stripefs.errors import Unsupported
 from stripefs.store.base import Capabilities
 from stripefs.store.local import LocalStore
@@ -72,7 +73,7 @@ def test_an_interrupted_build_leaves_what_the_next_one_needs_and_gc_what_is_youn
     with pytest.raises(KeyboardInterrupt):
         build(*scan(str(source)), images, tag="app", progress=Interrupt())
     assert collect(images).removed == []
-    written = put_counter(images.store)
+    written = put_counter(images.repository)
     assert build_tree(source, images, "app").new_bytes == 0
     assert not any(path.startswith(b"/packs/") for path in written)
 
@@ -145,7 +146,7 @@ def test_the_base_of_an_image_with_a_tag_stays(images: Images, store: Path, tmp_
 def test_traces_go_with_their_image(images: Images, store: Path, tmp_path: Path) -> None:
     kept = build_tree(write_tree(tmp_path / "kept", a=1), images, "kept")
     gone = build_tree(write_tree(tmp_path / "gone", b=2), images, "gone")
-    traces = Traces(images.store)
+    traces = Traces(images.repository)
     for report in (kept, gone):
         traces.put(Trace(report.digest, "default", "node", 1.0, 2.0, "ready", True, "", []))
     images.remove(gone.digest)
@@ -186,9 +187,9 @@ def test_stores_that_cannot(tmp_path: Path) -> None:
         capabilities = Capabilities(put=False)
 
     with pytest.raises(Unsupported, match="cannot be listed"):
-        collect(Images(NoListing(bytes(tmp_path))))
+        collect(Images(StoreRepository(NoListing(bytes(tmp_path)))))
     with pytest.raises(Unsupported, match="cannot be written to"):
-        collect(Images(ReadOnly(bytes(tmp_path))))
+        collect(Images(StoreRepository(ReadOnly(bytes(tmp_path)))))
 
 
 @pytest.mark.parametrize("days", [-10, 10])
@@ -206,7 +207,7 @@ def test_ages_are_told_by_the_clock_of_the_store(
     age(left, 30)
     here = time.time
     monkeypatch.setattr("time.time", lambda: here() + days * 86400)
-    assert build_tree(source, Images(images.store)).digest == old.digest
+    assert build_tree(source, Images(images.repository)).digest == old.digest
     images.remove(old.digest)
     assert collect(images).removed == []  # the build has stored them again, as they were old
     age(left, 30)
@@ -227,3 +228,34 @@ def test_many_indexes_are_read_at_once(images: Images, tmp_path: Path, monkeypat
 
     monkeypatch.setattr(Images, "index", index)
     assert collect(images).removed == []
+
+
+def test_what_an_oci_manifest_stands_for_follows_the_images_of_it(images: Images, store: Path, tmp_path: Path) -> None:
+    source = "sha256:" + "5a" * 32
+    older = build(*scan(str(write_tree(tmp_path / "a", a=1))), images, tag="a", source=source)
+    assert images.by_source(source) == older.digest
+    newer = build(*scan(str(write_tree(tmp_path / "b", b=2))), images, tag="b", source=source)
+    assert images.by_source(source) == newer.digest
+    assert verify(images).damage == []
+    remove_image(images, "b")
+    assert images.by_source(source) == older.digest
+    remove_image(images, "a")
+    assert images.sources() == {}
+    with pytest.raises(NoSuchImage, match="no image of sha256:5a5a"):
+        images.by_source(source)
+
+
+def test_what_stands_for_an_image_that_is_gone_goes(images: Images, store: Path, tmp_path: Path) -> None:
+    source, other = "sha256:" + "5a" * 32, "sha256:" + "5b" * 32
+    gone = build(*scan(str(write_tree(tmp_path / "a", a=1))), images, source=source)
+    build(*scan(str(write_tree(tmp_path / "b", b=2))), images, source=other)
+    images.remove(gone.digest)  # as a process that was killed right behind this leaves it
+    assert [one.path for one in verify(images).damage] == [f"sources/{'5a' * 32}"]
+    assert collect(images).removed == []
+    age(files(store, "sources"), 25)
+    assert collect(images).removed == [f"sources/{'5a' * 32}"]
+    (left,) = files(store, "sources")
+    left.write_bytes(b"nonsense")
+    assert [(one.path, one.spoiled) for one in verify(images).damage] == [(f"sources/{'5b' * 32}", True)]
+    with pytest.raises(DamagedObject):
+        images.by_source(other)

@@ -16,8 +16,9 @@ from imagefs.build import blocks, directory
 from imagefs.build.image import build
 from imagefs.build.source import How, open_source
 from imagefs.format.index import Pack
-from imagefs.images import Images
 from imagefs.progress import Progress
+from imagefs.repository.images import Images
+from imagefs.repository.store import StoreRepository
 from stripefs.store.local import LocalStore
 from tests.unit.imagefs import archives as tar
 from tests.unit.imagefs.layers import layout
@@ -46,7 +47,7 @@ def write_tree(root: Path) -> None:
 def stored(folder: Path, source: str, put: Callable[[Images], None] = lambda _images: None) -> dict[str, bytes]:
     """Every object of a new store with the image in it."""
     (folder / "store").mkdir(parents=True)
-    images = Images(LocalStore(os.fsencode(folder / "store")))
+    images = Images(StoreRepository(LocalStore(os.fsencode(folder / "store"))))
     put(images)
     with open_source(source, How(folder / "tmp"), Progress()) as tree:
         build(tree.root, tree.contents, images, tag="app")

@@ -18,12 +18,12 @@ from imagefs.format.erofs import BLOCK, Device, Image
 from imagefs.format.erofs.patch import add_device
 from imagefs.format.extents import COLD, HOT
 from imagefs.format.plan import Run
-from imagefs.images import Images
 from imagefs.progress import Progress
+from imagefs.repository.images import Images
+from imagefs.repository.traces import Traces, load_plan
 from imagefs.trace.match import match
 from imagefs.trace.score import score
 from imagefs.trace.stored import open_image, plan_for
-from imagefs.traces import Traces, load_plan
 from tests.unit.imagefs.started import Stored, build_tree, imports, make_tree, open_store, record, trace
 
 
@@ -108,7 +108,7 @@ def test_each_workload_has_its_plan(source: Path, images: Images, digest: str) -
     train = [trace(images, digest, imports(source, seed, packages=(0, 1)), workload="train") for seed in (1, 1)]
     serve = trace(images, digest, imports(source, 1, packages=(1, 2)), workload="serve")
     report = optimize(images, digest, [serve, *train])
-    plans = {name: Traces(images.store).plan(report.digest, name) for name in ("train", "serve")}
+    plans = {name: Traces(images.repository).plan(report.digest, name) for name in ("train", "serve")}
     assert report.plan_blocks == {name: plan.blocks for name, plan in plans.items() if plan is not None}
     for name, packages in (("train", (0, 1)), ("serve", (1, 2))):
         plan, touched = plans[name], record(images, report.digest, imports(source, 1, packages=packages))
@@ -170,7 +170,7 @@ def test_an_interrupted_run_publishes_nothing(source: Path, images: Images, dige
         optimize(images, digest, [found], tag="app", progress=Interrupt())
     assert list(images.images()) == [digest]
     assert images.resolve("app") == digest
-    assert Traces(images.store).plans() == []
+    assert Traces(images.repository).plans() == []
 
 
 def test_damaged_blocks_are_not_copied(source: Path, images: Images, digest: str, tmp_path: Path) -> None:

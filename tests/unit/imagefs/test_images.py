@@ -12,7 +12,8 @@ import pytest
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage
 from imagefs.format.index import Pack
 from imagefs.format.manifest import Metadata
-from imagefs.images import GRACE, Images, object_path
+from imagefs.repository.images import GRACE, Images, object_path
+from imagefs.repository.store import StoreRepository
 from stripefs.errors import ServiceDown
 from stripefs.store.base import Status
 from stripefs.store.local import LocalStore
@@ -25,7 +26,7 @@ HOURS = GRACE / 3600
 
 def test_what_is_there_is_not_written_again(images: Images) -> None:
     assert not images.has_pack(PACK)
-    written = put_counter(images.store)
+    written = put_counter(images.repository)
     assert images.put_pack(PACK, DATA)
     assert not images.put_pack(PACK, DATA)
     assert [path for path in written if path.startswith(b"/packs/")] == written[:1]
@@ -88,8 +89,8 @@ class Flaky(LocalStore):
 def test_patience_outlasts_a_store_that_comes_back(tmp_path: Path) -> None:
     images_in(tmp_path).put_pack(PACK, DATA)
     with pytest.raises(ServiceDown):
-        Images(Flaky(bytes(tmp_path))).has_pack(PACK)
-    assert Images(Flaky(bytes(tmp_path)), patience=5).has_pack(PACK)
+        Images(StoreRepository(Flaky(bytes(tmp_path)))).has_pack(PACK)
+    assert Images(StoreRepository(Flaky(bytes(tmp_path))), patience=5).has_pack(PACK)
 
 
 EROFS = bytes(5000) + random.Random(1).randbytes(90_000)
@@ -99,7 +100,7 @@ FRAME: bytes = lz4.frame.compress(EROFS, store_size=True)
 def metadata_of(images: Images, packed: bytes, size: int = len(EROFS)) -> bytes:
     """What is read of an image whose metadata is said to be EROFS, with so many bytes, and is stored as `packed`."""
     name = hashlib.sha256(packed).hexdigest()
-    images.store.put(object_path("metadata", name), [packed])
+    images.repository.put(object_path("metadata", name), packed)
     return images.metadata(Metadata(hashlib.sha256(EROFS).hexdigest(), size, name))
 
 

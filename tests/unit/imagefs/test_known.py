@@ -10,7 +10,7 @@ from imagefs.build import known
 from imagefs.build.known import KnownBlocks
 from imagefs.errors import BuildError
 from imagefs.format.manifest import Manifest
-from imagefs.images import Images
+from imagefs.repository.images import Images
 from tests.unit.imagefs.stored import build_tree, files, write_tree
 
 

@@ -20,7 +20,8 @@ from imagefs.daemon.opened import Opened
 from imagefs.daemon.serving import Serving
 from imagefs.errors import DocumentUnreadable
 from imagefs.format.index import BLOCK, Index, Pack, Place, write
-from imagefs.images import Images, object_path
+from imagefs.repository.images import Images, object_path
+from imagefs.repository.store import StoreRepository
 from stripefs.mount.journal import MemoryJournal
 from stripefs.settings import StoreSettings
 from stripefs.store.local import LocalStore
@@ -55,7 +56,7 @@ def cached(tmp_path: Path) -> tuple[MetadataCache, str, Callable[[], Images]]:
     """A cache, the digest of an index in a store, and that store."""
     data = index_bytes(200)
     (tmp_path / "store").mkdir()
-    images = Images(LocalStore(os.fsencode(tmp_path / "store")))
+    images = Images(StoreRepository(LocalStore(os.fsencode(tmp_path / "store"))))
     return MetadataCache(tmp_path / "cache"), images.put_index(data), lambda: images
 
 
@@ -96,7 +97,7 @@ def test_an_index_that_cannot_be_read_is_an_error_and_fetched_anew(
 async def test_a_device_whose_index_is_lost_is_read_on(tmp_path: Path) -> None:
     made = make(noise(6))
     (tmp_path / "store").mkdir()
-    images = Images(LocalStore(os.fsencode(tmp_path / "store")))
+    images = Images(StoreRepository(LocalStore(os.fsencode(tmp_path / "store"))))
     for digest, data in made.packs.items():
         images.create(object_path("packs", digest.hex()), data)
     out = io.BytesIO()

@@ -20,8 +20,8 @@ from imagefs.housekeeping.gc import collect
 from imagefs.housekeeping.listing import remove_image
 from imagefs.housekeeping.snapshots import collect_snapshots, list_snapshots, remove_snapshot
 from imagefs.housekeeping.verify import verify
-from imagefs.images import Images
-from imagefs.snapshots import Snapshots
+from imagefs.repository.images import Images
+from imagefs.repository.snapshots import Snapshots
 from stripefs.errors import ConfigError, Exists
 from tests.imagefs.faults import flip
 from tests.unit.imagefs.stored import age, build_tree, files, write_tree

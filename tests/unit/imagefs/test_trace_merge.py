@@ -15,7 +15,7 @@ from imagefs.errors import FormatError
 from imagefs.format.inode import address
 from imagefs.format.plan import Run
 from imagefs.format.trace import Touch, Trace
-from imagefs.images import Images
+from imagefs.repository.images import Images
 from imagefs.trace.diff import diff
 from imagefs.trace.match import match
 from imagefs.trace.merge import Wanted, merge

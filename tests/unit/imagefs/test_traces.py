@@ -12,8 +12,9 @@ import zstandard
 from imagefs.errors import DamagedObject, FormatError
 from imagefs.format.plan import Plan, Run
 from imagefs.format.trace import Touch, Trace
-from imagefs.images import Images
-from imagefs.traces import Traces, load_plan, local_traces
+from imagefs.repository.images import Images
+from imagefs.repository.store import StoreRepository
+from imagefs.repository.traces import Traces, load_plan, local_traces
 from stripefs.errors import NotFound, PermissionDenied
 from stripefs.store.base import Handle, Identity
 from stripefs.store.local import LocalStore
@@ -23,7 +24,7 @@ BASE, OTHER = "ab" * 32, "cd" * 32
 
 @pytest.fixture
 def traces(images: Images) -> Traces:
-    return Traces(images.store)
+    return Traces(images.repository)
 
 
 def made(started: float, *, workload: str = "default", base: str = BASE) -> Trace:
@@ -116,7 +117,7 @@ def test_a_bomb_is_not_unpacked(traces: Traces, tmp_path: Path, monkeypatch: pyt
     name = traces.put(made(1.0))
     path = tmp_path / f"store/traces/{BASE}/default/{name}"
     path.write_bytes(zstandard.compress(bytes(10 << 20)))
-    monkeypatch.setattr("imagefs.traces.SIZE_LIMIT", 1 << 20)
+    monkeypatch.setattr("imagefs.repository.traces.SIZE_LIMIT", 1 << 20)
     with pytest.raises(DamagedObject):
         traces.load(BASE, "default", name)
     path.write_bytes(bytes(2 << 20))
@@ -161,7 +162,7 @@ def test_a_store_that_refuses_is_told_or_gives_way(tmp_path: Path) -> None:
         def open(self, path: bytes, expect: Identity | None = None) -> Handle:  # type: ignore[override]
             raise PermissionDenied("no")
 
-    images = Images(Refusing(os.fsencode(tmp_path)))
+    images = Images(StoreRepository(Refusing(os.fsencode(tmp_path))))
     with pytest.raises(PermissionDenied):
         load_plan(images, BASE, "train", tmp_path / "here")
     with local_traces(tmp_path / "here") as local:

@@ -18,8 +18,8 @@ from imagefs.format.trace import Trace
 from imagefs.housekeeping.repair import remove_damaged
 from imagefs.housekeeping.tree import check_tree
 from imagefs.housekeeping.verify import Result, verify
-from imagefs.images import KINDS, Images
-from imagefs.traces import Traces
+from imagefs.repository.images import KINDS, Images
+from imagefs.repository.traces import Traces
 from tests.imagefs import nasty
 from tests.unit.imagefs.stored import build_tree, files, write_tree
 
@@ -105,7 +105,7 @@ def test_what_no_image_names_is_read_too(images: Images, tmp_path: Path) -> None
 
 def test_tags_and_traces(images: Images, tmp_path: Path) -> None:
     report = build_tree(write_tree(tmp_path / "source", a=1), images, "app")
-    traces = Traces(images.store)
+    traces = Traces(images.repository)
     traces.put(Trace(report.digest, "default", "node", 1.0, 2.0, "ready", True, "", []))
     assert verify(images).damage == []
     (trace,) = files(tmp_path / "store", "traces")

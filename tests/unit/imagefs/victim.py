@@ -16,8 +16,9 @@ from imagefs.build.limits import Limits
 from imagefs.build.source import How, open_source
 from imagefs.errors import BuildError, FormatError
 from imagefs.format.inode import Inode
-from imagefs.images import Images
 from imagefs.progress import Progress
+from imagefs.repository.images import Images
+from imagefs.repository.store import StoreRepository
 from stripefs.store.local import LocalStore
 from tests.unit.imagefs.layers import layout
 
@@ -37,7 +38,7 @@ class Victim:
         for name in ("store", "tmp", "outside"):
             (folder / name).mkdir()
         (folder / "outside" / "secret").write_text("secret")
-        self._images = Images(LocalStore(os.fsencode(folder / "store")))
+        self._images = Images(StoreRepository(LocalStore(os.fsencode(folder / "store"))))
 
     def layers(self, *layers: bytes, compress: Sequence[str] = ()) -> Path:
         return layout(self._folder / "layout", layers, compress or [""] * len(layers))

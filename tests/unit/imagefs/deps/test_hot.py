@@ -18,10 +18,10 @@ from imagefs.format.snapshot import Snapshot, key_digest
 from imagefs.housekeeping.gc import collect
 from imagefs.housekeeping.snapshots import collect_snapshots, remove_snapshot
 from imagefs.housekeeping.verify import verify
-from imagefs.images import GRACE, Images
-from imagefs.snapshots import Snapshots
+from imagefs.repository.images import GRACE, Images
+from imagefs.repository.snapshots import Snapshots
+from imagefs.repository.traces import Traces
 from imagefs.trace.stored import open_image, plan_for
-from imagefs.traces import Traces
 from stripefs.errors import Unsupported
 from stripefs.settings import StoreSettings
 from stripefs.write.refusals import DraftLost
@@ -45,8 +45,8 @@ def snapshots(images: Images, source: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 def started(images: Images, digest: str, source: Path, seed: int) -> None:
     found = trace(images, digest, imports(source, seed), workload="deps")
-    Traces(images.store).put(found)
-    Traces(images.store).put_plan(plan_for(open_image(images, digest), "deps", [found])[0])
+    Traces(images.repository).put(found)
+    Traces(images.repository).put_plan(plan_for(open_image(images, digest), "deps", [found])[0])
 
 
 def test_it_is_made_once(snapshots: Snapshots, source: Path) -> None:

@@ -16,7 +16,7 @@ from imagefs.build.image import build
 from imagefs.deps import lease
 from imagefs.deps.lease import LEASE, Lead, Leading, TooLong, Unkept, lead, lead_or_wait, pause
 from imagefs.format.snapshot import Snapshot, key_digest
-from imagefs.snapshots import Snapshots
+from imagefs.repository.snapshots import Snapshots
 from stripefs.errors import Busy, StoreError
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Capabilities

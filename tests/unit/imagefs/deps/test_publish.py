@@ -17,8 +17,8 @@ from imagefs.deps.publish import Job
 from imagefs.deps.target import Target
 from imagefs.deps.trees import describe
 from imagefs.format.snapshot import Snapshot
-from imagefs.images import Images
-from imagefs.snapshots import Snapshots
+from imagefs.repository.images import Images
+from imagefs.repository.snapshots import Snapshots
 from imagefs.trace.stored import open_image
 from stripefs.errors import Busy
 from tests.imagefs.faults import flip, objects

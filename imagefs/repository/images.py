@@ -1,4 +1,4 @@
-"""Images in a store: what lies where, each object under its digest, checked when it is read.
+"""Images in a repository: what lies where, each object under its digest, checked when it is read.
 
     packs/ab/abcdef…      blocks, one behind the other
     indexes/ab/abcdef…    block indexes
@@ -6,6 +6,7 @@
     extents/ab/abcdef…    extents tables
     images/abcdef…        manifests
     tags/NAME             the digest of a manifest
+    sources/abcdef…       the digest of the manifest that was built last from the OCI manifest with this digest
 
 Objects never change, so whoever finds one there need not write it, unless it may be on its way out: what no manifest
 names is removed once it is older than a day (`imagefs.housekeeping.gc`), so an object that is half that old is written
@@ -15,12 +16,13 @@ is whole.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import lz4.frame
 
@@ -29,14 +31,12 @@ from imagefs.format.extents import ExtentTable
 from imagefs.format.index import Index, Pack
 from imagefs.format.manifest import Manifest, Metadata
 from imagefs.reference import TAG
+from imagefs.repository.base import Repository
 from stripefs.backoff import Backoff
 from stripefs.errors import Exists, NotFound, StaleVersion, StoreError, Transient
-from stripefs.store.base import Kind, Status, Store
+from stripefs.store.base import Kind, Status
 
-if TYPE_CHECKING:
-    from stripefs.write.clock import StoreClock
-
-__all__ = ["GRACE", "KINDS", "Images", "is_digest", "object_path"]
+__all__ = ["GRACE", "KINDS", "Images", "is_digest", "is_source", "object_path"]
 
 KINDS = ("packs", "indexes", "metadata", "extents")
 """Objects named by their digests that manifests reach."""
@@ -53,14 +53,14 @@ _METADATA_LIMIT = 4 << 30
 
 
 class Images:
-    """The images in `store`. A call that fails and may succeed later is tried again for `patience` seconds."""
+    """The images in `repository`. A call that fails and may succeed later is tried again for `patience` seconds."""
 
-    def __init__(self, store: Store, patience: float = 0.0) -> None:
-        self.store = store
+    def __init__(self, repository: Repository, patience: float = 0.0) -> None:
+        self.repository = repository
+        self.url = repository.url
         self.damaged_packs: frozenset[bytes] = frozenset()
         """Digests of packs that count as missing: nothing shares their blocks, and what is stored replaces them."""
         self._patience = patience
-        self._clock: StoreClock | None = None
 
     # -- writing -------------------------------------------------------------------------------------------------
 
@@ -68,7 +68,7 @@ class Images:
         """Whether it had to be written: False where it is there already."""
         path = object_path("packs", pack.digest.hex())
         if pack.digest in self.damaged_packs:
-            self._again(lambda: self.store.put(path, [data], replace=True))
+            self._again(lambda: self.repository.put(path, data, replace=True))
             return True
         return self._put(path, data)
 
@@ -86,7 +86,7 @@ class Images:
         with ThreadPoolExecutor(min(_AT_ONCE, len(packs) or 1)) as pool:
             for pack, there in zip(packs, pool.map(self.has_pack, packs), strict=True):
                 if not there:
-                    raise DamagedObject(f"{self.store.url} lacks the pack {pack.digest.hex()[:12]}, or part of it")
+                    raise DamagedObject(f"{self.url} lacks the pack {pack.digest.hex()[:12]}, or part of it")
 
     def is_damaged(self, pack: Pack) -> bool:
         """Tells whether the pack is there and holds other bytes than its name says. All of it is read."""
@@ -120,7 +120,16 @@ class Images:
 
     def tag(self, tag: str, digest: str) -> None:
         """Let `tag` name that image from now on."""
-        self._again(lambda: self.store.put(_tag_path(tag), [digest.encode()], replace=True))
+        self._again(lambda: self.repository.put(_tag_path(tag), digest.encode(), replace=True))
+
+    def set_source(self, source: str, digest: str) -> None:
+        """Let the OCI manifest `source` (sha256:HEX) stand for that image from now on."""
+        self._again(lambda: self.repository.put(_source_path(source), digest.encode(), replace=True))
+
+    def unset_source(self, source: str) -> None:
+        """Let that OCI manifest stand for no image."""
+        with contextlib.suppress(NotFound):
+            self.discard(_source_path(source))
 
     def untag(self, tag: str) -> None:
         """Raises NoSuchImage."""
@@ -138,11 +147,11 @@ class Images:
 
     def create(self, path: bytes, data: bytes, *, replace: bool = False) -> None:
         """Make an object of another kind. Raises Exists where one is, unless it is to be replaced."""
-        self._again(lambda: self.store.put(path, [data], replace=replace))
+        self._again(lambda: self.repository.put(path, data, replace=replace))
 
     def discard(self, path: bytes) -> None:
         """Remove an object. Raises NotFound."""
-        self._again(lambda: self.store.remove(path))
+        self._again(lambda: self.repository.remove(path))
 
     # -- reading -------------------------------------------------------------------------------------------------
 
@@ -172,6 +181,10 @@ class Images:
             else:
                 yield path, status
 
+    def sources(self) -> dict[str, Status]:
+        """The OCI manifests that stand for images (sha256:HEX), and when that was said. Raises Unsupported."""
+        return {f"sha256:{name}": status for name, status in self._names(b"/sources") if _HEX.fullmatch(name)}
+
     def has(self, digest: str) -> bool:
         """Whether there is an image with that digest, unread."""
         try:
@@ -191,7 +204,23 @@ class Images:
                 return found[0]
             raise self._unknown(name) from error
         if not _HEX.fullmatch(digest):
-            raise DamagedObject(f"the tag {name} in {self.store.url} names no image")
+            raise DamagedObject(f"the tag {name} in {self.url} names no image")
+        return digest
+
+    def by_source(self, source: str) -> str:
+        """The digest of the image that was built last from the OCI manifest `source` (sha256:HEX).
+
+        Raises NoSuchImage, DamagedObject.
+        """
+        unknown = NoSuchImage(f"{self.url} has no image of {source}", hint="imagefs build makes one")
+        try:
+            digest = self.read(_source_path(source)).decode("ascii", "replace")
+        except NotFound as error:
+            raise unknown from error
+        if not _HEX.fullmatch(digest):
+            raise DamagedObject(f"what is said of {source} in {self.url} names no image")
+        if not self.has(digest):
+            raise unknown
         return digest
 
     def manifest(self, digest: str) -> Manifest:
@@ -225,29 +254,29 @@ class Images:
             # One byte more than there should be, and not what a bomb would unpack to.
             data: bytes = unpacker.decompress(packed, max_length=entry.size + 1)
         except (RuntimeError, EOFError) as error:
-            raise DamagedObject(f"metadata {entry.object} in {self.store.url} cannot be unpacked: {error}") from error
+            raise DamagedObject(f"metadata {entry.object} in {self.url} cannot be unpacked: {error}") from error
         one_frame = unpacker.eof and not unpacker.unused_data
         if not one_frame or len(data) != entry.size or hashlib.sha256(data).hexdigest() != entry.digest:
-            raise DamagedObject(f"metadata {entry.object} in {self.store.url} holds other bytes than the image says")
+            raise DamagedObject(f"metadata {entry.object} in {self.url} holds other bytes than the image says")
         return data
 
     def read(self, path: bytes) -> bytes:
         """All of an object, unchecked. Raises StoreErrors."""
-        return self._again(lambda: bytes(self.store.get(path)))
+        return self._again(lambda: bytes(self.repository.read(path)))
 
     def stat(self, path: bytes) -> Status:
         """Raises StoreErrors."""
-        return self._again(lambda: self.store.stat(path))
+        return self._again(lambda: self.repository.stat(path))
 
     def _checked(self, path: bytes, digest: str) -> bytes:
         data = self.read(path)
         if hashlib.sha256(data).hexdigest() != digest:
-            raise DamagedObject(f"{path.decode()} in {self.store.url} holds other bytes than its name says")
+            raise DamagedObject(f"{path.decode()} in {self.url} holds other bytes than its name says")
         return data
 
     def _names(self, folder: bytes) -> Iterator[tuple[str, Status]]:
         try:
-            found = self._again(lambda: [status for batch in self.store.scandir(folder) for status in batch])
+            found = self._again(lambda: self.repository.list(folder))
         except NotFound:
             return  # nothing was stored yet
         yield from ((status.name.decode("utf-8", "replace"), status) for status in found)
@@ -259,7 +288,7 @@ class Images:
             return []  # a store that cannot list
 
     def _unknown(self, name: str) -> NoSuchImage:
-        return NoSuchImage(f"{self.store.url} has no image {name!r}", hint="see `imagefs ls`")
+        return NoSuchImage(f"{self.url} has no image {name!r}", hint="see `imagefs ls`")
 
     def _put_named(self, kind: str, data: bytes) -> str:
         digest = hashlib.sha256(data).hexdigest()
@@ -273,7 +302,7 @@ class Images:
         try:
             self._checked(path, digest)
         except DamagedObject:
-            self._again(lambda: self.store.put(path, [data], replace=True))
+            self._again(lambda: self.repository.put(path, data, replace=True))
 
     def _put(self, path: bytes, data: bytes) -> bool:
         """Looks first: some stores learn that an object exists only when they have all of it."""
@@ -285,24 +314,20 @@ class Images:
             if found.length == len(data) and self._is_fresh(found):
                 return False
             # One of another length is damaged, an old one may be on its way out.
-            self._again(lambda: self.store.put(path, [data], replace=True))
+            self._again(lambda: self.repository.put(path, data, replace=True))
             return True
         try:
-            self._again(lambda: self.store.put(path, [data]))
+            self._again(lambda: self.repository.put(path, data))
         except Exists:
             return False  # the same bytes: its name is their digest
         return True
 
     def _is_fresh(self, found: Status) -> bool:
         """Whether no `gc` removes it soon: by the store's clock, as `gc` goes by that."""
-        if self._clock is None:
-            from stripefs.write.clock import StoreClock  # only builds need it
-
-            try:
-                self._clock = StoreClock(self.store)
-            except StoreError:
-                return False
-        return self._clock.now_ns() - found.mtime_ns < GRACE / 2 * 1e9
+        try:
+            return self.repository.now_ns() - found.mtime_ns < GRACE / 2 * 1e9
+        except StoreError:
+            return False
 
     def _again(self, call: Callable[[], _T]) -> _T:
         give_up, backoff = time.monotonic() + self._patience, Backoff(longest=_LONGEST_PAUSE)
@@ -321,6 +346,11 @@ def is_digest(name: str) -> bool:
     return _HEX.fullmatch(name) is not None
 
 
+def is_source(name: str) -> bool:
+    """Tells whether this names an OCI manifest, as the `source` of an image that was built from one does."""
+    return name.startswith("sha256:") and is_digest(name.removeprefix("sha256:"))
+
+
 def object_path(kind: str, digest: str) -> bytes:
     """Where an object of one of `KINDS` lies."""
     return f"/{kind}/{digest[:2]}/{digest}".encode()
@@ -334,3 +364,9 @@ def _tag_path(tag: str) -> bytes:
     if not TAG.fullmatch(tag):
         raise NoSuchImage(f"{tag!r} is no tag", hint="letters, digits, '.', '_' and '-', at most 128")
     return f"/tags/{tag}".encode()
+
+
+def _source_path(source: str) -> bytes:
+    if not is_source(source):
+        raise NoSuchImage(f"{source!r} is no digest of an OCI manifest", hint="write sha256: and 64 digits")
+    return f"/sources/{source.removeprefix('sha256:')}".encode()

@@ -23,9 +23,10 @@ import zstandard
 from imagefs.errors import DamagedObject, FormatError
 from imagefs.format.plan import Plan
 from imagefs.format.trace import SIZE_LIMIT, Trace, check_workload
-from imagefs.images import Images
+from imagefs.repository.base import Repository
+from imagefs.repository.images import Images
+from imagefs.repository.store import StoreRepository
 from stripefs.errors import Exists, NotFound, StoreError
-from stripefs.store.base import Store
 from stripefs.store.local import LocalStore
 
 __all__ = ["KEEP", "Traces", "load_plan", "local_traces", "unpack"]
@@ -41,10 +42,10 @@ _log = logging.getLogger(__name__)
 
 
 class Traces:
-    """Those in `store`. Calls raise StoreErrors; listing raises Unsupported where a store cannot."""
+    """Those in `repository`. Calls raise StoreErrors; listing raises Unsupported where a store cannot."""
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
+    def __init__(self, repository: Repository) -> None:
+        self.repository = repository
 
     # -- traces --------------------------------------------------------------------------------------------------
 
@@ -53,7 +54,8 @@ class Traces:
         document = trace.to_json()
         name = f"{int(trace.started * 1000):015}-{hashlib.sha256(document).hexdigest()[:16]}"
         with contextlib.suppress(Exists):  # the same bytes: its name says so
-            self.store.put(_trace_path(trace.image, trace.workload, name), [zstandard.compress(document, level=_LEVEL)])
+            path = _trace_path(trace.image, trace.workload, name)
+            self.repository.put(path, zstandard.compress(document, level=_LEVEL))
         return name
 
     def bases(self) -> list[str]:
@@ -72,16 +74,16 @@ class Traces:
     def load(self, base: str, workload: str, name: str) -> Trace:
         """Raises NotFound, DamagedObject for other bytes than the name says, FormatError."""
         path = _trace_path(base, workload, name)
-        packed = _read(self.store, path)
+        packed = bytes(self.repository.read(path, SIZE_LIMIT))
         try:
             document = unpack(packed)
         except zstandard.ZstdError as error:
-            raise DamagedObject(f"the trace {name} in {self.store.url} cannot be unpacked: {error}") from error
+            raise DamagedObject(f"the trace {name} in {self.repository.url} cannot be unpacked: {error}") from error
         if hashlib.sha256(document).hexdigest()[:16] != name.rpartition("-")[2]:
-            raise DamagedObject(f"the trace {name} in {self.store.url} holds other bytes than its name says")
+            raise DamagedObject(f"the trace {name} in {self.repository.url} holds other bytes than its name says")
         trace = Trace.from_json(document)
         if (trace.image, trace.workload) != (base, workload):
-            raise FormatError(f"the trace {name} in {self.store.url} is of another image or workload")
+            raise FormatError(f"the trace {name} in {self.repository.url} is of another image or workload")
         return trace
 
     def newest(self, base: str, workload: str, count: int = KEEP) -> list[Trace]:
@@ -98,7 +100,7 @@ class Traces:
 
     def remove(self, base: str, workload: str, name: str) -> None:
         """Raises NotFound."""
-        self.store.remove(_trace_path(base, workload, name))
+        self.repository.remove(_trace_path(base, workload, name))
 
     def prune(self, base: str, workload: str, count: int = KEEP) -> int:
         """Remove all but the newest `count` traces; how many went."""
@@ -112,7 +114,7 @@ class Traces:
 
     def put_plan(self, plan: Plan) -> None:
         """Store a plan in place of what was there."""
-        self.store.put(_plan_path(plan.image, plan.workload), [plan.to_json()], replace=True)
+        self.repository.put(_plan_path(plan.image, plan.workload), plan.to_json(), replace=True)
 
     def plans(self) -> list[tuple[str, str]]:
         """Image and workload of all plans."""
@@ -122,16 +124,16 @@ class Traces:
     def plan(self, image: str, workload: str) -> Plan | None:
         """The plan for an image and workload, None where there is none. Raises FormatError."""
         try:
-            plan = Plan.from_json(_read(self.store, _plan_path(image, workload)))
+            plan = Plan.from_json(bytes(self.repository.read(_plan_path(image, workload), SIZE_LIMIT)))
         except NotFound:
             return None
         if (plan.image, plan.workload) != (image, workload):
-            raise FormatError(f"the plan for {workload} in {self.store.url} is of another image or workload")
+            raise FormatError(f"the plan for {workload} in {self.repository.url} is of another image or workload")
         return plan
 
     def _names(self, folder: str) -> list[str]:
         try:
-            found = [status.name for batch in self.store.scandir(folder.encode()) for status in batch]
+            found = [status.name for status in self.repository.list(folder.encode())]
         except NotFound:
             return []  # nothing was stored yet
         # What is being written has a name that begins with a dot in some stores; nothing of ours does.
@@ -142,11 +144,11 @@ class Traces:
 def local_traces(folder: Path) -> Iterator[Traces]:
     """Those in a local folder, which is made where it is missing. Raises OSError."""
     folder.mkdir(parents=True, exist_ok=True)
-    store = LocalStore(os.fsencode(folder.absolute()))
+    repository = StoreRepository(LocalStore(os.fsencode(folder.absolute())))
     try:
-        yield Traces(store)
+        yield Traces(repository)
     finally:
-        store.close()
+        repository.close()
 
 
 def load_plan(images: Images, image: str, workload: str, folder: Path | None = None) -> Plan | None:
@@ -162,7 +164,7 @@ def load_plan(images: Images, image: str, workload: str, folder: Path | None = N
             except (FormatError, StoreError) as error:
                 _log.warning("a local plan is left out: %s", error)
     try:
-        there = Traces(images.store).plan(image, workload)
+        there = Traces(images.repository).plan(image, workload)
     except (FormatError, StoreError) as error:
         if here is None:
             raise
@@ -194,13 +196,3 @@ def unpack(packed: bytes) -> bytes:
         while len(document) <= SIZE_LIMIT and (piece := reader.read(1 << 20)):
             document += piece
     return bytes(document)
-
-
-def _read(store: Store, path: bytes) -> bytes:
-    handle = store.open(path)
-    try:
-        if handle.status.length > SIZE_LIMIT:
-            raise DamagedObject(f"{path.decode()} in {store.url} has {handle.status.length} bytes")
-        return bytes(handle.read(0, handle.status.length)) if handle.status.length else b""
-    finally:
-        handle.close()

@@ -21,7 +21,7 @@ from imagefs.errors import DamagedObject, FormatError, NoSuchImage, NoSuchSnapsh
 from imagefs.format.inode import printable
 from imagefs.format.manifest import Manifest
 from imagefs.format.snapshot import Snapshot
-from imagefs.images import Images, is_digest
+from imagefs.repository.images import Images, is_digest
 from stripefs.errors import Exists, NotFound
 from stripefs.store.base import Status
 
@@ -265,7 +265,7 @@ class Snapshots:
     def _unknown(self, name: str, why: str = "") -> NoSuchSnapshot:
         more = f": {why}" if why else ""
         return NoSuchSnapshot(
-            f"{self.images.store.url} has no dependency snapshot {name[:12]!r}{more}", hint="see `imagefs deps ls`"
+            f"{self.images.url} has no dependency snapshot {name[:12]!r}{more}", hint="see `imagefs deps ls`"
         )
 
 

@@ -1,0 +1,1 @@
+"""Places where images lie: the seam `base`, and one module for each kind of place."""
