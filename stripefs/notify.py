@@ -1,12 +1,13 @@
-"""sd_notify(3): tell systemd, when it started us with `Type=notify`, how far we are."""
+"""sd_notify(3): tell systemd how far we are (`Type=notify`), and that we live (`WatchdogSec=`)."""
 
 from __future__ import annotations
 
 import logging
 import os
 import socket
+from collections.abc import Mapping
 
-__all__ = ["notify"]
+__all__ = ["Watchdog", "notify", "watchdog_period"]
 
 _log = logging.getLogger(__name__)
 
@@ -27,3 +28,56 @@ def notify(state: str) -> bool:
         _log.warning("systemd could not be told %s: %s", state, error)
         return False
     return True
+
+
+def watchdog_period(environ: Mapping[str, str] | None = None) -> float:
+    """Seconds between two `notify("WATCHDOG=1")`: a quarter of the time after which systemd kills this process for its
+    silence. 0.0 where systemd wants none of this process."""
+    environ = os.environ if environ is None else environ
+    if environ.get("WATCHDOG_PID", str(os.getpid())) != str(os.getpid()):
+        return 0.0  # it is for the process that started us
+    try:
+        return int(environ.get("WATCHDOG_USEC", "0")) / 4_000_000
+    except ValueError:
+        return 0.0
+
+
+class Watchdog:
+    """When a process tells systemd that it lives, and whether what it looks after still answers.
+
+    Times are seconds of one clock, given by the caller, who alone acts. Every `period` is a tick: tell systemd, and ask
+    the other side. It is silent when it has answered nothing for three periods since it was first expected to.
+    """
+
+    def __init__(self, period: float, now: float) -> None:
+        """period: of `watchdog_period`; with 0 there is never a tick."""
+        self._period = period
+        self._next = now + period
+        self._heard: float | None = None
+
+    def wait(self, now: float) -> float | None:
+        """Seconds until the next tick, None where none comes."""
+        return max(self._next - now, 0.0) if self._period else None
+
+    def tick(self, now: float) -> bool:
+        """Whether it is time for one, which this then counts as done."""
+        if not self._period or now < self._next:
+            return False
+        self._next = now + self._period
+        return True
+
+    def expect(self, now: float) -> None:
+        """The other side can answer from now on."""
+        self._heard = now
+
+    def heard(self, now: float) -> None:
+        """The other side has answered."""
+        self._heard = now
+
+    def excuse(self) -> None:
+        """The other side cannot answer until `expect`."""
+        self._heard = None
+
+    def silent(self, now: float) -> bool:
+        """Whether the other side should have answered by now."""
+        return bool(self._period) and self._heard is not None and now - self._heard > 3 * self._period

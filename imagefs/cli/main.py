@@ -23,6 +23,8 @@ COMMANDS = {
     "run": "Run a container from an image.",
     "deps": "Install what a job needs once, and mount it everywhere.",
     "daemon": "The service behind the mounts, in the foreground.",
+    "snapshotter": "Containers of containerd and Kubernetes from lazy images.",
+    "install": "Have systemd run the services of this host.",
 }
 """Name and one line of each command; `imagefs.cli.NAME` holds its click command as `command`."""
 

@@ -39,12 +39,14 @@ need_test_packages() {
     command -v skopeo >/dev/null || missing+=(skopeo)
     command -v umoci >/dev/null || missing+=(umoci)
     command -v docker-registry >/dev/null || missing+=(docker-registry)
+    command -v systemd-analyze >/dev/null || missing+=(systemd)
     local program
     for program in fio rsync sqlite3 zip; do
         command -v "$program" >/dev/null || missing+=("$program")
     done
     [ -x /bin/busybox ] && ! ldd /bin/busybox >/dev/null 2>&1 || missing+=(busybox-static)
     apt_install "${missing[@]}"
+    need_services containerd
 }
 
 # What ./scripts/hdfs-cluster needs besides.

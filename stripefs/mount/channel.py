@@ -3,10 +3,12 @@
 supervisor → worker   start   command, payload, mount, first, kept, facts, …   what to serve
                       serve   init (hex), the device descriptor                 the file system is mounted: begin
                       facts   facts                                             for `status`
+                      ping                                                      are you there
 worker → supervisor   ready   source, kept                                     the source answers
                       failed  kind, message, hint                               it does not: nothing to mount
                       serving                                                   INIT is answered
                       stop                                                      someone asked for the end
+                      alive                                                     the answer to a ping
 """
 
 from __future__ import annotations

@@ -191,7 +191,10 @@ class _Worker:
                 message, _ = talk.receive(self._channel)
             except EOFError:
                 return
-            self._facts = message["facts"]
+            if message["op"] == "ping":
+                talk.send(self._channel, {"op": "alive"})
+            else:
+                self._facts = message["facts"]
 
     def _answer_status(self, backend: Backend) -> Request:
         async def answer(_request: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,6 +12,10 @@ Signals: TERM and INT unmount and end. HUP replaces the worker, which is how a n
 live mount; from a terminal it means that the terminal is gone, and ends the mount like TERM. Three deaths within 60 s
 without one answered request in between end the connection; the dead mount is left where it is, because an empty
 directory in its place would mislead whoever reads it.
+
+Where systemd wants signs of life (`WatchdogSec=`), it gets them from this loop, and the worker is asked for one of its
+own loop. A worker that answers none for three quarters of that time is killed and replaced, so that systemd need not
+end the mount for it.
 """
 
 from __future__ import annotations
@@ -36,6 +40,7 @@ from stripefs.mount.job import Job
 from stripefs.mount.journal import Board, MemoryJournal, make_memory
 from stripefs.mount.listening import metrics_listener
 from stripefs.mount.process import WorkerProcess
+from stripefs.notify import Watchdog, notify, watchdog_period
 
 __all__ = ["serve"]
 
@@ -95,6 +100,7 @@ class _Supervisor:
         self._worker: WorkerProcess | None = None
         self._generation = 0
         self._deaths = Deaths()
+        self._watchdog = Watchdog(watchdog_period(), time.monotonic())
         self._stopping = False
         self._has_terminal = has_terminal()
         self._started_at = time.time()
@@ -127,7 +133,7 @@ class _Supervisor:
     # Events
 
     def _events(self) -> Iterator[tuple[str, Any]]:
-        """What happened, waiting for it: signal NUMBER, orphaned, message DICT, died STATUS, disconnected."""
+        """What happened, waiting for it: tick, signal NUMBER, orphaned, message DICT, died STATUS, disconnected."""
         poll = select.poll()
         poll.register(self._signals, select.POLLIN)
         if self._owner >= 0 and not self._stopping:
@@ -138,7 +144,10 @@ class _Supervisor:
                 poll.register(self._worker.channel, select.POLLIN)
         if self._device >= 0:
             poll.register(self._device, 0)  # errors are always reported
-        happened = {descriptor for descriptor, _ in poll.poll()}
+        left = self._watchdog.wait(time.monotonic())
+        happened = {descriptor for descriptor, _ in poll.poll(None if left is None else left * 1000)}
+        if self._watchdog.tick(time.monotonic()):
+            yield "tick", None
         if self._signals.fileno() in happened:
             for number in self._signals.recv(64):
                 yield "signal", signal.Signals(number)
@@ -185,6 +194,20 @@ class _Supervisor:
             self._replace(value)
         elif event == "message":
             self._answer(value)
+        elif event == "tick":
+            self._show_life()
+
+    def _show_life(self) -> None:
+        """Tell systemd that this loop runs, and ask the worker whether its own does."""
+        notify("WATCHDOG=1")
+        if self._worker is None:
+            return
+        if self._watchdog.silent(time.monotonic()):
+            _log.error("the worker does not answer any more and is replaced")
+            self._watchdog.excuse()
+            self._worker.kill()
+        else:
+            self._worker.send({"op": "ping"})
 
     def _answer(self, message: dict[str, Any]) -> None:
         match message["op"]:
@@ -192,6 +215,8 @@ class _Supervisor:
                 self._stop("a request on the control socket")
             case "serving":
                 self._settle()
+            case "alive":
+                self._watchdog.heard(time.monotonic())
             case "failed":
                 _log.error("the new worker cannot serve: %s", talk.rebuild_error(message))
 
@@ -199,6 +224,7 @@ class _Supervisor:
 
     def _start(self) -> None:
         self._generation += 1
+        self._watchdog.excuse()  # it answers from INIT on
         self._worker = WorkerProcess(self._job.program, self._path)
         self._worker.send(
             {
@@ -296,6 +322,7 @@ class _Supervisor:
                     _log.info(
                         "%s stays at %s instead of %s: %s", name, *(report[key] for key in ("now", "wanted", "limit"))
                     )
+        self._watchdog.expect(time.monotonic())
         if self._worker is not None:
             self._worker.send({"op": "facts", "facts": self._facts()})
 

@@ -1,10 +1,8 @@
-"""docs/cli.md and the example unit say what `stripefs` does."""
+"""docs/cli.md says what `stripefs` does."""
 
 import re
 from pathlib import Path
 from typing import get_args
-
-import pytest
 
 from stripefs import errors
 from stripefs.cli import mount_helper
@@ -75,8 +73,3 @@ def test_the_exit_codes_of_the_helper() -> None:
 def test_the_limits_of_probe() -> None:
     rows = re.findall(r"^\| `(\w+)` \|", section("probe"), re.MULTILINE)
     assert rows == ["limit", *get_args(Limit)]
-
-
-@pytest.mark.parametrize("line", re.findall(r"^ExecStart=.*", (DOCS / "stripefs@.service").read_text(), re.MULTILINE))
-def test_the_example_unit_runs_the_command_as_it_is(line: str) -> None:
-    assert re.fullmatch(r"ExecStart=\S+/bin/stripefs mount --foreground \$\{SOURCE\} /mnt/%i", line)

@@ -1,9 +1,10 @@
+import os
 import socket
 from pathlib import Path
 
 import pytest
 
-from stripefs.notify import notify
+from stripefs.notify import Watchdog, notify, watchdog_period
 
 
 @pytest.mark.parametrize("abstract", [False, True])
@@ -28,3 +29,46 @@ def test_nobody_listens(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog:
     monkeypatch.setenv("NOTIFY_SOCKET", str(tmp_path / "none"))
     assert not notify("READY=1")
     assert "systemd could not be told READY=1" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("environ", "period"),
+    [
+        ({}, 0.0),
+        ({"WATCHDOG_USEC": "60000000"}, 15.0),
+        ({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": str(os.getpid())}, 15.0),
+        ({"WATCHDOG_USEC": "60000000", "WATCHDOG_PID": "1"}, 0.0),
+        ({"WATCHDOG_USEC": "soon"}, 0.0),
+    ],
+)
+def test_the_watchdog_of_systemd_is_told_four_times_in_its_patience(environ: dict[str, str], period: float) -> None:
+    assert watchdog_period(environ) == period
+
+
+def test_without_a_watchdog_nothing_ticks() -> None:
+    watchdog = Watchdog(0.0, 100.0)
+    watchdog.expect(100.0)
+    assert watchdog.wait(1e9) is None
+    assert not watchdog.tick(1e9)
+    assert not watchdog.silent(1e9)
+
+
+def test_ticks_come_once_a_period_however_late_they_are_looked_for() -> None:
+    watchdog = Watchdog(10.0, 100.0)
+    assert watchdog.wait(104.0) == 6.0
+    assert not watchdog.tick(109.9)
+    assert watchdog.tick(135.0)
+    assert watchdog.wait(135.0) == 10.0
+    assert not watchdog.tick(136.0)
+
+
+def test_silence_counts_from_the_last_answer_and_only_while_one_is_expected() -> None:
+    watchdog = Watchdog(10.0, 0.0)
+    assert not watchdog.silent(1000.0)  # it has not begun
+    watchdog.expect(1000.0)
+    assert not watchdog.silent(1030.0)
+    assert watchdog.silent(1030.1)
+    watchdog.heard(1030.1)
+    assert not watchdog.silent(1060.1)
+    watchdog.excuse()
+    assert not watchdog.silent(9999.0)

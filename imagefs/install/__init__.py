@@ -1,0 +1,1 @@
+"""`imagefs install`: the services of a host as units of systemd."""

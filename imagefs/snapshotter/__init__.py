@@ -1,0 +1,1 @@
+"""A containerd snapshotter that serves images lazily: `imagefs snapshotter`."""

@@ -1,0 +1,151 @@
+"""Units of systemd: what they say, and what becomes of them on disk."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagefs.cli import app as application
+from imagefs.install import installer
+from imagefs.install.units import DAEMON, SERVICES, SNAPSHOTTER, STRIPEFS, is_unedited, units
+from stripefs.errors import ConfigError
+from tests.unit.command_conformance import said
+
+UNITS = units("/opt/bootseer/bin/imagefs", "/opt/bootseer/bin/stripefs")
+
+
+@pytest.fixture
+def systemd(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The commands that would change this machine's systemd, which is not asked."""
+    asked: list[list[str]] = []
+
+    def run(command: list[str], **_options: Any) -> subprocess.CompletedProcess[str]:
+        asked.append(command)
+        return subprocess.CompletedProcess(command, 0, "", "")
+
+    monkeypatch.setattr(installer.subprocess, "run", run)
+    return asked
+
+
+def values(name: str, key: str) -> list[str]:
+    return [line.partition("=")[2] for line in UNITS[name].splitlines() if line.startswith(f"{key}=")]
+
+
+@pytest.mark.parametrize("name", [DAEMON, SNAPSHOTTER, STRIPEFS])
+def test_every_service_says_that_it_is_ready_and_lives_and_stops_in_its_own_order(name: str) -> None:
+    assert values(name, "Type") == ["notify"]
+    assert values(name, "WatchdogSec") == ["60"]
+    assert values(name, "KillMode") == ["mixed"]
+
+
+@pytest.mark.parametrize("name", SERVICES)
+def test_services_of_containers_are_up_before_containerd_and_come_back_always(name: str) -> None:
+    assert values(name, "Before") == ["containerd.service"]
+    assert values(name, "Restart") == ["always"]
+    assert values(name, "StartLimitIntervalSec") == ["0"]
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_no_service_gets_a_mount_namespace_of_its_own(name: str) -> None:
+    hiding = ("Private", "Protect", "ReadOnly", "ReadWrite", "Inaccessible", "TemporaryFileSystem", "Bind", "Dynamic")
+    assert not [line for line in UNITS[name].splitlines() if line.startswith(hiding)]
+
+
+def test_a_path_that_systemd_would_take_apart_is_quoted() -> None:
+    made = units("/opt/a b/100%/imagefs", "/x/stripefs")
+    assert 'ExecStart="/opt/a b/100%%/imagefs" daemon' in made[DAEMON]
+
+
+def test_what_is_installed_twice_is_unchanged(tmp_path: Path) -> None:
+    assert set(installer.install(UNITS, str(tmp_path)).values()) == {"written"}
+    assert set(installer.install(UNITS, str(tmp_path)).values()) == {"unchanged"}
+    folder = tmp_path / installer.FOLDER
+    assert {file.name: file.read_text() for file in folder.iterdir()} == UNITS
+    assert {file.stat().st_mode & 0o777 for file in folder.iterdir()} == {0o644}
+
+
+def test_units_of_another_version_are_replaced(tmp_path: Path) -> None:
+    installer.install(units("/old/imagefs", "/old/stripefs"), str(tmp_path))
+    assert set(installer.install(UNITS, str(tmp_path)).values()) == {"updated"}
+
+
+def test_an_edited_unit_keeps_all_from_being_written(tmp_path: Path) -> None:
+    installer.install(units("/old/imagefs", "/old/stripefs"), str(tmp_path))
+    edited = tmp_path / installer.FOLDER / SNAPSHOTTER
+    edited.write_text(edited.read_text() + "Nice=5\n")
+    with pytest.raises(ConfigError, match=r"imagefs-snapshotter\.service is not as"):
+        installer.install(UNITS, str(tmp_path))
+    assert "/old/imagefs" in (tmp_path / installer.FOLDER / DAEMON).read_text()
+    with pytest.raises(ConfigError, match=r"imagefs-snapshotter\.service is not as"):
+        installer.remove(list(UNITS), str(tmp_path))
+    assert edited.exists()
+    assert set(installer.install(UNITS, str(tmp_path), force=True).values()) == {"updated"}
+
+
+def test_removal_takes_all_and_can_be_repeated(tmp_path: Path) -> None:
+    installer.install(UNITS, str(tmp_path))
+    assert set(installer.remove(list(UNITS), str(tmp_path)).values()) == {"removed"}
+    assert list((tmp_path / installer.FOLDER).iterdir()) == []
+    assert set(installer.remove(list(UNITS), str(tmp_path)).values()) == {"absent"}
+
+
+def test_a_foreign_file_is_no_unit_of_ours() -> None:
+    assert all(is_unedited(text) for text in UNITS.values())
+    assert not is_unedited("[Service]\nExecStart=/bin/true\n")
+
+
+def test_the_command_prints_writes_and_removes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], systemd: list[list[str]]
+) -> None:
+    code, out, _ = said(application, capsys, ["install", "--print", "--bin", "/opt/bootseer/bin"])
+    assert (code, list(tmp_path.iterdir())) == (0, [])
+    assert all(text in out for text in UNITS.values())
+    arguments = ["install", "--prefix", str(tmp_path), "--bin", "/opt/bootseer/bin"]
+    code, out, err = said(application, capsys, arguments)
+    assert (code, err, len(out.splitlines())) == (0, "", len(UNITS))
+    code, out, _ = said(application, capsys, [*arguments, "--remove"])
+    assert (code, out.count(": removed")) == (0, len(UNITS))
+    assert systemd == []  # what lies below a prefix is another system's
+
+
+def test_enabling_reads_the_units_again_first_and_disabling_stops_first(systemd: list[list[str]]) -> None:
+    installer.reload("enable")
+    installer.reload("disable")
+    reread = ["systemctl", "daemon-reload"]
+    enable, disable = (["systemctl", action, "--now", *SERVICES] for action in ("enable", "disable"))
+    assert systemd == [reread, enable, disable, reread]
+
+
+def test_what_systemd_says_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(command: list[str], **_options: Any) -> subprocess.CompletedProcess[str]:
+        return subprocess.CompletedProcess(command, 1, "", "System has not been booted with systemd\nmore\n")
+
+    monkeypatch.setattr(installer.subprocess, "run", run)
+    with pytest.raises(ConfigError, match="daemon-reload: System has not been booted with systemd"):
+        installer.reload()
+
+
+@pytest.mark.parametrize("other", [["--remove"], ["--prefix", "/tmp/x"]])
+def test_enabling_contradicts(capsys: pytest.CaptureFixture[str], other: list[str]) -> None:
+    code, _, err = said(application, capsys, ["install", "--enable", *other])
+    assert code == 2
+    assert "contradict each other" in err
+
+
+def test_systemd_understands_the_units(tmp_path: Path) -> None:
+    commands = tmp_path / "bin"
+    commands.mkdir()
+    for name in ("imagefs", "stripefs"):
+        (commands / name).write_text("#!/bin/sh\n")
+        (commands / name).chmod(0o755)
+    made = units(str(commands / "imagefs"), str(commands / "stripefs"))
+    folder = tmp_path / installer.FOLDER
+    installer.install(made, str(tmp_path))
+    (folder / STRIPEFS).rename(folder / "stripefs@checkpoints.service")
+    files = [folder / name for name in (*SERVICES, "stripefs@checkpoints.service")]
+    done = subprocess.run(["systemd-analyze", "verify", "--man=no", *files], capture_output=True, text=True)
+    assert [line for line in done.stderr.splitlines() if str(tmp_path) in line or "imagefs" in line] == []
+    assert done.returncode == 0
