@@ -25,6 +25,7 @@ COMMANDS = {
     "daemon": "The service behind the mounts, in the foreground.",
     "snapshotter": "Containers of containerd and Kubernetes from lazy images.",
     "install": "Have systemd run the services of this host.",
+    "doctor": "Look at what this host can do, and what it lacks.",
 }
 """Name and one line of each command; `imagefs.cli.NAME` holds its click command as `command`."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from imagefs.doctor.containerd import containerd_findings
 from imagefs.snapshotter.containerd_config import V1_CRI_PLUGIN, Wanted, containerd_config, parse_version
 from tests.waiting import eventually
 
@@ -56,3 +57,7 @@ def test_containerd_starts_with_the_plugin(containerd: Path) -> None:
 
     states = eventually(plugins, "containerd to list its plugins")
     assert (states["imagefs"], states["cri"]) == ("ok", "ok")
+    here = containerd.parent
+    (here / "root/io.containerd.snapshotter.v1.imagefs").symlink_to(here / "snapshots")  # before 1.7.17
+    found = containerd_findings(str(here / "config.toml"), str(here / "snapshotter.sock"), str(here / "snapshots"))
+    assert [one for one in found if one.state != "ok"] == []
