@@ -21,6 +21,7 @@ COMMANDS = {
     "status": "What is mounted, fetched and kept on this host.",
     "ready": "Say that a job has started: its trace is complete.",
     "run": "Run a container from an image.",
+    "podman": "Show images to podman and buildah.",
     "deps": "Install what a job needs once, and mount it everywhere.",
     "daemon": "The service behind the mounts, in the foreground.",
     "snapshotter": "Containers of containerd and Kubernetes from lazy images.",

@@ -38,6 +38,8 @@ need_test_packages() {
     command -v crun >/dev/null || missing+=(crun)
     command -v skopeo >/dev/null || missing+=(skopeo)
     command -v umoci >/dev/null || missing+=(umoci)
+    command -v podman >/dev/null || missing+=(podman)
+    command -v buildah >/dev/null || missing+=(buildah)
     command -v docker-registry >/dev/null || missing+=(docker-registry)
     command -v systemd-analyze >/dev/null || missing+=(systemd)
     local program
