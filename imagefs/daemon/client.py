@@ -6,28 +6,41 @@ unrecord  id, why               what comes now is no start like others: no trace
 mounted   id, plane             it is, and lasts from now on until it is unmounted
 ready     id or mountpoint      the start is over: record and replay are judged
 detach    id                    nobody uses this attachment any more
-hold, release, leases, capabilities    leases of snapshotters (`imagefs.daemon.protocol`)
+hold, release, leases, find, capabilities    for snapshotters (`imagefs.daemon.protocol`)
 status, stop                    as every supervisor's worker answers
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from imagefs.daemon import processes
-from imagefs.daemon.protocol import Held, HoldRequest, Lease
-from imagefs.errors import DamagedBlock, DamagedObject
+from imagefs.daemon.protocol import FindRequest, Held, HoldRequest, Lease, SnapshotKey, source_digest
+from imagefs.errors import DamagedBlock, DamagedObject, NoSuchImage
 from imagefs.settings import DaemonSettings
 from stripefs.errors import MountError
 from stripefs.mount.asking import ask
 from stripefs.settings import StoreSettings
 
-__all__ = ["Attached", "AttachedDevice", "Client", "NoDaemon", "Recording", "Shared", "Snapshot", "new_identifier"]
+__all__ = [
+    "Attached",
+    "AttachedDevice",
+    "Client",
+    "Found",
+    "NoDaemon",
+    "Recording",
+    "Shared",
+    "Snapshot",
+    "new_identifier",
+]
 
 _PATIENCE = 30.0
 """Seconds for an answer that needs no store: a worker that is being replaced is up again in two."""
+
+_ANSWERS_WITHIN = 2.0
+"""Seconds beyond its own timeout that an answer may take which comes from memory."""
 
 _DEATHS = 2
 """Workers that may die over one request: the third, with nothing answered in between, would end all mounts."""
@@ -94,6 +107,13 @@ class Shared(NamedTuple):
     image: str
 
 
+class Found(NamedTuple):
+    """An image that a store has: the digest of its manifest."""
+
+    image: str
+    store: StoreSettings
+
+
 class NoDaemon(MountError):
     """Nobody listens."""
 
@@ -102,11 +122,15 @@ class Client:
     """The daemon of `settings.runtime`. Raises MountError where it does not answer, and what it says went wrong.
 
     asked: options by the settings that somebody chose. A daemon that runs with others keeps them, which is logged.
+    starts: start a daemon where none runs; a service beside one that somebody else starts raises NoDaemon instead.
     """
 
-    def __init__(self, settings: DaemonSettings, asked: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, settings: DaemonSettings, asked: Mapping[str, str] | None = None, *, starts: bool = True
+    ) -> None:
         self.settings = settings
         self._asked = asked or {}
+        self._starts = _STARTS if starts else 0
 
     def attach(
         self,
@@ -206,7 +230,7 @@ class Client:
         self, operation: str, request: dict[str, Any], meanwhile: Callable[[], None] | None = None
     ) -> dict[str, Any]:
         """Ask the daemon, which is started where none runs."""
-        for starts in range(_STARTS + 1):
+        for starts in range(self._starts + 1):
             if starts:
                 from imagefs.daemon.starting import ensure  # not needed by most, who find a daemon
 
@@ -214,7 +238,7 @@ class Client:
             try:
                 return self._ask(operation, float(request["timeout"]) + _PATIENCE, meanwhile, **request)
             except NoDaemon:
-                if starts == _STARTS:
+                if starts == self._starts:
                     raise
         raise AssertionError("the last try answers or raises")
 
@@ -226,15 +250,39 @@ class Client:
         """Make no trace of the start of this attachment."""
         self._ask("unrecord", _PATIENCE, id=identifier, why=why)
 
-    def hold(self, store: StoreSettings, image: str, lease: Lease, *, workload: str = "default") -> Held:
+    def hold(
+        self,
+        store: StoreSettings,
+        image: str,
+        lease: Lease,
+        *,
+        workload: str = "default",
+        above: Sequence[tuple[StoreSettings, str]] = (),
+    ) -> Held:
         """Have the image mounted until the lease is released; the daemon is started where none runs.
 
-        Raises MountError, and what keeps the image from being mounted.
+        image: as for `HoldRequest`. above: stores and names of snapshots to be stacked above, the uppermost first;
+        those that cannot be had are in the answer's `unusable`. Asking again changes nothing, and is quick where the
+        image is named by its digest. Raises NoSuchImage, MountError, and what keeps the image from being mounted.
         """
+        keys = tuple(SnapshotKey(where._asdict(), key) for where, key in above)
         request = HoldRequest(
-            store._asdict(), image, lease, processes.namespace(), self.settings.io_timeout, workload
+            store._asdict(), image, lease, processes.namespace(), self.settings.io_timeout, workload, keys
         ).to_json()
-        return Held.from_json(self._ask_started("hold", request))
+        answer = self._ask_started("hold", request)
+        if missing := answer.get("missing"):
+            raise NoSuchImage(missing["message"], hint=missing["hint"])
+        return Held.from_json(answer)
+
+    def find(self, stores: Sequence[StoreSettings], source: str, timeout: float) -> Found | None:
+        """The image that was built from the OCI manifest with this digest (`sha256:HEX`), in the first of these stores
+        that has one; None where none is known to have it within `timeout` seconds. Nothing is mounted.
+
+        Raises MountError where the daemon does not answer, ConfigError for what is no digest.
+        """
+        request = FindRequest(tuple(store._asdict() for store in stores), source_digest(source), timeout).to_json()
+        answer = self._ask("find", timeout + _ANSWERS_WITHIN, **request)
+        return Found(answer["image"], stores[answer["store"]]) if answer["image"] else None
 
     def release(self, lease: Lease) -> None:
         """End the lease, if there is one. Raises MountError where the daemon does not answer."""
@@ -254,8 +302,9 @@ class Client:
     def status(self) -> dict[str, Any]:
         return self._ask("status", _PATIENCE)
 
-    def stop(self) -> None:
-        self._ask("stop", _PATIENCE)
+    def stop(self, *, force: bool = False) -> None:
+        """End the daemon. What mounts still read is kept for the next one for a while, unless `force`."""
+        self._ask("stop", _PATIENCE, force=force)
 
     def _ask(
         self, operation: str, timeout: float, meanwhile: Callable[[], None] | None = None, /, **values: Any

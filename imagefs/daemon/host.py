@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,19 +26,20 @@ from imagefs.daemon.ledger import Ledger
 from imagefs.daemon.metadata_cache import MetadataCache
 from imagefs.daemon.mount_pool import MountPool
 from imagefs.daemon.opened import Opened
-from imagefs.daemon.protocol import holder_json
+from imagefs.daemon.protocol import SOURCE, holder_json, source_digest
 from imagefs.daemon.serving import Serving
-from imagefs.daemon.shares import Shares, checked, finder, shared_by
+from imagefs.daemon.shares import Shares, checked, finder, image_of, shared_by
+from imagefs.daemon.source_lookup import SourceLookup
 from imagefs.daemon.starts import Starts
 from imagefs.daemon.state import Attachment, DeviceUse
 from imagefs.daemon.sweeper import Sweeper
 from imagefs.daemon.watch import Watch
 from imagefs.format.manifest import Manifest
-from imagefs.repository.images import is_digest
+from imagefs.repository.images import Images, is_digest
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ConfigError, MountError, ServiceDown, StripefsError
 from stripefs.mount.journal import MemoryJournal
-from stripefs.settings import redact, store_settings
+from stripefs.settings import StoreSettings, redact, store_settings
 from stripefs.supervised import contain, supervise
 
 __all__ = ["Host"]
@@ -79,6 +80,7 @@ class Host:
         self._sweeper = Sweeper(settings)
         self._shares = Shares(self, Path(settings.cache, "deps/damaged"))
         self.leases = Leases(settings, self)
+        self.sources = SourceLookup(self._image_from, self._opened.wanting)
         self.serving = Serving(self._ledger, self._opened, self._starts.touch, self._shares.failed)
         self._pool = MountPool(lambda: {one.image for one in self.state.attachments.values()})
 
@@ -100,6 +102,7 @@ class Host:
                     nursery.start_soon(supervise, f"resuming {attachment.name}", self._resume_later, attachment)
             await contain("looking for what is left of uses", self._sweeper.find, self.state.attachments)
             await nursery.start(self._shares.run)
+            await nursery.start(self.sources.run)
             task_status.started()
             nursery.start_soon(supervise, "removing what is left of uses", self._sweeper.run)
             nursery.start_soon(self._pool.run)
@@ -211,9 +214,20 @@ class Host:
             await self._documents.note_use(self._opened.source(store), str(request["snapshot"]["name"]))
 
     async def resolve(self, store: Mapping[str, Any], image: str) -> str:
-        settings = store_settings(store)
-        with self._opened.wanting(settings):
-            return (await self._documents.resolve(self._opened.source(settings), image))[0]
+        if image.startswith(SOURCE):
+            return await self._image_from(store_settings(store), source_digest(image.removeprefix(SOURCE)))
+        return await self._resolve(store_settings(store), image)
+
+    async def resolve_snapshot(self, store: Mapping[str, Any], name: str) -> str:
+        return await self._resolve(store_settings(store), f"deps/{name}", lambda images: image_of(images, name, ""))
+
+    async def _image_from(self, store: StoreSettings, source: str) -> str:
+        """The image that was built from the OCI manifest with this digest. Raises NoSuchImage."""
+        return await self._resolve(store, SOURCE + source, lambda images: images.by_source(source))
+
+    async def _resolve(self, store: StoreSettings, name: str, look: Callable[[Images], str] | None = None) -> str:
+        with self._opened.wanting(store):
+            return (await self._documents.resolve(self._opened.source(store), name, look))[0]
 
     async def config_of(self, attachment: Attachment) -> dict[str, Any]:
         return (await self._documents.manifest(attachment.image, self._opened.source_of(attachment))).config

@@ -14,17 +14,18 @@ import logging
 import os
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import trio
 
 from imagefs.daemon import processes
 from imagefs.daemon.client import Recording, new_identifier
 from imagefs.daemon.helpers import run_helper
-from imagefs.daemon.protocol import CAPABILITIES, VERSION, Held, HoldRequest, Lease
+from imagefs.daemon.protocol import CAPABILITIES, VERSION, Held, HoldRequest, Lease, Unusable
 from imagefs.daemon.state import Attachment
+from imagefs.errors import DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
 from imagefs.settings import DaemonSettings
-from stripefs.errors import MountError
+from stripefs.errors import MountError, StripefsError
 
 __all__ = ["Leases", "pool_path"]
 
@@ -56,7 +57,11 @@ class Mounts(Protocol):
         """Have the image served; where it is."""
 
     async def resolve(self, store: Mapping[str, Any], image: str) -> str:
-        """The digest of an image."""
+        """The digest of an image. Raises NoSuchImage."""
+
+    async def resolve_snapshot(self, store: Mapping[str, Any], name: str) -> str:
+        """The digest of the image of a dependency snapshot that was made for containers. Raises NoSuchSnapshot,
+        NoSuchImage, DamagedObject and FormatError."""
 
     async def config_of(self, attachment: Attachment) -> dict[str, Any]:
         """The OCI image config."""
@@ -103,9 +108,11 @@ class Leases:
         return {"version": VERSION, "capabilities": list(CAPABILITIES)}
 
     async def hold(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Mount the image, or add the lease to those who have it. Asked twice it is one lease.
+        """Mount the image and the snapshots above it, or add the lease to those who have them. Asked twice it is one
+        lease; snapshots that the later request does not name are let go.
 
-        Raises MountError where the lease is on another image, and what keeps the image from being mounted.
+        Answers `missing` where the store has no such image. Raises MountError where the lease is on another image, and
+        what keeps the image from being mounted.
         """
         asked = HoldRequest.from_json(request)
         if os.geteuid() != 0:
@@ -115,41 +122,74 @@ class Leases:
                 "the daemon runs in another mount namespace, where its mounts are not to be seen",
                 hint="start one in this one, with a --runtime of its own",
             )
-        image = await self._host.resolve(asked.store, asked.image)
+        try:
+            image = await self._host.resolve(asked.store, asked.image)
+        except NoSuchImage as error:
+            return {"missing": {"message": error.message, "hint": error.hint}}
+        attachment = await self._join(asked, asked.store, image)
+        above: list[Attachment] = []
+        unusable: list[Unusable] = []
+        for one in asked.above:
+            try:
+                tree = await self._host.resolve_snapshot(one.store, one.key)
+                above.append(await self._join(asked, one.store, tree, one.key))
+            except StripefsError as error:
+                _log.warning("the snapshot %s is not mounted for %s: %s", one.key[:12], asked.lease.name, error)
+                unusable.append(Unusable(one.key, _kind(error), str(error)))
+        for other in self._with(asked.lease):
+            if other is not attachment and other not in above:
+                self._drop(other, asked.lease)
+        config, trees = await self._host.config_of(attachment), tuple(one.mountpoint for one in above)
+        return Held(asked.lease, attachment.mountpoint, image, config, trees, tuple(unusable)).to_json()
+
+    async def _join(self, asked: HoldRequest, store: Mapping[str, Any], image: str, snapshot: str = "") -> Attachment:
+        """The mount of an image that the lease is on from now on. snapshot: which it is, if any."""
         async with self._turns[image]:
-            for other in self._with(asked.lease):
-                if other.image != image:
-                    raise MountError(
-                        f"the lease {asked.lease.name} of {asked.lease.client} is on the image {other.image[:12]}",
-                        hint="release it first, or choose another name",
-                    )
+            if not snapshot:
+                self._check_free(asked.lease, image)
             attachment = await self._settled(image)
             if attachment is None:
-                attachment = await self._mount(asked, image)
+                attachment = await self._mount(asked, store, image, snapshot)
             elif not any(asked.lease.is_of(one) for one in attachment.leases):
                 self._host.change(attachment, leases=[*attachment.leases, asked.lease.to_json()])
                 self._host.joined(attachment)
-            config = await self._host.config_of(attachment)
-            return Held(asked.lease, attachment.mountpoint, image, config).to_json()
+            return attachment
+
+    def _check_free(self, lease: Lease, image: str) -> None:
+        """Raises MountError where the lease is on another image."""
+        for other in self._with(lease):
+            if not other.snapshot and other.mountpoint != pool_path(self._settings, image):
+                raise MountError(
+                    f"the lease {lease.name} of {lease.client} is on the image {other.image[:12]}",
+                    hint="release it first, or choose another name",
+                )
 
     async def release(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The lease ends, if there is one."""
         lease = Lease.from_json(request["lease"])
         for attachment in self._with(lease):
-            left = [one for one in attachment.leases if not lease.is_of(one)]
-            self._host.change(attachment, leases=left)
+            self._drop(attachment, lease)
         return {}
 
+    def _drop(self, attachment: Attachment, lease: Lease) -> None:
+        left = [one for one in attachment.leases if not lease.is_of(one)]
+        self._host.change(attachment, leases=left)
+
     async def leases(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The leases of a client, of all where none is named."""
+        """The leases of a client, of all where none is named: the image of each, and the snapshots above it."""
         client = str(request.get("client") or "")
-        found = [
-            Held(Lease.from_json(one), attachment.mountpoint, attachment.image).to_json()
-            for attachment in self._host.attachments().values()
-            for one in attachment.leases
-            if client in ("", one["client"])
-        ]
-        return {"leases": found}
+        found: dict[tuple[str, str], list[Attachment]] = {}
+        leases: dict[tuple[str, str], Lease] = {}
+        for attachment in self._host.attachments().values():
+            for lease in map(Lease.from_json, attachment.leases):
+                if client in ("", lease.client):
+                    found.setdefault((lease.client, lease.name), []).append(attachment)
+                    leases[lease.client, lease.name] = lease
+        held = []
+        for key, attached in found.items():
+            above = tuple(one.mountpoint for one in attached if one.snapshot)
+            held += [Held(leases[key], one.mountpoint, one.image, {}, above) for one in attached if not one.snapshot]
+        return {"leases": [one.to_json() for one in held]}
 
     def _with(self, lease: Lease) -> list[Attachment]:
         attached = self._host.attachments().values()
@@ -170,13 +210,13 @@ class Leases:
             raise MountError(f"{path} is still being unmounted", hint="see what keeps it, and try again")
         return known
 
-    async def _mount(self, asked: HoldRequest, image: str) -> Attachment:
+    async def _mount(self, asked: HoldRequest, store: Mapping[str, Any], image: str, snapshot: str = "") -> Attachment:
         """Raises MountError with nothing mounted, and what `attach` raises."""
         identifier, path = new_identifier(), pool_path(self._settings, image)
         answer = await self._host.attach(
             {
                 "id": identifier,
-                "store": asked.store,
+                "store": store,
                 "image": image,
                 # Until it is mounted it belongs to this worker, with which it goes.
                 "owner": os.getpid(),
@@ -186,6 +226,7 @@ class Leases:
                 "timeout": asked.timeout,
                 "recording": Recording(asked.workload)._asdict(),
                 "lease": asked.lease.to_json(),
+                **({"snapshot": {"name": snapshot}} if snapshot else {}),
             }
         )
         try:
@@ -207,3 +248,9 @@ class Leases:
             raise
         self._host.settle(attachment, "erofs")
         return attachment
+
+
+def _kind(error: StripefsError) -> Literal["missing", "damaged", "unavailable"]:
+    if isinstance(error, NoSuchSnapshot):
+        return "missing"
+    return "damaged" if isinstance(error, DamagedObject | FormatError | NoSuchImage) else "unavailable"

@@ -3,10 +3,12 @@
 A mount is held by processes (until it stands, or as long as they use it), by itself where somebody is to unmount it, or
 by leases. Operations for leases:
 
-    hold            store, image, lease   the image is mounted on this host until the lease is released; where
-    release         lease                 the lease ends; the mount stays for a while, and goes when nobody has it
-    leases          client                the leases of a client
-    capabilities                          the version of the protocol, and what this daemon can do beyond it
+    hold            store, image, lease, above   the image, and snapshots above it, are mounted on this host until the
+                                                 lease is released; where
+    release         lease                        the lease ends; mounts stay for a while, and go when nobody has them
+    leases          client                       the leases of a client
+    find            stores, source, timeout      which image was built from an OCI manifest, and which store has it
+    capabilities                                 the version of the protocol, and what this daemon can do beyond it
 
 Keys that are not known are ignored, those with a default may be missing. So a newer client is understood as far as the
 daemon goes, and asks for `capabilities` where that is not enough.
@@ -14,25 +16,36 @@ daemon goes, and asks for `capabilities` where that is not enough.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from stripefs.errors import ConfigError
 
 __all__ = [
     "CAPABILITIES",
+    "SOURCE",
     "VERSION",
+    "FindRequest",
     "Held",
     "HoldRequest",
     "Holder",
     "Lease",
     "MountHolder",
     "ProcessHolder",
+    "SnapshotKey",
+    "Unusable",
     "holder_json",
+    "source_digest",
 ]
 
 VERSION = 1
-CAPABILITIES = ("leases",)
+CAPABILITIES = ("leases", "find", "above")
+
+SOURCE = "source:"
+"""Before the digest of an OCI manifest, in place of a tag: the image that was built from that."""
+
+_SOURCE_DIGEST = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 class ProcessHolder(NamedTuple):
@@ -80,9 +93,36 @@ def holder_json(holder: Holder) -> dict[str, Any]:
     return {"kind": kinds[type(holder)], **holder._asdict()}
 
 
+def source_digest(text: str) -> str:
+    """The digest of an OCI manifest, `sha256:HEX`. Raises ConfigError for anything else."""
+    if not _SOURCE_DIGEST.fullmatch(text):
+        raise ConfigError(f"{text!r} is no digest of a manifest", hint="sha256: and 64 hexadecimal digits")
+    return text
+
+
+class SnapshotKey(NamedTuple):
+    """A dependency snapshot of a container. store: the fields of `StoreSettings`. key: the name of the snapshot."""
+
+    store: dict[str, Any]
+    key: str
+
+
+class Unusable(NamedTuple):
+    """A snapshot that was asked for and is not mounted. why: for people."""
+
+    key: str
+    kind: Literal["missing", "damaged", "unavailable"]
+    why: str
+
+
 class HoldRequest(NamedTuple):
-    """store: the fields of `StoreSettings`. image: a tag or digest there. namespace: the mount namespace of the client.
-    timeout: seconds for the store, 0 for the daemon's own. workload: under which name the start is recorded."""
+    """store: the fields of `StoreSettings`. image: a tag or digest there, or `SOURCE` and the digest of the OCI
+    manifest that it was built from. namespace: the mount namespace of the client. timeout: seconds for the store, 0 for
+    the daemon's own. workload: under which name the start is recorded. above: snapshots to be stacked above the image,
+    the uppermost first.
+
+    An image that is named by its own digest needs no store where its documents are in the cache.
+    """
 
     store: dict[str, Any]
     image: str
@@ -90,9 +130,11 @@ class HoldRequest(NamedTuple):
     namespace: int
     timeout: float = 0.0
     workload: str = "default"
+    above: tuple[SnapshotKey, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        return {**self._asdict(), "lease": self.lease.to_json()}
+        above = [one._asdict() for one in self.above]
+        return {**self._asdict(), "lease": self.lease.to_json(), "above": above}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> HoldRequest:
@@ -105,26 +147,63 @@ class HoldRequest(NamedTuple):
                 int(data["namespace"]),
                 float(data.get("timeout") or 0.0),
                 str(data.get("workload") or "default"),
+                tuple(SnapshotKey(dict(one["store"]), str(one["key"])) for one in data.get("above") or ()),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"this is no request for a lease: {error!r}") from error
 
 
 class Held(NamedTuple):
-    """A mount that a lease holds.
+    """The mounts that a lease holds.
 
     lowerdir: the tree of the image, read-only. image: the digest of its manifest. config: the OCI image config.
+    above: the trees of the snapshots, the uppermost first. unusable: snapshots that were asked for and are not there.
     """
 
     lease: Lease
     lowerdir: str
     image: str
     config: Mapping[str, Any] = {}
+    above: tuple[str, ...] = ()
+    unusable: tuple[Unusable, ...] = ()
+
+    @property
+    def lowerdirs(self) -> tuple[str, ...]:
+        """All trees as overlayfs takes them: the uppermost first, the image last."""
+        return (*self.above, self.lowerdir)
 
     def to_json(self) -> dict[str, Any]:
-        return {**self._asdict(), "lease": self.lease.to_json()}
+        unusable = [one._asdict() for one in self.unusable]
+        return {**self._asdict(), "lease": self.lease.to_json(), "above": list(self.above), "unusable": unusable}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> Held:
-        lease = Lease.from_json(data["lease"])
-        return cls(lease, str(data["lowerdir"]), str(data["image"]), dict(data.get("config") or {}))
+        return cls(
+            Lease.from_json(data["lease"]),
+            str(data["lowerdir"]),
+            str(data["image"]),
+            dict(data.get("config") or {}),
+            tuple(map(str, data.get("above") or ())),
+            tuple(Unusable(one["key"], one["kind"], one["why"]) for one in data.get("unusable") or ()),
+        )
+
+
+class FindRequest(NamedTuple):
+    """stores: the fields of `StoreSettings` of each, the first is preferred. source: the digest of an OCI manifest.
+    timeout: seconds for all of them together."""
+
+    stores: tuple[dict[str, Any], ...]
+    source: str
+    timeout: float
+
+    def to_json(self) -> dict[str, Any]:
+        return {"stores": list(self.stores), "source": self.source, "timeout": self.timeout}
+
+    @classmethod
+    def from_json(cls, data: Mapping[str, Any]) -> FindRequest:
+        """Raises ConfigError."""
+        try:
+            stores = tuple(dict(one) for one in data["stores"])
+            return cls(stores, source_digest(str(data["source"])), float(data["timeout"]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise ConfigError(f"this is no request for an image: {error!r}") from error

@@ -41,7 +41,7 @@ from stripefs.errors import MountError, NotFound
 from stripefs.executor import Lane
 from stripefs.supervised import contain, supervise
 
-__all__ = ["Shares", "checked", "finder", "shared_by"]
+__all__ = ["Shares", "checked", "finder", "image_of", "shared_by"]
 
 _log = logging.getLogger(__name__)
 
@@ -278,7 +278,7 @@ class Shares:
         self._host.change(attachment, leaving=False)
 
 
-def _image_of(images: Images, name: str, target: str) -> str:
+def image_of(images: Images, name: str, target: str) -> str:
     """The image of a snapshot for that target, "" for a container. Raises NoSuchSnapshot, and FormatError for one that
     was made for another path: what is installed knows where it lies."""
     snapshot = Snapshots(images).load(name)
@@ -294,9 +294,9 @@ def _image_of(images: Images, name: str, target: str) -> str:
 
 def finder(request: Mapping[str, Any]) -> Callable[[Images], str] | None:
     """How a store is asked for the image that is to be attached; None as for any."""
-    if "snapshot" not in request:
+    if "snapshot" not in request or "lease" in request:  # whoever mounts for leases has asked before
         return None
-    return lambda images: _image_of(images, str(request["snapshot"]["name"]), str(request["mountpoint"]))
+    return lambda images: image_of(images, str(request["snapshot"]["name"]), str(request["mountpoint"]))
 
 
 def checked(request: Mapping[str, Any], manifest: Manifest) -> Manifest:
@@ -309,7 +309,8 @@ def checked(request: Mapping[str, Any], manifest: Manifest) -> Manifest:
 def shared_by(request: Mapping[str, Any]) -> dict[str, Any]:
     """What an attachment says of the snapshot that it is, and of its users and leases. Raises MountError."""
     if "lease" in request:
-        return {"pooled": True, "leases": [dict(request["lease"])]}
+        snapshot = request.get("snapshot") or {"name": ""}
+        return {"pooled": True, "leases": [dict(request["lease"])], "snapshot": str(snapshot["name"])}
     if "snapshot" not in request:
         return {}
     snapshot = request["snapshot"]

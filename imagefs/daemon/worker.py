@@ -53,7 +53,9 @@ class DaemonBackend:
             "mounted": host.mounted,
             "ready": host.ready,
             "detach": host.detach,
+            "find": host.sources.find,
             **host.leases.requests,
+            "hold": self._hold,
         }
 
     async def open(self) -> None:
@@ -84,6 +86,10 @@ class DaemonBackend:
     async def _use(self, request: Mapping[str, Any]) -> dict[str, Any]:
         await self._need_cache()
         return {**await self._host.use(request), "settings": self._settings._asdict()}
+
+    async def _hold(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        await self._need_cache()
+        return await self._host.leases.hold(request)
 
     async def _need_cache(self) -> None:
         """End where somebody has removed the cache: the next worker makes it and its lock anew, and is asked again.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,16 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from imagefs.daemon import leases as module
 from imagefs.daemon import shares as shares_module
 from imagefs.daemon.leases import Leases, pool_path
-from imagefs.daemon.protocol import Held, HoldRequest, Lease
+from imagefs.daemon.protocol import Held, HoldRequest, Lease, SnapshotKey
 from imagefs.daemon.shares import Shares, shared_by
 from imagefs.daemon.state import Attachment
+from imagefs.errors import DamagedObject, NoSuchImage, NoSuchSnapshot
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ConfigError, MountError
 
 SETTINGS = DaemonSettings(runtime="/run/nothing")
 IMAGES = {"one": "a" * 64, "two": "b" * 64}
+SNAPSHOTS = {"numpy": "c" * 64, "torch": "d" * 64, "bad": "e" * 64}
 CLIENT = "containerd"
 
 
@@ -55,7 +57,15 @@ class World:
 
     async def resolve(self, store: Mapping[str, Any], image: str) -> str:
         await trio.lowlevel.checkpoint()
+        if image not in IMAGES:
+            raise NoSuchImage(f"no {image}")
         return IMAGES[image]
+
+    async def resolve_snapshot(self, store: Mapping[str, Any], name: str) -> str:
+        await trio.lowlevel.checkpoint()
+        if name not in SNAPSHOTS:
+            raise NoSuchSnapshot(f"no {name}")
+        return SNAPSHOTS[name]
 
     async def config_of(self, attachment: Attachment) -> dict[str, Any]:
         return {"Env": [attachment.image]}
@@ -65,6 +75,8 @@ class World:
 
     async def attach(self, request: Mapping[str, Any]) -> dict[str, Any]:
         await trio.lowlevel.checkpoint()
+        if request["image"] == SNAPSHOTS["bad"]:
+            raise DamagedObject("it lacks a pack")
         one = Attachment(request["id"], "s#t", {}, request["image"], request["image"], "/m", (), 1.0, owner=1)
         one.change({"mountpoint": request["mountpoint"], "namespace": 1, **shared_by(request)})
         self.known[one.id] = one
@@ -86,8 +98,9 @@ class World:
         return {}
 
 
-def request(image: str, name: str, client: str = CLIENT) -> dict[str, Any]:
-    return HoldRequest({"url": "/s"}, image, Lease(name, client, "a label"), 1).to_json()
+def request(image: str, name: str, client: str = CLIENT, above: Sequence[str] = ()) -> dict[str, Any]:
+    keys = tuple(SnapshotKey({"url": "/d"}, key) for key in above)
+    return HoldRequest({"url": "/s"}, image, Lease(name, client, "a label"), 1, above=keys).to_json()
 
 
 def run(main: Callable[[World, Leases], Awaitable[None]]) -> World:
@@ -146,6 +159,34 @@ def test_a_lease_is_on_one_image() -> None:
     assert run(main).mounts == 2
 
 
+def test_snapshots_are_stacked_above_the_image_and_released_with_it() -> None:
+    async def main(world: World, leases: Leases) -> None:
+        numpy, torch = (pool_path(SETTINGS, SNAPSHOTS[name]) for name in ("numpy", "torch"))
+        held = Held.from_json(await leases.hold(request("one", "c", above=["torch", "nosuch", "bad", "numpy"])))
+        assert held.lowerdirs == (torch, numpy, pool_path(SETTINGS, IMAGES["one"]))
+        assert [(one.key, one.kind) for one in held.unusable] == [("nosuch", "missing"), ("bad", "damaged")]
+        assert (await leases.leases({}))["leases"] == [held._replace(config={}, unusable=()).to_json()]
+        fewer = Held.from_json(await leases.hold(request("one", "c", above=["numpy"])))
+        assert fewer.above == (numpy,)
+        await leases.hold(request("two", "d", above=["numpy"]))
+        await trio.sleep(100)
+        assert world.mounted == {numpy, *(pool_path(SETTINGS, image) for image in IMAGES.values())}
+        await leases.release({"lease": {"name": "c", "client": CLIENT}})
+        await trio.sleep(100)
+        assert world.mounted == {numpy, pool_path(SETTINGS, IMAGES["two"])}
+        await leases.release({"lease": {"name": "d", "client": CLIENT}})
+
+    run(main)
+
+
+def test_an_image_that_no_store_has_is_told_from_other_failures() -> None:
+    async def main(world: World, leases: Leases) -> None:
+        assert await leases.hold(request("nosuch", "c")) == {"missing": {"message": "no nosuch", "hint": ""}}
+        assert (await leases.leases({}))["leases"] == []
+
+    run(main)
+
+
 def test_a_mount_that_fails_leaves_nothing() -> None:
     async def main(world: World, leases: Leases) -> None:
         world.broken = "imagefs.daemon.mount_helper"
@@ -181,7 +222,7 @@ def test_where_no_lease_can_be_had() -> None:
         for wrong in ({}, {**request("one", "c"), "lease": {}}, {**request("one", "c"), "lease": 5}):
             with pytest.raises(ConfigError):
                 await leases.hold(wrong)
-        assert await leases.capabilities({}) == {"version": 1, "capabilities": ["leases"]}
+        assert await leases.capabilities({}) == {"version": 1, "capabilities": ["leases", "find", "above"]}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(os, "geteuid", lambda: 1000)
             with pytest.raises(MountError, match="root"):
