@@ -11,9 +11,23 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from imagefs.build.limits import Limits
-from imagefs.settings import DaemonSettings, default_cache, default_runtime
+from imagefs.settings import DaemonSettings, SnapshotterSettings, default_cache, default_runtime
 from stripefs.config import LOG, STORE
-from stripefs.options import Given, Option, Options, count, duration, kib, loopback, rate, size, some_folder, text
+from stripefs.options import (
+    Given,
+    Option,
+    Options,
+    count,
+    duration,
+    kib,
+    loopback,
+    rate,
+    size,
+    some_file,
+    some_folder,
+    store_urls,
+    text,
+)
 from stripefs.settings import StoreSettings
 
 __all__ = ["IMAGEFS", "DepsSettings", "Settings", "config_files", "nearest", "resolve"]
@@ -22,7 +36,7 @@ _MIB = 1 << 20
 _LOG_FILE = "standard error with -f, else imagefs.log in the runtime folder"
 
 IMAGEFS = Options("imagefs", {"store": "The store", "daemon": "The service", "build": "Building",
-                              "deps": "Dependency snapshots"}, (
+                              "deps": "Dependency snapshots", "snapshotter": "The snapshotter"}, (
     *STORE,
     Option("daemon", "cache", some_folder, "", "Folder for what was fetched.", "DIR",
            shown="/var/cache/bootseer/imagefs for root, ~/.cache/bootseer/imagefs for others"),
@@ -65,6 +79,14 @@ IMAGEFS = Options("imagefs", {"store": "The store", "daemon": "The service", "bu
            "How long to believe what an index was resolved to.", "TIME", "resolve_age"),
     Option("deps", "wait-lease", duration(0, 86400), "10m",
            "How long to wait for another host that installs the same; 0 for not at all.", "TIME", "patience"),
+    Option("snapshotter", "socket", some_file, "", "Where containerd finds the snapshotter.", "PATH",
+           shown="snapshotter.sock in the runtime folder"),
+    Option("snapshotter", "root", some_folder, "/var/lib/bootseer/snapshotter",
+           "Folder of what containers write and of layers that no store has.", "DIR"),
+    Option("snapshotter", "stores", store_urls, "", "Where images are looked for, the preferred first.", "STORE",
+           shown="none", many=True),
+    Option("snapshotter", "snapshotter-metrics", loopback, "", "Serve the snapshotter's metrics here; loopback only.",
+           "HOST:PORT", "metrics", shown="none"),
 ))  # fmt: skip
 
 
@@ -86,6 +108,7 @@ class Settings(NamedTuple):
     limits: Limits
     tmp: str
     deps: DepsSettings
+    snapshotter: SnapshotterSettings
     asked: Mapping[str, str] = {}
 
 
@@ -113,6 +136,8 @@ def resolve(given: Given, *, url: str = "", config: str = "", environ: Mapping[s
     for name, default in (("cache", default_cache), ("runtime", default_runtime)):
         values["daemon"][name] = values["daemon"].get(name) or default()  # which depends on who asks
     daemon = DaemonSettings(**values["daemon"])
+    snapshotter = values["snapshotter"]
+    snapshotter["socket"] = snapshotter.get("socket") or os.path.join(daemon.runtime, "snapshotter.sock")
     tmp = values["build"].pop("tmp", "") or os.path.join(daemon.cache, "build")
     return Settings(
         StoreSettings(url=url, **values["store"]),
@@ -120,5 +145,6 @@ def resolve(given: Given, *, url: str = "", config: str = "", environ: Mapping[s
         Limits(**values["build"]),
         tmp,
         DepsSettings(**values["deps"]),
+        SnapshotterSettings(**values["snapshotter"]),
         asked,
     )

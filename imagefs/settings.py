@@ -16,7 +16,7 @@ from stripefs.errors import ConfigError
 from stripefs.folders import user_runtime
 from stripefs.settings import known
 
-__all__ = ["DaemonSettings", "default_cache", "default_runtime", "ready_folder"]
+__all__ = ["DaemonSettings", "SnapshotterSettings", "default_cache", "default_runtime", "ready_folder"]
 
 MIB = 1 << 20
 
@@ -88,3 +88,12 @@ class DaemonSettings(NamedTuple):
             return cls(**known(cls, json.loads(text)))
         except (ValueError, TypeError, AttributeError) as error:
             raise ConfigError(f"settings are not readable: {error}") from error
+
+
+class SnapshotterSettings(NamedTuple):
+    """socket: where it listens. root: its folder. stores: URLs, the preferred first. metrics: HOST:PORT or ""."""
+
+    socket: str = ""
+    root: str = "/var/lib/bootseer/snapshotter"
+    stores: tuple[str, ...] = ()
+    metrics: str = ""

@@ -41,8 +41,10 @@ __all__ = [
     "power_of_two",
     "rate",
     "size",
+    "some_file",
     "some_folder",
     "store_paths",
+    "store_urls",
     "text",
 ]
 
@@ -209,6 +211,20 @@ def new_file(given: str) -> str:
     if given and (path.is_dir() or not path.parent.is_dir()):
         raise ConfigError(f"{path} cannot be written", hint="name a file in an existing directory")
     return str(path) if given else ""
+
+
+def some_file(given: str) -> str:
+    """A path that is no directory, absolute; "" stands for itself."""
+    path = _absolute(given)
+    if given and path.is_dir():
+        raise ConfigError(f"{path} is a directory")
+    return str(path) if given else ""
+
+
+def store_urls(given: str) -> tuple[str, ...]:
+    """URLs and directories of stores, with commas between them; directories are made absolute."""
+    items = [item.strip() for item in given.split(",") if item.strip()]
+    return tuple(item if "://" in item else str(_absolute(item)) for item in items)
 
 
 def loopback(given: str) -> str:

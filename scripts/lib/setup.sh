@@ -124,7 +124,7 @@ need_venv() {
             rm -rf "$VENV"
             quietly "$python" -m venv "$VENV"
         fi
-        wanted=$(cd "$ROOT" && cat requirements/*.lock pyproject.toml | sha256sum)
+        wanted=$(cd "$ROOT" && cat requirements/*.lock pyproject.toml imagefs/snapshotter/proto/*.proto | sha256sum)
         [ "$(cat "$VENV/.made-from" 2>/dev/null)" != "$wanted" ] || return 0
         say "installing Python packages (a minute or two the first time)"
         local pip=("$VENV/bin/python" -m pip --disable-pip-version-check --quiet install)

@@ -7,7 +7,7 @@ import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,8 +51,14 @@ def layer(*members: tuple[tarfile.TarInfo, bytes], form: int = tarfile.PAX_FORMA
     return out.getvalue()
 
 
-def layout(folder: Path, layers: Sequence[bytes], compress: Sequence[str] = (), reference: str = "app") -> Path:
-    """An image layout of these archives; `compress` says how each is: "", gzip or zstd."""
+def layout(
+    folder: Path,
+    layers: Sequence[bytes],
+    compress: Sequence[str] = (),
+    reference: str = "app",
+    config: Mapping[str, Any] | None = None,
+) -> Path:
+    """An image layout of these archives; `compress` says how each is: "", gzip or zstd. config: Cmd, Env …"""
     blobs = folder / "blobs" / "sha256"
     blobs.mkdir(parents=True)
 
@@ -67,11 +73,13 @@ def layout(folder: Path, layers: Sequence[bytes], compress: Sequence[str] = (), 
         packed = {"": data, "gzip": gzip.compress(data, 6, mtime=0), "zstd": zstandard.compress(data)}[how]
         described.append(put(packed, "application/vnd.oci.image.layer.v1.tar" + (f"+{how}" if how else "")))
         contents.append("sha256:" + hashlib.sha256(data).hexdigest())
-    config = {"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": contents}}
+    document = {"architecture": "amd64", "os": "linux", "rootfs": {"type": "layers", "diff_ids": contents}}
+    if config:
+        document["config"] = dict(config)
     manifest = {
         "schemaVersion": 2,
         "mediaType": "application/vnd.oci.image.manifest.v1+json",
-        "config": put(json.dumps(config).encode(), "application/vnd.oci.image.config.v1+json"),
+        "config": put(json.dumps(document).encode(), "application/vnd.oci.image.config.v1+json"),
         "layers": described,
     }
     found = put(json.dumps(manifest).encode(), "application/vnd.oci.image.manifest.v1+json")

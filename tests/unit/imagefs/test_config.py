@@ -10,13 +10,19 @@ import pytest
 from imagefs import config
 from imagefs.build.limits import Limits
 from imagefs.config import IMAGEFS, DepsSettings, resolve
-from imagefs.settings import DaemonSettings, default_cache, default_runtime
+from imagefs.settings import DaemonSettings, SnapshotterSettings, default_cache, default_runtime
 from stripefs.config import OPTIONS as STRIPEFS_OPTIONS
 from stripefs.errors import ConfigError
 from stripefs.options import Option
 from stripefs.settings import StoreSettings
 
-PARTS = {"store": StoreSettings, "daemon": DaemonSettings, "build": Limits, "deps": DepsSettings}
+PARTS = {
+    "store": StoreSettings,
+    "daemon": DaemonSettings,
+    "build": Limits,
+    "deps": DepsSettings,
+    "snapshotter": SnapshotterSettings,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +38,7 @@ def test_every_setting_has_an_option_and_every_option_a_setting() -> None:
 
 @pytest.mark.parametrize("option", IMAGEFS.all, ids=lambda option: option.name)
 def test_the_default_on_the_page_is_the_default_in_the_code(option: Option) -> None:
-    if option.name in ("cache", "runtime", "tmp"):
+    if option.name in ("cache", "runtime", "tmp", "socket"):
         assert option.parse(option.default) == ""
     else:
         assert option.parse(option.default) == getattr(PARTS[option.section](), option.attribute)

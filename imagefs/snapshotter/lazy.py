@@ -1,0 +1,216 @@
+"""The lazy images of a snapshotter: found in stores and mounted by the daemon, which each snapshot has a lease at.
+
+A store is asked by the digest of the image's OCI manifest, which containerd's labels name. A daemon or a store that
+does not answer means that the image is pulled as any other. A mount is made once for all snapshots of an image; its
+lease is named after the snapshot's id, so that asking again, after a restart of either side, changes nothing. The tree
+that comes is compared, by chain id, with the layer that it stands for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import subprocess
+import sys
+import threading
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from imagefs.daemon.client import Client
+from imagefs.daemon.protocol import Lease
+from imagefs.errors import BuildError
+from imagefs.snapshotter.core import TARGET, LazyLayer
+from imagefs.snapshotter.errors import FailedPrecondition
+from imagefs.snapshotter.metastore import Layer, Snapshot, Tree, Usage
+from stripefs.errors import StripefsError
+from stripefs.settings import StoreSettings, redact
+
+__all__ = ["DEPS", "WORKLOAD", "DaemonImages", "chain_id"]
+
+_log = logging.getLogger(__name__)
+
+MANIFEST = "containerd.io/snapshot/cri.manifest-digest"
+"""Label of an extraction: the OCI manifest for this machine's platform."""
+
+REFERENCE = "containerd.io/snapshot/cri.image-ref"
+"""Label of an extraction: the image's name, as it was pulled."""
+
+LAYER = "containerd.io/snapshot/cri.layer-digest"
+"""Label of an extraction: the blob of the layer itself."""
+
+LAYERS = "containerd.io/snapshot/cri.image-layers"
+"""Label of an extraction: digests of the layers from this one to the highest, as many as fit."""
+
+WORKLOAD = "containerd.io/snapshot/imagefs.workload"
+"""Label or annotation of a container: the name under which its start is recorded and replayed."""
+
+DEPS = "containerd.io/snapshot/imagefs.deps"
+"""Label or annotation of a container: dependency snapshots above its image, KEY or STORE#KEY, by commas."""
+
+_FINDS_WITHIN = 5.0
+"""Seconds for all stores to say whether they have an image: an ordinary pull waits that long at most."""
+
+
+class DaemonImages:
+    """Images of `stores`, the first is preferred, mounted by the daemon of `client`.
+
+    name: of this snapshotter among those that share the daemon. built: folder of a store for trees that are built here.
+    deps: where dependency snapshots are that name no store.
+    Used by several threads.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        stores: Sequence[StoreSettings],
+        *,
+        name: str,
+        built: Path,
+        deps: str = "",
+    ) -> None:
+        self._client = client
+        self._stores = list(stores)
+        self._name = name
+        self._built = StoreSettings(url=str(built))
+        self._deps = deps
+        self._builds: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._lock = threading.Lock()
+        self._leased: set[int] = set()
+        self._overdue: set[int] = set()  # leases that could not be released when their snapshots went
+
+    def find(self, labels: Mapping[str, str]) -> LazyLayer | None:
+        """The layer of an extraction with these labels; None where no store has its image, or none can be asked."""
+        manifest = labels.get(MANIFEST, "")
+        if not manifest:
+            return None
+        tree = self._look(manifest, labels.get(REFERENCE, ""))
+        if tree is None:
+            return None
+        layer = Layer(labels.get(TARGET, ""), labels.get(REFERENCE, ""), manifest)
+        return LazyLayer(layer, tree if _is_highest(labels) else None)
+
+    def tree(self, layer: Layer, depth: int) -> Tree:
+        """The tree of a lazy layer and all below it, `depth` layers, where none is known. May take minutes."""
+        with self._builds[layer.chain]:
+            known = self._look(layer.chain, "")
+            return known if known is not None else self._build(layer, depth)
+
+    def mount(self, layer: Layer, tree: Tree, snapshot: Snapshot) -> list[str]:
+        """Lowerdirs, the nearest first, that show the tree, of the lazy layer and all below it, for this snapshot until
+        `release`. Raises BuildError for the tree of other layers, and what keeps it from being mounted."""
+        self._release_overdue()
+        above = [self._deps_of(one) for one in snapshot.labels.get(DEPS, "").split(",") if one]
+        with self._lock:
+            self._leased.add(snapshot.id)
+        held = self._client.hold(
+            self._settings(tree.store),
+            tree.image,
+            Lease(str(snapshot.id), self._name, snapshot.name),
+            workload=snapshot.labels.get(WORKLOAD) or "default",
+            above=above,
+        )
+        for one in held.unusable:
+            _log.warning("%s starts without the dependency snapshot %s: %s", snapshot.name, one.key, one.why)
+        if layer.chain != (found := chain_id(_diff_ids(held.config))):
+            raise BuildError(
+                f"the image {tree.image[:12]} in {redact(tree.store)} is of other layers than {layer.chain} ({found})",
+                hint="build it again from the image that is pulled",
+            )
+        return list(held.lowerdirs)
+
+    def release(self, snapshot: int) -> None:
+        """The snapshot with this id needs its trees no more, if it had any."""
+        with self._lock:
+            if snapshot not in self._leased:
+                return
+            self._leased.discard(snapshot)
+            self._overdue.add(snapshot)
+        self._release_overdue()
+
+    def mounted(self) -> set[int]:
+        """Ids of the snapshots that have trees. Raises MountError where the daemon does not answer."""
+        found = {int(held.lease.name) for held in self._client.leases(self._name)}
+        with self._lock:
+            self._leased |= found - self._overdue
+        return found
+
+    def usage(self, tree: Tree) -> Usage:
+        """Bytes and inodes on this host's disk that the image takes."""
+        return Usage()
+
+    def _look(self, digest: str, reference: str) -> Tree | None:
+        asked = list(self._stores)
+        if not asked:
+            return None
+        try:
+            found = self._client.find(asked, digest, _FINDS_WITHIN)
+        except StripefsError as error:
+            _log.warning("%s is pulled in full, the daemon cannot look for it: %s", reference or digest, error)
+            return None
+        return Tree(found.store.url, found.image) if found is not None else None
+
+    def _build(self, layer: Layer, depth: int) -> Tree:
+        """Fetch the lowest layers of an image from its registry, as an image of their own."""
+        if not layer.source:
+            raise FailedPrecondition(f"the layer {layer.chain} is not here, and nothing says where it is to be fetched")
+        _log.info("fetching the %d lowest layers of %s: another image shares them", depth, layer.source)
+        source = f"docker://{_repository(layer.source)}@{layer.manifest}"
+        command = [sys.executable, "-m", "imagefs", "build", "--quiet", "--layers", str(depth), source]
+        command.append(self._built.url)
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        if done.returncode:
+            lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+            raise BuildError(
+                f"the layers of {layer.chain} cannot be fetched: {lines[-1]}",
+                hint="this host's registry credentials (docker login) are used for that",
+            )
+        return Tree(self._built.url, done.stdout.strip())
+
+    def _settings(self, url: str) -> StoreSettings:
+        return next((one for one in (*self._stores, self._built) if one.url == url), StoreSettings(url=url))
+
+    def _deps_of(self, text: str) -> tuple[StoreSettings, str]:
+        url, _, key = text.rpartition("#")
+        if not (url := url or self._deps):
+            raise FailedPrecondition(f"{DEPS}={text} names no store", hint="write STORE#KEY, or configure deps.store")
+        return self._settings(url), key
+
+    def _release_overdue(self) -> None:
+        with self._lock:
+            overdue = list(self._overdue)
+        for number in overdue:
+            try:
+                self._client.release(Lease(str(number), self._name))
+            except StripefsError as error:
+                _log.warning("the daemon does not release a tree for now: %s", error)
+                return
+            with self._lock:
+                self._overdue.discard(number)
+
+
+def _repository(reference: str) -> str:
+    """`host/name` of `host/name:tag@digest`."""
+    name, _, tag = reference.partition("@")[0].rpartition(":")
+    return name if name and "/" not in tag else reference.partition("@")[0]
+
+
+def _is_highest(labels: Mapping[str, str]) -> bool:
+    """Tells whether the layer of an extraction is the last of its image. containerd lists those that follow it."""
+    layer, layers = labels.get(LAYER, ""), labels.get(LAYERS, "")
+    return bool(layer) and layers == layer
+
+
+def _diff_ids(config: Mapping[str, Any]) -> list[str]:
+    rootfs = config.get("rootfs")
+    found = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
+    return [str(one) for one in found] if isinstance(found, list) else []
+
+
+def chain_id(diff_ids: Sequence[str]) -> str:
+    """The OCI chain id of the layers with these diff ids, the lowest first. "" for none."""
+    chain = ""
+    for diff in diff_ids:
+        chain = f"sha256:{hashlib.sha256(f'{chain} {diff}'.encode()).hexdigest()}" if chain else diff
+    return chain

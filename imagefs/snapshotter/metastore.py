@@ -1,0 +1,296 @@
+"""The snapshotter's database: which snapshots there are, in SQLite.
+
+One row a snapshot; its id names its directory and is never used again. A transaction is durable when it returns, so
+that what containerd was told outlives a crash; OSError says that there is no room for it. One connection serves all
+threads, one transaction at a time: the calls
+are small, and those that change files hold no transaction meanwhile. Names are unique among all kinds of snapshots.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from imagefs.snapshotter.errors import AlreadyExists, FailedPrecondition, InvalidArgument, SnapshotNotFound
+from stripefs.errors import StripefsError
+
+__all__ = ["Kind", "Layer", "Metastore", "Snapshot", "Tree", "Usage"]
+
+VERSION = 1
+"""Of the schema, as `PRAGMA user_version` has it."""
+
+_SCHEMA = """
+CREATE TABLE snapshot (
+    id       INTEGER PRIMARY KEY AUTOINCREMENT,
+    name     TEXT NOT NULL UNIQUE,
+    parent   INTEGER REFERENCES snapshot (id),
+    kind     TEXT NOT NULL CHECK (kind IN ('view', 'active', 'committed')),
+    created  INTEGER NOT NULL,
+    updated  INTEGER NOT NULL,
+    bytes    INTEGER NOT NULL DEFAULT 0,
+    inodes   INTEGER NOT NULL DEFAULT 0,
+    chain    TEXT NOT NULL DEFAULT '',
+    source   TEXT NOT NULL DEFAULT '',
+    manifest TEXT NOT NULL DEFAULT '',
+    store    TEXT NOT NULL DEFAULT '',
+    image    TEXT NOT NULL DEFAULT ''
+) STRICT;
+CREATE INDEX snapshot_parent ON snapshot (parent);
+CREATE TABLE label (
+    snapshot INTEGER NOT NULL REFERENCES snapshot (id) ON DELETE CASCADE,
+    key      TEXT NOT NULL,
+    value    TEXT NOT NULL,
+    PRIMARY KEY (snapshot, key)
+) STRICT, WITHOUT ROWID;
+"""
+
+
+class Kind(Enum):
+    """Of a snapshot, as containerd's filters spell it."""
+
+    VIEW = "view"
+    ACTIVE = "active"
+    COMMITTED = "committed"
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Bytes and inodes on the host's disk."""
+
+    bytes: int = 0
+    inodes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """An image: its digest, and the URL of the store that has it."""
+
+    store: str
+    image: str
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """A layer of an OCI image. chain: the chain id down to it. source: the image's name as it was pulled. manifest: the
+    digest of its manifest for this machine's platform."""
+
+    chain: str
+    source: str
+    manifest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A snapshot. `parent` is a name, "" for none; times are nanoseconds since 1970.
+
+    layer: of a lazy one, whose files are in no directory; `tree` is that of all layers down to it, None while it is not
+    known.
+    """
+
+    id: int
+    name: str
+    parent: str
+    kind: Kind
+    created: int
+    updated: int
+    labels: Mapping[str, str]
+    usage: Usage = Usage()
+    layer: Layer | None = None
+    tree: Tree | None = None
+
+
+_SELECT = """
+SELECT s.id, s.name, coalesce(p.name, ''), s.kind, s.created, s.updated, s.bytes, s.inodes,
+       s.chain, s.source, s.manifest, s.store, s.image
+FROM snapshot s LEFT JOIN snapshot p ON p.id = s.parent
+"""
+
+
+class Metastore:
+    """The database at `path`. Raises StripefsError where it cannot be used; clock: nanoseconds since 1970."""
+
+    def __init__(self, path: Path, clock: Callable[[], int] = time.time_ns) -> None:
+        self._path = path
+        self._clock = clock
+        self._lock = threading.Lock()
+        try:
+            self._connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+            for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON", "busy_timeout = 5000"):
+                self._connection.execute(f"PRAGMA {pragma}")
+            self._migrate(path)
+        except sqlite3.Error as error:
+            raise StripefsError(f"{path} cannot be used as the snapshotter's database: {error}") from error
+
+    def close(self) -> None:
+        self._connection.close()
+
+    # -- reading -------------------------------------------------------------------------------------------------
+
+    def get(self, name: str) -> Snapshot:
+        """Raises SnapshotNotFound."""
+        with self._lock:
+            return self._get(name)
+
+    def all(self) -> list[Snapshot]:
+        """In the order in which they were made."""
+        with self._lock:
+            rows = self._connection.execute(f"{_SELECT} ORDER BY s.id").fetchall()
+            labels: dict[int, dict[str, str]] = {}
+            for owner, key, value in self._connection.execute("SELECT snapshot, key, value FROM label"):
+                labels.setdefault(owner, {})[key] = value
+        return [_snapshot(row, labels.get(row[0], {})) for row in rows]
+
+    def chain(self, name: str) -> list[Snapshot]:
+        """The snapshot and its parents, the lowest last. Raises SnapshotNotFound."""
+        with self._lock:
+            found = [self._get(name)]
+            while found[-1].parent:
+                found.append(self._get(found[-1].parent))
+            return found
+
+    # -- changing ------------------------------------------------------------------------------------------------
+
+    def create(
+        self,
+        name: str,
+        parent: str,
+        kind: Kind,
+        labels: Mapping[str, str],
+        *,
+        layer: Layer | None = None,
+        tree: Tree | None = None,
+    ) -> Snapshot:
+        """Add a snapshot. Raises AlreadyExists, and SnapshotNotFound or InvalidArgument for a parent not committed."""
+        if not name:
+            raise InvalidArgument("a snapshot has a name")
+        with self._transaction():
+            self._check_free(name)
+            now = self._clock()
+            of_layer = (layer.chain, layer.source, layer.manifest) if layer is not None else ("", "", "")
+            of_tree = (tree.store, tree.image) if tree is not None else ("", "")
+            made = self._connection.execute(
+                "INSERT INTO snapshot (name, parent, kind, created, updated, chain, source, manifest, store, image)"
+                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                (name, self._parent(parent), kind.value, now, now, *of_layer, *of_tree),
+            ).lastrowid
+            assert made is not None
+            self._label(made, labels)
+            return self._get(name)
+
+    def found(self, name: str, tree: Tree) -> None:
+        """The tree of a lazy snapshot is known from now on. Raises SnapshotNotFound."""
+        with self._transaction():
+            row = (tree.store, tree.image, self._get(name).id)
+            self._connection.execute("UPDATE snapshot SET store = ?, image = ? WHERE id = ?", row)
+
+    def commit(self, name: str, key: str, labels: Mapping[str, str], usage: Usage, parent: str = "") -> Snapshot:
+        """Let the active snapshot `key` be the committed one `name`, with these labels alone.
+
+        parent: that of the committed one where its active one had none. Raises AlreadyExists, SnapshotNotFound,
+        FailedPrecondition for one that is not active, InvalidArgument.
+        """
+        with self._transaction():
+            active = self._get(key)
+            if active.kind is not Kind.ACTIVE:
+                raise FailedPrecondition(f"{key} is {active.kind.value} and cannot be committed")
+            if parent and active.parent and parent != active.parent:
+                raise InvalidArgument(f"{key} was prepared on {active.parent}, not on {parent}")
+            if name != key:
+                self._check_free(name)
+            below = self._parent(parent or active.parent)
+            self._connection.execute(
+                "UPDATE snapshot SET name = ?, parent = ?, kind = 'committed', updated = ?, bytes = ?, inodes = ?"
+                " WHERE id = ?",
+                (name, below, self._clock(), usage.bytes, usage.inodes, active.id),
+            )
+            self._label(active.id, labels)
+            return self._get(name)
+
+    def relabel(self, name: str, labels: Mapping[str, str]) -> Snapshot:
+        """Give the snapshot these labels alone. Raises SnapshotNotFound."""
+        with self._transaction():
+            found = self._get(name)
+            self._connection.execute("UPDATE snapshot SET updated = ? WHERE id = ?", (self._clock(), found.id))
+            self._label(found.id, labels)
+            return self._get(name)
+
+    def remove(self, name: str) -> Snapshot:
+        """Take the snapshot out; what it was. Raises SnapshotNotFound, FailedPrecondition for one with children."""
+        with self._transaction():
+            found = self._get(name)
+            child = self._connection.execute("SELECT name FROM snapshot WHERE parent = ?", (found.id,)).fetchone()
+            if child is not None:
+                raise FailedPrecondition(f"{name} has the child {child[0]}")
+            self._connection.execute("DELETE FROM snapshot WHERE id = ?", (found.id,))
+            return found
+
+    # -- within a transaction ------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def _transaction(self) -> Iterator[None]:
+        with self._lock:
+            self._connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield
+                self._connection.execute("COMMIT")
+            except BaseException as error:
+                if self._connection.in_transaction:  # a full disk may have ended it already
+                    self._connection.execute("ROLLBACK")
+                if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path)) from error
+                raise
+
+    def _migrate(self, path: Path) -> None:
+        with self._transaction():
+            version = self._connection.execute("PRAGMA user_version").fetchone()[0]
+            if version == VERSION:
+                return
+            if version:
+                raise StripefsError(
+                    f"{path} is of version {version}, and this program knows version {VERSION}",
+                    hint="run the newer imagefs again, or let containerd use another --root",
+                )
+            for statement in filter(str.strip, _SCHEMA.split(";")):
+                self._connection.execute(statement)
+            self._connection.execute(f"PRAGMA user_version = {VERSION}")
+
+    def _parent(self, name: str) -> int | None:
+        if not name:
+            return None
+        found = self._get(name)
+        if found.kind is not Kind.COMMITTED:
+            raise InvalidArgument(f"the parent {name} is {found.kind.value}, not committed")
+        return found.id
+
+    def _check_free(self, name: str) -> None:
+        if self._connection.execute("SELECT 1 FROM snapshot WHERE name = ?", (name,)).fetchone() is not None:
+            raise AlreadyExists(f"there is a snapshot {name} already")
+
+    def _label(self, owner: int, labels: Mapping[str, str]) -> None:
+        self._connection.execute("DELETE FROM label WHERE snapshot = ?", (owner,))
+        rows = [(owner, key, value) for key, value in labels.items()]
+        self._connection.executemany("INSERT INTO label (snapshot, key, value) VALUES (?, ?, ?)", rows)
+
+    def _get(self, name: str) -> Snapshot:
+        row = self._connection.execute(f"{_SELECT} WHERE s.name = ?", (name,)).fetchone()
+        if row is None:
+            raise SnapshotNotFound(f"there is no snapshot {name}")
+        labels = self._connection.execute("SELECT key, value FROM label WHERE snapshot = ?", (row[0],))
+        return _snapshot(row, dict(labels))
+
+
+def _snapshot(row: tuple[Any, ...], labels: Mapping[str, str]) -> Snapshot:
+    number, name, parent, kind, created, updated, size, inodes, chain, source, manifest, store, image = row
+    usage, tree = Usage(size, inodes), Tree(store, image) if image else None
+    layer = Layer(chain, source, manifest) if chain else None
+    return Snapshot(number, name, parent, Kind(kind), created, updated, MappingProxyType(labels), usage, layer, tree)

@@ -1,0 +1,85 @@
+"""The snapshotter as a service: one process that listens until SIGTERM, and leaves all mounts as they are.
+
+It never forks after gRPC has begun; programs are started by `posix_spawn`'s kind of start, which runs none of its code.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+from pathlib import Path
+
+from imagefs.daemon.client import Client
+from imagefs.settings import DaemonSettings, SnapshotterSettings
+from imagefs.snapshotter.core import Snapshotter
+from imagefs.snapshotter.lazy import DaemonImages
+from imagefs.snapshotter.service import serve
+from stripefs.errors import MountError, StripefsError
+from stripefs.notify import notify
+from stripefs.settings import StoreSettings
+
+__all__ = ["run"]
+
+_log = logging.getLogger(__name__)
+
+_LOOKS_EVERY = 30.0
+"""Seconds between two looks at the daemon's mounts: one that was restarted knows no leases."""
+
+_ENDS_WITHIN = 10.0
+"""Seconds that requests under way have to end after SIGTERM; what they leave undone is put right at the next start."""
+
+
+def run(chosen: SnapshotterSettings, daemon: DaemonSettings, store: StoreSettings, deps: str) -> int:
+    """Serve until SIGTERM or SIGINT; the exit status. Raises StripefsError for what keeps it from starting.
+
+    store: how stores are reached, whatever its URL is. deps: the store of dependency snapshots that name none.
+    """
+    if os.geteuid() != 0:
+        raise MountError("the snapshotter makes mounts for containerd", hint="run it as root")
+    root = Path(chosen.root)
+    try:
+        root.mkdir(mode=0o711, parents=True, exist_ok=True)
+    except OSError as error:
+        raise MountError(f"{root} cannot be made: {error.strerror}") from error
+    images = DaemonImages(
+        Client(daemon, starts=False),
+        [store._replace(url=url) for url in chosen.stores],
+        name=f"snapshotter {root.resolve()}",
+        built=root / "built",
+        deps=deps,
+    )
+    core = Snapshotter(root, images)
+    stopped = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopped.set())
+    server = serve(core, Path(chosen.socket))
+    threading.Thread(target=_reconcile, args=(core, stopped), daemon=True).start()
+    notify("READY=1")
+    _log.info("answers containerd at %s", chosen.socket)
+    try:
+        stopped.wait()
+    finally:
+        notify("STOPPING=1")
+        server.stop(_ENDS_WITHIN).wait()
+        core.close()
+        Path(chosen.socket).unlink(missing_ok=True)
+    return 0
+
+
+def _reconcile(core: Snapshotter, stopped: threading.Event) -> None:
+    """Keep the daemon's mounts as the snapshots need them. Its errors are those of one look."""
+    try:
+        core.cleanup()
+    except OSError as error:
+        _log.warning("what earlier snapshots left stays for now: %s", error)
+    while True:
+        try:
+            core.reconcile()
+        except StripefsError as error:
+            _log.warning("the daemon does not answer: %s", error)
+        except Exception:  # noqa: BLE001  the next look may go well
+            _log.exception("the mounts of snapshots could not be looked at")
+        if stopped.wait(_LOOKS_EVERY):
+            return

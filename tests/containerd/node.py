@@ -1,0 +1,220 @@
+"""A Kubernetes node in small: containerd, our daemon and snapshotter, each a process of its own, and a registry."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import urllib.request
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from stripefs.mount import kernel
+from tests.containerd.cri import Cri
+from tests.unit.imagefs.layers import layout
+from tests.waiting import eventually
+
+__all__ = ["Node", "Registry"]
+
+_ENDS_WITHIN = 30.0
+
+
+class Registry:
+    """Debian's docker-registry on loopback, over plain http."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        with socket.socket() as found:
+            found.bind(("127.0.0.1", 0))
+            self.address = f"127.0.0.1:{found.getsockname()[1]}"
+        config = {
+            "version": 0.1,
+            "log": {"level": "info"},
+            "storage": {"filesystem": {"rootdirectory": str(folder / "data")}, "delete": {"enabled": True}},
+            "http": {"addr": self.address},
+        }
+        (folder / "config.yml").write_text(json.dumps(config))  # JSON is YAML
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+
+    def start(self) -> None:
+        with (self._folder / "log").open("ab") as log:
+            command = ["docker-registry", "serve", str(self._folder / "config.yml")]
+            self._process = subprocess.Popen(command, stdout=log, stderr=log)
+        eventually(self._answers, "the registry")
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.terminate()
+            self._process.wait()
+            self._process = None
+
+    def push(self, name: str, layers: Sequence[bytes], **config: Any) -> str:
+        """Store an image of these archives; its reference. config: of the image, such as Env."""
+        folder = self._folder / f"layout-{name.replace('/', '-').replace(':', '-')}"
+        shutil.rmtree(folder, ignore_errors=True)
+        layout(folder, layers, config=config)
+        target = ["--dest-tls-verify=false", f"docker://{self.address}/{name}"]
+        subprocess.run(["skopeo", "copy", "--quiet", f"oci:{folder}:app", *target], check=True, capture_output=True)
+        return f"{self.address}/{name}"
+
+    def requested(self) -> str:
+        """The log so far."""
+        return (self._folder / "log").read_text()
+
+    def _answers(self) -> bool:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{self.address}/v2/"):
+            return True
+        return False
+
+
+class Node:
+    """Folders and processes below `folder`. The snapshotter looks for images in `stores`."""
+
+    def __init__(self, folder: Path, *, stores: Sequence[str], pause: str, program: str = "containerd") -> None:
+        self.folder = folder
+        self.root = folder / "snapshots"
+        self.socket = folder / "containerd.sock"
+        self._program = program
+        self._pause = pause
+        self._stores = list(stores)
+        self.environment = {
+            **os.environ,
+            "IMAGEFS_CACHE": str(folder / "cache"),
+            "IMAGEFS_RUNTIME": str(folder / "run"),
+            "IMAGEFS_BACKGROUND_RATE": "0",
+        }
+        (folder / "logs").mkdir()
+        self.cri = Cri(self.socket, folder / "logs")
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    # -- processes -----------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self.start_daemon()
+        self.start_snapshotter()
+        self.start_containerd()
+
+    def start_daemon(self) -> None:
+        self._start("daemon", [*_IMAGEFS, "daemon"])
+        socket = self.folder / "run/imagefs.sock"
+        eventually(lambda: socket.exists() or self._is_gone("daemon"), "the daemon")
+
+    def start_snapshotter(self) -> None:
+        stores = [word for store in self._stores for word in ("--stores", store)]
+        place = ["--socket", str(self.folder / "snapshotter.sock"), "--root", str(self.root)]
+        self._start("snapshotter", [*_IMAGEFS, "snapshotter", *place, *stores])
+        eventually(
+            lambda: (self.folder / "snapshotter.sock").exists() or self._is_gone("snapshotter"), "the snapshotter"
+        )
+
+    def start_containerd(self) -> None:
+        (self.folder / "config.toml").write_text(self._config())
+        self._start("containerd", [self._program, "--config", str(self.folder / "config.toml")])
+        self.cri.version()
+
+    def stop(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
+        process = self._running.pop(name)
+        process.send_signal(number)
+        process.wait(_ENDS_WITHIN)
+
+    def pid(self, name: str) -> int:
+        return self._running[name].pid
+
+    def close(self) -> None:
+        try:
+            if "containerd" in self._running:
+                self._remove_all()
+        finally:
+            self.cri.close()
+            for name in ("containerd", "snapshotter", "daemon"):
+                if name in self._running:
+                    self.stop(name)
+            for mount in reversed(kernel.mounts()):
+                if Path(mount.path).is_relative_to(self.folder):
+                    kernel.unmount(mount.path, kernel.MNT_DETACH)
+
+    def imagefs(self, *arguments: str) -> str:
+        done = subprocess.run(
+            [*_IMAGEFS, *arguments], env=self.environment, capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    # -- what users do -------------------------------------------------------------------------------------------
+
+    def ctr(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        command = ["ctr", "--address", str(self.socket), "--namespace", "k8s.io", *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        assert not check or done.returncode == 0, f"{command}: {done.stderr}{self.log()}"
+        return done
+
+    def run(self, image: str, name: str, *command: str) -> str:
+        """What a container that is run to its end prints."""
+        return self.ctr("run", "--rm", "--snapshotter", "imagefs", image, name, *command).stdout
+
+    def snapshots(self) -> dict[str, tuple[str, str]]:
+        """Parent and kind by key, as containerd lists them."""
+        lines = self.ctr("snapshots", "--snapshotter", "imagefs", "ls").stdout.splitlines()[1:]
+        rows = [line.split() for line in lines]
+        return {row[0]: (row[1] if len(row) == 3 else "", row[-1]) for row in rows}
+
+    def blobs(self) -> list[str]:
+        """Digests of what lies in containerd's content store."""
+        return self.ctr("content", "ls", "--quiet").stdout.split()
+
+    def log(self, name: str = "snapshotter") -> str:
+        return (self.folder / "logs" / f"{name}.log").read_text(errors="replace")
+
+    # -- inner ---------------------------------------------------------------------------------------------------
+
+    def _start(self, name: str, command: Sequence[str]) -> None:
+        with (self.folder / "logs" / f"{name}.log").open("ab") as log:
+            self._running[name] = subprocess.Popen(
+                command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            )
+
+    def _is_gone(self, name: str) -> bool:
+        if self._running[name].poll() is not None:
+            raise AssertionError(self.log(name))
+        return False
+
+    def _remove_all(self) -> None:
+        self.cri.remove_pods()
+        for task in self.ctr("tasks", "ls", "--quiet").stdout.split():
+            self.ctr("tasks", "kill", "--signal", "SIGKILL", task, check=False)
+        eventually(lambda: all(" STOPPED" in line for line in self._tasks()), "the end of all tasks")
+        for container in self.ctr("containers", "ls", "--quiet").stdout.split():
+            self.ctr("tasks", "rm", container, check=False)
+            self.ctr("containers", "rm", container)
+        images = self.ctr("images", "ls", "--quiet").stdout.split()
+        if images:
+            self.ctr("images", "rm", "--sync", *images)
+
+    def _tasks(self) -> Iterator[str]:
+        yield from self.ctr("tasks", "ls").stdout.splitlines()[1:]
+
+    def _config(self) -> str:
+        """What `imagefs snapshotter config` prints, and what keeps this containerd apart from others."""
+        place = ["--socket", str(self.folder / "snapshotter.sock"), "--root", str(self.root)]
+        block = self.imagefs("snapshotter", "config", "--containerd", "1", *place)
+        root, below = block.split("version = 2")
+        return f"""{root}version = 2
+root = "{self.folder}/c/root"
+state = "{self.folder}/c/state"
+[grpc]
+  address = "{self.socket}"
+{below}
+[plugins."io.containerd.grpc.v1.cri"]
+  sandbox_image = "{self._pause}"
+  restrict_oom_score_adj = true
+"""
+
+
+_IMAGEFS = [sys.executable, "-P", "-c", "import sys; from imagefs.cli.main import run; sys.exit(run())"]
