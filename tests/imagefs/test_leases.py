@@ -17,6 +17,7 @@ from imagefs.errors import NoSuchImage
 from imagefs.format.snapshot import Snapshot, key_digest
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
+from imagefs.repository.store import StoreRepository
 from stripefs.mount import kernel
 from stripefs.settings import StoreSettings
 from stripefs.store.local import LocalStore
@@ -96,7 +97,7 @@ def test_snapshots_are_mounted_with_the_image(
     deps, installed = StoreSettings(url=str(tmp_path / "deps")), tmp_path / "installed"
     Path(deps.url).mkdir()
     installed.mkdir()
-    images = Images(LocalStore(os.fsencode(deps.url), deps.url))
+    images = Images(StoreRepository(LocalStore(os.fsencode(deps.url), deps.url)))
     packs: list[list[Path]] = []
     for number in range(2):
         (installed / "module.so").write_bytes(random.Random(number).randbytes(200_000))
