@@ -95,7 +95,7 @@ class Host:
         """End the daemon, politely first. Its processes are known by their environment, which names our folder."""
         if (self._folder / "run/imagefs.sock").exists():
             with contextlib.suppress(BenchError):
-                self.command("daemon", "--stop")
+                self.command("daemon", "--stop", "--force")
         deadline = time.monotonic() + _ENDS_WITHIN
         while self._processes() and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -2,7 +2,8 @@
 
 One daemon serves a runtime folder. Whoever starts one holds the lock there until it answers, so of two that start at
 once the second finds the first; the daemon holds the lock too, so that it is waited for when who started it was killed.
-What a killed daemon left mounted is taken away before.
+Where the last daemon ended while mounts read through it, the next one goes on serving them (`stripefs.mount.keeper`);
+any other mount of devices that is left is taken away before.
 """
 
 from __future__ import annotations
@@ -15,14 +16,17 @@ from pathlib import Path
 
 from imagefs.settings import DaemonSettings
 from stripefs.errors import MountError
-from stripefs.mount import kernel
+from stripefs.mount import keeper, kernel
 from stripefs.mount.control import Mount, find_mounts, make_directory
 from stripefs.mount.job import Job
 from stripefs.settings import MountSettings
 
-__all__ = ["daemon_job", "devices_mount", "ensure", "running", "serve"]
+__all__ = ["KEEP", "daemon_job", "devices_mount", "end_kept", "ensure", "is_kept", "running", "serve"]
 
 _NAME = "imagefs"
+
+KEEP = 600.0
+"""Seconds for which mounts that read through a daemon which ended wait for the next: an upgrade takes as long."""
 
 
 def daemon_job(settings: DaemonSettings) -> Job:
@@ -45,7 +49,18 @@ def daemon_job(settings: DaemonSettings) -> Job:
         command="imagefs",
         directory=settings.runtime,
         name=_NAME,
+        keep=KEEP,
     )
+
+
+def is_kept(settings: DaemonSettings) -> bool:
+    """Whether mounts wait for the next daemon of this runtime folder. Raises MountError where that cannot be told."""
+    return keeper.is_waiting(keeper.keeper_path(Path(settings.runtime), _NAME))
+
+
+def end_kept(settings: DaemonSettings) -> bool:
+    """Have mounts that wait for the next daemon answer EIO instead; whether there were any. Raises MountError."""
+    return keeper.end(keeper.keeper_path(Path(settings.runtime), _NAME))
 
 
 def running(settings: DaemonSettings) -> Mount | None:
@@ -109,8 +124,9 @@ def _alone(settings: DaemonSettings) -> Iterator[int]:
 
 
 def _clear(settings: DaemonSettings) -> None:
-    """Take away the mount of a daemon that is gone; images that are mounted through it stay dead until remounted."""
-    if running(settings) is not None:
+    """Take away the mount of a daemon that is gone, unless it is kept for the next one; images that are mounted through
+    it stay dead until remounted."""
+    if running(settings) is not None or is_kept(settings):
         return
     from stripefs.mount import mounting
 

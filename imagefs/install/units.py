@@ -2,7 +2,8 @@
 
 What they have in common follows from what is served. Mounts must be seen by containerd, so nothing here gives a service
 a mount namespace of its own (PrivateTmp=, ProtectSystem= and their like would). A supervisor unmounts in its own order,
-so only it is told to stop (KillMode=mixed), and workers end with it. Containers wait for these services, so they are
+so only it is told to stop (KillMode=mixed), and workers end with it. The daemon's keeper must outlive even that
+(KillMode=process), because it has what running containers read through. Containers wait for these services, so they are
 restarted whatever ended them, as often as it takes, and are among the last that the kernel kills for memory.
 """
 
@@ -31,9 +32,10 @@ StartLimitIntervalSec=0
 Type=notify
 NotifyAccess=main
 ExecStart={imagefs} daemon
-# Replaces the worker under the live mounts, after an upgrade; a restart ends the mounts of running containers.
+# Replaces the worker under the live mounts. A restart harms no mount either: readers wait for the next daemon.
 ExecReload=/bin/kill -HUP $MAINPID
-KillMode=mixed
+KillMode=process
+OOMPolicy=continue
 Restart=always
 RestartSec=1
 TimeoutStartSec=60

@@ -7,7 +7,7 @@ supervisor → worker   start   command, payload, mount, first, kept, facts, …
 worker → supervisor   ready   source, kept                                     the source answers
                       failed  kind, message, hint                               it does not: nothing to mount
                       serving                                                   INIT is answered
-                      stop                                                      someone asked for the end
+                      stop    force                                             someone asked for the end
                       alive                                                     the answer to a ping
 """
 

@@ -102,6 +102,11 @@ class Post:
             self.listener.close()
             raise MountError(f"control socket {self._socket} cannot be made: {error}") from error
 
+    @property
+    def keeper(self) -> Path:
+        """Where the keeper of the mount listens, if it has one."""
+        return self._socket.with_suffix(".keeper")
+
     def announce(self, mount: Mount) -> None:
         draft = self._card.with_suffix(".draft")
         draft.write_text(json.dumps(mount._asdict()))

@@ -75,7 +75,7 @@ def start(job: Job, *, lock: int = -1) -> int:
 def _usual_log(job: Job) -> Path:
     from stripefs.mount.control import log_file
 
-    return log_file(os.path.realpath(job.mount.mountpoint), Path(job.directory) if job.directory else None, job.name)
+    return log_file(job.resolved, Path(job.directory) if job.directory else None, job.name)
 
 
 def main() -> None:
@@ -106,7 +106,7 @@ def main() -> None:
 
     try:
         job = Job.from_json(sys.stdin.read())
-        log, mountpoint = job.mount.log_file, os.path.realpath(job.mount.mountpoint)
+        log, mountpoint = job.mount.log_file, job.resolved
         logs.configure(job.mount.log_format, job.mount.log_level, log, job.command)
         code = serve(job, ready=lambda: say({"op": "ready"}))
         # A newer mount at the same place writes to the same file.

@@ -202,8 +202,8 @@ class _Worker:
 
         return answer
 
-    async def _answer_stop(self, _request: Mapping[str, Any]) -> dict[str, Any]:
-        talk.send(self._channel, {"op": "stop"})
+    async def _answer_stop(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        talk.send(self._channel, {"op": "stop", "force": bool(request.get("force"))})
         return {"stopping": True}
 
     def _status(self, backend: Backend) -> dict[str, Any]:

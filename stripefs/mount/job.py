@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from typing import NamedTuple
 
 from stripefs.errors import ConfigError
@@ -17,7 +18,9 @@ class Job(NamedTuple):
     program: the module that a worker runs. payload: what only that program understands. source: what the mount table
     shows until a worker knows better. command: whose mount it is, for its type (fuse.COMMAND) and for messages.
     directory and name: where its socket, card and log are, and what they are called; "" for the usual directory and a
-    name made of the mountpoint. owner: the process with whose end the mount ends, 0 for none.
+    name made of the mountpoint. owner: the process with whose end the mount ends, 0 for none. keep: seconds for which
+    the connection is kept for another supervisor where this one ends while the mount is in use
+    (`stripefs.mount.keeper`).
     """
 
     program: str
@@ -28,10 +31,20 @@ class Job(NamedTuple):
     directory: str = ""
     name: str = ""
     owner: int = 0
+    keep: float = 0.0
 
     @property
     def fstype(self) -> str:
         return f"fuse.{self.command}"
+
+    @property
+    def resolved(self) -> str:
+        """The mountpoint without links. Where a mount may wait for this very job, it is not asked: its last name must
+        be no link."""
+        if not self.keep:
+            return os.path.realpath(self.mount.mountpoint)
+        parent, name = os.path.split(os.path.abspath(self.mount.mountpoint))
+        return os.path.join(os.path.realpath(parent), name)
 
     def at(self, mountpoint: str) -> Job:
         """The same job at another mountpoint."""

@@ -13,7 +13,7 @@ from stripefs.mount import kernel, unprivileged
 from stripefs.mount.control import find_mounts
 from stripefs.mount.job import Job
 
-__all__ = ["FSTYPE", "check_mountpoint", "detach", "is_privileged", "mount_device"]
+__all__ = ["FSTYPE", "check_mountpoint", "detach", "is_privileged", "mount_device", "unmount_unused"]
 
 FSTYPE = "fuse.stripefs"
 
@@ -43,7 +43,7 @@ def is_privileged() -> bool:
 
 def check_mountpoint(job: Job) -> str:
     """The mountpoint as an absolute path without links. Raises MountError when it cannot serve as one."""
-    path = os.path.realpath(job.mount.mountpoint)
+    path = job.resolved
     if (found := kernel.find_mount(path)) is not None and found.fstype == job.fstype:
         directory = Path(job.directory) if job.directory else None
         served = next((mount for mount in find_mounts(directory) if mount.mountpoint == path), None)
@@ -98,21 +98,29 @@ def mount_device(job: Job, source: str) -> int:
 
 def detach(path: str) -> bool:
     """Unmount `path`; True when users had to be cut off because they keep files open there. Raises MountError."""
+    if unmount_unused(path):
+        return False
+    if is_privileged():
+        kernel.unmount(path, kernel.MNT_DETACH)
+    else:
+        unprivileged.unmount(path, lazy=True)
+    return True
+
+
+def unmount_unused(path: str) -> bool:
+    """Unmount `path`; False when somebody keeps files open there, and it stays. Raises MountError."""
     if not is_privileged():
         try:
             unprivileged.unmount(path)
         except (MountError, OSError):
-            unprivileged.unmount(path, lazy=True)
-            return True
-        return False
+            return False
+        return True
     try:
         kernel.unmount(path)
     except OSError as error:
         if error.errno != errno.EBUSY:
             raise MountError(f"{path} cannot be unmounted: {error.strerror}") from error
-    else:
         return False
-    kernel.unmount(path, kernel.MNT_DETACH)
     return True
 
 

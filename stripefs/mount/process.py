@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import signal
 import subprocess
 import sys
 from typing import Any
 
 from stripefs.mount import channel as talk
 
-__all__ = ["WorkerProcess"]
+__all__ = ["WorkerProcess", "ending"]
 
 _log = logging.getLogger(__name__)
 
@@ -64,3 +65,8 @@ class WorkerProcess:
         os.close(self.pidfd)
         self.channel.close()
         return status
+
+
+def ending(status: int) -> str:
+    """How a process ended, for messages, by its exit status as `reap` answers it."""
+    return signal.Signals(-status).name if status < 0 else f"exit status {status}"

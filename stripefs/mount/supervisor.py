@@ -8,6 +8,10 @@ A worker that dies is reaped; then FUSE_NOTIFY_RESEND queues again what it was a
 and given the device. Callers notice a pause. Where the kernel cannot resend (before 6.9) the connection is aborted,
 which fails the calls under way and the files that are open, and a new one is mounted at the same place.
 
+A job with `keep` has a keeper besides (`stripefs.mount.keeper`): when the supervisor is killed, or asked to end while
+the mount is in use, the connection stays for the next supervisor of the same place, which goes on as after the death of
+a worker.
+
 Signals: TERM and INT unmount and end. HUP replaces the worker, which is how a new version of the program comes into a
 live mount; from a terminal it means that the terminal is gone, and ends the mount like TERM. Three deaths within 60 s
 without one answered request in between end the connection; the dead mount is left where it is, because an empty
@@ -33,13 +37,15 @@ from typing import Any
 from stripefs.errors import MountError
 from stripefs.mount import channel as talk
 from stripefs.mount import kernel, mounting
+from stripefs.mount.connection import Connection
 from stripefs.mount.control import Mount, Post
 from stripefs.mount.deaths import Deaths
 from stripefs.mount.hearing import has_terminal, pidfd, signals
 from stripefs.mount.job import Job
 from stripefs.mount.journal import Board, MemoryJournal, make_memory
+from stripefs.mount.keeper import Keeper, Kept, keeper_path
 from stripefs.mount.listening import metrics_listener
-from stripefs.mount.process import WorkerProcess
+from stripefs.mount.process import WorkerProcess, ending
 from stripefs.notify import Watchdog, notify, watchdog_period
 
 __all__ = ["serve"]
@@ -52,9 +58,6 @@ _STARTS = 3
 _LEAVE_WITHIN = 5.0
 """Seconds that a worker gets to leave after the unmount, before it is killed."""
 
-_ENDS_WITHIN = 1.0
-"""Seconds for a connection to end after the unmount; it does so at once when nothing else holds it."""
-
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -65,38 +68,40 @@ def serve(job: Job, *, ready: Callable[[], None]) -> int:
     nothing left mounted, when the source or the mountpoint cannot be used. Call it on the main thread: it handles
     signals.
     """
-    job = job.at(mounting.check_mountpoint(job))
+    taken = Keeper.take(keeper_path(Path(job.directory), job.name)) if job.keep else None
+    job = job.at(job.resolved if taken else mounting.check_mountpoint(job))
     os.chdir("/")
     kernel.set_io_flusher()
     with contextlib.ExitStack() as held:
-        return _Supervisor(job, ready, held).run()
+        return _Supervisor(job, ready, held, taken).run()
 
 
 class _Ended(Exception):
-    """The loop is over; `status` is the exit status."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(status)
-        self.status = status
+    """The loop is over; its argument is the exit status."""
 
 
 class _Supervisor:
-    def __init__(self, job: Job, ready: Callable[[], None], held: contextlib.ExitStack) -> None:
+    """taken: a keeper, and what an earlier supervisor left with it; None for a new mount."""
+
+    def __init__(
+        self, job: Job, ready: Callable[[], None], held: contextlib.ExitStack, taken: tuple[Keeper, Kept] | None
+    ) -> None:
         self._job = job
+        self._keeper: Keeper | None = taken[0] if taken else None
+        self._taken: Kept | None = taken[1] if taken else None
         self._path = job.mount.mountpoint
         self._ready = ready
         self._post = Post(self._path, Path(job.directory) if job.directory else None, job.name)
         held.callback(self._post.close)
         self._listeners = [self._post.listener, *metrics_listener(job.mount.metrics, held)]
-        self._memory = make_memory()
+        self._memory = self._taken.memory if self._taken is not None else make_memory()
         for descriptor in self._memory:
             held.callback(os.close, descriptor)
         self._board = Board(self._memory[0])
         self._signals = held.enter_context(signals((*_STOPPING, signal.SIGHUP)))
         self._owner = pidfd(job.owner, held)
         held.callback(self._close)
-        self._device = -1
-        self._init = kernel.Init(b"", can_resend=False)
+        self._connection = Connection(job)
         self._worker: WorkerProcess | None = None
         self._generation = 0
         self._deaths = Deaths()
@@ -104,36 +109,70 @@ class _Supervisor:
         self._stopping = False
         self._has_terminal = has_terminal()
         self._started_at = time.time()
-        self._mounted: kernel.MountPoint | None = None
-        self._tuning: dict[str, dict[str, object]] = {}
         self._source = job.source
         self._kept: dict[str, Any] = {}  # what the first worker found that the next ones must find again
 
     def run(self) -> int:
-        self._start()
-        try:
-            ready = self._expect("ready")
-            self._source, self._kept = ready["source"], ready["kept"]
-            self._mount()
-            self._expect("serving")
-            self._settle()
-            self._post.announce(Mount(self._path, self._source, os.getpid()))
-            _log.info("%s is mounted at %s", self._source, self._path)
-            self._ready()
-        except BaseException:
-            self._undo_mount()
-            raise
+        self._mount_first() if self._taken is None else self._take_over(self._taken)
         try:
             while True:
                 for event, value in self._events():
                     self._handle(event, value)
         except _Ended as end:
-            return end.status
+            return int(end.args[0])
+
+    def _mount_first(self) -> None:
+        self._start()
+        try:
+            ready = self._expect("ready")
+            self._source, self._kept = ready["source"], ready["kept"]
+            self._mount()
+            self._begin("is mounted")
+            self._begin_keeping()
+            self._ready()
+        except BaseException:
+            if self._connection.device >= 0:
+                self._connection.detach()
+                self._disconnect()
+            raise
+
+    def _take_over(self, kept: Kept) -> None:
+        """Go on where another supervisor ended. On failure the connection stays with its keeper."""
+        state = kept.state
+        self._connection.take(state, kept.device)
+        self._source, self._kept = state["source"], state["kept"]
+        self._started_at, self._generation = state["started_at"], state["generation"]
+        self._start()
+        self._hand_over()
+        self._begin("was left mounted, and is served again")
+        self._ready()
+
+    def _begin(self, how: str) -> None:
+        self._expect("serving")
+        self._settle()
+        self._post.announce(Mount(self._path, self._source, os.getpid()))
+        _log.info("%s %s at %s", self._source, how, self._path)
+
+    def _begin_keeping(self) -> None:
+        """Have a keeper that knows what a successor must know, where there is to be one."""
+        if self._keeper is not None:
+            self._keeper.close()
+        self._keeper = None
+        if not self._job.keep or not self._connection.can_resend or self._worker is None:
+            return
+        facts = {"source": self._source, "kept": self._kept, "started_at": self._started_at}
+        kept = Kept({**self._connection.state(), **facts}, self._connection.device, self._memory)
+        try:
+            self._keeper = Keeper.start(self._post.keeper, self._job.keep, kept)
+        except OSError as error:
+            _log.warning("%s ends with its supervisor: no keeper can be started: %s", self._path, error)
+        else:
+            self._keeper.worker(self._generation, self._worker.pidfd)
 
     # Events
 
     def _events(self) -> Iterator[tuple[str, Any]]:
-        """What happened, waiting for it: tick, signal NUMBER, orphaned, message DICT, died STATUS, disconnected."""
+        """What happened: tick, signal NUMBER, orphaned, message DICT, died STATUS, disconnected, unkept."""
         poll = select.poll()
         poll.register(self._signals, select.POLLIN)
         if self._owner >= 0 and not self._stopping:
@@ -142,8 +181,10 @@ class _Supervisor:
             poll.register(self._worker.pidfd, select.POLLIN)
             if self._worker.speaks:
                 poll.register(self._worker.channel, select.POLLIN)
-        if self._device >= 0:
-            poll.register(self._device, 0)  # errors are always reported
+        if self._keeper is not None:
+            poll.register(self._keeper.channel, select.POLLIN)
+        if self._connection.device >= 0:
+            poll.register(self._connection.device, 0)  # errors are always reported
         left = self._watchdog.wait(time.monotonic())
         happened = {descriptor for descriptor, _ in poll.poll(None if left is None else left * 1000)}
         if self._watchdog.tick(time.monotonic()):
@@ -159,8 +200,10 @@ class _Supervisor:
         elif worker is not None and worker.pidfd in happened:
             self._worker = None
             yield "died", worker.reap()
-        elif self._device in happened:
+        elif self._connection.device in happened:
             yield "disconnected", None
+        elif self._keeper is not None and self._keeper.channel.fileno() in happened:
+            yield "unkept", None
 
     def _expect(self, operation: str) -> dict[str, Any]:
         """Wait for a message of the first worker; everything else is a failure to mount."""
@@ -175,7 +218,7 @@ class _Supervisor:
                 if event == "orphaned":
                     raise MountError(f"who wanted {self._path} mounted has ended")
                 if event == "died":
-                    raise MountError(f"the worker ended with {_how(value)} before it served", hint="see the log")
+                    raise MountError(f"the worker ended with {ending(value)} before it served", hint="see the log")
                 if event == "disconnected":
                     raise MountError(f"{self._path} was unmounted before it answered")
 
@@ -196,6 +239,9 @@ class _Supervisor:
             self._answer(value)
         elif event == "tick":
             self._show_life()
+        elif event == "unkept":
+            _log.warning("the keeper of %s was killed: another one is started", self._path)
+            self._begin_keeping()
 
     def _show_life(self) -> None:
         """Tell systemd that this loop runs, and ask the worker whether its own does."""
@@ -212,7 +258,7 @@ class _Supervisor:
     def _answer(self, message: dict[str, Any]) -> None:
         match message["op"]:
             case "stop":
-                self._stop("a request on the control socket")
+                self._stop("a request on the control socket", force=bool(message.get("force")))
             case "serving":
                 self._settle()
             case "alive":
@@ -238,15 +284,17 @@ class _Supervisor:
             },
             [*self._memory, *(listener.fileno() for listener in self._listeners)],
         )
+        if self._keeper is not None:
+            self._keeper.worker(self._generation, self._worker.pidfd)
 
     def _hand_over(self) -> None:
         """Give the worker the connection. What it does with it is its business from here on."""
         if self._worker is not None:
-            self._worker.send({"op": "serve", "init": self._init.message.hex()}, [self._device])
+            self._worker.send({"op": "serve", "init": self._connection.init.message.hex()}, [self._connection.device])
 
     def _replace(self, status: int) -> None:
         """The worker is gone, and reaped: start the next one, unless there is nothing left to serve."""
-        if self._stopping or not kernel.connected(self._device):
+        if self._stopping or not self._connection.alive:
             self._finish()
         self._deaths.note(time.monotonic(), self._board.read()["answered"])
         if self._deaths.hopeless:
@@ -256,8 +304,8 @@ class _Supervisor:
             )
             self._disconnect()
             raise _Ended(MountError.exit_code)
-        if self._can_resend and self._resend():
-            _log.warning("the worker ended with %s; the next one takes over", _how(status))
+        if self._connection.resend():
+            _log.warning("the worker ended with %s; the next one takes over", ending(status))
             if self._deaths.many:
                 time.sleep(1)
             self._start_next()
@@ -265,7 +313,7 @@ class _Supervisor:
         else:
             _log.error(
                 "the worker ended with %s; this kernel cannot hand over: open files at %s fail, it is mounted anew",
-                *(_how(status), self._path),
+                *(ending(status), self._path),
             )
             self._mount_anew()
 
@@ -281,47 +329,27 @@ class _Supervisor:
         self._disconnect()
         raise _Ended(MountError.exit_code)
 
-    def _resend(self) -> bool:
-        try:
-            kernel.resend(self._device)
-        except OSError as error:
-            _log.error("the kernel does not queue requests again: %s", error)
-            return False
-        return True
-
-    @property
-    def _can_resend(self) -> bool:
-        return self._job.mount.resend and self._init.can_resend
-
     # The mount
 
     def _mount(self) -> None:
-        self._device = mounting.mount_device(self._job, self._source)
-        self._mounted = kernel.find_mount(self._path)
-        self._init = kernel.read_init(self._device)
+        self._connection.mount(self._source)
         self._hand_over()
 
     def _mount_anew(self) -> None:
         self._disconnect()
         try:
-            self._detach()
+            self._connection.detach()
             MemoryJournal(self._board, self._memory[1:]).clear()
             self._start_next()
             self._mount()
+            self._begin_keeping()
         except MountError as error:
             _log.critical("%s could not be mounted anew: %s", self._path, error)
             raise _Ended(error.exit_code) from error
 
     def _settle(self) -> None:
-        """After INIT is answered, which resets them, set the kernel's limits; tell the worker for `status`."""
-        if self._mounted is not None:
-            limits = self._job.mount
-            self._tuning = kernel.tune(self._mounted, limits.read_ahead_kb, limits.max_background)
-            for name, report in self._tuning.items():
-                if report["limit"] and self._generation == 1:
-                    _log.info(
-                        "%s stays at %s instead of %s: %s", name, *(report[key] for key in ("now", "wanted", "limit"))
-                    )
+        """Set the kernel's limits once a worker serves, and tell it for `status`."""
+        self._connection.settle(tell=self._generation == 1)
         self._watchdog.expect(time.monotonic())
         if self._worker is not None:
             self._worker.send({"op": "facts", "facts": self._facts()})
@@ -333,40 +361,29 @@ class _Supervisor:
             "generation": self._generation,
             "restarts": self._generation - 1,
             "privileged": mounting.is_privileged(),
-            "resend": self._can_resend,
-            "kernel": self._tuning,
+            "resend": self._connection.can_resend,
+            "kernel": self._connection.tuning,
         }
 
     # The end
 
-    def _stop(self, reason: str) -> None:
-        """Unmount and end."""
+    def _stop(self, reason: str, *, force: bool = False) -> None:
+        """Unmount and end. A mount in use is left to its keeper, if it has one, unless `force`."""
         _log.info("%s: unmounting %s", reason, self._path)
         self._stopping = True
-        if not self._detach() or not self._ends_by_itself():
+        leave = self._keeper is not None and not force
+        detached = self._connection.detach(leave=leave)
+        if leave and not detached and self._connection.is_seen:
+            _log.warning("%s is in use: its readers wait up to %g s for the next daemon", self._path, self._job.keep)
+            raise _Ended(0)
+        if not detached or not self._connection.ends_by_itself():
             _log.warning("%s was in use: whoever has files open there gets errors now", self._path)
             self._disconnect(gently=self._job.mount.rw)
         self._finish()
 
-    def _ends_by_itself(self) -> bool:
-        """Whether the connection ended with the unmount. A copy of the mount in another mount namespace keeps it."""
-        poll = select.poll()
-        poll.register(self._device, 0)
-        return bool(poll.poll(_ENDS_WITHIN * 1000))
-
-    def _detach(self) -> bool:
-        """Take our mount out of the tree; False when its connection outlives that because someone still uses it."""
-        found = kernel.find_mount(self._path)
-        if self._mounted is None or found is None or found.device != self._mounted.device:
-            return False  # unmounted lazily before, or covered by a mount that is not ours
-        try:
-            return not mounting.detach(self._path)
-        except MountError as error:
-            _log.warning("%s", error)
-            return False
-
     def _finish(self) -> None:
         """The connection is gone: see the worker off and end."""
+        self._end_keeping()
         if self._worker is not None:
             self._worker.leave(_LEAVE_WITHIN)
             self._worker = None
@@ -378,28 +395,24 @@ class _Supervisor:
 
         gently: the worker may let go of what was being written before it ends.
         """
-        aborted = self._mounted is not None and kernel.abort(self._mounted.connection)
+        self._end_keeping()
+        aborted = self._connection.abort()
         if self._worker is not None:
             if not (gently and aborted):
                 self._worker.kill()
             self._worker.leave(_LEAVE_WITHIN)
             self._worker = None
-        if self._device >= 0:
-            os.close(self._device)
-            self._device = -1
+        self._connection.close()
 
-    def _undo_mount(self) -> None:
-        if self._device >= 0:
-            self._detach()
-            self._disconnect()
+    def _end_keeping(self) -> None:
+        if self._keeper is not None:
+            self._keeper.end()
+            self._keeper = None
 
     def _close(self) -> None:
+        if self._keeper is not None:
+            self._keeper.close()
         if self._worker is not None:
             self._worker.kill()
             self._worker.leave(_LEAVE_WITHIN)
-        if self._device >= 0:
-            os.close(self._device)
-
-
-def _how(status: int) -> str:
-    return signal.Signals(-status).name if status < 0 else f"exit status {status}"
+        self._connection.close()

@@ -19,6 +19,7 @@ from typing import Any, Self
 
 from imagefs import mounts
 from imagefs.daemon.client import Client, Recording
+from imagefs.daemon.starting import end_kept, is_kept
 from imagefs.plane.options import TreeOptions
 from stripefs.mount import kernel
 from stripefs.settings import StoreSettings
@@ -39,6 +40,7 @@ __all__ = [
     "mount_here",
     "mounts_below",
     "objects",
+    "orphan",
     "replace",
     "start_reader",
     "sums",
@@ -114,8 +116,16 @@ def umount_here(service: Service, target: Path, *, lazy: bool = False) -> None:
 
 
 def kill_supervisor(service: Service) -> None:
+    """And whatever it had: nobody keeps what it served."""
+    orphan(service)
+    assert end_kept(service.settings)
+    eventually(lambda: not service.keepers(), "the end of its keeper")
+
+
+def orphan(service: Service) -> None:
+    """Kill the supervisor, whose keeper keeps what it served."""
     os.kill(service.status()["supervisor_pid"], signal.SIGKILL)
-    eventually(lambda: not service.answers(), "the end of the daemon")
+    eventually(lambda: not service.answers() and is_kept(service.settings), "the end of the daemon")
 
 
 def left(service: Service) -> list[str]:

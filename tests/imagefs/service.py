@@ -15,7 +15,7 @@ from typing import Any
 from imagefs.build.directory import scan
 from imagefs.build.image import Report, build
 from imagefs.daemon.client import Client
-from imagefs.daemon.starting import running
+from imagefs.daemon.starting import end_kept, running
 from imagefs.repository.images import Images
 from imagefs.repository.store import StoreRepository
 from imagefs.settings import DaemonSettings
@@ -24,6 +24,8 @@ from stripefs.store.local import LocalStore
 from tests.waiting import PATIENCE, eventually
 
 __all__ = ["PATIENCE", "Service", "built", "commands", "eventually"]
+
+_KEEPER = "stripefs.mount.keeper"
 
 
 def built(source: Path, store: Path, tag: str, config: dict[str, Any] | None = None) -> Report:
@@ -103,13 +105,22 @@ class Service:
         os.kill(self.worker(), signal.SIGKILL)
 
     def processes(self) -> list[int]:
-        """Everything of this daemon that runs."""
-        return [pid for pid, command in commands() if any(self.folder.as_posix() in word for word in command)]
+        """Everything of this daemon that runs, but for its keeper."""
+        return [pid for pid, command in self._commands() if _KEEPER not in command]
+
+    def keepers(self) -> list[int]:
+        """What keeps the connection of this daemon, or of one that has ended."""
+        return [pid for pid, command in self._commands() if _KEEPER in command]
+
+    def _commands(self) -> Iterator[tuple[int, Sequence[str]]]:
+        for pid, command in commands():
+            if any(self.folder.as_posix() in word for word in command):
+                yield pid, command
 
     def stop(self) -> None:
-        """End the daemon as one that is asked to; what is mounted stays."""
-        Client(self.settings).stop()
-        eventually(lambda: not self.processes(), "the end of the daemon")
+        """End the daemon for good; what is mounted stays."""
+        Client(self.settings).stop(force=True)
+        eventually(lambda: not self.processes() and not self.keepers(), "the end of the daemon")
 
     def close(self) -> None:
         """End everything, whatever state it is in."""
@@ -124,10 +135,11 @@ class Service:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it is ending by itself
             card = Path(self.settings.runtime, "imagefs.json").read_text()
             os.kill(json.loads(card)["supervisor_pid"], signal.SIGTERM)
+        end_kept(self.settings)
         try:
-            eventually(lambda: not self.processes(), "the end of the daemon", 15)
+            eventually(lambda: not self.processes() and not self.keepers(), "the end of the daemon", 15)
         except AssertionError:
-            for pid in self.processes():
+            for pid in (*self.processes(), *self.keepers()):
                 os.kill(pid, signal.SIGKILL)
             raise
 

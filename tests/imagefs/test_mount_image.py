@@ -5,16 +5,14 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-import os
 import shutil
-import signal
 from pathlib import Path
 
 import pytest
 
 from stripefs.mount import kernel
 from tests.imagefs import nasty, small_image
-from tests.imagefs.faults import sums, umount_here
+from tests.imagefs.faults import kill_supervisor, sums, umount_here
 from tests.imagefs.service import Service, built, eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
@@ -120,8 +118,7 @@ def test_readers_survive_workers(service: Service, store: Path, nasty_tree: Path
 def test_a_daemon_that_dies_fails_closed(service: Service, store: Path, nasty_tree: Path) -> None:
     target = service.mountpoint()
     service.ok("mount", f"{store}#nasty", str(target))
-    os.kill(service.status()["supervisor_pid"], signal.SIGKILL)
-    eventually(lambda: not service.processes(), "the end of the daemon")
+    kill_supervisor(service)
     with pytest.raises(OSError, match="Input/output error") as caught:
         (target / "files" / str(3 * nasty.MIB + 5)).read_bytes()
     assert caught.value.errno == errno.EIO

@@ -1,0 +1,127 @@
+"""One FUSE connection at its mountpoint: mounted, tuned, found again by a successor, unmounted and ended.
+
+It belongs to the supervisor and serves nothing. Its descriptor is what workers get, and a copy of that may be with a
+keeper (`stripefs.mount.keeper`).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import select
+from typing import Any
+
+from stripefs.errors import MountError
+from stripefs.mount import kernel, mounting
+from stripefs.mount.job import Job
+
+__all__ = ["Connection"]
+
+_log = logging.getLogger(__name__)
+
+_ENDS_WITHIN = 1.0
+"""Seconds for a connection to end after the unmount; it does so at once when nothing else holds it."""
+
+
+class Connection:
+    """That of a job. device: its descriptor, -1 while there is none. tuning: what `settle` found."""
+
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._path = job.mount.mountpoint
+        self._mounted: kernel.MountPoint | None = None
+        self.device = -1
+        self.init = kernel.Init(b"", can_resend=False)
+        self.tuning: dict[str, dict[str, object]] = {}
+
+    def mount(self, source: str) -> None:
+        """A new connection, whose INIT is read. Raises MountError."""
+        self.device = mounting.mount_device(self._job, source)
+        self._mounted = kernel.find_mount(self._path)
+        self.init = kernel.read_init(self.device)
+
+    def state(self) -> dict[str, Any]:
+        """What `take` needs of it besides the descriptor."""
+        return {"init": self.init.message.hex(), "mounted": self._mounted.device if self._mounted is not None else ""}
+
+    def take(self, state: dict[str, Any], device: int) -> None:
+        """The connection that another supervisor had, with what its worker was answering queued again.
+
+        Raises MountError where it is not mounted here any more.
+        """
+        self.device = device
+        self.init = kernel.parse_init(bytes.fromhex(state["init"]))
+        found = kernel.find_mount(self._path)
+        if found is None or found.device != state["mounted"] or not self.alive or not self.resend():
+            raise MountError(
+                f"{self._path} was left mounted, and is not to be seen here",
+                hint="start it in the mount namespace where it was",
+            )
+        self._mounted = found
+
+    @property
+    def alive(self) -> bool:
+        return kernel.connected(self.device)
+
+    @property
+    def can_resend(self) -> bool:
+        """Whether another worker can take over."""
+        return self._job.mount.resend and self.init.can_resend
+
+    def resend(self) -> bool:
+        """Queue again what a worker that is gone was answering; whether that is done."""
+        if not self.can_resend:
+            return False
+        try:
+            kernel.resend(self.device)
+        except OSError as error:
+            _log.error("the kernel does not queue requests again: %s", error)
+            return False
+        return True
+
+    def settle(self, *, tell: bool) -> None:
+        """After INIT is answered, which resets them, set the kernel's limits. tell: log those that cannot be set."""
+        if self._mounted is None:
+            return
+        limits = self._job.mount
+        self.tuning = kernel.tune(self._mounted, limits.read_ahead_kb, limits.max_background)
+        for name, report in self.tuning.items():
+            if report["limit"] and tell:
+                _log.info(
+                    "%s stays at %s instead of %s: %s", name, *(report[key] for key in ("now", "wanted", "limit"))
+                )
+
+    @property
+    def is_seen(self) -> bool:
+        """Whether the mount is where it was put: not unmounted lazily before, and not covered by another."""
+        found = kernel.find_mount(self._path)
+        return self._mounted is not None and found is not None and found.device == self._mounted.device
+
+    def detach(self, *, leave: bool = False) -> bool:
+        """Take the mount out of the tree; False when its connection outlives that because someone still uses it.
+
+        leave: one that is in use stays where it is.
+        """
+        if not self.is_seen:
+            return False
+        try:
+            return mounting.unmount_unused(self._path) if leave else not mounting.detach(self._path)
+        except MountError as error:
+            _log.warning("%s", error)
+            return False
+
+    def ends_by_itself(self) -> bool:
+        """Whether the connection ended with the unmount. A copy of the mount in another mount namespace keeps it."""
+        poll = select.poll()
+        poll.register(self.device, 0)
+        return bool(poll.poll(_ENDS_WITHIN * 1000))
+
+    def abort(self) -> bool:
+        """End it, whoever still uses it. False where it dies with its last descriptor only."""
+        return self._mounted is not None and kernel.abort(self._mounted.connection)
+
+    def close(self) -> None:
+        """Close our descriptor."""
+        if self.device >= 0:
+            os.close(self.device)
+            self.device = -1
