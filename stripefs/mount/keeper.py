@@ -150,7 +150,8 @@ def _asked(path: Path, operation: str) -> bool:
 
 
 def _say(path: Path, operation: str) -> tuple[socket.socket, dict[str, Any], list[int]]:
-    """Raises OSError of connecting, MountError where no answer comes."""
+    """Raises FileNotFoundError and ConnectionRefusedError where no keeper is, or one that is just ending; MountError
+    where no answer comes."""
     channel = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
         with address(path) as short:
@@ -159,11 +160,12 @@ def _say(path: Path, operation: str) -> tuple[socket.socket, dict[str, Any], lis
         talk.send(channel, {"op": operation})
         answer, descriptors = talk.receive(channel)
         channel.settimeout(None)
-    except (EOFError, TimeoutError) as error:
+    except BaseException as error:
         channel.close()
-        raise MountError(f"the keeper at {path} does not answer", hint="try again") from error
-    except BaseException:
-        channel.close()
+        if isinstance(error, EOFError | BrokenPipeError):
+            raise ConnectionRefusedError(str(path)) from error
+        if isinstance(error, TimeoutError):
+            raise MountError(f"the keeper at {path} does not answer", hint="try again") from error
         raise
     return channel, answer, descriptors
 
