@@ -5,10 +5,19 @@ No label holds a path, a store or an image's name: the number of series does not
 
 from __future__ import annotations
 
-from stripefs.metrics import Metric, Status, at
+from collections import Counter
+
+from stripefs.metrics import Metric, Status, Values, at
 from stripefs.metrics import render as render_page
 
 __all__ = ["METRICS", "render"]
+
+
+def _holders(status: Status) -> Values:
+    """Each kind, also where there is none of it, so that no graph misses one."""
+    found = Counter(holder["kind"] for image in status["images"] for holder in image["holders"])
+    return [(kind, found[kind]) for kind in ("lease", "mount", "process")]
+
 
 METRICS: tuple[Metric, ...] = (
     Metric("imagefs_build_info", "gauge", "Always 1; the label tells the version.",
@@ -22,10 +31,19 @@ METRICS: tuple[Metric, ...] = (
            at("requests", "failed")),
     Metric("imagefs_images", "gauge", "Uses of images by mounts and containers.",
            lambda status: [("", len(status["images"]))]),
+    Metric("imagefs_holders", "gauge", "What keeps them: processes, mounts that somebody unmounts, leases.", _holders,
+           "kind"),
     Metric("imagefs_snapshots", "gauge", "Dependency snapshots that are mounted.",
            lambda status: [("", sum(bool(one["snapshot"]) for one in status["images"]))]),
     Metric("imagefs_snapshot_users", "gauge", "Processes that use them.",
            lambda status: [("", sum(len(one["users"]) for one in status["images"]))]),
+    Metric("imagefs_starts_total", "counter", "Starts that are over, by how they ended.",
+           lambda status: sorted(status["starts"]["ended"].items()), "ended_by"),
+    Metric("imagefs_planned_bytes_total", "counter", "Bytes that were fetched ahead of recorded starts.",
+           at("starts", "planned_bytes")),
+    Metric("imagefs_touched_bytes_total", "counter", "Bytes that recorded starts touched.",
+           at("starts", "touched_bytes")),
+    Metric("imagefs_planned_touched_bytes_total", "counter", "Bytes that were both.", at("starts", "both_bytes")),
     Metric("imagefs_cache_limit_bytes", "gauge", "Most bytes of blocks and documents on disk.", at("blocks", "limit")),
     Metric("imagefs_cache_used_bytes", "gauge", "Bytes of blocks and documents on disk.", at("blocks", "used")),
     Metric("imagefs_memory_limit_bytes", "gauge", "Most memory for blocks.", at("blocks", "memory", "limit")),
@@ -37,15 +55,17 @@ METRICS: tuple[Metric, ...] = (
     Metric("imagefs_fetched_bytes_total", "counter", "Bytes that came from stores, as they are stored, by why.",
            lambda status: [(kind, one["stored"]) for kind, one in sorted(status["blocks"]["fetched"].items())],
            "reason"),
-    Metric("imagefs_waits_total", "counter", "Reads that waited for a store.", at("blocks", "waits")),
-    Metric("imagefs_wait_seconds_total", "counter", "How long they waited.",
-           lambda status: [("", status["blocks"]["waited_ms"] / 1000)]),
+    Metric("imagefs_served_bytes_total", "counter", "Bytes of blocks that readers were handed, by where those were.",
+           lambda status: sorted(status["blocks"]["served"].items()), "source"),
+    Metric("imagefs_wait_seconds", "histogram", "How long reads waited for a store.", at("blocks", "waited")),
     Metric("imagefs_in_flight", "gauge", "Blocks on their way from a store.", at("blocks", "in_flight")),
     Metric("imagefs_retries_total", "counter", "Fetches that were tried again.", at("blocks", "retries")),
     Metric("imagefs_failures_total", "counter", "Blocks that could not be had.", at("blocks", "failures")),
     Metric("imagefs_damaged_blocks_total", "counter", "Blocks that were not what they must be, by where.",
            lambda status: sorted(status["blocks"]["damaged"].items()), "source"),
     Metric("imagefs_evicted_blocks_total", "counter", "Blocks given up for want of room.", at("blocks", "evicted")),
+    Metric("imagefs_evicted_bytes_total", "counter", "Bytes that the disk got back for them.",
+           at("blocks", "evicted_bytes")),
     Metric("imagefs_unkept_blocks_total", "counter", "Blocks that found no place on disk.", at("blocks", "unkept")),
     Metric("imagefs_disk_errors_total", "counter", "Failures of the cache's disk.", at("blocks", "disk_errors")),
 )  # fmt: skip

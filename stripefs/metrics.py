@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["METRICS", "Metric", "Status", "at", "render"]
+__all__ = ["METRICS", "Metric", "Status", "Values", "at", "render"]
 
 Status = Mapping[str, Any]
 Values = Iterable[tuple[str, float]]
@@ -22,12 +22,14 @@ Values = Iterable[tuple[str, float]]
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """kind is counter or gauge. `values` yields (value of the label, figure) pairs; the first is "" without a label."""
+    """kind is counter, gauge or histogram. `values` yields (value of the label, figure) pairs; the first is "" without
+    a label. The figure of a histogram is a mapping: `count`, `seconds`, and `within`, pairs of an upper bound and the
+    count below it."""
 
     name: str
     kind: str
     help: str
-    values: Callable[[Status], Values]
+    values: Callable[[Status], Iterable[tuple[str, Any]]]
     label: str = ""
 
 
@@ -179,8 +181,17 @@ def render(status: Status, metrics: Iterable[Metric] = METRICS) -> str:
             lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
         for label, value in values:
             where = f'{{{metric.label}="{_escaped(label)}"}}' if metric.label else ""
-            lines.append(f"{metric.name}{where} {float(value):.17g}")
+            if metric.kind == "histogram":
+                lines += _histogram(metric.name, value)
+            else:
+                lines.append(f"{metric.name}{where} {float(value):.17g}")
     return "\n".join(lines) + "\n"
+
+
+def _histogram(name: str, figure: Mapping[str, Any]) -> list[str]:
+    buckets = [*((f"{bound:g}", count) for bound, count in figure["within"]), ("+Inf", figure["count"])]
+    lines = [f'{name}_bucket{{le="{bound}"}} {float(count):.17g}' for bound, count in buckets]
+    return [*lines, f"{name}_sum {float(figure['seconds']):.17g}", f"{name}_count {float(figure['count']):.17g}"]
 
 
 def _escaped(value: str) -> str:

@@ -191,6 +191,7 @@ class Device:
         for block, _, _ in found:
             local.table.touch(block, now)
         self._blocks.figures.hits_disk += len(found)
+        self._blocks.figures.served["disk"] += sum(length for _, length, _ in found)
         return buffer
 
     def _spoilt(self, local: LocalDevice, bad: Sequence[_Found]) -> None:
@@ -216,6 +217,7 @@ class Device:
             data = self._blocks.memory.get(place.digest)
             if data is not None:
                 self._blocks.figures.hits_memory += 1
+                self._blocks.figures.served["memory"] += len(data)
                 pieces[block] = data
             elif self.local is not None and self.local.table.checksum(block) is not None:
                 kept.append(block)
@@ -257,9 +259,9 @@ class Device:
                         f"block {block} of device {self.digest[:12]} (pack {pack} at {place.offset}): {flight.error}"
                     ) from flight.error
                 pieces[block] = flight.data
+                self._blocks.figures.served["peer" if flight.copied else "store"] += len(flight.data)
         finally:
-            self._blocks.figures.waits += 1
-            self._blocks.figures.waited += trio.current_time() - begun
+            self._blocks.figures.waits.add(trio.current_time() - begun)
 
     def keep(self, block: int, digest: bytes, arrived: Arrived, ahead: bool) -> None:
         """The block has come; keep it on disk, if that can be."""

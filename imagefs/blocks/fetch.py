@@ -177,7 +177,7 @@ class Blocks:
     @property
     def waited_ms(self) -> float:
         """Milliseconds that reads waited for blocks that were not here, all added up."""
-        return self.figures.waited * 1000
+        return self.figures.waits.seconds * 1000
 
     def snapshot(self) -> dict[str, Any]:
         """Figures for status and metrics: sizes in bytes, counts since the start."""
@@ -200,13 +200,16 @@ class Blocks:
                 kind: {"ranges": one.ranges, "blocks": one.blocks, "bytes": one.bytes, "stored": one.stored}
                 for kind, one in (("demand", figures.demand), ("ahead", figures.ahead))
             },
-            "waits": figures.waits,
+            "served": {where: figures.served[where] for where in ("memory", "disk", "peer", "store")},
+            "waits": figures.waits.count,
             "waited_ms": round(self.waited_ms, 1),
+            "waited": figures.waits.snapshot(),
             "in_flight": len(self.flights),
             "retries": figures.retries,
             "failures": figures.failures,
             "damaged": {"arrival": figures.damaged_arrival, "disk": figures.damaged_disk},
             "evicted": figures.evicted,
+            "evicted_bytes": figures.evicted_bytes,
             "unkept": figures.unkept,
             "disk_errors": figures.disk_errors,
             "devices": [device.snapshot() for device in self._devices.values() if device.users],

@@ -236,6 +236,7 @@ class Room:
             await self._disk.thread(_punch, kept.local, kept.local.table.take_dirty(), blocks)
         await self.measure([kept])
         self._figures.evicted += len(blocks)
+        self._figures.evicted_bytes += max(0, before - kept.usage)
         async with self._turns[kept.local.name]:
             if not kept.users and (not kept.local.table.present or kept.usage >= before):
                 # Empty, or the file system gives room back by whole files only.

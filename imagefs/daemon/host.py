@@ -312,6 +312,7 @@ class Host:
                 }
                 for one in self.state.attachments.values()
             ],
+            "starts": self._starts.snapshot(),
             "blocks": self.blocks.snapshot(),
         }
 

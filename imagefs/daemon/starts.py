@@ -17,6 +17,7 @@ What was recorded is learned from in `imagefs.daemon.learning`.
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,6 +46,9 @@ HOT = "hot"
 
 _STARTED = ("ready", "marker")
 """How a start ends that came to its end; others were broken off, or waited for no longer."""
+
+_JUDGED = ("planned_bytes", "touched_bytes", "both_bytes")
+"""What `score` says that can be added up."""
 
 _BACKGROUND = 2
 """Ranges at once in the background: enough for the bounded rate, and little in the way of a reader."""
@@ -93,6 +97,8 @@ class Starts:
         self._starts: dict[str, _Start] = {}  # by attachment
         self._nursery: trio.Nursery
         self._background = trio.Lock()
+        self._ended: Counter[str] = Counter()
+        self._judged: Counter[str] = Counter()
 
     async def run(self, *, task_status: trio.TaskStatus[None]) -> None:
         async with trio.open_nursery() as nursery:
@@ -170,6 +176,7 @@ class Starts:
         if start is None:
             return  # its devices could not be served yet
         start.over.set()
+        self._ended[how] += 1
         if how in _STARTED:
             for other in self._starts.values():
                 other.complete = other.complete or (other.begun <= start.begun and _alike(attachment, other.attachment))
@@ -180,6 +187,7 @@ class Starts:
         touched = {device.digest: start.recorder.touched_blocks(n) for n, device in enumerate(start.devices, 1)}
         by_digest = {device.digest: device.index for device in start.devices}
         start.judged |= score(start.planned, touched, lambda digest, block: by_digest[digest].place(block).length)
+        self._judged.update({name: start.judged[name] for name in _JUDGED})
         raw, start.recorder = start.recorder.to_bytes(), None
         recorded = Recorded(raw, how, start.judged["seconds"], start.shared)
         what = f"learning from the start of {attachment.name}"
@@ -201,6 +209,10 @@ class Starts:
             "planned_blocks": sum(map(len, start.planned.values())),
             "start": start.judged,
         }
+
+    def snapshot(self) -> dict[str, Any]:
+        """How many starts ended, by how they did; and the bytes of those that were recorded, all together."""
+        return {"ended": dict(self._ended), **{name: self._judged[name] for name in _JUDGED}}
 
     def _add(self, attachment: Attachment, devices: Sequence[Device]) -> _Start:
         start = _Start(attachment, devices, trio.current_time(), waited_before=self._blocks.waited_ms)

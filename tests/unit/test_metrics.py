@@ -1,5 +1,6 @@
 """The page of metrics: one table in code and document, and text that Prometheus's parser reads."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from imagefs.metrics import render as imagefs_render
 from stripefs.metrics import METRICS, render
 
 DOCUMENT = Path(__file__).parents[2] / "docs/metrics.md"
+BOARD = DOCUMENT.with_name("grafana-imagefs.json")
 
 STATUS: dict[str, Any] = {
     "version": "1.2.3",
@@ -164,17 +166,27 @@ def test_the_daemon_of_imagefs_has_a_page_too() -> None:
     blocks = {
         "limit": 100, "used": 50, "memory": {"limit": 10, "used": 5}, "reads": 7, "bytes_read": 8,
         "hits": {"memory": 1, "disk": 2, "peer": 3}, "fetched": {"demand": fetched, "ahead": fetched},
-        "waits": 1, "waited_ms": 1500.0, "in_flight": 0, "retries": 0, "failures": 0,
-        "damaged": {"arrival": 0, "disk": 1}, "evicted": 0, "unkept": 0, "disk_errors": 0,
+        "served": {"memory": 1, "disk": 2, "peer": 3, "store": 4},
+        "waited": {"count": 3, "seconds": 1.5, "within": [[0.5, 2], [1.0, 2]]},
+        "in_flight": 0, "retries": 0, "failures": 0,
+        "damaged": {"arrival": 0, "disk": 1}, "evicted": 0, "evicted_bytes": 5, "unkept": 0, "disk_errors": 0,
     }  # fmt: skip
     status = {key: STATUS[key] for key in ("version", "started_at", "restarts", "requests")}
-    images = [{"snapshot": "", "users": []}, {"snapshot": "ab", "users": [[1, 2], [3, 4]]}]
-    samples = parsed(imagefs_render({**status, "images": images, "blocks": blocks}))
-    assert {name for name, _ in samples} == {metric.name for metric in IMAGEFS_METRICS}
+    images = [
+        {"snapshot": "", "users": [], "holders": [{"kind": "lease"}, {"kind": "lease"}]},
+        {"snapshot": "ab", "users": [[1, 2], [3, 4]], "holders": [{"kind": "process"}]},
+    ]
+    starts = {"ended": {"ready": 2}, "planned_bytes": 10, "touched_bytes": 8, "both_bytes": 6}
+    samples = parsed(imagefs_render({**status, "images": images, "starts": starts, "blocks": blocks}))
+    named = {re.sub("_(bucket|sum|count)$", "", name) for name, _ in samples}
+    assert named == {metric.name for metric in IMAGEFS_METRICS}
     assert samples["imagefs_images", ()] == 2
     assert samples["imagefs_snapshots", ()] == 1
     assert samples["imagefs_snapshot_users", ()] == 2
-    assert samples["imagefs_wait_seconds_total", ()] == 1.5
+    assert [samples["imagefs_wait_seconds_bucket", (("le", le),)] for le in ("0.5", "1", "+Inf")] == [2, 2, 3]
+    assert (samples["imagefs_wait_seconds_sum", ()], samples["imagefs_wait_seconds_count", ()]) == (1.5, 3)
+    assert samples["imagefs_holders", (("kind", "lease"),)] == 2
+    assert samples["imagefs_holders", (("kind", "mount"),)] == 0
     assert samples["imagefs_block_hits_total", (("source", "peer"),)] == 3
     assert samples["imagefs_fetched_bytes_total", (("reason", "ahead"),)] == 4
 
@@ -192,3 +204,21 @@ def test_any_label_survives(text: str) -> None:
 def test_the_document_holds_the_same_table() -> None:
     rows = re.findall(r"^\| `(\w+)(?:\{(\w+)\})?` \| (\w+) \| (.+) \|$", DOCUMENT.read_text(), re.MULTILINE)
     assert rows == [(m.name, m.label, m.kind, m.help) for m in (*METRICS, *IMAGEFS_METRICS)]
+
+
+def test_the_board_asks_for_nothing_that_is_not_served() -> None:
+    """Each name, and each label that a query sums by or picks."""
+    labels = {metric.name: {metric.label} for metric in IMAGEFS_METRICS if metric.kind != "histogram"}
+    for metric in IMAGEFS_METRICS:
+        if metric.kind == "histogram":
+            labels |= {f"{metric.name}_bucket": {"le"}, f"{metric.name}_sum": {""}, f"{metric.name}_count": {""}}
+    board = json.loads(BOARD.read_text())
+    queries = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
+    asked = {name for query in queries for name in re.findall(r"\bimagefs_\w+", query)}
+    assert asked <= labels.keys()
+    assert {"imagefs_holders", "imagefs_served_bytes_total", "imagefs_wait_seconds_bucket"} <= asked
+    for query in queries:
+        known = {label for name in re.findall(r"\bimagefs_\w+", query) for label in labels[name]} | {"instance"}
+        summed = re.findall(r"by \(([^)]*)\)", query) + re.findall(r"(\w+)[=!]~?\"", query)
+        assert {label.strip() for one in summed for label in one.split(",")} <= known
+    assert len({panel["id"] for panel in board["panels"]}) == len(board["panels"])
