@@ -15,14 +15,14 @@ import shutil
 import subprocess
 import tempfile
 import threading
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 from imagefs.build.oci import Descriptor, chosen, layers_of
-from imagefs.build.platform import Platform
 from imagefs.build.registry import REAL_CLOCK, Blobs, Clock, Refused, Registry, backoff
 from imagefs.errors import BuildError
+from imagefs.platform import Platform
 from imagefs.progress import Progress
 
 __all__ = ["fetch"]
@@ -56,7 +56,8 @@ def fetch(
     blobs.mkdir(parents=True)
     layers, variant = skopeo.layers()
     large = [layer for layer in layers if layer.size >= _LARGE]
-    _fetch_ahead(Blobs(reference, registry, clock), large, blobs, progress)
+    with closing(Blobs(reference, registry, clock)) as registry_blobs:
+        _fetch_ahead(registry_blobs, large, blobs, progress)
     skopeo.copy()
     return variant
 

@@ -18,8 +18,8 @@ from typing import Any, BinaryIO, Protocol
 import zstandard
 
 from imagefs.build.limits import Limits
-from imagefs.build.platform import Platform
 from imagefs.errors import BuildError, HostileLayer
+from imagefs.platform import Platform
 
 __all__ = ["Descriptor", "Layout", "Source", "chosen", "layers_of", "unpack"]
 

@@ -22,12 +22,12 @@ from imagefs.build.content import Content
 from imagefs.build.directory import scan
 from imagefs.build.limits import Limits
 from imagefs.build.merge import Merged
-from imagefs.build.platform import Platform
 from imagefs.build.registry import Registry
 from imagefs.build.scratch import local_errors, scratch
 from imagefs.build.tar import entries
 from imagefs.errors import BuildError
 from imagefs.format.inode import Inode
+from imagefs.platform import Platform
 from imagefs.progress import Progress
 from stripefs.errors import ConfigError
 

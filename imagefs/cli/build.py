@@ -62,10 +62,10 @@ def command(
     what it stored. Where there are traces, what they say is touched first is copied into a hot device.
     """
     from imagefs.build.job import make_image
-    from imagefs.build.platform import Platform
     from imagefs.build.registry import Registry
     from imagefs.build.source import How
     from imagefs.cli.traces import gather, words
+    from imagefs.platform import Platform
 
     if traces and no_trace:
         raise ConfigError("--trace and --no-trace contradict each other")

@@ -24,6 +24,7 @@ from imagefs.format.plan import Plan
 from imagefs.repository.images import Images, is_digest
 from imagefs.repository.snapshots import Snapshots
 from imagefs.repository.traces import load_plan
+from imagefs.repository.url import is_registry
 from stripefs.errors import Abandoned, ServiceDown, StoreError, StripefsError
 from stripefs.executor import Executor
 from stripefs.store.url import parse_url, prepare
@@ -181,7 +182,8 @@ class Documents:
 
 def _prepare(cache: MetadataCache) -> None:
     try:
-        schemes = {*_LIGHT, *_careful(lambda: {parse_url(url).scheme for url in cache.stores()})}
+        stores = [url for url in _careful(cache.stores) if not is_registry(url)]
+        schemes = {*_LIGHT, *_careful(lambda: {parse_url(url).scheme for url in stores})}
     except (OSError, StripefsError) as error:
         _log.warning("what stores were asked cannot be told: %s", error)
         schemes = set(_LIGHT)

@@ -85,7 +85,7 @@ class _Collection:
         self._refresh()
         if self._untagged:
             self._unnamed()
-        for kind in KINDS:
+        for kind in KINDS if self._images.repository.capabilities.list_objects else ():
             for path, size, mtime in self._below(f"/{kind}"):
                 name = path.rpartition(b"/")[2].decode("utf-8", "replace")
                 is_object = is_digest(name) and path == object_path(kind, name)
@@ -162,7 +162,7 @@ class _Collection:
             found = {object_path("metadata", manifest.metadata.object)}
             if manifest.extents:
                 found.add(object_path("extents", manifest.extents))
-            for device in manifest.devices:
+            for device in manifest.devices if self._images.repository.capabilities.list_objects else ():
                 found.add(object_path("indexes", device.index))
                 found |= {object_path("packs", pack.digest.hex()) for pack in self._images.index(device.index).packs}
         except NoSuchImage:

@@ -211,7 +211,7 @@ class _Verify:
 
     def _others(self) -> None:
         """Documents and packs that no image reaches: a build may use them yet."""
-        for kind in KINDS:
+        for kind in KINDS if self._images.repository.capabilities.list_objects else ():
             for path, status in self._images.files(f"/{kind}".encode()):
                 name = path.rpartition(b"/")[2].decode("utf-8", "replace")
                 if not is_digest(name) or path != object_path(kind, name) or _shown(kind, name) in self._users:

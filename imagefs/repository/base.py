@@ -24,7 +24,7 @@ __all__ = ["Capabilities", "RangeReader", "Repository"]
 class Capabilities:
     """What a repository can do.
 
-    put: `put` and `remove` are tried at all. list: `list` works. put_if_absent: of several `put` of one path that do
+    put: `put` and `remove` are tried at all. list: `entries` works. put_if_absent: of several `put` of one path that do
     not replace, one succeeds; without it all may, and the last one stays. list_objects: objects that are named by their
     digests can be listed, told by age and removed; without it the place removes those that no image needs itself.
     """
@@ -64,7 +64,7 @@ class Repository(ABC):
         """Store an object, whole or not at all. Raises Exists where one is, unless it is to be replaced."""
 
     @abstractmethod
-    def list(self, folder: bytes) -> list[Status]:
+    def entries(self, folder: bytes) -> list[Status]:
         """What lies right below `folder`, in no order. Raises NotFound where nothing was stored there yet, and
         Unsupported without the capability."""
 

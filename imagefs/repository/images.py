@@ -276,7 +276,7 @@ class Images:
 
     def _names(self, folder: bytes) -> Iterator[tuple[str, Status]]:
         try:
-            found = self._again(lambda: self.repository.list(folder))
+            found = self._again(lambda: self.repository.entries(folder))
         except NotFound:
             return  # nothing was stored yet
         yield from ((status.name.decode("utf-8", "replace"), status) for status in found)

@@ -46,7 +46,7 @@ class StoreRepository(Repository):
     def put(self, path: bytes, data: bytes, *, replace: bool = False) -> None:
         self.store.put(path, [data], replace=replace)
 
-    def list(self, folder: bytes) -> list[Status]:
+    def entries(self, folder: bytes) -> list[Status]:
         return [status for batch in self.store.scandir(folder) for status in batch]
 
     def remove(self, path: bytes) -> None:

@@ -133,7 +133,7 @@ class Traces:
 
     def _names(self, folder: str) -> list[str]:
         try:
-            found = [status.name for status in self.repository.list(folder.encode())]
+            found = [status.name for status in self.repository.entries(folder.encode())]
         except NotFound:
             return []  # nothing was stored yet
         # What is being written has a name that begins with a dot in some stores; nothing of ours does.

@@ -1,15 +1,66 @@
-"""From the URL of a place where images lie to its repository."""
+"""From the URL of a place where images lie to its repository.
+
+A URL of stripefs is a store. `oci://HOST[:PORT]/NAME[?PARAMETER=VALUE&…]` is a repository of a container registry:
+
+    scheme=http       speak plain http, which needs no certificate and hides nothing
+    ca-file=FILE      certificates to trust besides, in place of those in /etc/docker/certs.d/HOST
+    authfile=FILE     the file of credentials, in place of those of podman, skopeo and Docker
+"""
 
 from __future__ import annotations
 
+import base64
+import re
+from urllib.parse import parse_qsl, unquote
+
 from imagefs.repository.base import Repository
 from imagefs.repository.store import StoreRepository
-from stripefs.settings import StoreSettings
+from stripefs.errors import ConfigError
+from stripefs.settings import StoreSettings, redact
 from stripefs.store.url import open_store
 
-__all__ = ["open_repository"]
+__all__ = ["REGISTRY", "is_registry", "open_repository"]
+
+REGISTRY = "oci://"
+
+_URL = re.compile(
+    r"oci://(?:(?P<user>[^/?#@]*)@)?(?P<host>[A-Za-z0-9.-]+(?::\d+)?|\[[0-9a-fA-F:]+\](?::\d+)?)"
+    r"/(?P<name>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)/?(?:\?(?P<query>.*))?"
+)
+_PARAMETERS = ("scheme", "ca-file", "authfile")
+
+
+def is_registry(url: str) -> bool:
+    """Tells whether the URL names a repository of a container registry."""
+    return url.startswith(REGISTRY)
 
 
 def open_repository(settings: StoreSettings, *, make: bool = False) -> Repository:
-    """The repository at `settings.url`, connected; with `make` it may be new. Raises ConfigError and StoreErrors."""
-    return StoreRepository(open_store(settings, make=make))
+    """The repository at `settings.url`, connected; with `make` it may be new. Raises ConfigError and StoreErrors.
+
+    A registry is not asked before the first call, and makes a repository when something is stored there.
+    """
+    if not is_registry(settings.url):
+        return StoreRepository(open_store(settings, make=make))
+    from imagefs.repository.registry import RegistryRepository  # httpx takes 9 MiB
+    from imagefs.repository.registry_auth import DOCKER_HUB
+    from imagefs.repository.registry_client import RegistryAccess, RegistryClient
+
+    shown = redact(settings.url)
+    match = _URL.fullmatch(settings.url)
+    if match is None:
+        raise ConfigError(f"{shown!r} names no repository of a registry", hint="write oci://HOST/NAME")
+    given = dict(parse_qsl(match["query"] or "", keep_blank_values=True))
+    if unknown := [name for name in given if name not in _PARAMETERS]:
+        raise ConfigError(f"unknown parameter {unknown[0]!r} in {shown!r}", hint=f"known are {', '.join(_PARAMETERS)}")
+    if (scheme := given.get("scheme", "https")) not in ("http", "https"):
+        raise ConfigError(f"{shown!r}: scheme is http or https")
+    access = RegistryAccess(
+        given.get("authfile", ""),
+        given.get("ca-file", ""),
+        (scheme,),
+        timeout=settings.host_timeout,
+        known=base64.b64encode(unquote(match["user"]).encode()).decode() if match["user"] else "",
+    )
+    host = DOCKER_HUB if match["host"] == "docker.io" else match["host"]
+    return RegistryRepository(shown, RegistryClient(host, match["name"], access))

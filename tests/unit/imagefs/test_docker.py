@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from imagefs.build.docker import fetch
-from imagefs.build.platform import Platform
 from imagefs.build.registry import Registry
 from imagefs.errors import BuildError
+from imagefs.platform import Platform
 from imagefs.progress import Progress
 from stripefs.errors import ConfigError
 

@@ -13,8 +13,8 @@ import pytest
 
 from imagefs.build.limits import Limits
 from imagefs.build.oci import Layout, unpack
-from imagefs.build.platform import Platform
 from imagefs.errors import BuildError, HostileLayer
+from imagefs.platform import Platform
 from tests.unit.imagefs.layers import file, layer, layout
 
 LOWER, UPPER, TOP = (layer(file(name, name.encode() * 3000)) for name in ("a", "b", "c"))

@@ -1,0 +1,59 @@
+"""Debian's docker-registry on loopback, with a folder of its own, ended with its block."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+__all__ = ["HTPASSWD", "running_registry"]
+
+HTPASSWD = "ann:$2y$05$7YDtEXoYPCeGd8C.WXkAIu/o9cNH/OVBrhKwROlNLXNkZ/0AGxDTa\n"
+"""The user ann with the password secret."""
+
+
+@contextmanager
+def running_registry(folder: Path, *, delete: bool = True, htpasswd: bool = False) -> Iterator[str]:
+    """HOST:PORT of a registry that speaks plain http and keeps what it has below `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{found.getsockname()[1]}"
+    config: dict[str, Any] = {
+        "version": 0.1,
+        "log": {"level": "error"},
+        "storage": {"filesystem": {"rootdirectory": str(folder / "data")}, "delete": {"enabled": delete}},
+        "http": {"addr": address},
+    }
+    if htpasswd:
+        (folder / "htpasswd").write_text(HTPASSWD)
+        config["auth"] = {"htpasswd": {"realm": "r", "path": str(folder / "htpasswd")}}
+    (folder / "config.yml").write_text(json.dumps(config))  # JSON is YAML
+    with (folder / "log").open("wb") as log:
+        running = subprocess.Popen(["docker-registry", "serve", str(folder / "config.yml")], stdout=log, stderr=log)
+    try:
+        _await(f"http://{address}/v2/")
+        yield address
+    finally:
+        running.terminate()
+        running.wait()
+
+
+def _await(url: str) -> None:
+    deadline = time.monotonic() + 30
+    while True:
+        with contextlib.suppress(urllib.error.HTTPError):  # it wants credentials, so it is there
+            with contextlib.suppress(urllib.error.URLError), urllib.request.urlopen(url):
+                return
+            assert time.monotonic() < deadline, "the registry does not answer"
+            time.sleep(0.05)
+            continue
+        return
