@@ -25,7 +25,7 @@ from imagefs.format.inode import Inode, address
 from imagefs.format.manifest import DeviceEntry, Manifest
 from imagefs.format.trace import Trace
 from imagefs.progress import Progress
-from imagefs.repository.images import Images
+from imagefs.repository.images import Images, is_source
 from imagefs.repository.traces import Traces
 from imagefs.trace.plan import Merged, combine, make_plan
 from imagefs.trace.stored import Opened, open_image
@@ -126,6 +126,8 @@ def _optimize(
     plans = {workload: make_plan(digest, workload, one, copies) for workload, one in merged.items() if one.wanted}
     for plan in plans.values():
         Traces(images.repository).put_plan(plan)
+    if is_source(built.source):
+        images.set_source(built.source, digest)
     if tag:
         images.tag(tag, digest)
     return Report(

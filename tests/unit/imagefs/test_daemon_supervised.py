@@ -18,7 +18,6 @@ from imagefs.blocks.flights import Flights
 from imagefs.blocks.keeper import Keeper
 from imagefs.blocks.room import Room
 from imagefs.daemon import processes, shares, watch
-from imagefs.daemon.cache_upkeep import CacheUpkeep
 from imagefs.daemon.documents import Documents
 from imagefs.daemon.host import Host
 from imagefs.daemon.learning import Learning
@@ -79,8 +78,7 @@ LOOPS: list[tuple[type, str]] = [
     (MountPool, "tidy"),
     (Watch, "_look_at_mounts"),
     (Shares, "_look"),
-    (CacheUpkeep, "_bound_documents"),
-    (CacheUpkeep, "_remove_unused"),
+    (Host, "_bound_documents"),
     (Keeper, "run"),
     (Blocks, "_shrink_when_idle"),
     (Room, "list_peers"),

@@ -32,6 +32,15 @@ def digest(source: Path, images: Images) -> str:
     return build_tree(source, images)
 
 
+def test_the_oci_manifest_leads_to_the_image_with_the_hot_device(source: Path, images: Images) -> None:
+    oci = f"sha256:{'5a' * 32}"
+    (first, nothing) = build_optimized(*scan(str(source)), images, [], source=oci)
+    assert nothing is None
+    assert images.by_source(oci) == first.digest
+    report = optimize(images, first.digest, [trace(images, first.digest, imports(source, 1))])
+    assert images.by_source(oci) == report.digest != first.digest
+
+
 def test_the_tree_is_the_same_and_comes_from_two_devices(source: Path, images: Images, digest: str) -> None:
     reads = imports(source, 1)
     found = trace(images, digest, reads)
