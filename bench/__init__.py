@@ -26,5 +26,6 @@ stubs        stand-ins for CUDA's libraries
 write        `bench write`, a room of its own
 checkpoint   `bench checkpoint`, a room of its own
 image        `bench image`, a room of its own
+container    `bench container`, a room of its own
 deps         `bench deps`, a room of its own
 """

@@ -20,6 +20,7 @@ from bench.checkpoint import measure as loading_measure
 from bench.checkpoint import report as checkpoint_report
 from bench.checkpoint.plan import CASES as CHECKPOINT_CASES
 from bench.cluster import BenchError
+from bench.container import report as container_report
 from bench.data import CHUNK
 from bench.deps import report as deps_report
 from bench.image import report as image_report
@@ -53,6 +54,7 @@ _REPORTS: dict[str, _Report] = {
     "write": write_report,
     "checkpoint": checkpoint_report,
     "image": image_report,
+    "container": container_report,
     "deps": deps_report,
 }
 
@@ -103,16 +105,20 @@ def _parser() -> argparse.ArgumentParser:
     loading.add_argument("--chart", type=Path, metavar="FILE", help="draw the loads here (.svg, .png)")
     loading.add_argument("--name", default="bench", help="of the HDFS instance; one that runs already is used")
     loading.add_argument("--keep", action="store_true", help="leave the instance for the next run")
-    starting = commands.add_parser("image", help="starting a container from a remote image, lazily and otherwise")
-    starting.add_argument("--quick", action="store_true", help="an image of numpy alone, two rounds: 5 minutes")
-    starting.add_argument("--large", action="store_true", help="torch as well: 1.8 GB unpacked")
-    starting.add_argument("--rounds", type=int, default=0, metavar="N", help="rounds of each start (3, quick: 2)")
-    starting.add_argument("--json", type=Path, metavar="FILE", help="write the document here, anew after each part")
-    starting.add_argument("--chart", type=Path, metavar="FILE", help="draw the starts here (.svg, .png)")
-    starting.add_argument(
-        "--work", type=Path, metavar="DIR", help="where images are kept (~/.cache/bootseer/bench-image)"
-    )
-    starting.add_argument("--mirror", default="", metavar="URL", help="a Debian archive; apt's own where not given")
+    for name, what in (
+        ("image", "starting a container from a remote image, lazily and otherwise"),
+        ("container", "the same by containerd, with our snapshotter, overlayfs and others"),
+    ):
+        starting = commands.add_parser(name, help=what)
+        starting.add_argument("--quick", action="store_true", help="an image of numpy alone, two rounds: 5 minutes")
+        starting.add_argument("--large", action="store_true", help="torch as well: 1.8 GB unpacked")
+        starting.add_argument("--rounds", type=int, default=0, metavar="N", help="rounds of each start (3, quick: 2)")
+        starting.add_argument("--json", type=Path, metavar="FILE", help="write the document here, anew after each part")
+        starting.add_argument("--chart", type=Path, metavar="FILE", help="draw the starts here (.svg, .png)")
+        starting.add_argument(
+            "--work", type=Path, metavar="DIR", help="where images are kept (~/.cache/bootseer/bench-image)"
+        )
+        starting.add_argument("--mirror", default="", metavar="URL", help="a Debian archive; apt's own where not given")
     installing = commands.add_parser("deps", help="dependencies of a job: installed, or mounted from a snapshot")
     installing.add_argument("--quick", action="store_true", help="a few small packages, two rounds: 3 minutes")
     installing.add_argument("--rounds", type=int, default=0, metavar="N", help="rounds of each start (3, quick: 2)")
@@ -207,6 +213,17 @@ def _image(options: argparse.Namespace) -> None:
     _show(options, partial(measure.measure, chosen, _say))
 
 
+def _container(options: argparse.Namespace) -> None:
+    from bench.container import measure
+
+    _need_root(options, "containers, mounts")
+    if options.quick and options.large:
+        raise BenchError("--quick and --large are two images: choose one")
+    work = (options.work or measure.WORK).absolute()
+    chosen = measure.Options(options.quick, options.large, options.rounds, work, options.mirror)
+    _show(options, partial(measure.measure, chosen, _say))
+
+
 def _deps(options: argparse.Namespace) -> None:
     from bench.deps import measure
 
@@ -247,6 +264,7 @@ _COMMANDS = {
     "write": _write,
     "checkpoint": _checkpoint,
     "image": _image,
+    "container": _container,
     "deps": _deps,
     "table": _table,
     "simulate": _simulate,

@@ -122,7 +122,7 @@ def host(work: Path, *, daemon: bool = True) -> Iterator[Host]:
     """
     folder = work / "host"
     remove_tree(folder)
-    (folder / "run").mkdir(parents=True)
+    (folder / "run").mkdir(0o700, parents=True)
     (folder / "cache").mkdir()
     made = Host(folder)
     try:

@@ -66,6 +66,10 @@ UNITS = {
     "imports": "s",  # of modules, by an interpreter that is started for it
     "net": "s",  # without the imports alone, from memory
     "published": "s",  # until others find it
+    "pull": "s",  # of a start: until containerd says that the image is there
+    "local": "s",  # of a start: until all of the image is on this host
+    "cpu": "s",  # of a start: of the services behind it, user and system time
+    "prepared": "ms",  # of a snapshot: Prepare and Mounts
     "answered": "ms",  # from a request to the daemon to its answer
     "moved": "MB",  # over the link, headers included
     "fetched": "MB",  # the same without headers: plain bytes of the image, what DataNodes sent of a checkpoint

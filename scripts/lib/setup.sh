@@ -75,6 +75,12 @@ need_bench_image_packages() {
     need_services nginx docker-registry
 }
 
+# What ./scripts/bench container needs besides. The services of the packages themselves are not used.
+need_bench_container_packages() {
+    need_bench_image_packages
+    need_services containerd
+}
+
 # What ./scripts/bench deps needs besides: a server for wheels and snapshots.
 need_bench_deps_packages() { need_services nginx; }
 

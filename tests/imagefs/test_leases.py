@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +22,7 @@ from stripefs.mount import kernel
 from stripefs.settings import StoreSettings
 from stripefs.store.local import LocalStore
 from tests.imagefs.faults import objects, sums
-from tests.imagefs.service import Service, eventually
+from tests.imagefs.service import Service
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 
@@ -117,33 +116,3 @@ def test_snapshots_are_mounted_with_the_image(
     assert [one.above for one in client.leases()] == [held.above]
     client.release(lease)
     assert client.leases() == []
-
-
-def test_another_mount_namespace_pins_nothing(service: Service, new_image: tuple[Path, Path], pool: Path) -> None:
-    """The kernel takes a copy of the mount there along when the directory below it goes."""
-    tree, store = new_image
-    client, settings, lease = Client(service.settings), StoreSettings(url=str(store)), Lease("1", "containerd")
-    held = client.hold(settings, "t", lease)
-    other = subprocess.Popen(
-        ["unshare", "--mount", "--propagation", "private", "sh", "-c", "echo; read line"], stdin=-1, stdout=-1
-    )
-    try:
-        assert other.stdout is not None
-        assert other.stdout.readline() == b"\n"
-        assert held.lowerdir in Path(f"/proc/{other.pid}/mountinfo").read_text()
-        client.release(lease, at_once=True)
-        eventually(lambda: service.status()["images"] == [], "the end of the mount")
-        assert kernel.find_mount(held.lowerdir) is None
-        assert held.lowerdir not in Path(f"/proc/{other.pid}/mountinfo").read_text()
-        eventually(lambda: service.status()["blocks"]["devices"] == [], "the devices to be closed")
-        assert client.hold(settings, "t", lease).lowerdir == held.lowerdir
-        assert sums(Path(held.lowerdir)) == sums(tree)
-        client.release(lease, at_once=True)
-    finally:
-        other.communicate(b"\n")
-    cache, space = service.status()["blocks"], os.statvfs(service.settings.devices)
-    assert (space.f_blocks * space.f_frsize, space.f_bavail * space.f_frsize) == (
-        cache["limit"] // space.f_frsize * space.f_frsize,
-        (cache["limit"] - cache["used"]) // space.f_frsize * space.f_frsize,
-    )
-    assert cache["used"] >= sum(path.stat().st_blocks * 512 for path in Path(service.settings.cache).rglob("*.data"))

@@ -1,0 +1,114 @@
+"""Other lazy snapshotters, each by its best documented mode, where their programs are on PATH. None is bundled.
+
+stargz-snapshotter gets an eStargz image that `ctr-remote image optimize` made of a start of the container, whose files
+are in front of the layers and are prefetched. SOCI gets an index beside the unchanged image, by `soci convert`. nydus
+gets what `nydusify convert` makes of the image, with the files of /usr to be prefetched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.container.node import Node, Service, service
+from bench.programs import run
+from bench.tools import remove_mounts, remove_tree
+
+__all__ = ["PEER_SERVICES", "Peer"]
+
+_RECORDED_FOR = 15  # seconds that a start is watched for
+
+_STARGZ = """
+[[resolver.host."{registry}".mirrors]]
+  host = "{registry}"
+  insecure = true
+"""
+_NYDUS = """
+{{"device": {{"backend": {{"type": "registry", "config": {{"scheme": "http", "skip_verify": true}}}},
+  "cache": {{"type": "blobcache", "config": {{"work_dir": "{folder}/cache"}}}}}},
+ "mode": "direct", "digest_validate": false, "enable_xattr": true,
+ "fs_prefetch": {{"enable": true, "threads_count": 8, "merging_size": 131072}}}}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """programs: that it needs. command: of its service, of its folder. files: by name, what the folder holds, of
+    registry and folder. convert: makes the image that it wants of one in the registry, given a node with overlayfs."""
+
+    name: str
+    programs: tuple[str, ...]
+    command: Callable[[Path], list[str | Path]]
+    files: Callable[[str, Path], dict[str, str]]
+    convert: Callable[[Node, str, str], None]
+
+    @contextmanager
+    def running(self, folder: Path, registry: str) -> Iterator[Service]:
+        """The service until the block ends; it answers on `folder`/snapshotter.sock. Raises BenchError."""
+        remove_mounts(folder)
+        remove_tree(folder)
+        folder.mkdir(parents=True)
+        for name, text in self.files(registry, folder).items():
+            (folder / name).write_text(text)
+        try:
+            with service(self.name, self.command(folder), folder, {}, folder / "snapshotter.sock") as one:
+                yield one
+        finally:
+            remove_mounts(folder)
+            remove_tree(folder)
+
+
+def _stargz_image(node: Node, image: str, target: str) -> None:
+    address = ["--address", str(node.folder / "containerd.sock"), "--namespace", "k8s.io"]
+    run("ctr-remote", *address, "images", "pull", "--plain-http", image)
+    period = ["--period", f"{_RECORDED_FOR}"]
+    run("ctr-remote", *address, "image", "optimize", "--oci", "--plain-http", *period, image, target)
+    run("ctr-remote", *address, "images", "push", "--plain-http", target)
+
+
+def _soci_image(node: Node, image: str, target: str) -> None:
+    address = ["--address", str(node.folder / "containerd.sock"), "--namespace", "k8s.io"]
+    run(*node.ctr, "images", "pull", "--plain-http", image)
+    run("soci", *address, "convert", image, target)
+    run("soci", *address, "push", "--plain-http", target)
+
+
+def _nydus_image(_node: Node, image: str, target: str) -> None:
+    insecure = ["--source-insecure", "--target-insecure"]
+    run("nydusify", "convert", *insecure, "--source", image, "--target", target, "--prefetch-patterns", "/usr")
+
+
+PEER_SERVICES = (
+    Peer(
+        "stargz",
+        ("containerd-stargz-grpc", "ctr-remote"),
+        lambda folder: [
+            *("containerd-stargz-grpc", "--address", folder / "snapshotter.sock", "--root", folder / "root"),
+            *("--config", folder / "config.toml"),
+        ],
+        lambda registry, _folder: {"config.toml": _STARGZ.format(registry=registry)},
+        _stargz_image,
+    ),
+    Peer(
+        "soci",
+        ("soci-snapshotter-grpc", "soci"),
+        lambda folder: [
+            *("soci-snapshotter-grpc", "--address", folder / "snapshotter.sock", "--root", folder / "root"),
+            *("--config", folder / "config.toml"),
+        ],
+        lambda registry, _folder: {"config.toml": _STARGZ.format(registry=registry)},
+        _soci_image,
+    ),
+    Peer(
+        "nydus",
+        ("containerd-nydus-grpc", "nydusd", "nydusify", "nydus-image"),
+        lambda folder: [
+            *("containerd-nydus-grpc", "--address", folder / "snapshotter.sock", "--root", folder / "root"),
+            *("--nydusd-config", folder / "nydusd.json"),
+        ],
+        lambda _registry, folder: {"nydusd.json": _NYDUS.format(folder=folder)},
+        _nydus_image,
+    ),
+)

@@ -1,0 +1,77 @@
+"""Which figures `bench container` has, as tables: systems and cases, ratios with their targets. Pure.
+
+A case is a rate of the link (`start_50`: 50 MB/s), or something that has none. A peer is a system that is measured
+where its programs are on PATH.
+"""
+
+from __future__ import annotations
+
+from bench.ratios import RatioPlan
+from bench.results import Key
+
+__all__ = ["CASES", "OURS", "PEERS", "RATES", "SYSTEMS", "case", "ratios"]
+
+RATES = (50e6, 20e6)
+CASES = ("start_50", "start_20", "warm", "at_once", "prepare", "snapshotter", "daemon")
+OURS = ("imagefs", "imagefs:first")
+PEERS = ("stargz", "soci", "nydus")
+
+SYSTEMS = {
+    "imagefs": "imagefs, with trace",
+    "imagefs:first": "imagefs, no trace",
+    "stargz": "stargz-snapshotter, optimised image",
+    "soci": "SOCI",
+    "nydus": "nydus",
+    "overlayfs": "overlayfs: pull, unpack, run",
+}
+"""With words for people."""
+
+
+def case(rate: float) -> str:
+    """The name of a start over a link of so many bytes a second."""
+    return f"start_{rate / 1e6:g}"
+
+
+def ratios() -> list[RatioPlan]:
+    """Every ratio, targets first."""
+    pulled = _pulled(RATES[0])
+    made = [
+        _start("start_vs_pull_unpack_50", RATES[0], "imagefs", "overlayfs", 0.25),
+        _start("start_vs_pull_unpack_20", RATES[1], "imagefs", "overlayfs", 0.25),
+        _start("first_start_vs_pull_unpack_50", RATES[0], "imagefs:first", "overlayfs", 0.8),
+        RatioPlan("start_warm_vs_overlayfs_warm", _time("warm", "imagefs"), _time("warm", "overlayfs"), 1.1),
+        RatioPlan("whole_image_local_vs_pull_unpack", Key(case(RATES[0]), "imagefs", "local"), pulled, 1.0),
+        RatioPlan(
+            "prepare_latency_vs_overlayfs",
+            Key("prepare", "imagefs", "prepared"),
+            Key("prepare", "overlayfs", "prepared"),
+            3.0,
+        ),
+        RatioPlan("twenty_pods_at_once_vs_overlayfs", _time("at_once", "imagefs"), _time("at_once", "overlayfs"), 1.2),
+    ]
+    made += [_start(f"start_vs_{peer}", RATES[0], "imagefs", peer, 0.8) for peer in PEERS]
+    made += [_start(f"start_vs_{peer}_20", RATES[1], "imagefs", peer) for peer in PEERS]
+    made += [RatioPlan(f"warm_vs_{peer}", _time("warm", "imagefs"), _time("warm", peer)) for peer in PEERS]
+    made += [
+        _start("first_start_vs_pull_unpack_20", RATES[1], "imagefs:first", "overlayfs"),
+        RatioPlan("whole_image_local_vs_pull_unpack_first", Key(case(RATES[0]), "imagefs:first", "local"), pulled),
+        RatioPlan("whole_image_local_vs_pull_unpack_20", Key(case(RATES[1]), "imagefs", "local"), _pulled(RATES[1])),
+        RatioPlan("moved_vs_pull", Key(case(RATES[0]), "imagefs", "moved"), Key(case(RATES[0]), "overlayfs", "moved")),
+        RatioPlan("cpu_vs_pull_unpack", Key(case(RATES[0]), "imagefs", "cpu"), Key(case(RATES[0]), "overlayfs", "cpu")),
+        RatioPlan("snapshotter_idle_mib", Key("snapshotter", "imagefs", "idle_pss"), None),
+        RatioPlan("daemon_peak_mib", Key("daemon", "imagefs", "peak_pss"), None),
+    ]
+    return made
+
+
+def _time(name: str, system: str) -> Key:
+    return Key(name, system, "time")
+
+
+def _pulled(rate: float) -> Key:
+    """The pull alone, after which all of an image that is unpacked is local."""
+    return Key(case(rate), "overlayfs", "pull")
+
+
+def _start(name: str, rate: float, system: str, against: str, bound: float = 0.0) -> RatioPlan:
+    return RatioPlan(name, _time(case(rate), system), _time(case(rate), against), bound)

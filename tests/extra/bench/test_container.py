@@ -1,0 +1,219 @@
+"""The parts of `bench container`: ratios and tables, and what is said to containerd, for which a server answers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from concurrent import futures
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from bench.cli import main
+from bench.cluster import BenchError
+from bench.container import report
+from bench.container.node import Node, at_once, end_node, service
+from bench.container.plan import CASES, OURS, PEERS, SYSTEMS, ratios
+from bench.container.prepare import highest_layer, prepared
+from bench.container.systems import peers_here
+from bench.ratios import sum_up
+from bench.results import UNITS, Document, Ratio, Row, Samples
+from bench.started import Start
+from imagefs.snapshotter.proto import snapshots_pb2 as wire
+from tests.extra.bench import documents
+
+FACTS = {
+    "tools": {"containerd": "1.6.20", "runc": "1.1.5"},
+    "image": {"name": "standard", "layers": 3, "compressed_mb": 160.7},
+    "link": {"50": "10.8 ms round trip"},
+    "peers": ["stargz"],
+}
+ROWS = (
+    Row("start_50", "imagefs", "time", "s", 1.2, 1.1, 1.3, 3),
+    Row("start_50", "overlayfs", "time", "s", 14.0, 13.0, 15.0, 3),
+    Row("start_50", "overlayfs", "pull", "s", 13.0, 12.0, 14.0, 3),
+)
+
+
+def document(*found: Ratio) -> Document:
+    return documents.document("container", FACTS, ROWS, found, "nydus: no image")
+
+
+def test_ratios_name_cases_systems_and_metrics_that_there_are() -> None:
+    names = [plan.name for plan in ratios()]
+    assert len(names) == len(set(names))
+    for plan in ratios():
+        for key in (plan.upper, plan.lower):
+            assert key is None or (key.case in CASES and key.system in SYSTEMS and key.metric in UNITS)
+    assert {*OURS, *PEERS} <= set(SYSTEMS)
+
+
+def test_a_peer_that_was_not_measured_has_no_ratio() -> None:
+    samples = Samples()
+    for system, seconds in (("overlayfs", 10.0), ("imagefs", 2.0), ("stargz", 4.0)):
+        samples.add("start_50", system, 0, {"time": seconds})
+    assert {ratio.name: ratio.value for ratio in sum_up(samples, ratios())} == {
+        "start_vs_pull_unpack_50": 0.2,
+        "start_vs_stargz": 0.5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict"),
+    [
+        (Ratio("start_vs_pull_unpack_50", 0.25, 0.2, 0.3), "met"),
+        (Ratio("start_vs_pull_unpack_50", 0.26, 0.2, 0.3), "missed"),
+        (Ratio("start_vs_nydus", 0.81, 0.8, 0.9), "missed"),
+        (Ratio("moved_vs_pull", 0.3, 0.3, 0.3), ""),
+    ],
+)
+def test_verdicts_follow_the_targets(ratio: Ratio, verdict: str) -> None:
+    assert documents.verdict(report.text(document(ratio)), ratio) == verdict
+
+
+def test_markdown_goes_between_its_marks(tmp_path: Path) -> None:
+    stored, page, drawn = tmp_path / "container.json", tmp_path / "page.md", tmp_path / "container.svg"
+    stored.write_text(document().to_json())
+    page.write_text("<!-- results of container -->\nold\n<!-- end of results of container -->\n")
+    assert main(["table", str(stored), "--into", str(page), "--chart", str(drawn)]) == 0
+    assert report.markdown(document()) in page.read_text()
+    assert "Peers: stargz." in page.read_text()
+    assert "- nydus: no image" in page.read_text()
+    assert drawn.read_text().startswith("<?xml")
+
+
+class Server(grpc.GenericRpcHandler):  # type: ignore[misc]
+    """Takes every call; `refuse` names those that fail."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, bytes]] = []
+        self.refuse: Callable[[str, int], bool] = lambda method, number: False
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler[Any, Any]:
+        method = handler_call_details.method.rpartition("/")[2]
+
+        def answer(request: bytes, context: grpc.ServicerContext) -> bytes:
+            self.calls.append((method, request))
+            if self.refuse(method, sum(one == method for one, _ in self.calls)):
+                context.abort(grpc.StatusCode.UNAVAILABLE, "no more today")
+            return b""
+
+        return grpc.unary_unary_rpc_method_handler(answer)
+
+
+@contextmanager
+def talking(folder: Path) -> Iterator[tuple[Server, Node]]:
+    """A node whose containerd is that server."""
+    handler = Server()
+    server = grpc.server(futures.ThreadPoolExecutor(1), handlers=[handler])
+    server.add_insecure_port(f"unix:{folder}/containerd.sock")
+    server.start()
+    try:
+        with grpc.insecure_channel(f"unix:{folder}/containerd.sock") as channel:
+            yield handler, Node(folder, "overlayfs", [], channel)
+    finally:
+        server.stop(None).wait()
+
+
+def test_a_pull_names_the_image_in_the_first_field_of_the_first_field(tmp_path: Path) -> None:
+    short, long = "registry/t:1", "registry/" + "n" * 200
+    with talking(tmp_path) as (server, node):
+        node.pull(short)
+        node.pull(long)
+        server.refuse = lambda method, number: True
+        with pytest.raises(BenchError, match="overlayfs: registry/t:1 was not pulled: no more today"):
+            node.pull(short)
+    assert server.calls[0] == ("PullImage", b"\x0a\x0e\x0a\x0c" + short.encode())
+    # Lengths of 209 and 212 take two bytes of seven bits each, the lower ones first.
+    assert server.calls[1] == ("PullImage", b"\x0a\xd4\x01\x0a\xd1\x01" + long.encode())
+
+
+def test_snapshots_that_were_prepared_are_removed(tmp_path: Path) -> None:
+    with talking(tmp_path) as (server, node):
+        assert prepared(node, "sha256:parent") > 0
+        made = [wire.PrepareRequest.FromString(one) for method, one in server.calls if method == "Prepare"]
+        gone = [wire.KeyRequest.FromString(one) for method, one in server.calls if method == "Remove"]
+        assert {one.parent for one in made} == {"sha256:parent"}
+        assert [one.key for one in made] == [one.key for one in gone]
+        server.calls.clear()
+        server.refuse = lambda method, number: method == "Prepare" and number == 3
+        with pytest.raises(BenchError, match="Prepare failed: no more today"):
+            prepared(node, "sha256:parent")
+        assert [method for method, _ in server.calls].count("Remove") == 2
+
+
+def test_the_highest_layer_is_named_by_its_chain(tmp_path: Path) -> None:
+    def store(content: object) -> str:
+        data = json.dumps(content).encode()
+        digest = hashlib.sha256(data).hexdigest()
+        (tmp_path / "blobs/sha256").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "blobs/sha256" / digest).write_bytes(data)
+        return f"sha256:{digest}"
+
+    config = store({"rootfs": {"diff_ids": ["sha256:a", "sha256:b"]}})
+    manifest = store({"config": {"digest": config}})
+    named = {"org.opencontainers.image.ref.name": "t"}
+    index = {"manifests": [{"digest": "sha256:0"}, {"digest": manifest, "annotations": named}]}
+    (tmp_path / "index.json").write_text(json.dumps(index))
+    assert highest_layer(tmp_path, "t") == f"sha256:{hashlib.sha256(b'sha256:a sha256:b').hexdigest()}"
+
+
+class Starts:
+    """Containers that are all up at once, or one of them that never is."""
+
+    def __init__(self, *, broken: int = -1) -> None:
+        self.most = 0
+        self._broken, self._up, self._count = broken, 0, 0
+        self._lock = threading.Lock()
+
+    @contextmanager
+    def start(self, image: str) -> Iterator[Start]:
+        with self._lock:
+            self._count += 1
+            if self._count == self._broken:
+                raise BenchError("out of memory")
+            self._up += 1
+            self.most = max(self.most, self._up)
+        try:
+            yield Start(0.0, {}, 0)
+        finally:
+            with self._lock:
+                self._up -= 1
+
+
+def test_many_at_once_are_up_together() -> None:
+    starts = Starts()
+    assert at_once(starts, "t") > 0  # type: ignore[arg-type]
+    assert starts.most == 20
+
+
+def test_one_of_many_that_does_not_start_is_told_of() -> None:
+    with pytest.raises(BenchError, match="of 20 containers 1 did not start: out of memory"):
+        at_once(Starts(broken=7), "t")  # type: ignore[arg-type]
+
+
+def test_a_service_that_dies_says_its_last_words(tmp_path: Path) -> None:
+    dying = [sys.executable, "-c", "raise SystemExit('no such flag')"]
+    with (
+        pytest.raises(BenchError, match="snapshotter did not start: no such flag"),
+        service("snapshotter", dying, tmp_path, {}, tmp_path / "socket"),
+    ):
+        raise AssertionError("it never answers")
+
+
+def test_a_node_that_never_was_can_be_ended(tmp_path: Path) -> None:
+    end_node(tmp_path / "node")
+
+
+def test_peers_are_those_whose_programs_are_all_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert peers_here() == []
+    for program in ("containerd-stargz-grpc", "ctr-remote", "soci"):
+        (tmp_path / program).touch(0o755)
+    assert [peer.name for peer in peers_here()] == ["stargz"]
