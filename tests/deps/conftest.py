@@ -1,9 +1,10 @@
-"""A daemon of a test's own, and jobs that use what it mounts."""
+"""Daemons, what is installed and where, and jobs that use what is mounted."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -11,20 +12,35 @@ from pathlib import Path
 
 import pytest
 
+from tests.deps.sharing import SETTINGS, visit
 from tests.deps.wheels import wheel
 from tests.imagefs.service import Service
 
 
+@pytest.fixture(scope="module")
+def _host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Service]:
+    with contextlib.closing(Service(tmp_path_factory.mktemp("host"), **SETTINGS)) as made:
+        yield made
+
+
 @pytest.fixture
-def service(tmp_path: Path) -> Iterator[Service]:
-    with contextlib.closing(Service(tmp_path, background_rate="0", io_timeout="10")) as made:
+def service(_host: Service, tmp_path: Path) -> Iterator[Service]:
+    """One daemon for all tests of a module."""
+    with visit(_host, tmp_path) as guest:
+        yield guest
+
+
+@pytest.fixture
+def own_service(tmp_path: Path) -> Iterator[Service]:
+    """A daemon of this test's own, which does not run yet."""
+    with contextlib.closing(Service(tmp_path, **SETTINGS)) as made:
         yield made
 
 
 @pytest.fixture
 def wheels(tmp_path: Path) -> Path:
-    """A folder with the package `heavy`."""
-    files = {"heavy/__init__.py": "VALUE = 7\n", "heavy/data.bin": b"0123456789abcdef" * 20_000}
+    """A folder with the package `heavy`, whose bytes no other test has."""
+    files = {"heavy/__init__.py": "VALUE = 7\n", "heavy/data.bin": random.Random(str(tmp_path)).randbytes(320_000)}
     wheel(tmp_path / "wheels", "heavy", files, programs={"weigh": "heavy:main"})
     return tmp_path / "wheels"
 

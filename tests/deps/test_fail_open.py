@@ -142,9 +142,9 @@ def test_files_that_were_changed_since(service: Service, store: Path, wheels: Pa
     assert imported(target).stdout.startswith("7 ")  # an import believes the bytecode
 
 
-def test_a_cache_that_cannot_be_written(service: Service, store: Path, wheels: Path, target: Path) -> None:
-    service.folder.joinpath("cache").write_text("no directory")
-    status, told = done(service, store, target, by_uv(wheels, target))
+def test_a_cache_that_cannot_be_written(own_service: Service, store: Path, wheels: Path, target: Path) -> None:
+    own_service.folder.joinpath("cache").write_text("no directory")
+    status, told = done(own_service, store, target, by_uv(wheels, target))
     assert (status, "without a snapshot" in told) == (0, True)
     assert imported(target).returncode == 0
 

@@ -261,6 +261,7 @@ def test_eight_starts_at_once_on_one_host(
     if known:
         done(service, store, target, by_uv(wheels, target), wait=True)
         away(target)
+    service.stop()
     starts = [start(service, store, target, by_uv(wheels, target), user=jobs[0].pid) for _ in range(8)]
     told = [process.communicate(timeout=PATIENCE * 4)[1] for process in starts]
     assert [process.returncode for process in starts] == [0] * 8

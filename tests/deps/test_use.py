@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import zlib
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,7 @@ def store(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def name(target: Path, store: Path) -> str:
-    name = published(install(target), store)
+    name = published(install(target, seed=zlib.crc32(bytes(target))), store)
     shutil.rmtree(target)
     target.mkdir()
     return name

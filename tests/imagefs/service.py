@@ -124,10 +124,7 @@ class Service:
 
     def close(self) -> None:
         """End everything, whatever state it is in."""
-        for process in self._started:
-            if process.poll() is None:
-                process.kill()
-            process.communicate()
+        self.end_commands()
         for _ in range(3):
             for mount in reversed(kernel.mounts()):
                 if Path(mount.path).is_relative_to(self.folder):
@@ -142,6 +139,13 @@ class Service:
             for pid in (*self.processes(), *self.keepers()):
                 os.kill(pid, signal.SIGKILL)
             raise
+
+    def end_commands(self) -> None:
+        """Kill those that still run; the daemon stays."""
+        for process in self._started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
 
 
 def commands() -> Iterator[tuple[int, Sequence[str]]]:

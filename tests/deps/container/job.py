@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import re
 from pathlib import Path
 
@@ -38,10 +39,13 @@ class Job:
         self.requirements = folder / "requirements.txt"
         self.python = "python3"
         self.told = ""
-        wheel(
-            self.wheels, "heavy", {"heavy/__init__.py": "VALUE = 7\n", "heavy/data.bin": b"0123456789abcdef" * 20_000}
-        )
+        self.make_wheel()
         self.wants("heavy==1.0")
+
+    def make_wheel(self) -> None:
+        """That of `heavy`, the same each time, whose bytes no other test has."""
+        data = random.Random(str(self.folder)).randbytes(320_000)
+        wheel(self.wheels, "heavy", {"heavy/__init__.py": "VALUE = 7\n", "heavy/data.bin": data})
 
     def wants(self, *lines: str) -> None:
         self.requirements.write_text("\n".join(["--no-index", f"--find-links {self.wheels}", *lines, ""]))
@@ -78,7 +82,8 @@ class Job:
         return list(folder.iterdir()) if folder.exists() else []
 
     def mounts(self) -> list[str]:
-        return [one.path for one in kernel.mounts() if Path(one.path).is_relative_to(self.service.folder)]
+        places = (self.service.folder, self.folder)
+        return [one.path for one in kernel.mounts() if any(Path(one.path).is_relative_to(place) for place in places)]
 
     def nothing_is_left(self) -> None:
         # Publishers go on when their jobs have ended, those of several hosts at once.

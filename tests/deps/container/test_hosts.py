@@ -15,6 +15,7 @@ import pytest
 
 from tests.deps.container.job import SEEN, Job, project, sources
 from tests.deps.installed import snapshots_in
+from tests.deps.sharing import SETTINGS, visit
 from tests.imagefs.faults import kill_supervisor
 from tests.imagefs.service import PATIENCE, Service, commands, eventually
 
@@ -71,15 +72,18 @@ class Fleet:
         return "".join(errors for _, errors in ended)
 
 
-@pytest.fixture
-def fleet(image: str, tmp_path: Path) -> Iterator[Fleet]:
+@pytest.fixture(scope="module")
+def services(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Service]]:
     with contextlib.ExitStack() as stack:
-        services = []
-        for number in range(_HOSTS):
-            (tmp_path / f"host{number}").mkdir()
-            service = Service(tmp_path / f"host{number}", background_rate="0", io_timeout="10")
-            services.append(stack.enter_context(contextlib.closing(service)))
-        yield Fleet([Job(service, image, tmp_path) for service in services], tmp_path)
+        made = [Service(tmp_path_factory.mktemp("host"), **SETTINGS) for _ in range(_HOSTS)]
+        yield [stack.enter_context(contextlib.closing(service)) for service in made]
+
+
+@pytest.fixture
+def fleet(image: str, services: list[Service], tmp_path: Path) -> Iterator[Fleet]:
+    with contextlib.ExitStack() as stack:
+        guests = [stack.enter_context(visit(service, tmp_path)) for service in services]
+        yield Fleet([Job(guest, image, tmp_path) for guest in guests], tmp_path)
 
 
 def test_one_installs_and_the_others_have_what_it_published(fleet: Fleet) -> None:

@@ -28,7 +28,7 @@ def test_a_miss_then_hits(pip_job: Job, runtime: str) -> None:
     assert len(snapshots_in(pip_job.store).stored()) == 1
     key = key_in(pip_job.told)
     shutil.rmtree(pip_job.wheels)  # of which a hit needs none, but that they are part of the key
-    wheel(pip_job.wheels, "heavy", {"heavy/__init__.py": "VALUE = 7\n", "heavy/data.bin": b"0123456789abcdef" * 20_000})
+    pip_job.make_wheel()
     for flags in ([], ["--rw"], ["--plane", "tree"]):
         assert pip_job.run(*flags, "--oci-runtime", runtime) == SEEN
         assert f"hit {key}: above the image" in pip_job.told
