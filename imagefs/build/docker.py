@@ -6,6 +6,7 @@ stays. One of which nothing came for `io_timeout` is killed.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import os
@@ -17,9 +18,8 @@ import tempfile
 import threading
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import Any
 
-from imagefs.build.oci import Descriptor, chosen, layers_of
+from imagefs.build.oci import Descriptor, chosen, config_of, layers_of
 from imagefs.build.registry import REAL_CLOCK, Blobs, Clock, Refused, Registry, backoff
 from imagefs.errors import BuildError
 from imagefs.platform import Platform
@@ -41,11 +41,19 @@ _PASSING = re.compile(
 
 
 def fetch(
-    reference: str, into: Path, platform: Platform, registry: Registry, progress: Progress, clock: Clock = REAL_CLOCK
+    reference: str,
+    into: Path,
+    platform: Platform,
+    registry: Registry,
+    progress: Progress,
+    clock: Clock = REAL_CLOCK,
+    *,
+    lowest: int = 0,
 ) -> str:
     """Copy the image `docker://REFERENCE` for that platform into a new layout; the variant that an index names.
 
-    Raises BuildError. What skopeo says goes into the error; a process that is interrupted takes it along.
+    lowest: so many of the lowest layers alone, 0 for all. Raises BuildError. What skopeo says goes
+    into the error; a process that is interrupted takes it along.
     """
     program = shutil.which("skopeo")
     if program is None:
@@ -54,10 +62,21 @@ def fetch(
     skopeo = _Skopeo(program, reference, into, platform, registry, progress, clock)
     blobs = into / "blobs/sha256"
     blobs.mkdir(parents=True)
-    layers, variant = skopeo.layers()
-    large = [layer for layer in layers if layer.size >= _LARGE]
-    with closing(Blobs(reference, registry, clock)) as registry_blobs:
-        _fetch_ahead(registry_blobs, large, blobs, progress)
+    manifest, variant = skopeo.manifest()
+    document = json.loads(manifest)
+    with closing(Blobs(reference, registry, clock)) as source:
+        if not lowest:
+            large = [layer for layer in layers_of(document) if layer.size >= _LARGE]
+            _fetch_ahead(source, large, blobs, progress)
+        elif refused := _fetch_ahead(source, [config_of(document), *layers_of(document)[:lowest]], blobs, progress):
+            raise BuildError(f"{reference} cannot be fetched: {refused}")
+    if lowest:
+        digest = hashlib.sha256(manifest).hexdigest()
+        (blobs / digest).write_bytes(manifest)
+        entry = {"mediaType": str(document.get("mediaType", "")), "digest": f"sha256:{digest}", "size": len(manifest)}
+        (into / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": [entry]}))
+        (into / "oci-layout").write_text(json.dumps({"imageLayoutVersion": "1.0.0"}))
+        return variant
     skopeo.copy()
     return variant
 
@@ -82,22 +101,18 @@ class _Skopeo:
         if platform.variant:
             self._command.append(f"--override-variant={platform.variant}")
 
-    def layers(self) -> tuple[list[Descriptor], str]:
-        """Of the image for the platform, and the variant that an index names.
-
-        No layers where the registry has the image in a form of long ago.
-        """
-        document: Any = {}
-        reference, variant = self._reference, ""
+    def manifest(self) -> tuple[bytes, str]:
+        """That of the image for the platform, and the variant that an index names."""
+        found, reference, variant = b"", self._reference, ""
         for _ in range(4):  # an index may hold indexes, but not for ever
-            document = json.loads(self._run(["inspect", "--raw", *self._access(""), reference]))
-            digest, named = chosen(document, self._platform)
+            found = self._run(["inspect", "--raw", *self._access(""), reference])
+            digest, named = chosen(json.loads(found), self._platform)
             if not digest:
                 break
             variant = named or variant
             head, slash, last = reference.partition("@")[0].rpartition("/")
             reference = f"{head}{slash}{last.partition(':')[0]}@{digest}"
-        return layers_of(document), variant
+        return found, variant
 
     def copy(self) -> None:
         self._run(["copy", "--quiet", *self._access("src-"), self._reference, f"oci:{self._into}"])
@@ -149,10 +164,14 @@ class _Skopeo:
                 )
 
 
-def _fetch_ahead(blobs: Blobs, layers: list[Descriptor], folder: Path, progress: Progress) -> None:
-    """Fetch these layers, several at once. What the registry refuses us is left to skopeo. Raises StripefsError."""
+def _fetch_ahead(blobs: Blobs, layers: list[Descriptor], folder: Path, progress: Progress) -> str:
+    """Fetch these layers, several at once; why the registry refuses us the rest, which is left to skopeo.
+
+    Raises StripefsError.
+    """
     waiting: queue.SimpleQueue[Descriptor] = queue.SimpleQueue()
     ended: queue.SimpleQueue[BaseException | None] = queue.SimpleQueue()
+    refused = ""
     for layer in {layer.digest: layer for layer in layers}.values():
         waiting.put(layer)
 
@@ -165,7 +184,7 @@ def _fetch_ahead(blobs: Blobs, layers: list[Descriptor], folder: Path, progress:
             ended.put(None)
         except Refused as error:
             _log.info("skopeo fetches layers, and begins them anew when a connection drops: %s", error)
-            ended.put(None)
+            ended.put(error)
         except BaseException as error:  # noqa: BLE001  raised again where it is waited for
             ended.put(error)
 
@@ -174,10 +193,14 @@ def _fetch_ahead(blobs: Blobs, layers: list[Descriptor], folder: Path, progress:
         threading.Thread(target=work, daemon=True).start()
     for _ in range(count):
         error = ended.get()
+        if isinstance(error, Refused):
+            refused = str(error)
+            continue
         if isinstance(error, OSError):
             raise BuildError(f"a layer cannot be written to {folder}: {error.strerror}") from error
         if error is not None:
             raise error
+    return refused
 
 
 def _bytes_below(folder: Path) -> int:

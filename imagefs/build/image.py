@@ -18,7 +18,7 @@ from imagefs.format import erofs, index
 from imagefs.format.inode import Inode
 from imagefs.format.manifest import DeviceEntry, Manifest
 from imagefs.progress import Progress
-from imagefs.repository.images import Images, is_source
+from imagefs.repository.images import Images
 
 __all__ = ["Report", "build", "publish"]
 
@@ -83,8 +83,8 @@ def build(
 
 
 def publish(manifest: Manifest, images: Images, known: KnownBlocks, tag: str = "") -> str:
-    """Store the manifest, and let `tag` and the OCI manifest that it was built from name it once it is sure that
-    everything it names stays; its digest.
+    """Store the manifest, and let `tag`, the OCI manifest that it was built from and its chain id name it once
+    it is sure that everything it names stays; its digest.
 
     Raises BuildError where an image was removed whose blocks this one shares.
     """
@@ -97,8 +97,8 @@ def publish(manifest: Manifest, images: Images, known: KnownBlocks, tag: str = "
         if not was_there:
             images.remove(digest)
         raise
-    if is_source(manifest.source):
-        images.set_source(manifest.source, digest)
+    for source in manifest.sources:
+        images.set_source(source, digest)
     if tag:
         images.tag(tag, digest)
     return digest

@@ -59,6 +59,16 @@ class Source:
     config: dict[str, Any]
     layers: Sequence[tuple[Descriptor, str]]
 
+    def lowest(self, count: int) -> Source:
+        """The image of so many of its lowest layers, which no manifest describes. Raises BuildError for too many."""
+        if not 0 < count <= len(self.layers):
+            raise BuildError(f"the image has {len(self.layers)} layers, not {count}")
+        if count == len(self.layers):
+            return self
+        rootfs = {**self.config["rootfs"], "diff_ids": [content for _, content in self.layers[:count]]}
+        kept = {key: value for key, value in self.config.items() if key != "history"}
+        return Source("", {**kept, "rootfs": rootfs}, self.layers[:count])
+
 
 class Layout:
     """An image layout in a directory. Raises BuildError for everything that is not as the specification says."""
@@ -199,6 +209,11 @@ def chosen(document: Any, platform: Platform) -> tuple[str, str]:
     entries = _list(document, "manifests", "the index") if "manifests" in document else []
     found = next((entry for entry in entries if platform.fits(_inside(entry, "platform"))), None)
     return (_descriptor(found).digest, str(_inside(found, "platform").get("variant", ""))) if found else ("", "")
+
+
+def config_of(manifest: Any) -> Descriptor:
+    """The image config that a manifest names. Raises BuildError."""
+    return _descriptor(manifest.get("config"))
 
 
 def layers_of(manifest: Any) -> list[Descriptor]:

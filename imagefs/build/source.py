@@ -40,12 +40,16 @@ _KINDS = "give oci:LAYOUT[:REF], dir:PATH or docker://REFERENCE"
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """tmp: the folder that what is unpacked is put below for a while; limits: what a layer may ask for."""
+    """tmp: the folder that what is unpacked is put below for a while; limits: what a layer may ask for.
+
+    lowest: so many of the lowest layers alone, 0 for all.
+    """
 
     tmp: Path
     limits: Limits = field(default_factory=Limits)
     platform: Platform = field(default_factory=Platform.here)
     registry: Registry = field(default_factory=Registry)
+    lowest: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +86,12 @@ def open_source(source: str, how: How, progress: Progress) -> Iterator[Tree]:
         return
     with scratch(how.tmp) as folder:
         if kind == "docker":
-            variant = docker.fetch(source, folder / "layout", how.platform, how.registry, progress)
+            variant = docker.fetch(source, folder / "layout", how.platform, how.registry, progress, lowest=how.lowest)
             layout, image = _image(str(folder / "layout"), how.platform, variant)
         else:
             layout, image = _image(os.path.expanduser(rest), how.platform)
+        if how.lowest:
+            image = image.lowest(how.lowest)
         with local_errors(folder):
             merged = Merged(how.limits)
             for layer in _unpacked(layout, image, folder, how.limits, progress):

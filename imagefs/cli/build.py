@@ -37,6 +37,7 @@ __all__ = ["command"]
 @click.option("--platform", default="", metavar="OS/ARCH", help="Which image of several.  [this host's]")
 @click.option("--authfile", default="", metavar="FILE", help="Credentials for the registry.  [skopeo's own]")
 @click.option("--src-tls-verify/--no-src-tls-verify", default=True, help="Insist on https and its certificates.")
+@click.option("--layers", type=click.IntRange(0), default=0, metavar="N", help="Only the N lowest layers.  [all]")
 @json_flag
 @quiet_flag
 @flags("build", "store", also=["io-timeout"])
@@ -51,6 +52,7 @@ def command(
     platform: str,
     authfile: str,
     src_tls_verify: bool,
+    layers: int,
     as_json: bool,
     quiet: bool,
     config: str,
@@ -76,6 +78,7 @@ def command(
         settings.limits,
         Platform.parse(platform) if platform else Platform.here(),
         Registry(authfile, src_tls_verify, settings.daemon.io_timeout),
+        layers,
     )
     began = time.monotonic()
     with ended_by_sigterm(), opened(settings, make=True) as images, shown(quiet=quiet) as progress:

@@ -263,15 +263,16 @@ class Client:
 
         image: as for `HoldRequest`. above: stores and names of snapshots to be stacked above, the uppermost first;
         those that cannot be had are in the answer's `unusable`. Asking again changes nothing, and is quick where the
-        image is named by its digest. Raises NoSuchImage, MountError, and what keeps the image from being mounted.
+        image is named by its digest. Raises NoSuchImage, DamagedObject, MountError, and what keeps the image from being mounted.
         """
         keys = tuple(SnapshotKey(where._asdict(), key) for where, key in above)
         request = HoldRequest(
             store._asdict(), image, lease, processes.namespace(), self.settings.io_timeout, workload, keys
         ).to_json()
         answer = self._ask_started("hold", request)
-        if missing := answer.get("missing"):
-            raise NoSuchImage(missing["message"], hint=missing["hint"])
+        for kind, error in (("missing", NoSuchImage), ("damaged", DamagedObject)):
+            if told := answer.get(kind):
+                raise error(told["message"], hint=told["hint"])
         return Held.from_json(answer)
 
     def find(self, stores: Sequence[StoreSettings], source: str, timeout: float) -> Found | None:

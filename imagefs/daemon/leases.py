@@ -111,7 +111,7 @@ class Leases:
         """Mount the image and the snapshots above it, or add the lease to those who have them. Asked twice it is one
         lease; snapshots that the later request does not name are let go.
 
-        Answers `missing` where the store has no such image. Raises MountError where the lease is on another image, and
+        Answers `missing` where the store has no such image, `damaged` where it has another in its place. Raises MountError where the lease is on another image, and
         what keeps the image from being mounted.
         """
         asked = HoldRequest.from_json(request)
@@ -124,9 +124,9 @@ class Leases:
             )
         try:
             image = await self._host.resolve(asked.store, asked.image)
-        except NoSuchImage as error:
-            return {"missing": {"message": error.message, "hint": error.hint}}
-        attachment = await self._join(asked, asked.store, image)
+            attachment = await self._join(asked, asked.store, image)
+        except (NoSuchImage, DamagedObject) as error:
+            return {_kind(error): {"message": error.message, "hint": error.hint}}
         above: list[Attachment] = []
         unusable: list[Unusable] = []
         for one in asked.above:

@@ -13,20 +13,22 @@ Canonical JSON (UTF-8, sorted keys, no spaces), named by its SHA-256:
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from imagefs.errors import FormatError, UnknownVersion
 
-__all__ = ["DeviceEntry", "Manifest", "Metadata"]
+__all__ = ["DeviceEntry", "Manifest", "Metadata", "chain_id"]
 
 VERSION = 1
 
 _SIZE_LIMIT = 1 << 44  # 32 bits of blocks of 4 KiB
 _HEX = re.compile(r"[0-9a-f]{64}")
+_SOURCE = re.compile(r"sha256:[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,12 @@ class Manifest:
     devices: Sequence[DeviceEntry]
     base: str = ""
     extents: str = ""
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """OCI digests that stand for the image: of the manifest that it was built from, and the chain id of its layers,
+        which is that of every image with the same layers."""
+        return tuple(filter(_SOURCE.fullmatch, (self.source, chain_id(self.config))))
 
     def to_json(self) -> bytes:
         """The document. Raises FormatError for a config that is no JSON."""
@@ -121,3 +129,13 @@ def _check(manifest: Manifest) -> None:
 
 def _short(error: BaseException) -> str:
     return (str(error) or type(error).__name__).splitlines()[0][:200]
+
+
+def chain_id(config: Mapping[str, Any]) -> str:
+    """The OCI chain id of all layers that an OCI image config names; "" where it names none."""
+    rootfs = config.get("rootfs")
+    layers = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
+    chain = ""
+    for layer in layers if isinstance(layers, list) else []:
+        chain = f"sha256:{hashlib.sha256(f'{chain} {layer}'.encode()).hexdigest()}" if chain else str(layer)
+    return chain

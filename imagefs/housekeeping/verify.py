@@ -84,7 +84,7 @@ class _Verify:
         self._users: dict[str, set[str]] = {}  # images by path of what they need
         self._indexes: dict[str, Index] = {}
         self._packs: dict[bytes, _Needed] = {}
-        self._sources: dict[str, str] = {}  # what each image was made of
+        self._sources: dict[str, tuple[str, ...]] = {}  # what each image was made of
 
     def run(self, digest: str) -> Result:
         if digest:
@@ -125,7 +125,7 @@ class _Verify:
         for image, manifest in manifests.items():
             self._result.images += 1
             self._users[f"images/{image}"] = {image}
-            self._sources[image] = manifest.source
+            self._sources[image] = (manifest.source, *manifest.sources)
             for device in manifest.devices:
                 self._look(image, "indexes", device.index, self._index)
                 self._devices(image, device)
@@ -206,7 +206,7 @@ class _Verify:
             except DamagedObject as error:
                 self._raised(path, error)
             else:
-                if self._sources.get(digest, source) != source:
+                if source not in self._sources.get(digest, (source,)):
                     self._wrong(path, f"names the image {digest}, which was not built from it")
 
     def _others(self) -> None:
@@ -258,7 +258,7 @@ class _Verify:
             self._users[path] = {image}
             if not self._images.has(image):
                 self._wrong(path, f"names the image {image}, which is not there")
-            elif image in self._sources and self._sources[image] != name:
+            elif image in self._sources and name not in self._sources[image]:
                 self._wrong(path, f"names the image {image}, which was not made for it")
 
     # -- packs ---------------------------------------------------------------------------------------------------

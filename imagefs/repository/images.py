@@ -6,7 +6,8 @@
     extents/ab/abcdef…    extents tables
     images/abcdef…        manifests
     tags/NAME             the digest of a manifest
-    sources/abcdef…       the digest of the manifest that was built last from the OCI manifest with this digest
+    sources/abcdef…       the digest of the manifest that was built last from the OCI manifest with this digest,
+                          or from layers with this chain id
 
 Objects never change, so whoever finds one there need not write it, unless it may be on its way out: what no manifest
 names is removed once it is older than a day (`imagefs.housekeeping.gc`), so an object that is half that old is written
@@ -123,7 +124,7 @@ class Images:
         self._again(lambda: self.repository.put(_tag_path(tag), digest.encode(), replace=True))
 
     def set_source(self, source: str, digest: str) -> None:
-        """Let the OCI manifest `source` (sha256:HEX) stand for that image from now on."""
+        """Let the OCI manifest, or the chain id, `source` (sha256:HEX) stand for that image from now on."""
         self._again(lambda: self.repository.put(_source_path(source), digest.encode(), replace=True))
 
     def unset_source(self, source: str) -> None:
@@ -208,7 +209,8 @@ class Images:
         return digest
 
     def by_source(self, source: str) -> str:
-        """The digest of the image that was built last from the OCI manifest `source` (sha256:HEX).
+        """The digest of the image that was built last from the OCI manifest `source` (sha256:HEX), or from layers with
+        that chain id.
 
         Raises NoSuchImage, DamagedObject.
         """

@@ -8,7 +8,6 @@ that comes is compared, by chain id, with the layer that it stands for.
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import subprocess
 import sys
@@ -16,18 +15,18 @@ import threading
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Lease
 from imagefs.errors import BuildError
+from imagefs.format.manifest import chain_id
 from imagefs.snapshotter.core import TARGET, LazyLayer
 from imagefs.snapshotter.errors import FailedPrecondition
 from imagefs.snapshotter.metastore import Layer, Snapshot, Tree, Usage
 from stripefs.errors import StripefsError
 from stripefs.settings import StoreSettings, redact
 
-__all__ = ["DEPS", "WORKLOAD", "DaemonImages", "chain_id"]
+__all__ = ["DEPS", "WORKLOAD", "DaemonImages"]
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +47,8 @@ WORKLOAD = "containerd.io/snapshot/imagefs.workload"
 
 DEPS = "containerd.io/snapshot/imagefs.deps"
 """Label or annotation of a container: dependency snapshots above its image, KEY or STORE#KEY, by commas."""
+
+_IMAGEFS = (sys.executable, "-P", "-c", "import sys; from imagefs.cli.main import run; sys.exit(run())")
 
 _FINDS_WITHIN = 5.0
 """Seconds for all stores to say whether they have an image: an ordinary pull waits that long at most."""
@@ -113,7 +114,7 @@ class DaemonImages:
         )
         for one in held.unusable:
             _log.warning("%s starts without the dependency snapshot %s: %s", snapshot.name, one.key, one.why)
-        if layer.chain != (found := chain_id(_diff_ids(held.config))):
+        if layer.chain != (found := chain_id(held.config)):
             raise BuildError(
                 f"the image {tree.image[:12]} in {redact(tree.store)} is of other layers than {layer.chain} ({found})",
                 hint="build it again from the image that is pulled",
@@ -156,9 +157,9 @@ class DaemonImages:
         if not layer.source:
             raise FailedPrecondition(f"the layer {layer.chain} is not here, and nothing says where it is to be fetched")
         _log.info("fetching the %d lowest layers of %s: another image shares them", depth, layer.source)
-        source = f"docker://{_repository(layer.source)}@{layer.manifest}"
-        command = [sys.executable, "-m", "imagefs", "build", "--quiet", "--layers", str(depth), source]
-        command.append(self._built.url)
+        repository = _repository(layer.source)
+        command = [*_IMAGEFS, "build", "--quiet", "--layers", str(depth), f"docker://{repository}@{layer.manifest}"]
+        command += [self._built.url, *(["--no-src-tls-verify"] if _is_local(repository) else [])]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         if done.returncode:
             lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
@@ -196,21 +197,13 @@ def _repository(reference: str) -> str:
     return name if name and "/" not in tag else reference.partition("@")[0]
 
 
+def _is_local(repository: str) -> bool:
+    """Tells whether the registry is on this machine: containerd then speaks plain http with it."""
+    host = repository.partition("/")[0].rpartition(":")[0] or repository.partition("/")[0]
+    return host in ("localhost", "127.0.0.1", "[::1]")
+
+
 def _is_highest(labels: Mapping[str, str]) -> bool:
     """Tells whether the layer of an extraction is the last of its image. containerd lists those that follow it."""
     layer, layers = labels.get(LAYER, ""), labels.get(LAYERS, "")
     return bool(layer) and layers == layer
-
-
-def _diff_ids(config: Mapping[str, Any]) -> list[str]:
-    rootfs = config.get("rootfs")
-    found = rootfs.get("diff_ids") if isinstance(rootfs, dict) else None
-    return [str(one) for one in found] if isinstance(found, list) else []
-
-
-def chain_id(diff_ids: Sequence[str]) -> str:
-    """The OCI chain id of the layers with these diff ids, the lowest first. "" for none."""
-    chain = ""
-    for diff in diff_ids:
-        chain = f"sha256:{hashlib.sha256(f'{chain} {diff}'.encode()).hexdigest()}" if chain else diff
-    return chain

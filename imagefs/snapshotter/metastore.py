@@ -115,6 +115,14 @@ SELECT s.id, s.name, coalesce(p.name, ''), s.kind, s.created, s.updated, s.bytes
 FROM snapshot s LEFT JOIN snapshot p ON p.id = s.parent
 """
 
+_CHAIN = f"""
+WITH RECURSIVE above (id, depth) AS (
+    SELECT parent, 1 FROM snapshot WHERE id = ?
+    UNION ALL SELECT snapshot.parent, depth + 1 FROM above JOIN snapshot ON snapshot.id = above.id
+)
+{_SELECT} JOIN above ON above.id = s.id ORDER BY depth
+"""  # noqa: S608  of constants
+
 
 class Metastore:
     """The database at `path`. Raises StripefsError where it cannot be used; clock: nanoseconds since 1970."""
@@ -151,12 +159,11 @@ class Metastore:
         return [_snapshot(row, labels.get(row[0], {})) for row in rows]
 
     def chain(self, name: str) -> list[Snapshot]:
-        """The snapshot and its parents, the lowest last. Raises SnapshotNotFound."""
+        """The snapshot and its parents, the lowest last; labels of the first alone. Raises SnapshotNotFound."""
         with self._lock:
-            found = [self._get(name)]
-            while found[-1].parent:
-                found.append(self._get(found[-1].parent))
-            return found
+            first = self._get(name)
+            above = self._connection.execute(_CHAIN, (first.id,)).fetchall()
+        return [first, *(_snapshot(row, {}) for row in above)]
 
     # -- changing ------------------------------------------------------------------------------------------------
 

@@ -29,7 +29,7 @@ class Registry:
     """Debian's docker-registry on loopback, over plain http."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
+        self.folder = folder
         with socket.socket() as found:
             found.bind(("127.0.0.1", 0))
             self.address = f"127.0.0.1:{found.getsockname()[1]}"
@@ -44,8 +44,8 @@ class Registry:
         self.start()
 
     def start(self) -> None:
-        with (self._folder / "log").open("ab") as log:
-            command = ["docker-registry", "serve", str(self._folder / "config.yml")]
+        with (self.folder / "log").open("ab") as log:
+            command = ["docker-registry", "serve", str(self.folder / "config.yml")]
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
         eventually(self._answers, "the registry")
 
@@ -57,16 +57,26 @@ class Registry:
 
     def push(self, name: str, layers: Sequence[bytes], **config: Any) -> str:
         """Store an image of these archives; its reference. config: of the image, such as Env."""
-        folder = self._folder / f"layout-{name.replace('/', '-').replace(':', '-')}"
+        folder = self._layout(name)
         shutil.rmtree(folder, ignore_errors=True)
         layout(folder, layers, config=config)
         target = ["--dest-tls-verify=false", f"docker://{self.address}/{name}"]
         subprocess.run(["skopeo", "copy", "--quiet", f"oci:{folder}:app", *target], check=True, capture_output=True)
         return f"{self.address}/{name}"
 
+    def layers(self, name: str) -> list[str]:
+        """Digests of the layers of an image that was pushed."""
+        folder = self._layout(name)
+        manifest = json.loads((folder / "index.json").read_text())["manifests"][0]["digest"]
+        document = json.loads((folder / "blobs" / manifest.replace(":", "/")).read_text())
+        return [one["digest"] for one in document["layers"]]
+
     def requested(self) -> str:
-        """The log so far."""
-        return (self._folder / "log").read_text()
+        """The log of all requests so far."""
+        return (self.folder / "log").read_text()
+
+    def _layout(self, name: str) -> Path:
+        return self.folder / f"layout-{name.replace('/', '-').replace(':', '-')}"
 
     def _answers(self) -> bool:
         with contextlib.suppress(OSError), urllib.request.urlopen(f"http://{self.address}/v2/"):
@@ -158,6 +168,15 @@ class Node:
     def run(self, image: str, name: str, *command: str) -> str:
         """What a container that is run to its end prints."""
         return self.ctr("run", "--rm", "--snapshotter", "imagefs", image, name, *command).stdout
+
+    def remove_image(self, image: str) -> None:
+        """It and what no other image needs; containerd has collected its garbage by then."""
+        self.cri.remove_image(image)
+
+    def forget_answers(self) -> None:
+        """The daemon believes for a minute that no store has an image."""
+        self.stop("daemon")
+        self.start_daemon()
 
     def snapshots(self) -> dict[str, tuple[str, str]]:
         """Parent and kind by key, as containerd lists them."""
