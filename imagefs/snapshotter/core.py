@@ -23,6 +23,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from imagefs.errors import DamagedObject, NoSuchImage
 from imagefs.snapshotter.errors import AlreadyExists, FailedPrecondition, InvalidArgument, SnapshotNotFound
 from imagefs.snapshotter.filters import Fields, compile_filters
 from imagefs.snapshotter.metastore import Kind, Layer, Metastore, Snapshot, Tree, Usage
@@ -65,8 +66,14 @@ class LazyImages(Protocol):
     def find(self, labels: Mapping[str, str]) -> LazyLayer | None:
         """The layer of an extraction with these labels; None where no store has its image, or none can be asked."""
 
-    def tree(self, layer: Layer, depth: int) -> Tree:
-        """The tree of a lazy layer and all below it, `depth` layers, where none is known. May take minutes."""
+    def tree(self, layer: Layer, depth: int, known: Tree | None) -> Tree:
+        """The newest tree of a lazy layer and all below it, `depth` layers; `known` is the last one, if there was any.
+
+        May take minutes where none is to be found and the layers are fetched.
+        """
+
+    def build(self, layer: Layer, depth: int) -> Tree:
+        """Fetch these layers from the image's registry. May take minutes."""
 
     def mount(self, layer: Layer, tree: Tree, snapshot: Snapshot) -> list[str]:
         """Lowerdirs, the nearest first, that show the tree, of the lazy layer and all below it, for this snapshot until
@@ -264,13 +271,23 @@ class Snapshotter:
             return found
         for number, one in enumerate(below):
             if one.layer is not None:
-                tree = one.tree
-                if tree is None:
-                    tree = self._images.tree(one.layer, len(below) - number)
-                    self._store.found(one.name, tree)
-                return found + self._images.mount(one.layer, tree, snapshot)
+                return found + self._trees(snapshot, one, one.layer, len(below) - number)
             found.append(str(self._files(one)))
         return found
+
+    def _trees(self, snapshot: Snapshot, lazy: Snapshot, layer: Layer, depth: int) -> list[str]:
+        """Lowerdirs of `depth` lazy layers. A snapshot keeps the tree that it was mounted with first."""
+        tree = snapshot.tree or self._images.tree(layer, depth, lazy.tree)
+        try:
+            lowers = self._images.mount(layer, tree, snapshot)
+        except (DamagedObject, NoSuchImage) as error:
+            _log.warning("%s is fetched from its registry: %s", layer.source, error)
+            tree = self._images.build(layer, depth)
+            lowers = self._images.mount(layer, tree, snapshot)
+        for name, known in ((lazy.name, lazy.tree), (snapshot.name, snapshot.tree)):
+            if known != tree:
+                self._store.found(name, tree)
+        return lowers
 
 
 def _is_parallel(labels: Mapping[str, str], parent: str) -> bool:

@@ -48,6 +48,9 @@ WORKLOAD = "containerd.io/snapshot/imagefs.workload"
 DEPS = "containerd.io/snapshot/imagefs.deps"
 """Label or annotation of a container: dependency snapshots above its image, KEY or STORE#KEY, by commas."""
 
+_NEWER_WITHIN = 1.0
+"""Seconds for a store to say whether there is a newer image than the one that was pulled."""
+
 _IMAGEFS = (sys.executable, "-P", "-c", "import sys; from imagefs.cli.main import run; sys.exit(run())")
 
 _FINDS_WITHIN = 5.0
@@ -92,11 +95,16 @@ class DaemonImages:
         layer = Layer(labels.get(TARGET, ""), labels.get(REFERENCE, ""), manifest)
         return LazyLayer(layer, tree if _is_highest(labels) else None)
 
-    def tree(self, layer: Layer, depth: int) -> Tree:
-        """The tree of a lazy layer and all below it, `depth` layers, where none is known. May take minutes."""
-        with self._builds[layer.chain]:
-            known = self._look(layer.chain, "")
-            return known if known is not None else self._build(layer, depth)
+    def tree(self, layer: Layer, depth: int, known: Tree | None) -> Tree:
+        """The newest tree of a lazy layer and all below it, `depth` layers; `known` is the last one, if there was any.
+
+        May take minutes where none is to be found and the layers are fetched.
+        """
+        if known is not None:
+            if known.store == self._built.url:
+                return known
+            return self._look(layer.manifest, layer.source, _NEWER_WITHIN) or known
+        return self._look(layer.chain, "") or self.build(layer, depth)
 
     def mount(self, layer: Layer, tree: Tree, snapshot: Snapshot) -> list[str]:
         """Lowerdirs, the nearest first, that show the tree, of the lazy layer and all below it, for this snapshot until
@@ -141,19 +149,23 @@ class DaemonImages:
         """Bytes and inodes on this host's disk that the image takes."""
         return Usage()
 
-    def _look(self, digest: str, reference: str) -> Tree | None:
+    def _look(self, digest: str, reference: str, timeout: float = _FINDS_WITHIN) -> Tree | None:
         asked = list(self._stores)
         if not asked:
             return None
         try:
-            found = self._client.find(asked, digest, _FINDS_WITHIN)
+            found = self._client.find(asked, digest, timeout)
         except StripefsError as error:
             _log.warning("%s is pulled in full, the daemon cannot look for it: %s", reference or digest, error)
             return None
         return Tree(found.store.url, found.image) if found is not None else None
 
+    def build(self, layer: Layer, depth: int) -> Tree:
+        """Fetch these layers from the image's registry, as an image of their own. May take minutes."""
+        with self._builds[layer.chain]:
+            return self._build(layer, depth)
+
     def _build(self, layer: Layer, depth: int) -> Tree:
-        """Fetch the lowest layers of an image from its registry, as an image of their own."""
         if not layer.source:
             raise FailedPrecondition(f"the layer {layer.chain} is not here, and nothing says where it is to be fetched")
         _log.info("fetching the %d lowest layers of %s: another image shares them", depth, layer.source)

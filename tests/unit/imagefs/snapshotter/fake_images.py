@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from imagefs.errors import DamagedObject
 from imagefs.snapshotter.core import TARGET, LazyLayer
 from imagefs.snapshotter.metastore import Layer, Snapshot, Tree, Usage
 from stripefs.errors import MountError
@@ -27,6 +28,8 @@ class FakeImages:
         self.leases: dict[int, str] = {}
         self.built: list[tuple[str, int]] = []
         self.away = False
+        self.damaged: set[str] = set()
+        self.newest: Tree | None = None
 
     def find(self, labels: Mapping[str, str]) -> LazyLayer | None:
         image = labels.get(IMAGE, "")
@@ -35,13 +38,18 @@ class FakeImages:
         layer = Layer(labels[TARGET], f"registry/{image}:1", "sha256:manifest")
         return LazyLayer(layer, Tree("store", image) if HIGHEST in labels else None)
 
-    def tree(self, layer: Layer, depth: int) -> Tree:
+    def tree(self, layer: Layer, depth: int, known: Tree | None) -> Tree:
+        return self.newest or known or self.build(layer, depth)
+
+    def build(self, layer: Layer, depth: int) -> Tree:
         self._check()
         self.built.append((layer.chain, depth))
         return Tree("built", f"layers of {layer.chain}")
 
     def mount(self, layer: Layer, tree: Tree, snapshot: Snapshot) -> list[str]:
         self._check()
+        if tree.image in self.damaged:
+            raise DamagedObject(f"{tree.image} is damaged")
         path = self.folder / tree.image
         path.mkdir(exist_ok=True)
         self.leases[snapshot.id] = tree.image

@@ -11,7 +11,7 @@ import pytest
 
 from imagefs.snapshotter.core import PARENT_CHAIN, TARGET, Mount, Snapshotter
 from imagefs.snapshotter.errors import AlreadyExists, FailedPrecondition, InvalidArgument, SnapshotNotFound
-from imagefs.snapshotter.metastore import Kind, Metastore
+from imagefs.snapshotter.metastore import Kind, Metastore, Tree
 from stripefs.errors import MountError, StripefsError
 from tests.unit.imagefs.snapshotter.fake_images import HIGHEST, IMAGE, FakeImages
 
@@ -314,6 +314,24 @@ def test_a_container_whose_image_cannot_be_mounted_leaves_nothing(core: Snapshot
         core.stat("container")
     images.away = False
     core.prepare("container", "chain1", {})
+
+
+def test_an_image_that_is_damaged_is_fetched_from_its_registry(
+    core: Snapshotter, images: FakeImages, tmp_path: Path
+) -> None:
+    lazy(core, "chain1", "chain2")
+    images.damaged = {"lazy"}
+    mounts = core.prepare("container", "chain2", {})
+    assert options(mounts)["lowerdir"] == str(tmp_path / "layers of chain2")
+    assert core.mounts("container") == mounts
+
+
+def test_a_container_keeps_its_tree_when_there_is_a_newer_one(core: Snapshotter, images: FakeImages) -> None:
+    lazy(core, "chain1")
+    mounts = core.prepare("container", "chain1", {})
+    images.newest = Tree("store", "newer")
+    assert core.mounts("container") == mounts
+    assert options(core.prepare("another", "chain1", {}))["lowerdir"].endswith("/newer")
 
 
 def test_layers_that_are_unpacked_side_by_side(core: Snapshotter, tmp_path: Path) -> None:
