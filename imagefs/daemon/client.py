@@ -263,7 +263,8 @@ class Client:
 
         image: as for `HoldRequest`. above: stores and names of snapshots to be stacked above, the uppermost first;
         those that cannot be had are in the answer's `unusable`. Asking again changes nothing, and is quick where the
-        image is named by its digest. Raises NoSuchImage, DamagedObject, MountError, and what keeps the image from being mounted.
+        image is named by its digest. Raises NoSuchImage, DamagedObject, MountError, and what keeps the image from being
+        mounted.
         """
         keys = tuple(SnapshotKey(where._asdict(), key) for where, key in above)
         request = HoldRequest(

@@ -111,8 +111,8 @@ class Leases:
         """Mount the image and the snapshots above it, or add the lease to those who have them. Asked twice it is one
         lease; snapshots that the later request does not name are let go.
 
-        Answers `missing` where the store has no such image, `damaged` where it has another in its place. Raises MountError where the lease is on another image, and
-        what keeps the image from being mounted.
+        Answers `missing` where the store has no such image, `damaged` where it has something else in its place. Raises
+        MountError where the lease is on another image, and what keeps the image from being mounted.
         """
         asked = HoldRequest.from_json(request)
         if os.geteuid() != 0:

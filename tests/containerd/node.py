@@ -99,8 +99,12 @@ class Node:
             "IMAGEFS_CACHE": str(folder / "cache"),
             "IMAGEFS_RUNTIME": str(folder / "run"),
             "IMAGEFS_BACKGROUND_RATE": "0",
+            "IMAGEFS_RECORD_SECONDS": "2",
         }
         (folder / "logs").mkdir()
+        # A disk of its own, which a test can fill.
+        self.root.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m,mode=711", "tmpfs", str(self.root)], check=True)
         self.cri = Cri(self.socket, folder / "logs")
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -113,16 +117,16 @@ class Node:
 
     def start_daemon(self) -> None:
         self._start("daemon", [*_IMAGEFS, "daemon"])
-        socket = self.folder / "run/imagefs.sock"
-        eventually(lambda: socket.exists() or self._is_gone("daemon"), "the daemon")
+        self._until_it_listens("daemon", self.folder / "run/imagefs.sock")
 
     def start_snapshotter(self) -> None:
         stores = [word for store in self._stores for word in ("--stores", store)]
         place = ["--socket", str(self.folder / "snapshotter.sock"), "--root", str(self.root)]
         self._start("snapshotter", [*_IMAGEFS, "snapshotter", *place, *stores])
-        eventually(
-            lambda: (self.folder / "snapshotter.sock").exists() or self._is_gone("snapshotter"), "the snapshotter"
-        )
+        self._until_it_listens("snapshotter", self.folder / "snapshotter.sock")
+        if "containerd" in self._running:  # which tries to connect every few seconds
+            listing = ("snapshots", "--snapshotter", "imagefs", "ls")
+            eventually(lambda: self.ctr(*listing, check=False).returncode == 0, "containerd's connection")
 
     def start_containerd(self) -> None:
         (self.folder / "config.toml").write_text(self._config())
@@ -137,6 +141,37 @@ class Node:
     def pid(self, name: str) -> int:
         return self._running[name].pid
 
+    def worker(self) -> int:
+        """Pid of the daemon's worker."""
+        return int(json.loads(self.imagefs("status", "--json"))["worker_pid"])
+
+    def pool(self) -> list[str]:
+        """Where the daemon has mounted images for leases."""
+        found = json.loads(self.imagefs("status", "--json"))["images"]
+        return [one["mountpoint"] for one in found if one["mountpoint"].startswith(str(self.folder))]
+
+    def reboot(self) -> None:
+        """End all services, unmount everything and empty the run folders, as a machine does; then start them again."""
+        for name in ("containerd", "snapshotter", "daemon"):
+            self.stop(name, signal.SIGKILL)
+        self._unmount(self.root)
+        shutil.rmtree(self.folder / "run")
+        shutil.rmtree(self.folder / "c/state")
+        self.start()
+
+    @contextlib.contextmanager
+    def full_disk(self) -> Iterator[None]:
+        """The disk of the snapshots has no room meanwhile."""
+        filler = self.root / "filler"
+        with filler.open("wb") as file, contextlib.suppress(OSError):
+            while True:
+                file.write(bytes(1 << 20))
+                file.flush()
+        try:
+            yield
+        finally:
+            filler.unlink()
+
     def close(self) -> None:
         try:
             if "containerd" in self._running:
@@ -146,9 +181,7 @@ class Node:
             for name in ("containerd", "snapshotter", "daemon"):
                 if name in self._running:
                     self.stop(name)
-            for mount in reversed(kernel.mounts()):
-                if Path(mount.path).is_relative_to(self.folder):
-                    kernel.unmount(mount.path, kernel.MNT_DETACH)
+            self._unmount()
 
     def imagefs(self, *arguments: str) -> str:
         done = subprocess.run(
@@ -199,10 +232,13 @@ class Node:
                 command, env=self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
-    def _is_gone(self, name: str) -> bool:
-        if self._running[name].poll() is not None:
-            raise AssertionError(self.log(name))
-        return False
+    def _until_it_listens(self, name: str, path: Path) -> None:
+        def listens() -> bool:
+            assert self._running[name].poll() is None, self.log(name)
+            with socket.socket(socket.AF_UNIX) as probe:
+                return probe.connect_ex(str(path)) == 0
+
+        eventually(listens, name)
 
     def _remove_all(self) -> None:
         self.cri.remove_pods()
@@ -215,6 +251,11 @@ class Node:
         images = self.ctr("images", "ls", "--quiet").stdout.split()
         if images:
             self.ctr("images", "rm", "--sync", *images)
+
+    def _unmount(self, *kept: Path) -> None:
+        for mount in reversed(kernel.mounts()):
+            if Path(mount.path).is_relative_to(self.folder) and Path(mount.path) not in kept:
+                kernel.unmount(mount.path, kernel.MNT_DETACH)
 
     def _tasks(self) -> Iterator[str]:
         yield from self.ctr("tasks", "ls").stdout.splitlines()[1:]
