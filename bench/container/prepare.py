@@ -13,7 +13,7 @@ from google.protobuf.message import Message
 
 from bench.cluster import BenchError
 from bench.container.node import Node, said
-from imagefs.snapshotter.lazy import chain_id
+from imagefs.format.manifest import chain_id
 from imagefs.snapshotter.proto import snapshots_pb2 as wire
 
 __all__ = ["highest_layer", "prepared"]
@@ -31,7 +31,7 @@ def highest_layer(layout: Path, reference: str) -> str:
         entry.get("annotations", {}).get("org.opencontainers.image.ref.name"): entry for entry in index["manifests"]
     }
     manifest = _blob(layout, named[reference]["digest"])
-    return chain_id(_blob(layout, manifest["config"]["digest"])["rootfs"]["diff_ids"])
+    return chain_id(_blob(layout, manifest["config"]["digest"]))
 
 
 def prepared(node: Node, parent: str) -> float:
