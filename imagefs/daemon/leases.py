@@ -126,7 +126,8 @@ class Leases:
             image = await self._host.resolve(asked.store, asked.image)
             attachment = await self._join(asked, asked.store, image)
         except (NoSuchImage, DamagedObject) as error:
-            return {_kind(error): {"message": error.message, "hint": error.hint}}
+            kind = "missing" if isinstance(error, NoSuchImage) else "damaged"
+            return {kind: {"message": error.message, "hint": error.hint}}
         above: list[Attachment] = []
         unusable: list[Unusable] = []
         for one in asked.above:
