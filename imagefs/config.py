@@ -44,6 +44,8 @@ IMAGEFS = Options("imagefs", {"store": "The store", "daemon": "The service", "bu
            shown="/run/bootseer for root, $XDG_RUNTIME_DIR/bootseer for others"),
     Option("daemon", "cache-size", size(64 * _MIB, 1 << 60, auto=0), "auto", "Most bytes kept on disk.", "SIZE",
            shown="half of what is free there"),
+    Option("daemon", "cache-age", duration(0, 3650 * 86400), "30d",
+           "What nobody used for so long goes from the cache; 0 for never.", "TIME", "cache_age"),
     Option("daemon", "memory", size(16 * _MIB, 1 << 50), "64MiB", "Most memory for blocks on their way.", "SIZE"),
     Option("daemon", "io-timeout", duration(1, 86400), "90s",
            "A read that took this long answers EIO; a build to which nothing came ends.", "TIME"),

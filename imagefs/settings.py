@@ -49,13 +49,14 @@ def ready_folder(runtime: str, identifier: str) -> str:
 class DaemonSettings(NamedTuple):
     """The service of one host. Sizes in bytes, times in seconds, rates in bytes a second.
 
-    cache_size 0 means half of what is free on the cache's file system when the daemon starts; background_rate 0 means
-    that nothing is fetched in the background.
+    cache_size 0 means half of what is free on the cache's file system when the daemon starts; cache_age 0 means that
+    nothing goes for want of use; background_rate 0 means that nothing is fetched in the background.
     """
 
     cache: str = default_cache()
     runtime: str = default_runtime()
     cache_size: int = 0
+    cache_age: float = 30 * 86400.0
     memory: int = 64 * MIB  # blocks that are held, and replies under way
     io_timeout: float = 90.0
     fetches: int = 8  # ranges under way at once, when prefetching

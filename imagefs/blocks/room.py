@@ -188,22 +188,40 @@ class Room:
     def _open(self) -> Iterator[Kept]:
         return (kept for kept in self.kept.values() if kept.users and not kept.pins and kept.usage)
 
+    async def discard(self, name: str) -> None:
+        """Give up the whole device, which nobody used for long, unless somebody uses it after all."""
+        with self._disk.tolerant(f"device {name[:12]} cannot be removed"):
+            if name in self._strays:
+                await self._adopt(name)
+            kept = self.kept.get(name)
+            if kept is None or await self._disk.thread(kept.local.opened_elsewhere):
+                return
+            before = kept.usage
+            async with self._turns[name]:
+                if not (kept.users or kept.pins or kept.local.closed):
+                    self._figures.evicted += kept.local.table.present
+                    self._figures.evicted_bytes += before
+                    await self._remove(kept)
+
     async def _adopt_strays(self) -> None:
         """Open what earlier processes left, to see which of it is old."""
         while self._strays:
-            name = next(iter(self._strays))
-            async with self._turns[name]:
-                if name not in self._strays:  # loaded meanwhile
-                    continue
-                try:
-                    local = await self._disk.thread(LocalDevice.found, self._disk.folder, name)
-                except OSError:
-                    local = None
-                usage = self._strays.pop(name)
-                if local is None:
-                    await self._disk.thread(_delete, self._disk.folder, name)
-                else:
-                    self.kept[name] = Kept(local, usage=usage)
+            await self._adopt(next(iter(self._strays)))
+
+    async def _adopt(self, name: str) -> None:
+        """Open a stray, or delete what is none."""
+        async with self._turns[name]:
+            if name not in self._strays:  # loaded meanwhile
+                return
+            try:
+                local = await self._disk.thread(LocalDevice.found, self._disk.folder, name)
+            except OSError:
+                local = None
+            usage = self._strays.pop(name)
+            if local is None:
+                await self._disk.thread(_delete, self._disk.folder, name)
+            else:
+                self.kept[name] = Kept(local, usage=usage)
 
     async def _give_up(self, several: Sequence[Kept], size: int) -> int:
         """Give up about `size` bytes of what was used least lately; how many it were. Raises OSError.
@@ -239,16 +257,19 @@ class Room:
         self._figures.evicted_bytes += max(0, before - kept.usage)
         async with self._turns[kept.local.name]:
             if not kept.users and (not kept.local.table.present or kept.usage >= before):
-                # Empty, or the file system gives room back by whole files only.
-                del self.kept[kept.local.name]
-                kept.local.closed = True  # on this thread, so that nobody takes it up meanwhile
-                for block in kept.local.table.blocks():
-                    self.clear(kept, block)
-                if kept.first is not None:
-                    self.peers.dismiss(kept.first)
-                await self._disk.thread(kept.local.remove)
-                kept.usage = 0
+                await self._remove(kept)  # empty, or the file system gives room back by whole files only
         return before - kept.usage
+
+    async def _remove(self, kept: Kept) -> None:
+        """Remove a device that nobody uses, in its turn. Raises OSError."""
+        del self.kept[kept.local.name]
+        kept.local.closed = True  # on this thread, so that nobody takes it up meanwhile
+        for block in kept.local.table.blocks():
+            self.clear(kept, block)
+        if kept.first is not None:
+            self.peers.dismiss(kept.first)
+        await self._disk.thread(kept.local.remove)
+        kept.usage = 0
 
 
 def _load(folder: Path, name: str, index: Index) -> Kept:

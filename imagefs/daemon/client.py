@@ -286,9 +286,12 @@ class Client:
         answer = self._ask("find", timeout + _ANSWERS_WITHIN, **request)
         return Found(answer["image"], stores[answer["store"]]) if answer["image"] else None
 
-    def release(self, lease: Lease) -> None:
-        """End the lease, if there is one. Raises MountError where the daemon does not answer."""
-        self._ask("release", _PATIENCE, lease=lease.to_json())
+    def release(self, lease: Lease, *, at_once: bool = False) -> None:
+        """End the lease, if there is one. at_once: what nobody holds any more is unmounted now, not after a while.
+
+        Raises MountError where the daemon does not answer.
+        """
+        self._ask("release", _PATIENCE, lease=lease.to_json(), at_once=at_once)
 
     def leases(self, client: str = "") -> list[Held]:
         """The leases of a client, of all unless one is named; without configs."""
@@ -329,7 +332,8 @@ def _shown(field: str, value: Any) -> str:
         from stripefs.units import format_size  # takes long to load
 
         return format_size(value) if value else "half of what was free"
-    units = {"background_rate": "bytes a second", "io_timeout": "s", "record_seconds": "s", "read_ahead_kb": "KiB"}
+    units = {"background_rate": "bytes a second", "read_ahead_kb": "KiB"}
+    units |= dict.fromkeys(("io_timeout", "cache_age", "record_seconds"), "s")
     if isinstance(value, float):
         value = f"{value:g}"
     return f"{value} {units[field]}" if field in units else str(value) or "none"

@@ -35,6 +35,9 @@ class Source(Protocol):
     def size(self, index: str) -> int | None:
         """Bytes of a device, None for one that is not served."""
 
+    def space(self) -> tuple[int, int]:
+        """Bytes that the cache may take, and bytes that it takes."""
+
     def looked_up(self, index: str) -> None:
         """The kernel is being told of the device."""
 
@@ -138,8 +141,9 @@ class DeviceTree:
         pass
 
     async def statfs(self) -> Space:
-        sizes = [self._source.size(index) or 0 for index in self._source.served()]
-        return Space(sum(sizes), 0, len(sizes))
+        """What the cache takes of what it may: the sizes of devices say nothing of disks."""
+        limit, used = self._source.space()
+        return Space(max(limit, used), max(0, limit - used), len(self._source.served()))
 
     async def listxattr(self, node_id: int) -> None:
         """Devices have no attributes."""

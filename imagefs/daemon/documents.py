@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
@@ -148,6 +149,24 @@ class Documents:
         except (OSError, ServiceDown) as error:
             _log.warning("the documents in %s cannot be evicted: %s", self._cache.folder, error)
             return None
+
+    async def unused_devices(self, age: float, in_use: Collection[str]) -> list[str]:
+        """Devices here that nobody used for `age` seconds; none where the disk does not say. in_use: others."""
+        try:
+            return await self._local(self._cache.unused_devices, time.time() - age, in_use)
+        except (OSError, ServiceDown) as error:
+            _log.warning("blocks in %s that nobody uses stay: %s", self._cache.folder, error)
+            return []
+
+    async def expire(self, age: float, in_use: Collection[str]) -> None:
+        """Remove documents, plans and traces that nobody used for `age` seconds. in_use: those that stay."""
+        try:
+            removed = await self._local(self._cache.expire, time.time() - age, in_use)
+        except (OSError, ServiceDown) as error:
+            _log.warning("documents in %s that nobody uses stay: %s", self._cache.folder, error)
+        else:
+            if removed:
+                _log.info("%d documents that nobody used for %g days are removed", removed, age / 86400)
 
     async def once(self, key: object, call: Callable[[], Awaitable[_T]]) -> _T:
         """`await call()`, or what becomes of the one under way for an equal `key`."""

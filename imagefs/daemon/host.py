@@ -20,6 +20,7 @@ import trio
 from imagefs.blocks.fetch import Blocks, Device
 from imagefs.blocks.source import PackSource
 from imagefs.daemon import leftovers, processes
+from imagefs.daemon.cache_upkeep import CacheUpkeep
 from imagefs.daemon.documents import Documents
 from imagefs.daemon.leases import Leases
 from imagefs.daemon.ledger import Ledger
@@ -46,13 +47,7 @@ __all__ = ["Host"]
 
 _log = logging.getLogger(__name__)
 
-_DOCUMENTS = 8
-"""The share of the cache that documents may take: an eighth. They are a thousandth of the blocks they describe."""
-
-_LOOK_AT_DOCUMENTS = 60.0
-"""Seconds between looks at what documents take."""
-
-_INNER = frozenset(("store", "devices", "begun", "owner_began", "namespace", "leaving", "pooled", "leases"))
+_INNER = frozenset(("store", "devices", "begun", "owner_began", "namespace", "leaving", "pooled", "lingers", "leases"))
 """Of an attachment: what `status` does not show, or in another way."""
 
 
@@ -81,7 +76,8 @@ class Host:
         self._shares = Shares(self, Path(settings.cache, "deps/damaged"))
         self.leases = Leases(settings, self)
         self.sources = SourceLookup(self._image_from, self._opened.wanting)
-        self.serving = Serving(self._ledger, self._opened, self._starts.touch, self._shares.failed)
+        self.serving = Serving(self._ledger, self._opened, self._starts.touch, self._shares.failed, self._space)
+        self._upkeep = CacheUpkeep(settings.cache_age, self.blocks, self._documents, self._in_use)
         self._pool = MountPool(lambda: {one.image for one in self.state.attachments.values()})
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -109,7 +105,7 @@ class Host:
             nursery.start_soon(contain, "removing old records", self._starts.tidy)
             nursery.start_soon(contain, "loading the clients of stores", self._documents.prepare)
             nursery.start_soon(contain, "unmounting what a killed daemon left", self.leases.tidy)
-            nursery.start_soon(supervise, "bounding the documents in the cache", self._bound_documents)
+            nursery.start_soon(self._upkeep.run)
             await contain("offering blocks of other images", self._opened.offer_what_is_kept)
 
     # -- requests ------------------------------------------------------------------------------------------------
@@ -403,16 +399,14 @@ class Host:
 
     # -- the cache -----------------------------------------------------------------------------------------------
 
-    async def _bound_documents(self) -> None:
-        """Count manifests, indexes and metadata in the cache's size, and evict them beyond their share of it."""
-        while True:
-            attached = self.state.attachments.values()
-            in_use = {name for one in attached for name in (one.image, one.base, os.path.basename(one.metadata))}
-            in_use |= self.state.known.keys() | self._opened.devices.keys()
-            taken = await self._documents.evict(self.blocks.room.limit // _DOCUMENTS, in_use)
-            if taken is not None:
-                self.blocks.room.reserved = taken
-            await trio.sleep(_LOOK_AT_DOCUMENTS)
+    def _space(self) -> tuple[int, int]:
+        return self.blocks.room.limit, self.blocks.room.used
+
+    def _in_use(self) -> set[str]:
+        """Names of documents and devices that somebody needs."""
+        attached = self.state.attachments.values()
+        in_use = {name for one in attached for name in (one.image, one.base, os.path.basename(one.metadata))}
+        return in_use | self.state.known.keys() | self._opened.devices.keys()
 
 
 def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:

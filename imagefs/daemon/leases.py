@@ -166,15 +166,15 @@ class Leases:
                 )
 
     async def release(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """The lease ends, if there is one."""
+        """The lease ends, if there is one. at_once: a mount that nobody holds any more does not wait for the next."""
         lease = Lease.from_json(request["lease"])
         for attachment in self._with(lease):
-            self._drop(attachment, lease)
+            self._drop(attachment, lease, lingers=not request.get("at_once"))
         return {}
 
-    def _drop(self, attachment: Attachment, lease: Lease) -> None:
+    def _drop(self, attachment: Attachment, lease: Lease, *, lingers: bool = True) -> None:
         left = [one for one in attachment.leases if not lease.is_of(one)]
-        self._host.change(attachment, leases=left)
+        self._host.change(attachment, leases=left, lingers=lingers)
 
     async def leases(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The leases of a client, of all where none is named: the image of each, and the snapshots above it."""

@@ -64,6 +64,38 @@ class MetadataCache:
                 used -= size
         return used
 
+    def unused_devices(self, before: float, in_use: Collection[str]) -> list[str]:
+        """Devices of whose blocks something is here, and that nobody used since `before`, in seconds since 1970.
+
+        A device is used when its index is, and when its table is written: what the kernel reads of a whole one nobody
+        sees. in_use: those that stay. Raises OSError.
+        """
+        found = []
+        for table in sorted((self.folder / "blocks").glob("*.table")):
+            used = [_used(table), _used(self.folder / "indexes" / table.stem)]
+            if table.stem not in in_use and max(used) < before:
+                found.append(table.stem)
+        return found
+
+    def expire(self, before: float, in_use: Collection[str]) -> int:
+        """Remove documents, plans and traces that nobody used since `before`, in seconds since 1970; how many.
+
+        in_use: names of documents that stay, and count as used now. Raises OSError.
+        """
+        removed = 0
+        for kind in _KINDS:
+            for entry in os.scandir(self.folder / kind):
+                if entry.name in in_use:
+                    _touch(Path(entry.path))
+                elif _used(Path(entry.path)) < before:
+                    os.unlink(entry.path)
+                    removed += 1
+        for path in (self.folder / "traces").rglob("*"):
+            if path.is_file() and _used(path) < before:
+                path.unlink(missing_ok=True)
+                removed += 1
+        return removed
+
     def half_of_what_is_free(self) -> int:
         """Bytes that the cache may take unless it is told: on its file system, with what it takes already.
 
@@ -170,6 +202,14 @@ def _touch(path: Path) -> None:
     """It is used now."""
     with contextlib.suppress(OSError):  # then it may be evicted sooner
         os.utime(path)
+
+
+def _used(path: Path) -> float:
+    """When the file was used last, in seconds since 1970; 0 where there is none."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def _holds(path: Path, digest: str) -> bool:

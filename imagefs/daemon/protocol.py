@@ -5,7 +5,7 @@ by leases. Operations for leases:
 
     hold            store, image, lease, above   the image, and snapshots above it, are mounted on this host until the
                                                  lease is released; where
-    release         lease                        the lease ends; mounts stay for a while, and go when nobody has them
+    release         lease, at_once               the lease ends; mounts that nobody has any more go, after a while
     leases          client                       the leases of a client
     find            stores, source, timeout      which image was built from an OCI manifest, and which store has it
     capabilities                                 the version of the protocol, and what this daemon can do beyond it

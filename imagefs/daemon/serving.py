@@ -19,6 +19,7 @@ class Serving:
     """A `Source` of `imagefs.daemon.devices`: the devices in `opened`.
 
     touched: told of each read (device, offset, length). failed: told of each block that could not be had.
+    space: bytes that the cache may take, and takes.
     """
 
     def __init__(
@@ -27,11 +28,13 @@ class Serving:
         opened: Opened,
         touched: Callable[[str, int, int], None],
         failed: Callable[[str, BlockUnavailable], None],
+        space: Callable[[], tuple[int, int]],
     ) -> None:
         self._ledger = ledger
         self._opened = opened
         self._touched = touched
         self._failed = failed
+        self._space = space
 
     def served(self) -> Collection[str]:
         return self._ledger.state.known
@@ -42,6 +45,9 @@ class Serving:
     def size(self, index: str) -> int | None:
         facts = self._ledger.state.known.get(index)
         return int(facts["size"]) if facts is not None else None
+
+    def space(self) -> tuple[int, int]:
+        return self._space()
 
     def looked_up(self, index: str) -> None:
         self._ledger.record({"lookup": index})

@@ -255,7 +255,7 @@ class Shares:
             self._unused_since.pop(one.id, None)
             return False
         since = self._unused_since.setdefault(one.id, trio.current_time())
-        if one.pooled and trio.current_time() < since + LINGER:
+        if one.pooled and one.lingers and trio.current_time() < since + LINGER:
             return False
         return trio.current_time() >= self._busy_until.get(one.id, 0.0)
 

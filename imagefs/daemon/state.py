@@ -71,7 +71,7 @@ class Attachment:
     snapshot: the name of the dependency snapshot that it is, "" for an image that is mounted for itself. Such a mount
     goes when its last user has ended: users are processes and when they were started, as of owner; kept: it stays
     until it is unmounted; leaving: it is being unmounted. pooled: it is mounted for leases (`imagefs.daemon.protocol`),
-    and goes some time after the last of them.
+    and goes after the last of them, or, where it lingers, some time later.
     """
 
     id: str
@@ -98,6 +98,7 @@ class Attachment:
     kept: bool = False
     leaving: bool = False
     pooled: bool = False
+    lingers: bool = True
     leases: list[dict[str, Any]] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
     """What another version said of it: kept for that version, and not used."""

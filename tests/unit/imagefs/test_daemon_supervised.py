@@ -18,6 +18,7 @@ from imagefs.blocks.flights import Flights
 from imagefs.blocks.keeper import Keeper
 from imagefs.blocks.room import Room
 from imagefs.daemon import processes, shares, watch
+from imagefs.daemon.cache_upkeep import CacheUpkeep
 from imagefs.daemon.documents import Documents
 from imagefs.daemon.host import Host
 from imagefs.daemon.learning import Learning
@@ -78,7 +79,8 @@ LOOPS: list[tuple[type, str]] = [
     (MountPool, "tidy"),
     (Watch, "_look_at_mounts"),
     (Shares, "_look"),
-    (Host, "_bound_documents"),
+    (CacheUpkeep, "_bound_documents"),
+    (CacheUpkeep, "_remove_unused"),
     (Keeper, "run"),
     (Blocks, "_shrink_when_idle"),
     (Room, "list_peers"),

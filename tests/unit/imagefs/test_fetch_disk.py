@@ -332,3 +332,24 @@ async def test_what_documents_take_is_part_of_the_limit(tmp_path: Path, mock_clo
         assert (figures["documents"], figures["used"]) == (3 * BLOCK, 11 * BLOCK)
         await read_and_settle(blocks, make(noise(1, seed=5)))
         await eventually(lambda: on_disk(tmp_path / "blocks") <= 5 * BLOCK)
+
+
+async def test_a_device_that_nobody_uses_is_given_up_whole(tmp_path: Path) -> None:
+    left, closed, used, mounted = (make(noise(4, seed=seed)) for seed in range(4))
+    folder = tmp_path / "blocks"
+    async with running(folder) as blocks:
+        await read_and_settle(blocks, left)
+    async with running(folder) as blocks:
+        await read_and_settle(blocks, used, close=False)
+        for made in (closed, mounted):
+            await read_and_settle(blocks, made)
+        with (folder / f"{mounted.digest}.data").open("rb"):
+            for made in (left, closed, used, mounted):
+                await blocks.room.discard(made.digest)
+        await blocks.room.discard("f" * 64)
+        assert {path.stem for path in folder.glob("*.data")} == {used.digest, mounted.digest}
+        figures = blocks.snapshot()
+        assert (figures["evicted"], figures["evicted_bytes"]) == (8, 8 * BLOCK)
+        assert figures["used"] == on_disk(folder)
+        await read_and_settle(blocks, closed)
+        assert (folder / f"{closed.digest}.data").exists()

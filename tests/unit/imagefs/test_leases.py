@@ -144,6 +144,13 @@ def test_many_leases_have_one_mount_until_the_last_is_released() -> None:
         await trio.sleep(20)
         assert not world.mounted
         assert not world.known
+        for name in "ab":
+            await leases.hold(request("one", name))
+        for name in "ab":
+            assert world.mounted
+            await leases.release({"lease": {"name": name, "client": CLIENT}, "at_once": True})
+            await trio.sleep(1)
+        assert not world.mounted
 
     run(main)
 

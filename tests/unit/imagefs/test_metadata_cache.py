@@ -112,7 +112,7 @@ async def test_a_device_whose_index_is_lost_is_read_on(tmp_path: Path) -> None:
     ledger.record({"attach": {**attachment, "devices": [use]}})
     async with running(tmp_path / "blocks") as blocks:
         opened = Opened(ledger.state, blocks, Documents(cache, 5.0))
-        serving = Serving(ledger, opened, lambda *_: None, lambda *_: None)
+        serving = Serving(ledger, opened, lambda *_: None, lambda *_: None, lambda: (1, 0))
         source = opened.source(store)
         await opened.open(made.digest, source)
         assert bytes(await serving.read(made.digest, 0, 10)) == made.content[:10]
@@ -149,3 +149,28 @@ def test_the_longest_unused_documents_go_and_those_in_use_stay(tmp_path: Path, s
     assert not gone or max(ages[name] for name in evictable & stayed or {min(gone, key=ages.__getitem__)}) <= min(
         ages[name] for name in gone
     )
+
+
+def test_what_nobody_used_for_long_goes_and_what_is_in_use_does_not(tmp_path: Path) -> None:
+    cache = MetadataCache(tmp_path)
+    now = metadata_cache.time.time()
+    (tmp_path / "blocks").mkdir()
+
+    def put(place: str, age: float) -> Path:
+        path = tmp_path / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x")
+        os.utime(path, (now - age, now - age))
+        return path
+
+    old = {put(f"{kind}/old", 100) for kind in ("manifests", "indexes", "metadata", "names", "traces/plans/i")}
+    kept = {put("manifests/used", 100), put("indexes/young", 10), put("traces/plans/i/young", 10)}
+    for device, table, index in (("a", 100, 100), ("b", 10, 100), ("c", 100, 10), ("d", 100, 100), ("used", 100, 100)):
+        put(f"blocks/{device}.table", table)
+        put(f"indexes/{device}", index)
+    (tmp_path / "indexes/d").unlink()
+    assert cache.unused_devices(now - 50, {"used"}) == ["a", "d"]
+    old |= {tmp_path / "indexes/a", tmp_path / "indexes/b"}
+    assert cache.expire(now - 50, {"used"}) == len(old)
+    assert [path for path in (*old, *kept) if path.exists() == (path in old)] == []
+    assert (tmp_path / "manifests/used").stat().st_mtime > now - 50
