@@ -91,7 +91,13 @@ def attached(
     if not recording.ready_file and not recording.off:
         recording = recording._replace(ready_file=f"{signals}/ready")
     found = client.attach(
-        store, image, recording, owner=os.getpid(), identifier=identifier, meanwhile=lambda: _load(runtime)
+        store,
+        image,
+        recording,
+        owner=os.getpid(),
+        identifier=identifier,
+        shares=tree.shares,
+        meanwhile=lambda: _load(runtime),
     )
     try:
         with _shared(signals) as held:
@@ -121,7 +127,7 @@ def layer_of(client: Client, attached: Attached, tree: TreeOptions, name: str) -
 
     settings = client.settings
     if tree.plane != "tree":
-        with mounts.copied(attached, tree) as copy:
+        with mounts.lent(client, attached, tree) as copy:
 
             def mount_here(target: str) -> None:
                 mounts.place(attached, target, tree, settings, name=name, copy=copy)

@@ -26,7 +26,7 @@ from stripefs.mount import kernel
 from stripefs.mount.unmounting import unmount
 from stripefs.settings import MountSettings, StoreSettings
 
-__all__ = ["is_ours", "mount", "mount_attached", "place", "resolved", "show_tree", "take_away", "umount"]
+__all__ = ["is_ours", "lent", "mount", "mount_attached", "place", "resolved", "show_tree", "take_away", "umount"]
 
 _UPPER = re.compile(r"/upper/[0-9a-f]{32}$")
 _METADATA = re.compile(r"/metadata/[0-9a-f]{64}\.erofs( \(deleted\))?$")
@@ -37,7 +37,7 @@ def mount(
 ) -> tuple[Attached, str]:
     """Mount the image of this tag or digest at `target`; the plane that shows it. Nothing is left behind on failure."""
     with _reserved(target) as path:
-        attached = client.attach(store, image, recording, owner=os.getpid(), mountpoint=path)
+        attached = client.attach(store, image, recording, owner=os.getpid(), mountpoint=path, shares=options.shares)
         plane = mount_attached(client, attached, path, options, name=image)
     return attached, plane
 
@@ -51,7 +51,8 @@ def mount_attached(client: Client, attached: Attached, path: str, options: TreeO
         with copied(attached, options) as copy:
             plane = place(attached, path, options, client.settings, name=name, copy=copy)
         try:
-            client.mounted(attached, plane)
+            here = kernel.find_mount(path) if options.shares else None
+            client.mounted(attached, plane, here.device if here is not None and here.fstype == "erofs" else "")
         except BaseException:
             take_away(path, lazy=True)
             _remove(attached.upper)
@@ -65,19 +66,48 @@ def mount_attached(client: Client, attached: Attached, path: str, options: TreeO
 
 @contextlib.contextmanager
 def copied(attached: Attached, options: TreeOptions) -> Iterator[int]:
-    """What `place` may be given as `copy`: a mount of what the daemon has mounted already; -1 where there is none.
+    """What `place` may be given as `copy`: a mount of what is mounted already; -1 where there is none.
 
-    The daemon is only to be found in its own PID namespace.
+    Who has it is only to be found in its own PID namespace.
     """
     descriptor = -1
-    if attached.tree is not None and options.plane != "tree" and options.backing != "loop":
-        with contextlib.suppress(OSError):  # its worker has just ended, or we may not look
+    if attached.tree is not None and options.shares:
+        with contextlib.suppress(OSError):  # it has just gone, or we may not look
             descriptor = shared.copy(*attached.tree)
     try:
         yield descriptor
     finally:
         if descriptor >= 0:
             os.close(descriptor)
+
+
+@contextlib.contextmanager
+def lent(client: Client, attached: Attached, options: TreeOptions) -> Iterator[int]:
+    """As `copied`, for a client that lives as long as its mount: others copy a lazy image's from it meanwhile."""
+    if not options.shares or all(device.local for device in attached.devices):
+        with copied(attached, options) as copy:
+            yield copy
+        return
+    copy, path, device = -1, "", ""
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError):  # the kernel is too old, or cannot take the files: it is mounted alone
+            mount = _copied_or_made(attached)
+            held.callback(os.close, mount)
+            device = shared.device_of(mount)
+            copy = shared.copy(f"/proc/self/fd/{mount}", device)
+            held.callback(os.close, copy)
+            path = f"/proc/{os.getpid()}/fd/{mount}"
+        with contextlib.suppress(StripefsError):  # others then wait in vain for a moment
+            client.shown(attached, path, device)
+        yield copy
+
+
+def _copied_or_made(attached: Attached) -> int:
+    """Raises OSError."""
+    if attached.tree is not None:
+        with contextlib.suppress(OSError):  # it has just gone
+            return shared.copy(*attached.tree)
+    return shared.make(attached.metadata, [one.path for one in attached.devices])
 
 
 def place(

@@ -3,7 +3,8 @@
 attach    id, store, image, …   the image's documents are here and its devices served; where they are
 use       as attach, snapshot   one more process uses a dependency snapshot, which may be mounted already
 unrecord  id, why               what comes now is no start like others: no trace is made of it
-mounted   id, plane             it is, and lasts from now on until it is unmounted
+mounted   id, plane, device     it is, and lasts from now on until it is unmounted; one with a device others may copy
+shown     id, path, device      where others may copy the mount of a container
 ready     id or mountpoint      the start is over: record and replay are judged
 detach    id                    nobody uses this attachment any more
 hold, release, leases, find, capabilities    for snapshotters (`imagefs.daemon.protocol`)
@@ -73,8 +74,8 @@ class Attached(NamedTuple):
     """An image that the daemon serves.
 
     metadata: the EROFS image on local disk. config: the OCI image config. offline: the store could not be asked. upper:
-    a folder of the cache for what is written to it, to be made by whoever needs it. tree: where the daemon has it
-    mounted already, if anywhere: the path of a descriptor, and MAJOR:MINOR (`imagefs.plane.shared`). base: the image
+    a folder of the cache for what is written to it, to be made by whoever needs it. tree: where it is mounted already,
+    if anywhere: the path of a mountpoint or a descriptor, and MAJOR:MINOR (`imagefs.plane.shared`). base: the image
     that it was optimised from, which has the same tree; itself where it was not.
     """
 
@@ -141,15 +142,18 @@ class Client:
         owner: int = 0,
         mountpoint: str = "",
         identifier: str = "",
+        shares: bool = False,
         meanwhile: Callable[[], None] | None = None,
     ) -> Attached:
         """Have the image of this tag or digest served; the daemon is started where none runs.
 
         owner: the process with whose end the attachment ends, unless it is mounted by then; 0 for one that lasts until
         `detach`. mountpoint: where it will be mounted, absolute, links resolved; "" for where only the owner sees it.
-        identifier: of the attachment, `new_identifier()` unless given. meanwhile: what to do while the daemon is busy.
+        identifier: of the attachment, `new_identifier()` unless given. shares: the mount of a lazy image is copied from
+        another client's, or made and told by `shown` or `mounted`. meanwhile: what to do while the daemon is busy.
         """
-        request = self._request(store, image, recording, owner, mountpoint) | {"id": identifier or new_identifier()}
+        request = self._request(store, image, recording, owner, mountpoint)
+        request |= {"id": identifier or new_identifier(), "shares": shares}
         answer = self._ask_started("attach", request, meanwhile)
         self._compare(answer.get("settings") or {})
         return _attached(answer)
@@ -181,11 +185,15 @@ class Client:
             return Shared(answer["id"], answer["image"])
         return _attached(answer)
 
-    def use_above(self, store: StoreSettings, name: str, recording: Recording, *, timeout: float) -> Attached | None:
+    def use_above(
+        self, store: StoreSettings, name: str, recording: Recording, *, timeout: float, shares: bool = False
+    ) -> Attached | None:
         """Have the dependency snapshot of this name served for containers of this process, which have it above their
-        image; None where the store has none. timeout: seconds for the store. Raises DamagedObject as `use` does."""
+        image; None where the store has none. timeout: seconds for the store. shares: as for `attach`. Raises
+        DamagedObject as `use` does."""
         request = self._request(store, f"deps/{name}", recording, os.getpid(), "")
         request |= {"id": new_identifier(), "snapshot": Snapshot(name)._asdict(), "mounted": False, "timeout": timeout}
+        request["shares"] = shares
         answer = self._use(request)
         return None if answer.get("missing") else _attached(answer)
 
@@ -242,9 +250,14 @@ class Client:
                     raise
         raise AssertionError("the last try answers or raises")
 
-    def mounted(self, attached: Attached, plane: str) -> None:
-        """It is mounted where the attachment said, and lasts until it is unmounted."""
-        self._ask("mounted", _PATIENCE, id=attached.id, plane=plane)
+    def mounted(self, attached: Attached, plane: str, device: str = "") -> None:
+        """It is mounted where the attachment said, and lasts until it is unmounted. device: MAJOR:MINOR of the image's
+        EROFS there, which others may copy."""
+        self._ask("mounted", _PATIENCE, id=attached.id, plane=plane, device=device)
+
+    def shown(self, attached: Attached, path: str, device: str) -> None:
+        """Others may copy our mount from `path`; from nowhere where it is ""."""
+        self._ask("shown", _PATIENCE, id=attached.id, path=path, device=device)
 
     def unrecord(self, identifier: str, why: str) -> None:
         """Make no trace of the start of this attachment."""

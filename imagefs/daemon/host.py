@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from imagefs.daemon.documents import Documents
 from imagefs.daemon.leases import Leases
 from imagefs.daemon.ledger import Ledger
 from imagefs.daemon.metadata_cache import MetadataCache
-from imagefs.daemon.mount_pool import MountPool
+from imagefs.daemon.mount_pool import ClientMount, ClientMounts, MountPool, PooledMount
 from imagefs.daemon.opened import Opened
 from imagefs.daemon.protocol import SOURCE, holder_json, source_digest
 from imagefs.daemon.serving import Serving
@@ -36,7 +37,7 @@ from imagefs.daemon.state import Attachment, DeviceUse
 from imagefs.daemon.sweeper import Sweeper
 from imagefs.daemon.watch import Watch
 from imagefs.format.manifest import Manifest
-from imagefs.repository.images import Images, is_digest
+from imagefs.repository.images import is_digest
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ConfigError, MountError, ServiceDown, StripefsError
 from stripefs.mount.journal import MemoryJournal
@@ -47,7 +48,7 @@ __all__ = ["Host"]
 
 _log = logging.getLogger(__name__)
 
-_INNER = frozenset(("store", "devices", "begun", "owner_began", "namespace", "leaving", "pooled", "lingers", "leases"))
+_INNER = {"store", "devices", "begun", "owner_began", "namespace", "leaving", "pooled", "lingers", "leases", "shown"}
 """Of an attachment: what `status` does not show, or in another way."""
 
 
@@ -78,6 +79,7 @@ class Host:
         self.sources = SourceLookup(self._image_from, self._opened.wanting)
         self.serving = Serving(self._ledger, self._opened, self._starts.touch, self._shares.failed, self._space)
         self._upkeep = CacheUpkeep(settings.cache_age, self.blocks, self._documents, self._in_use)
+        self.client_mounts = ClientMounts(self)
         self._pool = MountPool(lambda: {one.image for one in self.state.attachments.values()})
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -120,7 +122,7 @@ class Host:
         manifest = await self._documents.manifest(known.image, source)
         # The worker that was asked first may have died before it had this.
         await self._documents.metadata(manifest.metadata, source)
-        return await self._described(known, manifest)
+        return await self._described(known, manifest, shares=bool(request.get("shares")))
 
     async def _attach(self, request: Mapping[str, Any]) -> dict[str, Any]:
         store, name = store_settings(request["store"]), str(request["image"])
@@ -212,18 +214,15 @@ class Host:
     async def resolve(self, store: Mapping[str, Any], image: str) -> str:
         if image.startswith(SOURCE):
             return await self._image_from(store_settings(store), source_digest(image.removeprefix(SOURCE)))
-        return await self._resolve(store_settings(store), image)
+        return await self._opened.resolve(store_settings(store), image)
 
     async def resolve_snapshot(self, store: Mapping[str, Any], name: str) -> str:
-        return await self._resolve(store_settings(store), f"deps/{name}", lambda images: image_of(images, name, ""))
+        look = partial(image_of, name=name, target="")
+        return await self._opened.resolve(store_settings(store), f"deps/{name}", look)
 
     async def _image_from(self, store: StoreSettings, source: str) -> str:
         """The image that was built from the OCI manifest with this digest. Raises NoSuchImage."""
-        return await self._resolve(store, SOURCE + source, lambda images: images.by_source(source))
-
-    async def _resolve(self, store: StoreSettings, name: str, look: Callable[[Images], str] | None = None) -> str:
-        with self._opened.wanting(store):
-            return (await self._documents.resolve(self._opened.source(store), name, look))[0]
+        return await self._opened.resolve(store, SOURCE + source, lambda images: images.by_source(source))
 
     async def config_of(self, attachment: Attachment) -> dict[str, Any]:
         return (await self._documents.manifest(attachment.image, self._opened.source_of(attachment))).config
@@ -235,6 +234,7 @@ class Host:
         attachment = self.state.attachments.get(str(request["id"]))
         if attachment is None:
             raise MountError("the daemon does not know this mount any more", hint="mount the image again")
+        self.client_mounts.tell(attachment, attachment.mountpoint, str(request.get("device") or ""))
         self.settle(attachment, str(request["plane"]))
         return {}
 
@@ -286,6 +286,7 @@ class Host:
         self.finish(attachment, "unmount")
         self._starts.drop(attachment)
         self._watch.end(attachment)
+        self.client_mounts.over(attachment)
         for device in self._pinned.pop(attachment.id, ()):
             device.unpin()
         self._ledger.record({"detach": attachment.id})
@@ -319,8 +320,9 @@ class Host:
             return found
         return {**found, "blocks": device.index.stored, "present": device.present, "complete": device.complete}
 
-    async def _described(self, attachment: Attachment, manifest: Manifest) -> dict[str, Any]:
-        """What its client is told. Raises MountError when it was let go meanwhile."""
+    async def _described(self, attachment: Attachment, manifest: Manifest, *, shares: bool) -> dict[str, Any]:
+        """What its client is told. Raises MountError when it was let go meanwhile. shares: it copies mounts of others,
+        and lets them copy its own."""
         self._check_in_use(attachment)
         devices: list[dict[str, Any]] = []
         pinned = {device.digest: device for device in self._pinned[attachment.id]}
@@ -328,10 +330,12 @@ class Host:
             local = use.index in pinned
             path = str(pinned[use.index].path) if local else f"{self._settings.devices}/{use.index}"
             devices.append({"tag": use.tag, "path": path, "local": local})
-        tree = None
+        tree: PooledMount | ClientMount | None = None
         if all(device["local"] for device in devices):
             tree = await self._pool.of(attachment.image, attachment.metadata, [str(one["path"]) for one in devices])
-            self._check_in_use(attachment)
+        elif shares:
+            tree = await self.client_mounts.of(attachment)
+        self._check_in_use(attachment)
         return {
             "id": attachment.id,
             "image": attachment.image,
@@ -372,7 +376,7 @@ class Host:
                     if not offline:  # else the client sees whether all of it is here
                         nursery.start_soon(self._opened.check_packs, indexes, source)
                 attachment = self._use(request, digest, manifest)
-            answer = await self._described(attachment, manifest)
+            answer = await self._described(attachment, manifest, shares=bool(request.get("shares")))
         except BaseException as error:
             if attachment is not None and attachment.id in self.state.attachments:
                 self._starts.drop(attachment)  # of what was no start no trace is made

@@ -26,6 +26,7 @@ from imagefs.daemon.state import Attachment
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
 from imagefs.settings import DaemonSettings
 from stripefs.errors import MountError, StripefsError
+from stripefs.mount import kernel
 
 __all__ = ["Leases", "pool_path"]
 
@@ -47,8 +48,8 @@ class Mounts(Protocol):
     def change(self, attachment: Attachment, **values: Any) -> None:
         """Let these attributes have other values, and keep them for the next worker."""
 
-    def settle(self, attachment: Attachment, plane: str) -> None:
-        """It is mounted, and lasts as long as that."""
+    async def mounted(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """It is mounted, by what `plane`, and others may copy what has the `device`. It lasts as long as that."""
 
     def let_go(self, attachment: Attachment) -> None:
         """It is not mounted any more."""
@@ -227,6 +228,7 @@ class Leases:
                 "timeout": asked.timeout,
                 "recording": Recording(asked.workload)._asdict(),
                 "lease": asked.lease.to_json(),
+                "shares": True,
                 **({"snapshot": {"name": snapshot}} if snapshot else {}),
             }
         )
@@ -247,7 +249,8 @@ class Leases:
             if isinstance(error, OSError):
                 raise MountError(f"the image {image[:12]} cannot be mounted: {error}") from error
             raise
-        self._host.settle(attachment, "erofs")
+        here = kernel.find_mount(path)
+        await self._host.mounted({"id": identifier, "plane": "erofs", "device": here.device if here else ""})
         return attachment
 
 

@@ -84,11 +84,11 @@ class MetadataCache:
         """
         removed = 0
         for kind in _KINDS:
-            for entry in os.scandir(self.folder / kind):
-                if entry.name in in_use:
-                    _touch(Path(entry.path))
-                elif _used(Path(entry.path)) < before:
-                    os.unlink(entry.path)
+            for path in list((self.folder / kind).iterdir()):
+                if path.name in in_use:
+                    _touch(path)
+                elif 0 < _used(path) < before:
+                    path.unlink(missing_ok=True)
                     removed += 1
         for path in (self.folder / "traces").rglob("*"):
             if path.is_file() and _used(path) < before:

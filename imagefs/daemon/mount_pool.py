@@ -1,7 +1,10 @@
-"""The file systems of images that are whole on this machine: each is mounted once, and shown by all who use it.
+"""The file systems of images: each is mounted once, and shown by all who use it.
 
-Only what is read from local files alone is mounted here: a worker that waited for its own devices could never be
-replaced. A mount is kept for a while when nobody uses its image any more, so that the next start finds in memory what
+`MountPool` mounts images that are whole on this machine. Only what is read from local files alone is mounted here: a
+worker that waited for its own devices could never be replaced. So a lazy image is mounted by the first client that uses
+it, and `ClientMounts` tells those that come later where to copy that mount from.
+
+A mount of the pool is kept for a while when nobody uses its image any more, so that the next start finds in memory what
 the last one read; its files stay as they are that long, whatever room is needed. What is shown outlives this process.
 """
 
@@ -9,17 +12,19 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
 
 import trio
 
+from imagefs.daemon.state import Attachment
 from imagefs.plane import shared
 from stripefs.errors import ServiceDown
 from stripefs.executor import Lane
 from stripefs.supervised import supervise
 
-__all__ = ["MountPool", "PooledMount"]
+__all__ = ["ClientMount", "ClientMounts", "MountPool", "PooledMount"]
 
 _log = logging.getLogger(__name__)
 
@@ -31,6 +36,9 @@ _LOOK = 10.0
 
 _MOUNTS_WITHIN = 20.0
 """Seconds that a mount may take: it reads the metadata from the cache's disk."""
+
+_SHOWN_WITHIN = 1.0
+"""Seconds that a client waits for the mount of another that came before it."""
 
 _Key = tuple[object, ...]
 
@@ -122,3 +130,68 @@ def _version(path: str) -> tuple[int, int]:
     """Other after every change of the file: what was read before may be in the memory of an older mount."""
     found = os.stat(path)
     return found.st_ino, found.st_mtime_ns
+
+
+class ClientMount(NamedTuple):
+    """Where a client shows an image: a path, or that of a descriptor in /proc; and MAJOR:MINOR of the file system."""
+
+    path: str
+    device: str
+
+
+class Uses(Protocol):
+    """Whose attachments these are; `imagefs.daemon.host` is it."""
+
+    def attachments(self) -> Mapping[str, Attachment]: ...
+    def change(self, attachment: Attachment, **values: Any) -> None:
+        """Let these attributes have other values, and keep them for the next worker."""
+
+
+class ClientMounts:
+    """Where the clients of `uses` show lazy images. What is answered may have gone: whoever copies it looks."""
+
+    def __init__(self, uses: Uses) -> None:
+        self._uses = uses
+        self._mounting: set[str] = set()  # attachments whose clients are about to mount, and to say where
+        self._changed = trio.Event()
+
+    async def of(self, attachment: Attachment) -> ClientMount | None:
+        """A mount of the same image and devices; None where the client is to mount it, and to tell by `shown`."""
+        with trio.move_on_after(_SHOWN_WITHIN):
+            while others := self._like(attachment):
+                for other in reversed(others):
+                    if other.shown:
+                        return ClientMount(*other.shown)
+                if not any(other.id in self._mounting for other in others):
+                    break
+                await self._changed.wait()
+        self._mounting.add(attachment.id)
+        return None
+
+    async def shown(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """A client says where it has its mount; "" where others cannot copy it."""
+        attachment = self._uses.attachments().get(str(request["id"]))
+        if attachment is not None:
+            self.tell(attachment, str(request["path"]), str(request["device"]))
+        return {}
+
+    def tell(self, attachment: Attachment, path: str, device: str) -> None:
+        """It is mounted there; nowhere that others can copy where either is ""."""
+        if path and device:
+            self._uses.change(attachment, shown=[path, device])
+        self.over(attachment)
+
+    def over(self, attachment: Attachment) -> None:
+        """Its client is not about to mount any more."""
+        self._mounting.discard(attachment.id)
+        self._changed.set()
+        self._changed = trio.Event()
+
+    def _like(self, attachment: Attachment) -> list[Attachment]:
+        """Other uses of the same image and devices, in the same mount namespace, those that began last at the end."""
+
+        def key(one: Attachment) -> _Key:
+            return (one.metadata, one.namespace, *(device.index for device in one.devices))
+
+        attached = self._uses.attachments().values()
+        return [one for one in attached if one.id != attachment.id and key(one) == key(attachment)]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from imagefs.blocks.fetch import Blocks, Device
 from imagefs.blocks.source import PackSource
 from imagefs.daemon.documents import Documents
 from imagefs.daemon.state import Attachment, State
+from imagefs.repository.images import Images
 from stripefs.errors import StaleVersion
 from stripefs.settings import StoreSettings, store_settings
 from stripefs.supervised import contain
@@ -42,6 +43,11 @@ class Opened:
 
     def has_all_of(self, attachment: Attachment) -> bool:
         return all(use.index in self.devices for use in attachment.devices)
+
+    async def resolve(self, store: StoreSettings, name: str, look: Callable[[Images], str] | None = None) -> str:
+        """The digest that a name in a store stands for, as `Documents.resolve` has it."""
+        with self.wanting(store):
+            return (await self._documents.resolve(self.source(store), name, look))[0]
 
     async def open(self, digest: str, source: PackSource) -> None:
         """Serve the device with this block index. Several may ask at once."""

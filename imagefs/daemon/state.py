@@ -71,7 +71,8 @@ class Attachment:
     snapshot: the name of the dependency snapshot that it is, "" for an image that is mounted for itself. Such a mount
     goes when its last user has ended: users are processes and when they were started, as of owner; kept: it stays
     until it is unmounted; leaving: it is being unmounted. pooled: it is mounted for leases (`imagefs.daemon.protocol`),
-    and goes after the last of them, or, where it lingers, some time later.
+    and goes after the last of them, or, where it lingers, some time later. shown: where its EROFS mount can be copied
+    from (`ClientMount`), empty where it cannot.
     """
 
     id: str
@@ -100,6 +101,7 @@ class Attachment:
     pooled: bool = False
     lingers: bool = True
     leases: list[dict[str, Any]] = field(default_factory=list)
+    shown: list[str] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
     """What another version said of it: kept for that version, and not used."""
 

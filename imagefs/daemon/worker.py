@@ -51,6 +51,7 @@ class DaemonBackend:
             "use": self._use,
             "unrecord": host.unrecord,
             "mounted": host.mounted,
+            "shown": host.client_mounts.shown,
             "ready": host.ready,
             "detach": host.detach,
             "find": host.sources.find,

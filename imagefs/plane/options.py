@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Literal, NamedTuple
 
 __all__ = ["TreeOptions"]
@@ -15,3 +16,9 @@ class TreeOptions(NamedTuple):
     plane: Literal["auto", "erofs", "tree"] = "auto"
     backing: Literal["auto", "file", "loop"] = "auto"
     confined: bool = False
+
+    @property
+    def shares(self) -> bool:
+        """Whether its EROFS mount may be a copy of another's: only root can make one, and a loop device is nobody
+        else's."""
+        return os.geteuid() == 0 and self.plane != "tree" and self.backing != "loop"

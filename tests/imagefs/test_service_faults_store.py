@@ -364,7 +364,7 @@ def test_a_store_that_cannot_be_written(service: Service, tmp_path: Path) -> Non
     ensure(service)
     start(service, read_only, target)
     eventually(lambda: "plan_traces" in service.log(), "the trace")
-    local = LocalStore(os.fsencode(Path(service.settings.cache, "traces")))
+    local = StoreRepository(LocalStore(os.fsencode(Path(service.settings.cache, "traces"))))
     digest = Images(StoreRepository(LocalStore(os.fsencode(store)))).resolve("t")
     assert len(Traces(local).names(digest, "default")) == 1
     assert objects(store, "traces") == objects(store, "plans") == []

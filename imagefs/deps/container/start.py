@@ -264,7 +264,8 @@ class _Start:
         client, wish, image = self._image.client, self._wish, self._image
         try:
             begun = time.monotonic()
-            found = client.use_above(wish.store, self._name, image.recording, timeout=PATIENCE)
+            shares = image.tree.shares
+            found = client.use_above(wish.store, self._name, image.recording, timeout=PATIENCE, shares=shares)
             answered = time.monotonic() - begun
             if found is None:
                 return absent(wish.store, client.settings.cache, self._name)

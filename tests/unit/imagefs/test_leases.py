@@ -34,7 +34,7 @@ class World:
 
     def __init__(self) -> None:
         self.known: dict[str, Attachment] = {}
-        self.mounted: set[str] = set()
+        self.standing: set[str] = set()
         self.mounts = 0
         self.joins = 0
         self.broken = ""
@@ -46,8 +46,9 @@ class World:
     def change(self, attachment: Attachment, **values: Any) -> None:
         attachment.change(values)
 
-    def settle(self, attachment: Attachment, plane: str) -> None:
-        attachment.change({"plane": plane, "owner": 0})
+    async def mounted(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        self.known[request["id"]].change({"plane": request["plane"], "owner": 0})
+        return {}
 
     def let_go(self, attachment: Attachment) -> None:
         del self.known[attachment.id]
@@ -89,12 +90,12 @@ class World:
         if self.broken == program:
             raise OSError("it does not work")
         if program == "imagefs.daemon.mount_helper":
-            assert facts["target"] not in self.mounted
-            self.mounted.add(facts["target"])
+            assert facts["target"] not in self.standing
+            self.standing.add(facts["target"])
             self.mounts += 1
         else:
             assert (program, facts["remove"]) == ("imagefs.daemon.umount_helper", True)
-            self.mounted.discard(facts["target"])
+            self.standing.discard(facts["target"])
         return {}
 
 
@@ -129,28 +130,28 @@ def test_many_leases_have_one_mount_until_the_last_is_released() -> None:
                 nursery.start_soon(leases.hold, request("one", f"c{number}"))
         held = Held.from_json(await leases.hold(request("one", "c0")))
         assert held == Held(held.lease, pool_path(SETTINGS, IMAGES["one"]), IMAGES["one"], {"Env": [IMAGES["one"]]})
-        assert (world.mounts, world.joins, world.mounted) == (1, 4, {held.lowerdir})
+        assert (world.mounts, world.joins, world.standing) == (1, 4, {held.lowerdir})
         other = await leases.hold(request("one", "c0", "another client"))
         assert other["lowerdir"] == held.lowerdir
         assert len((await leases.leases({}))["leases"]) == 6
         assert [one["lease"]["name"] for one in (await leases.leases({"client": "another client"}))["leases"]] == ["c0"]
         for name, client in (*((f"c{number}", CLIENT) for number in range(5)), ("c0", "another client")):
             await trio.sleep(100)
-            assert world.mounted
+            assert world.standing
             for _ in range(2):
                 await leases.release({"lease": {"name": name, "client": client}})
         await trio.sleep(50)
-        assert world.mounted  # for the next container
+        assert world.standing  # for the next container
         await trio.sleep(20)
-        assert not world.mounted
+        assert not world.standing
         assert not world.known
         for name in "ab":
             await leases.hold(request("one", name))
         for name in "ab":
-            assert world.mounted
+            assert world.standing
             await leases.release({"lease": {"name": name, "client": CLIENT}, "at_once": True})
             await trio.sleep(1)
-        assert not world.mounted
+        assert not world.standing
 
     run(main)
 
@@ -177,10 +178,10 @@ def test_snapshots_are_stacked_above_the_image_and_released_with_it() -> None:
         assert fewer.above == (numpy,)
         await leases.hold(request("two", "d", above=["numpy"]))
         await trio.sleep(100)
-        assert world.mounted == {numpy, *(pool_path(SETTINGS, image) for image in IMAGES.values())}
+        assert world.standing == {numpy, *(pool_path(SETTINGS, image) for image in IMAGES.values())}
         await leases.release({"lease": {"name": "c", "client": CLIENT}})
         await trio.sleep(100)
-        assert world.mounted == {numpy, pool_path(SETTINGS, IMAGES["two"])}
+        assert world.standing == {numpy, pool_path(SETTINGS, IMAGES["two"])}
         await leases.release({"lease": {"name": "d", "client": CLIENT}})
 
     run(main)
@@ -212,12 +213,12 @@ def test_what_a_daemon_that_was_killed_left_is_unmounted(tmp_path: Path) -> None
         Path(pool_path(settings, image)).mkdir(parents=True)
 
     async def main(world: World, _: Leases) -> None:
-        world.mounted = {pool_path(settings, image) for image in IMAGES.values()}
+        world.standing = {pool_path(settings, image) for image in IMAGES.values()}
         kept = Attachment("1", "s#t", {}, IMAGES["one"], IMAGES["one"], "/m", (), 1.0)
         kept.change({"mountpoint": pool_path(settings, IMAGES["one"]), "pooled": True, "kept": True})
         world.known["1"] = kept
         await Leases(settings, world).tidy()
-        assert world.mounted == {kept.mountpoint}
+        assert world.standing == {kept.mountpoint}
 
     run(main)
 
@@ -292,13 +293,13 @@ def test_what_a_lease_holds_is_mounted(steps: list[tuple[str, Any]]) -> None:
                     case "step":
                         step()
                 await wait_all_tasks_blocked()
-                assert set(held.values()) <= world.mounted
+                assert set(held.values()) <= world.standing
             step()
             world.slow, world.broken = None, ""
         for name in "xyz":
             await leases.release({"lease": {"name": name, "client": CLIENT}})
         await trio.sleep(200)
-        assert not world.mounted
+        assert not world.standing
         assert not world.known
 
     run(main)
