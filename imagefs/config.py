@@ -7,12 +7,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from imagefs.build.limits import Limits
 from imagefs.settings import DaemonSettings, SnapshotterSettings, default_cache, default_runtime
 from stripefs.config import LOG, STORE
+from stripefs.errors import ConfigError
 from stripefs.options import (
     Given,
     Option,
@@ -28,16 +30,32 @@ from stripefs.options import (
     store_urls,
     text,
 )
-from stripefs.settings import StoreSettings
+from stripefs.settings import StoreSettings, redact
 
 __all__ = ["IMAGEFS", "DepsSettings", "Settings", "config_files", "nearest", "resolve"]
 
 _MIB = 1 << 20
+_MIRROR = re.compile(r"https?://[^/?#,]+(/[^?#,]*)?|proxy\+https?://[^/?#,]+")
+_BY_HTTP = ("http", "https", "oci")
 _LOG_FILE = "standard error with -f, else imagefs.log in the runtime folder"
+
+
+def mirrors(given: str) -> tuple[str, ...]:
+    """A parser of URLs of mirrors and proxies, with commas between them, in the order in which they are asked."""
+    found = tuple(one.rstrip("/") for one in filter(None, map(str.strip, given.split(","))))
+    for one in found:
+        if not _MIRROR.fullmatch(one):
+            raise ConfigError(
+                f"{redact(one)!r} is no mirror", hint="write http://HOST:PORT/PATH, or proxy+http://HOST:PORT"
+            )
+    return found
+
 
 IMAGEFS = Options("imagefs", {"store": "The store", "daemon": "The service", "build": "Building",
                               "deps": "Dependency snapshots", "snapshotter": "The snapshotter"}, (
     *STORE,
+    Option("store", "mirror", mirrors, "", "Fetch from this HTTP mirror or proxy while it is well; may be given again.",
+           "URL", "mirrors", shown="none", many=True),
     Option("daemon", "cache", some_folder, "", "Folder for what was fetched.", "DIR",
            shown="/var/cache/bootseer/imagefs for root, ~/.cache/bootseer/imagefs for others"),
     Option("daemon", "runtime", some_folder, "", "Folder of the socket and of the devices.", "DIR",
@@ -89,7 +107,7 @@ IMAGEFS = Options("imagefs", {"store": "The store", "daemon": "The service", "bu
            shown="none", many=True),
     Option("snapshotter", "snapshotter-metrics", loopback, "", "Serve the snapshotter's metrics here; loopback only.",
            "HOST:PORT", "metrics", shown="none"),
-))  # fmt: skip
+), keyed=["mirror"])  # fmt: skip
 
 
 class DepsSettings(NamedTuple):
@@ -103,7 +121,8 @@ class DepsSettings(NamedTuple):
 
 class Settings(NamedTuple):
     """All that can be set. tmp: folder for unpacked layers, absolute. limits: what a layer may ask for. asked: options
-    by the settings of the daemon that somebody chose."""
+    by the settings of the daemon that somebody chose. mirrors: those of each store by its URL, "" for all others.
+    """
 
     store: StoreSettings
     daemon: DaemonSettings
@@ -112,6 +131,11 @@ class Settings(NamedTuple):
     deps: DepsSettings
     snapshotter: SnapshotterSettings
     asked: Mapping[str, str] = {}
+    mirrors: Mapping[str, tuple[str, ...]] = {}
+
+    def store_at(self, url: str) -> StoreSettings:
+        """How the store at `url` is reached; its mirrors are those that files name. Raises ConfigError."""
+        return _mirrored(self.store._replace(url=url), self.mirrors)
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
@@ -141,12 +165,36 @@ def resolve(given: Given, *, url: str = "", config: str = "", environ: Mapping[s
     snapshotter = values["snapshotter"]
     snapshotter["socket"] = snapshotter.get("socket") or os.path.join(daemon.runtime, "snapshotter.sock")
     tmp = values["build"].pop("tmp", "") or os.path.join(daemon.cache, "build")
+    tables = IMAGEFS.tables("store", environ, config_files(environ), config)
+    named = {key: table["mirrors"] for key, table in tables.items()}
+    store = StoreSettings(url=url, **values["store"])
+    if "mirror" in given or environ.get("IMAGEFS_MIRROR"):
+        named = {"": store.mirrors}  # holds for whatever store the command names
+    else:
+        named[""] = store.mirrors
     return Settings(
-        StoreSettings(url=url, **values["store"]),
+        _mirrored(store, named),
         daemon,
         Limits(**values["build"]),
         tmp,
         DepsSettings(**values["deps"]),
         SnapshotterSettings(**values["snapshotter"]),
         asked,
+        named,
     )
+
+
+def _mirrored(store: StoreSettings, named: Mapping[str, tuple[str, ...]]) -> StoreSettings:
+    """`store` with its own of the mirrors. Those of a store above it serve it too, at the same place below them."""
+    place = store.url.partition("?")[0].rstrip("/")
+    above = [key for key in named if key and f"{place}/".startswith(f"{key.partition('?')[0].rstrip('/')}/")]
+    key = max(above, key=len, default="")
+    scheme = place.partition("://")[0].rpartition("+")[2]
+    rest = place[len(key.partition("?")[0].rstrip("/")) :] if key and scheme != "oci" else ""
+    found = tuple(one if one.startswith("proxy+") else one + rest for one in named.get(key, ()))
+    if place and scheme not in _BY_HTTP and any(one.startswith("proxy+") for one in found):
+        raise ConfigError(
+            f"{redact(store.url)} is not fetched by HTTP, so no proxy can fetch it",
+            hint="name mirrors that serve its files",
+        )
+    return store._replace(mirrors=found)

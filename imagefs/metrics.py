@@ -1,6 +1,7 @@
 """Prometheus metrics of the daemon: the table of all of them (see `stripefs.metrics`).
 
-No label holds a path, a store or an image's name: the number of series does not grow with what is mounted.
+No label holds a path in a store, a store or an image's name, but the URLs of mirrors are labels: the number of series
+does not grow with what is mounted.
 """
 
 from __future__ import annotations
@@ -55,6 +56,12 @@ METRICS: tuple[Metric, ...] = (
     Metric("imagefs_fetched_bytes_total", "counter", "Bytes that came from stores, as they are stored, by why.",
            lambda status: [(kind, one["stored"]) for kind, one in sorted(status["blocks"]["fetched"].items())],
            "reason"),
+    Metric("imagefs_upstream_bytes_total", "counter",
+           "Bytes that came, as they are stored, from stores and from each mirror.",
+           lambda status: sorted(status["blocks"]["upstreams"].items()), "upstream"),
+    Metric("imagefs_mirror_avoided", "gauge", "1 while a mirror is not used after a failure.",
+           lambda status: sorted({one["url"]: bool(one["reason"]) for one in status["blocks"]["mirrors"]}.items()),
+           "mirror"),
     Metric("imagefs_served_bytes_total", "counter", "Bytes of blocks that readers were handed, by where those were.",
            lambda status: sorted(status["blocks"]["served"].items()), "source"),
     Metric("imagefs_wait_seconds", "histogram", "How long reads waited for a store.", at("blocks", "waited")),

@@ -15,10 +15,11 @@ way: Kubernetes makes variables of its own for a service of the same name.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from stripefs.errors import ConfigError
+from stripefs.settings_file import as_text, documents
 from stripefs.units import format_size, parse_duration, parse_rate, parse_size
 
 if TYPE_CHECKING:
@@ -301,11 +302,17 @@ class Option(NamedTuple):
 
 
 class Options:
-    """All options of `program`, in the order in which they are shown; `titles` heads each section on a help page."""
+    """All options of `program`, in the order in which they are shown; `titles` heads each section on a help page.
 
-    def __init__(self, program: str, titles: Mapping[str, str], options: Iterable[Option]) -> None:
+    keyed: names of options that a file may set for one KEY alone, in the table [SECTION."KEY"]; see `tables`.
+    """
+
+    def __init__(
+        self, program: str, titles: Mapping[str, str], options: Iterable[Option], *, keyed: Iterable[str] = ()
+    ) -> None:
         self.program = program
         self.titles = dict(titles)
+        self._keyed = frozenset(keyed)
         self.all = tuple(option._replace(program=program) for option in options)
         self._names = {option.name: option for option in self.all}
 
@@ -338,51 +345,53 @@ class Options:
         given: by option name, from flags and -o. files: read, the weakest first, unless `config` or the variable
         PROGRAM_CONFIG names one. Raises ConfigError, which names the place a bad value came from.
         """
-        variable = f"{self.program.upper()}_CONFIG"
-        named = config or environ.get(variable, "")
         found: dict[str, tuple[str, str]] = {}
-        for file in [os.path.expanduser(named)] if named else files:
-            found |= self._from_file(file, variable if named else "")
+        for file, document in self._documents(environ, files, config):
+            found |= self._from_file(file, document)
         found |= {o.name: (environ[o.variable], o.variable) for o in self.all if environ.get(o.variable)}
         found |= given
         values: dict[str, dict[str, Any]] = {option.section: {} for option in self.all}
         for name, (value, origin) in found.items():
             option = self._names[name]
-            try:
-                values[option.section][option.attribute] = option.parse(value)
-            except ConfigError as error:
-                raise ConfigError(f"{origin}: {error.message}", hint=error.hint) from None
+            values[option.section][option.attribute] = _parsed(option, value, origin)
         return values
 
-    def _from_file(self, file: str | Path, named_by: str) -> dict[str, tuple[str, str]]:
-        try:
-            with open(file, "rb") as opened:
-                content = opened.read()
-            import tomllib
+    def tables(
+        self, section: str, environ: Mapping[str, str], files: Iterable[str | Path], config: str = ""
+    ) -> dict[str, dict[str, Any]]:
+        """What the tables [SECTION."KEY"] of the files say, by KEY and attribute. Arguments and errors as `values`."""
+        found: dict[str, dict[str, Any]] = {}
+        for file, document in self._documents(environ, files, config):
+            for key, table in document.get(section, {}).items():
+                for name, value in table.items() if isinstance(table, dict) else ():
+                    origin = f'{file}: {section}."{key}".{name}'
+                    option = self.by_name(name)
+                    if option is None or option.section != section or option.name not in self._keyed:
+                        raise ConfigError(f"{origin} cannot be set", hint=self.nearest(name, self._keyed))
+                    given = as_text(value, origin, many=option.many)
+                    found.setdefault(key, {})[option.attribute] = _parsed(option, given, origin)
+        return found
 
-            document = tomllib.loads(content.decode())
-        except FileNotFoundError:
-            if named_by:
-                raise ConfigError(f"{file} does not exist", hint=f"check --config and {named_by}") from None
-            return {}
-        except OSError as error:
-            raise ConfigError(f"{file} cannot be read: {error.strerror}") from error
-        except ValueError as error:  # not UTF-8, or not TOML
-            raise ConfigError(f"{file} is not TOML: {error}") from error
-        version = document.pop("version", None)
-        if version != 1 or isinstance(version, bool):
-            what = "has no version" if version is None else f"has version {version!r}"
-            raise ConfigError(f"{file} {what}", hint=f"this {self.program} reads files that say version = 1")
+    def _documents(
+        self, environ: Mapping[str, str], files: Iterable[str | Path], config: str
+    ) -> Iterator[tuple[str | Path, dict[str, Any]]]:
+        for file, document in documents(self.program, environ, files, config):
+            for section, table in document.items():
+                if section not in self.titles or not isinstance(table, dict):
+                    raise ConfigError(f"{file}: {section!r} is no table of settings", hint=self._where(section))
+            yield file, document
+
+    def _from_file(self, file: str | Path, document: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
         found: dict[str, tuple[str, str]] = {}
         for section, table in document.items():
             known = [option.name for option in self.all if option.section == section]
-            if not known or not isinstance(table, dict):
-                raise ConfigError(f"{file}: {section!r} is no table of settings", hint=self._where(section))
             for key, value in table.items():
+                if isinstance(value, dict) and self._keyed.intersection(known):
+                    continue  # a table of one KEY
                 option = self.by_name(key)
                 if option is None or option.section != section:
                     raise ConfigError(f"{file}: unknown key {key!r} in [{section}]", hint=self._where(key, known))
-                found[option.name] = (_as_text(value, f"{file}: {key}"), f"{file}: {section}.{key}")
+                found[option.name] = (as_text(value, f"{file}: {key}", many=option.many), f"{file}: {section}.{key}")
         return found
 
     def _where(self, word: str, known: Iterable[str] = ()) -> str:
@@ -393,9 +402,8 @@ class Options:
         return self.nearest(word.replace("_", "-"), known or {option.section for option in self.all})
 
 
-def _as_text(value: object, origin: str) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str | int | float):
-        return str(value)
-    raise ConfigError(f"{origin} must be text, a number, true or false")
+def _parsed(option: Option, given: str, origin: str) -> Any:
+    try:
+        return option.parse(given)
+    except ConfigError as error:
+        raise ConfigError(f"{origin}: {error.message}", hint=error.hint) from None

@@ -51,7 +51,12 @@ _USERINFO = r"(://[^/?@:]*):(?!\d+/)[^?]*@"
 
 
 class StoreSettings(NamedTuple):
-    """How a store is reached. `transport` is auto, native, webhdfs or libhdfs and matters for hdfs:// only."""
+    """How a store is reached. `transport` is auto, native, webhdfs or libhdfs and matters for hdfs:// only.
+
+    mirrors: URLs of HTTP servers that serve what never changes in the store, in the order in which they are asked, as
+    `imagefs.blocks.mirrors` has them. proxy: URL of the HTTP proxy by which a store of the web is reached, "" for that
+    of the environment.
+    """
 
     url: str = ""
     transport: str = "auto"
@@ -60,6 +65,8 @@ class StoreSettings(NamedTuple):
     webhdfs_port: int = 0
     use_datanode_hostname: bool = False
     host_timeout: float = 5.0  # seconds without a byte before a data host counts as silent
+    mirrors: tuple[str, ...] = ()
+    proxy: str = ""
 
 
 class ReadSettings(NamedTuple):
@@ -176,7 +183,7 @@ def known(kind: type[NamedTuple], data: Mapping[str, Any]) -> dict[str, Any]:
 
 def store_settings(data: Mapping[str, Any]) -> StoreSettings:
     """What `_asdict` made of a StoreSettings, also after a way through JSON. Raises TypeError."""
-    return StoreSettings(**known(StoreSettings, data))
+    return StoreSettings(**{**known(StoreSettings, data), "mirrors": tuple(data.get("mirrors", ()))})
 
 
 def mount_settings(data: Mapping[str, Any]) -> MountSettings:

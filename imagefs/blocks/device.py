@@ -11,7 +11,8 @@ import trio
 import xxhash
 
 from imagefs.blocks.ahead import FetchReport, fetch_ahead
-from imagefs.blocks.flights import Arrived, Flight
+from imagefs.blocks.arrival import Arrived
+from imagefs.blocks.flights import Flight
 from imagefs.blocks.local import LocalDevice, matches
 from imagefs.blocks.order import Run
 from imagefs.blocks.room import Kept

@@ -23,10 +23,11 @@ from typing import Any
 
 import trio
 
+from imagefs.blocks.arrival import Copy
 from imagefs.blocks.device import Device
 from imagefs.blocks.disk import Disk
 from imagefs.blocks.figures import Figures
-from imagefs.blocks.flights import Copy, Flights
+from imagefs.blocks.flights import Flights
 from imagefs.blocks.keeper import Keeper
 from imagefs.blocks.local import LocalDevice
 from imagefs.blocks.memory import Memory
@@ -200,6 +201,12 @@ class Blocks:
                 kind: {"ranges": one.ranges, "blocks": one.blocks, "bytes": one.bytes, "stored": one.stored}
                 for kind, one in (("demand", figures.demand), ("ahead", figures.ahead))
             },
+            "upstreams": {"store": 0, **figures.upstreams},
+            "mirrors": [
+                {"url": one.label, "avoided_for": round(one.mirror.avoided[0], 1), "reason": one.mirror.avoided[1]}
+                for upstream in self._upstreams.values()
+                for one in upstream.mirrors
+            ],
             "served": {where: figures.served[where] for where in ("memory", "disk", "peer", "store")},
             "waits": figures.waits.count,
             "waited_ms": round(self.waited_ms, 1),

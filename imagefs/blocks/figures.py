@@ -49,9 +49,10 @@ class Waits:
 class Figures:
     """Counts since the start. hits_*: blocks that reads found there, hits_peer: in the file of another device or place.
 
-    waits: of reads for a fetch. served: bytes of blocks that readers were handed, by where those were found (`memory`,
-    `disk`, `peer`, `store`). damaged_arrival, damaged_disk: blocks whose bytes were not what they must be, fetched or
-    kept. evicted_bytes: what the disk got back. unkept: blocks that the disk did not take.
+    upstreams: stored bytes of blocks that came, by the label of their upstream. waits: of reads for a fetch. served:
+    bytes of blocks that readers were handed, by where those were found (`memory`, `disk`, `peer`, `store`).
+    damaged_arrival, damaged_disk: blocks whose bytes were not what they must be, fetched or kept. evicted_bytes: what
+    the disk got back. unkept: blocks that the disk did not take.
     """
 
     reads: int = 0
@@ -59,6 +60,7 @@ class Figures:
     hits_memory: int = 0
     hits_disk: int = 0
     hits_peer: int = 0
+    upstreams: Counter[str] = field(default_factory=Counter)
     demand: Fetched = field(default_factory=Fetched)
     ahead: Fetched = field(default_factory=Fetched)
     waits: Waits = field(default_factory=Waits)

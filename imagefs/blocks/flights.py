@@ -12,21 +12,18 @@ reader's ride is under way; its beginning is held back in the same way by whoeve
 
 from __future__ import annotations
 
-import hashlib
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-import lz4.block
 import trio
-import xxhash
 
+from imagefs.blocks.arrival import Arrived, Copy, load, read_copies
 from imagefs.blocks.figures import Figures
 from imagefs.blocks.memory import Memory
 from imagefs.blocks.order import Run
-from imagefs.blocks.source import Source
-from imagefs.blocks.upstream import Upstream, Upstreams
+from imagefs.blocks.upstream import SWITCH_AFTER, MirrorUpstream, Upstream, Upstreams
 from imagefs.errors import DamagedObject
 from imagefs.format.index import Pack, Place
 from stripefs.backoff import Backoff, Seldom
@@ -34,14 +31,11 @@ from stripefs.errors import Abandoned, ServiceDown, StoreError, StripefsError, T
 from stripefs.executor import Lane
 from stripefs.supervised import contain
 
-__all__ = ["Arrived", "Copy", "Flight", "Flights"]
+__all__ = ["Flight", "Flights"]
 
 _log = logging.getLogger(__name__)
 
 TRIES = 3
-
-SWITCH_AFTER = 5.0
-"""Seconds without an answer after which another store is asked, where there is one."""
 
 COPIES = 4
 """Threads that look on this machine."""
@@ -50,12 +44,6 @@ RANGE = 1 << 20
 """Stored bytes that one ride for readers carries: the largest read of the kernel. Those ahead are as long as asked."""
 
 _T = TypeVar("_T")
-
-Arrived = tuple[bytes, int]
-"""A block's bytes, checked, and their XXH3."""
-
-Copy = Callable[[], bytes]
-"""Reads a block from where it is on this machine already. Blocks; raises OSError, StoreError."""
 
 
 @dataclass(eq=False, slots=True)
@@ -182,6 +170,8 @@ class Flights(Generic[_T]):
                     flight.ride = ride
                 ride.upstream.demand += demand
                 nursery.start_soon(self._fly, ride)
+                for mirror in upstreams.to_probe():
+                    nursery.start_soon(contain, f"probing {mirror.label}", mirror.probe, ride.pack, group[0].place)
 
     # -- from this machine ---------------------------------------------------------------------------------------
 
@@ -199,7 +189,7 @@ class Flights(Generic[_T]):
         """Land the flights whose copies are right, and remove them from `left`."""
         wanted = [(flight.place.digest, copy) for flight, copy in copies]
         # Not abandoned: it reads descriptors that their owners close after this.
-        found = await self._copying.run("reading blocks of other images", _copied, wanted, abandon=False)
+        found = await self._copying.run("reading blocks of other images", read_copies, wanted, abandon=False)
         for (flight, _), arrived in zip(copies, found, strict=True):
             if arrived is not None:
                 left.remove(flight)
@@ -229,21 +219,22 @@ class Flights(Generic[_T]):
             run = next(_neighbours(ride.pending, 0))
             try:
                 arrived = await self._read_in_time(ride, run)
-            except Transient as error:
-                ride.upstream.failed()
-                if self._switch(ride):
-                    _log.warning("%s; fetching from another store", error)
-                    self._figures.retries += 1
-                    continue
+            except StripefsError as error:
+                passing = isinstance(error, Transient) or isinstance(ride.upstream, MirrorUpstream)
+                if passing:
+                    ride.upstream.failed(error.message)
+                    if self._switch(ride):
+                        self._warn("switched", "%s; fetching from another place", error)
+                        self._figures.retries += 1
+                        continue
                 pause = backoff.failed(trio.current_time())
-                if trio.current_time() + pause >= ride.scope.deadline:
+                if not passing:
+                    self._tried(ride, run, error)
+                    self._switch(ride)
+                elif trio.current_time() + pause >= ride.scope.deadline:
                     self._fail(ride.pending, error)
                     return
                 _log.info("pack %s, next try in %.1f s: %s", ride.pack.digest.hex()[:12], pause, error)
-            except StripefsError as error:
-                pause = backoff.failed(trio.current_time())
-                self._tried(ride, run, error)
-                self._switch(ride)
             else:
                 ride.upstream.worked()
                 self._settle(ride, run, arrived)
@@ -281,6 +272,7 @@ class Flights(Generic[_T]):
             fetched.blocks += 1
             fetched.bytes += len(one[0])
             fetched.stored += flight.place.stored
+            self._figures.upstreams[ride.upstream.label] += flight.place.stored
             ride.pending.remove(flight)
             self._land(flight, one, ahead=not (ride.demand or flight.demand))
         if bad:
@@ -288,7 +280,11 @@ class Flights(Generic[_T]):
             self._figures.retries += 1
             where = f"pack {ride.pack.digest.hex()} at {bad[0].place.offset}"
             self._warn("damaged", "%s: %d blocks did not arrive as they must be; fetching them again", where, len(bad))
-            self._tried(ride, bad, DamagedObject(f"{where} holds other bytes than the image says"))
+            error = DamagedObject(f"{where} holds other bytes than the image says")
+            if isinstance(ride.upstream, MirrorUpstream):
+                ride.upstream.failed(error.message)
+            else:
+                self._tried(ride, bad, error)
             self._switch(ride)
 
     def _tried(self, ride: _Ride[_T], run: Iterable[Flight[_T]], error: StripefsError) -> None:
@@ -316,7 +312,7 @@ class Flights(Generic[_T]):
             lane = ride.upstream.readers if ride.demand else ride.upstream.ahead
             return await lane.run(
                 f"reading {size} bytes of pack {ride.pack.digest.hex()[:12]}",
-                _load, ride.upstream.source, ride.pack, offset, size, [flight.place for flight in run],
+                load, ride.upstream.source, ride.pack, offset, size, [flight.place for flight in run],
                 lambda: token.run_sync_soon(received),
             )  # fmt: skip
         finally:
@@ -359,52 +355,3 @@ def _neighbours(flights: Iterable[Flight[_T]], most: int) -> Iterator[list[Fligh
         stored += place.stored
     if group:
         yield group
-
-
-def _load(
-    source: Source, pack: Pack, offset: int, length: int, places: Sequence[Place], received: Callable[[], None]
-) -> list[Arrived | None]:
-    """Read the range and unpack its blocks; None for each that is not what it must be. Raises StripefsError.
-
-    received: called in between, when all bytes are here.
-    """
-    try:
-        data = source.read(pack, offset, length)
-    except StripefsError:
-        raise
-    except BaseException as error:  # a panic of a client written in Rust is no Exception
-        raise StoreError(f"the client failed unexpectedly: {error!r}") from error
-    arrived: list[Arrived | None] = [None] * len(places)
-    if len(data) == length:
-        received()
-        view = memoryview(data)
-        arrived = [_unpack(view[place.offset - offset :][: place.stored], place) for place in places]
-    if None in arrived:
-        source.doubt(pack)
-    return arrived
-
-
-def _unpack(stored: memoryview, place: Place) -> Arrived | None:
-    if place.stored == place.length:
-        data = bytes(stored)  # a copy, so that one block does not keep its whole range in memory
-    else:
-        try:
-            data = lz4.block.decompress(stored, uncompressed_size=place.length)
-        except lz4.block.LZ4BlockError:
-            return None
-    if len(data) != place.length or hashlib.sha256(data).digest() != place.digest:
-        return None
-    return data, xxhash.xxh3_64_intdigest(data)
-
-
-def _copied(copies: Sequence[tuple[bytes, Copy]]) -> list[Arrived | None]:
-    found: list[Arrived | None] = []
-    for digest, copy in copies:
-        try:
-            data = copy()
-        except (OSError, StoreError):
-            found.append(None)
-            continue
-        right = hashlib.sha256(data).digest() == digest
-        found.append((data, xxhash.xxh3_64_intdigest(data)) if right else None)
-    return found

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 import trio
 
+from imagefs.blocks.arrival import Arrived
 from imagefs.blocks.disk import Disk
 from imagefs.blocks.figures import Figures
-from imagefs.blocks.flights import Arrived
 from imagefs.blocks.memory import Memory
 from imagefs.blocks.room import Kept, Room
 from imagefs.format.index import BLOCK

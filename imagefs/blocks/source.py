@@ -9,10 +9,10 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from imagefs.format.index import Pack
 from imagefs.repository.base import RangeReader, Repository
@@ -22,7 +22,10 @@ from stripefs.errors import ServiceDown, StoreError
 from stripefs.settings import StoreSettings, redact
 from stripefs.store.base import Buffer
 
-__all__ = ["PackSource", "Source"]
+if TYPE_CHECKING:
+    from imagefs.blocks.mirrors import Mirrors
+
+__all__ = ["Mirror", "PackSource", "Source"]
 
 PACKS = 64
 """Open at once: 2 GiB of them. Each may be a descriptor or a connection."""
@@ -38,7 +41,10 @@ PAUSE = 5.0
 
 
 class Source(Protocol):
-    """Called from many threads at once; a call may block."""
+    """Called from many threads at once; a call may block. `mirrors` are to be asked before it, in their order."""
+
+    @property
+    def mirrors(self) -> Sequence[Mirror]: ...
 
     def read(self, pack: Pack, offset: int, length: int) -> Buffer:
         """`length` bytes of the pack, unchecked. Raises StoreErrors; Transient ones are worth another try."""
@@ -47,10 +53,36 @@ class Source(Protocol):
         """What was read of the pack is wrong: the next read is to look for it anew, it may have been mended."""
 
 
+class Mirror(Source, Protocol):
+    """A place of copies that may be wrong, late or gone. The other methods answer at once."""
+
+    @property
+    def url(self) -> str:
+        """Without secrets."""
+
+    @property
+    def healthy(self) -> bool:
+        """Whether nothing is known against it."""
+
+    @property
+    def on_probation(self) -> bool:
+        """Whether it failed and is worth a probe again."""
+
+    @property
+    def avoided(self) -> tuple[float, str]:
+        """Seconds for which it is avoided from now on, and the failure for which it is not used, "" for none."""
+
+    def failed(self, reason: str) -> None:
+        """Avoid it for a while."""
+
+    def answered(self) -> None:
+        """A probe was right: use it again."""
+
+
 class PackSource:
     """The packs, and the images, of the store that `settings` describe. Nothing is asked before the first call.
 
-    owned: whether what `connect` answers is closed by this.
+    owned: whether what `connect` answers is closed by this. mirrors: those of the store, closed with this.
     """
 
     def __init__(
@@ -59,8 +91,11 @@ class PackSource:
         *,
         connect: Callable[[StoreSettings], Repository] = open_repository,
         owned: bool = True,
+        mirrors: Mirrors | None = None,
     ) -> None:
         self.url = redact(settings.url)
+        self.mirrors: Sequence[Mirror] = mirrors.all if mirrors is not None else ()
+        self._mirrors = mirrors
         self._settings = settings
         self._connect = connect
         self._owned = owned
@@ -74,7 +109,8 @@ class PackSource:
 
     def images(self) -> Images:
         """The images of the store, connected. Raises ConfigError and StoreErrors."""
-        return Images(self._connection())
+        copies = self._mirrors.document if self._mirrors is not None else None
+        return Images(self._connection(), copies=copies)
 
     def read(self, pack: Pack, offset: int, length: int) -> Buffer:
         """`length` bytes of the pack, unchecked. Raises StoreErrors."""
@@ -110,6 +146,8 @@ class PackSource:
             opened, self._open = list(self._open.values()), OrderedDict()
             store, self._store = self._store, None
             last, self._last = self._last, None
+        if self._mirrors is not None:
+            self._mirrors.close()
         for one in opened:
             one.leave()
         if last is not None:

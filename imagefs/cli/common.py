@@ -32,7 +32,8 @@ def flags(*sections: str, also: Sequence[str] = ()) -> Callable[[_F], _F]:
         config = click.option(
             "--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones."
         )
-        return settings_flags(*sections, also=["log-level", *also], options=IMAGEFS)(config(function))
+        without = ["mirror"]  # what is asked here is the store itself
+        return settings_flags(*sections, also=["log-level", *also], without=without, options=IMAGEFS)(config(function))
 
     return add
 

@@ -121,7 +121,7 @@ def read_line(
     read it. others: as `stripefs.cli.plain.read` has it.
     """
     settings = [
-        Flag(one.name, one.name, one.help, "either" if one.is_switch else "text")
+        Flag(one.name, one.name, one.help, "either" if one.is_switch else "texts" if one.many else "text")
         for one in IMAGEFS.all
         if one.section in sections and one.name != without
     ]
@@ -133,7 +133,8 @@ def read_line(
     for flag in settings:
         value = values.pop(f"--{flag.name}", None)
         if value is not None:
-            given[flag.name] = (str(value).lower() if isinstance(value, bool) else value, f"--{flag.name}")
+            text = ",".join(value) if isinstance(value, tuple) else value
+            given[flag.name] = (str(text).lower() if isinstance(text, bool) else text, f"--{flag.name}")
     return Line({flag.field: flag.unset for flag in flags} | values, given, words)
 
 

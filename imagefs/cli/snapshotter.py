@@ -43,7 +43,7 @@ def command(ctx: click.Context, config: str) -> int:
 
     daemon = settings.daemon
     logs.configure(daemon.log_format, daemon.log_level, daemon.log_file, "imagefs")
-    return run(settings.snapshotter, daemon, settings.store, settings.deps.store)
+    return run(settings.snapshotter, daemon, settings.store_at, settings.deps.store)
 
 
 command.add_command(config_command)

@@ -30,6 +30,11 @@ def describe(status: Mapping[str, Any]) -> str:
         ("daemon", f"pid {status['supervisor_pid']}, worker {status['worker_pid']}, {status['restarts']} restarts"),
         ("cache", f"{format_size(blocks['used'])} of {format_size(blocks['limit'])} in {status['cache']}"),
     ]
+    served = blocks.get("served", {})  # an older daemon tells none
+    sources = {"the cache": sum(served.get(where, 0) for where in ("memory", "disk", "peer"))}
+    sources |= blocks.get("upstreams", {})
+    rows += [(f"from {where}", format_size(size)) for where, size in sources.items() if size]
+    rows += [(f"not from {one['url']}", one["reason"]) for one in blocks.get("mirrors", ()) if one["reason"]]
     parts = [table(rows)]
     for image in status["images"]:
         present = sum(device.get("present", 0) for device in image["devices"])

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from imagefs.blocks.fetch import Blocks, Device
+from imagefs.blocks.mirrors import Mirrors
 from imagefs.blocks.source import PackSource
 from imagefs.daemon.documents import Documents
 from imagefs.daemon.state import Attachment, State
@@ -32,7 +33,7 @@ class Opened:
     def source(self, store: StoreSettings) -> PackSource:
         """The store, which is connected when it is first read."""
         if store not in self._sources:
-            self._sources[store] = PackSource(store)
+            self._sources[store] = PackSource(store, mirrors=Mirrors(store))
         return self._sources[store]
 
     def source_of(self, attachment: Attachment) -> PackSource:
@@ -129,7 +130,7 @@ class Opened:
             self.devices.pop(digest).close()
         in_use = [one.store for one in self._state.attachments.values()]
         in_use += [facts["store"] for facts in self._state.known.values()]
-        stores = {StoreSettings(**one) for one in in_use}
+        stores = {store_settings(one) for one in in_use}
         for store in [one for one in self._sources if one not in stores and not self._wanted[one]]:
             source = self._sources.pop(store)
             self._blocks.drop(source)

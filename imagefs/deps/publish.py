@@ -27,7 +27,7 @@ from imagefs.deps.target import Target
 from imagefs.format.snapshot import Kind, Snapshot, key_digest
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
-from stripefs.settings import StoreSettings
+from stripefs.settings import store_settings
 
 __all__ = ["Directory", "Job", "Place", "publish"]
 
@@ -126,7 +126,7 @@ class Directory:
         job = self._job
         if not job.probe:
             return Tried("")
-        return try_packed(Probe(*job.probe), job.target, StoreSettings(**job.store), image)
+        return try_packed(Probe(*job.probe), job.target, store_settings(job.store), image)
 
     def _installed(self) -> Inventory:
         """What there is but for caches, and directories that were made for these."""

@@ -22,7 +22,7 @@ from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
 from imagefs.repository.url import open_repository
 from stripefs.errors import Busy, StoreError, StripefsError, Unsupported
-from stripefs.settings import StoreSettings
+from stripefs.settings import store_settings
 from stripefs.write.refusals import DraftLost
 
 __all__ = ["main"]
@@ -75,7 +75,7 @@ def _publish(job: Job) -> Outcome:
 
 @contextlib.contextmanager
 def _opened(job: Job) -> Iterator[Images]:
-    with contextlib.closing(open_repository(StoreSettings(**job.store), make=True)) as repository:
+    with contextlib.closing(open_repository(store_settings(job.store), make=True)) as repository:
         yield Images(repository, _PATIENCE)
 
 

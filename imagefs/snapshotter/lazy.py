@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from imagefs.daemon.client import Client
@@ -58,8 +58,9 @@ _FINDS_WITHIN = 5.0
 
 
 class DaemonImages:
-    """Images of `stores`, the first is preferred, mounted by the daemon of `client`.
+    """Images of `stores`, URLs of which the first is preferred, mounted by the daemon of `client`.
 
+    store_at: how the store at a URL is reached.
     name: of this snapshotter among those that share the daemon. built: folder of a store for trees that are built here.
     deps: where dependency snapshots are that name no store.
     Used by several threads.
@@ -68,14 +69,16 @@ class DaemonImages:
     def __init__(
         self,
         client: Client,
-        stores: Sequence[StoreSettings],
+        stores: Sequence[str],
+        store_at: Callable[[str], StoreSettings],
         *,
         name: str,
         built: Path,
         deps: str = "",
     ) -> None:
         self._client = client
-        self._stores = list(stores)
+        self._stores = [store_at(url) for url in stores]
+        self._store_at = store_at
         self._name = name
         self._built = StoreSettings(url=str(built))
         self._deps = deps
@@ -182,7 +185,7 @@ class DaemonImages:
         return Tree(self._built.url, done.stdout.strip())
 
     def _settings(self, url: str) -> StoreSettings:
-        return next((one for one in (*self._stores, self._built) if one.url == url), StoreSettings(url=url))
+        return self._built if url == self._built.url else self._store_at(url)
 
     def _deps_of(self, text: str) -> tuple[StoreSettings, str]:
         url, _, key = text.rpartition("#")

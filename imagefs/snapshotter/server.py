@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from imagefs.daemon.client import Client
@@ -31,10 +32,12 @@ _ENDS_WITHIN = 10.0
 """Seconds that requests under way have to end after SIGTERM; what they leave undone is put right at the next start."""
 
 
-def run(chosen: SnapshotterSettings, daemon: DaemonSettings, store: StoreSettings, deps: str) -> int:
+def run(
+    chosen: SnapshotterSettings, daemon: DaemonSettings, store_at: Callable[[str], StoreSettings], deps: str
+) -> int:
     """Serve until SIGTERM or SIGINT; the exit status. Raises StripefsError for what keeps it from starting.
 
-    store: how stores are reached, whatever its URL is. deps: the store of dependency snapshots that name none.
+    store_at: how the store at a URL is reached. deps: the store of dependency snapshots that name none.
     """
     if os.geteuid() != 0:
         raise MountError("the snapshotter makes mounts for containerd", hint="run it as root")
@@ -45,7 +48,8 @@ def run(chosen: SnapshotterSettings, daemon: DaemonSettings, store: StoreSetting
         raise MountError(f"{root} cannot be made: {error.strerror}") from error
     images = DaemonImages(
         Client(daemon, starts=False),
-        [store._replace(url=url) for url in chosen.stores],
+        chosen.stores,
+        store_at,
         name=f"snapshotter {root.resolve()}",
         built=root / "built",
         deps=deps,

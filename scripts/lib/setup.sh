@@ -48,7 +48,7 @@ need_test_packages() {
     done
     [ -x /bin/busybox ] && ! ldd /bin/busybox >/dev/null 2>&1 || missing+=(busybox-static)
     apt_install "${missing[@]}"
-    need_services containerd
+    need_services containerd nginx
 }
 
 # What ./scripts/hdfs-cluster needs besides.

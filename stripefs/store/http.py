@@ -22,6 +22,7 @@ import email.utils
 import logging
 import re
 import socket
+import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from urllib.parse import quote
@@ -41,7 +42,7 @@ from stripefs.errors import (
     StoreError,
     Unsupported,
 )
-from stripefs.settings import StoreSettings
+from stripefs.settings import StoreSettings, redact
 from stripefs.store.allocator import uninitialised
 from stripefs.store.base import Block, Buffer, Capabilities, Handle, Identity, Kind, Status, Store, Watch
 from stripefs.store.http_surroundings import credentials, is_about_certificates, trusted
@@ -87,6 +88,7 @@ class HttpStore(Store):
                 auth=credentials(userinfo),
                 headers={"User-Agent": f"stripefs/{__version__}", "Accept-Encoding": "identity"},
                 follow_redirects=True,
+                proxy=settings.proxy or None,
                 timeout=httpx.Timeout(settings.host_timeout, pool=None),
                 verify=trusted(),
                 # The threads of the callers bound the connections; waiting for one would count as a silent server.
@@ -95,8 +97,9 @@ class HttpStore(Store):
                 ),
             )
         except (ImportError, ValueError, httpx.InvalidURL) as error:
+            whose = redact(settings.proxy) if settings.proxy else "that the environment names"
             raise ConfigError(
-                f"the proxy that the environment names cannot be used: {error}",
+                f"the proxy {whose} cannot be used: {error}",
                 hint="HTTP_PROXY, HTTPS_PROXY and ALL_PROXY take http://HOST:PORT, NO_PROXY the hosts to reach without",
             ) from error
         self._in_use = InUse(self.url, self._client.close)
@@ -116,7 +119,18 @@ class HttpStore(Store):
             raise StaleVersion(f"{where} was replaced or changed")
         return HttpHandle(self, path, status, validators)
 
+    def open_checked(self, path: bytes, length: int) -> HttpHandle:
+        """Asks nothing: each range is a request of its own, and its reader knows which bytes are right."""
+        return HttpHandle(self, path, Status(path.rpartition(b"/")[2], Kind.FILE, length=length, mode=0o444), {})
+
     def get(self, path: bytes) -> Buffer:
+        return self._whole(path, sys.maxsize)
+
+    def glance(self, path: bytes, length: int) -> Buffer:
+        return self._whole(path, length)
+
+    def _whole(self, path: bytes, most: int) -> Buffer:
+        """All of a file. Raises StaleVersion, before its bytes come, where it has more than `most`."""
         where, name = self.where(path), path.rpartition(b"/")[2]
         try:
             with self.answer("GET", path, {}) as response:
@@ -125,6 +139,8 @@ class HttpStore(Store):
                 if response.status_code != 200:
                     raise self.refusal(response, path, ServiceDown)
                 status, _ = self._file(name, path, response.headers)
+                if status.length > most:
+                    raise StaleVersion(f"{where} has {status.length} bytes, more than the {most} that were expected")
                 return _receive(response, status.length, None, where)
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             raise self.failure(error, path, ServiceDown) from error

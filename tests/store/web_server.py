@@ -24,7 +24,7 @@ from collections.abc import Mapping
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Literal, NamedTuple
-from urllib.parse import unquote_to_bytes
+from urllib.parse import unquote_to_bytes, urlsplit
 
 Fault = Literal[
     "short",  # the body ends in its middle, with the connection
@@ -171,7 +171,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self.headers.get("Authorization") == f"Basic {token}"
 
     def _answer(self, fault: Fault | None) -> None:
-        name = unquote_to_bytes(self.path)
+        name = unquote_to_bytes(urlsplit(self.path).path)  # who takes this for a proxy sends the whole URL
         target = self.server.root + name.rstrip(b"/")
         if os.path.isdir(target):
             self._refuse(403) if name.endswith(b"/") else self._refuse(301, {"Location": f"{self.path}/"})

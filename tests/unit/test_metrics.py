@@ -167,6 +167,8 @@ def test_the_daemon_of_imagefs_has_a_page_too() -> None:
         "limit": 100, "used": 50, "memory": {"limit": 10, "used": 5}, "reads": 7, "bytes_read": 8,
         "hits": {"memory": 1, "disk": 2, "peer": 3}, "fetched": {"demand": fetched, "ahead": fetched},
         "served": {"memory": 1, "disk": 2, "peer": 3, "store": 4},
+        "upstreams": {"store": 6, "http://mirror": 7},
+        "mirrors": [{"url": "http://mirror", "avoided_for": 0.0, "reason": "it is slow"}],
         "waited": {"count": 3, "seconds": 1.5, "within": [[0.5, 2], [1.0, 2]]},
         "in_flight": 0, "retries": 0, "failures": 0,
         "damaged": {"arrival": 0, "disk": 1}, "evicted": 0, "evicted_bytes": 5, "unkept": 0, "disk_errors": 0,
@@ -189,6 +191,8 @@ def test_the_daemon_of_imagefs_has_a_page_too() -> None:
     assert samples["imagefs_holders", (("kind", "mount"),)] == 0
     assert samples["imagefs_block_hits_total", (("source", "peer"),)] == 3
     assert samples["imagefs_fetched_bytes_total", (("reason", "ahead"),)] == 4
+    assert samples["imagefs_upstream_bytes_total", (("upstream", "http://mirror"),)] == 7
+    assert samples["imagefs_mirror_avoided", (("mirror", "http://mirror"),)] == 1
 
 
 def test_no_path_is_told() -> None:

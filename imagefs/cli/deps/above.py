@@ -46,7 +46,7 @@ def begin_above(
     if not values["deps"]:
         raise ConfigError("nothing is named that is to be installed", hint="--deps FILE names a requirements file")
     wish = start.Wish(
-        settings.store._replace(url=parse_store(settings.deps.store)) if settings.deps.store else settings.store,
+        settings.store_at(parse_store(settings.deps.store)) if settings.deps.store else settings.store,
         _request(values),
         [os.path.abspath(path) for path in values["deps"]],
         outside=values["deps_outside"],

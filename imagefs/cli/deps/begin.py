@@ -116,7 +116,7 @@ def named_store(settings: Settings) -> Settings:
     """The settings, for the store of dependency snapshots. Raises ConfigError where none is named."""
     if not settings.deps.store:
         raise ConfigError("no store is named", hint="give --store STORE, or set IMAGEFS_STORE")
-    return settings._replace(store=settings.store._replace(url=parse_store(settings.deps.store)))
+    return settings._replace(store=settings.store_at(parse_store(settings.deps.store)))
 
 
 def _start(

@@ -37,7 +37,7 @@ from imagefs.run.rootfs import RootTree
 from imagefs.settings import DaemonSettings, ready_folder
 from stripefs.errors import MountError
 from stripefs.mount import kernel
-from stripefs.settings import StoreSettings
+from stripefs.settings import store_settings
 
 __all__ = ["Inside", "Upper", "opened"]
 
@@ -94,14 +94,14 @@ class Upper:
         return capture_upper(self._upper, self.targets)
 
     def tried(self, image: str) -> Tried:
-        inside, store = self._inside, StoreSettings(**self._job.store)
+        inside, store = self._inside, store_settings(self._job.store)
         if not inside.probe:
             return Tried("")
         options = RunOptions(*inside.probe)
         options = options._replace(limits=Limits(*options.limits))
         client, tree = Client(DaemonSettings(**inside.settings)), TreeOptions(*inside.tree)
         off = Recording(off=True)
-        with containers.attached(client, StoreSettings(**inside.store), inside.image, off, tree) as below:
+        with containers.attached(client, store_settings(inside.store), inside.image, off, tree) as below:
             try:
                 with containers.attached(client, store, image, off, tree) as packed, packed.layer() as layer:
                     return Tried(trial.failure(below, options, layer))
@@ -128,7 +128,7 @@ def opened(job: Job) -> Iterator[Upper]:
     """
     inside = Inside(*job.inside)
     settings, tree = DaemonSettings(**inside.settings), TreeOptions(*inside.tree)
-    client, store = Client(settings), StoreSettings(**inside.store)
+    client, store = Client(settings), store_settings(inside.store)
     upper = str(leftovers.upper_folder(settings.cache, inside.identifier) / "upper")
     os.set_inheritable(inside.held, False)  # else runtimes of containers kept it as well
     try:

@@ -105,6 +105,38 @@ def test_as_many_reads_at_once_as_there_are_threads(server: WebServer, handle: H
     assert len({request.connection for request in server.seen}) == connections >= 32
 
 
+def test_a_reader_that_checks_bytes_has_each_range_by_one_request(server: WebServer, store: Store) -> None:
+    handle = store.open_checked(b"/file", SIZE)
+    assert server.seen == []
+    assert bytes(handle.read(10, 20)) == content(SIZE)[10:30]
+    assert [request.method for request in server.seen] == ["GET"]
+    handle.close()
+    longer = store.open_checked(b"/file", SIZE + 1)
+    with pytest.raises(StaleVersion):
+        longer.read(10, 20)
+    longer.close()
+
+
+def test_a_document_longer_than_expected_is_not_received(server: WebServer, store: Store) -> None:
+    assert bytes(store.glance(b"/file", SIZE)) == content(SIZE)
+    with pytest.raises(StaleVersion, match="more than the 99999"):
+        store.glance(b"/file", SIZE - 1)
+
+
+def test_a_proxy_that_is_named_takes_the_place_of_the_environment_s(
+    server: WebServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    url = "http://files.example/directory"
+    store = open_store(StoreSettings(url=url, proxy=server.url))
+    server.redirects[f"{url}/x"] = f"{server.url}/file"
+    assert bytes(store.get(b"/x")) == content(SIZE)
+    assert server.seen[0].path == f"{url}/x"
+    store.close()
+    with pytest.raises(ConfigError, match="the proxy socks9://me:\\*\\*\\*@h cannot be used"):
+        open_store(StoreSettings(url=url, proxy="socks9://me:word@h"))
+
+
 def test_the_status_of_a_file(store: Store, tmp_path: Path) -> None:
     status, found = store.stat(b"/file"), (tmp_path / "file").stat()
     assert (status.kind, status.length, status.mode) == (Kind.FILE, SIZE, 0o444)

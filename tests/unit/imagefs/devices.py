@@ -15,6 +15,7 @@ import lz4.block
 import trio
 
 from imagefs.blocks.fetch import Blocks, Device
+from imagefs.blocks.source import Mirror
 from imagefs.format.index import BLOCK, NOWHERE, Index, Pack, Place, write
 
 __all__ = ["MIB", "FakeSource", "Made", "eventually", "make", "noise", "running", "settled"]
@@ -75,6 +76,7 @@ class FakeSource:
     def __init__(self, *made: Made, fault: Fault | None = None) -> None:
         self.packs = {digest: data for one in made for digest, data in one.packs.items()}
         self.fault = fault
+        self.mirrors: Sequence[Mirror] = ()
         self.gate = threading.Event()
         self.gate.set()
         self.reads: list[tuple[int, int]] = []

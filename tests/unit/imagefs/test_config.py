@@ -33,7 +33,7 @@ def no_files(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_setting_has_an_option_and_every_option_a_setting() -> None:
     settings = {(section, field) for section, part in PARTS.items() for field in part._fields}
     declared = {(option.section, option.attribute) for option in IMAGEFS.all}
-    assert declared - {("build", "tmp")} == settings - {("store", "url")}
+    assert declared - {("build", "tmp")} == settings - {("store", "url"), ("store", "proxy")}
 
 
 @pytest.mark.parametrize("option", IMAGEFS.all, ids=lambda option: option.name)
@@ -46,7 +46,7 @@ def test_the_default_on_the_page_is_the_default_in_the_code(option: Option) -> N
 
 def test_the_store_is_reached_as_stripefs_reaches_it() -> None:
     names = [option.name for option in STRIPEFS_OPTIONS if option.section == "store"]
-    assert [option.name for option in IMAGEFS.all if option.section == "store"] == names
+    assert [option.name for option in IMAGEFS.all if option.section == "store"] == [*names, "mirror"]
     assert {option.variable for option in IMAGEFS.all if option.section == "store"} >= {"IMAGEFS_HDFS_USER"}
 
 
@@ -59,6 +59,71 @@ def test_each_source_beats_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert (settings.daemon.fetches, settings.daemon.memory) == (2, 32 << 20)
     assert settings.limits == Limits()._replace(entries=7, ratio=5)
     assert settings.store == StoreSettings(url="/srv")
+
+
+MIRRORS = """
+version = 1
+[store]
+mirror = "http://any"
+host-timeout = "2s"
+[store."hdfs://nn/images"]
+mirror = ["http://one:8080/images/", "https://two/x"]
+[store."hdfs://nn/images/team"]
+mirror = []
+[store."oci://registry.example"]
+mirror = ["proxy+http://127.0.0.1:4001", "http://cache"]
+[store."s3://bucket/images?region=here"]
+mirror = ["http://three"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("url", "mirrors"),
+    [
+        ("hdfs://nn/images", ("http://one:8080/images", "https://two/x")),
+        ("hdfs://nn/images/", ("http://one:8080/images", "https://two/x")),
+        ("hdfs://nn/images/a/b", ("http://one:8080/images/a/b", "https://two/x/a/b")),
+        ("hdfs://nn/images/team/a", ()),
+        ("hdfs://nn/imagesque", ("http://any",)),
+        ("s3://bucket/images?region=there", ("http://three",)),
+        ("oci://registry.example/team/app", ("proxy+http://127.0.0.1:4001", "http://cache")),
+        ("oci://registry.example.org/team/app", ("http://any",)),
+        ("/srv/images", ("http://any",)),
+    ],
+)
+def test_each_store_has_its_mirrors(tmp_path: Path, url: str, mirrors: tuple[str, ...]) -> None:
+    """Those of the longest place at or above it; what one serves of that place it serves of places below."""
+    file = tmp_path / "imagefs.toml"
+    file.write_text(MIRRORS)
+    assert resolve({}, url=url, config=str(file), environ={}).store.mirrors == mirrors
+    settings = resolve({}, config=str(file), environ={})
+    assert settings.store_at(url) == StoreSettings(url=url, host_timeout=2.0, mirrors=mirrors)
+    given = {"mirror": ("http://a,http://b", "--mirror")}
+    assert resolve(given, url=url, config=str(file), environ={}).store.mirrors == ("http://a", "http://b")
+    environ = {"IMAGEFS_MIRROR": "http://c"}
+    assert resolve({}, url=url, config=str(file), environ=environ).store_at("/x").mirrors == ("http://c",)
+
+
+@pytest.mark.parametrize(
+    ("text", "url", "what"),
+    [
+        ('mirror = ["cache:8080"]', "/x", "'cache:8080' is no mirror"),
+        ('mirror = "ftp://cache"', "/x", "'ftp://cache' is no mirror"),
+        ('mirror = "proxy+http://h/path"', "/x", "is no mirror"),
+        ('mirror = "http://h/x?user=1"', "/x", "is no mirror"),
+        ('mirror = "ftp://me:word@h"', "/x", r"'ftp://me:\*\*\*@h' is no mirror"),
+        ("mirror = [1]", "/x", "must be text"),
+        ('mirror = "proxy+http://h"', "hdfs://nn/images", "not fetched by HTTP, so no proxy"),
+        ('[store."/x"]\nhost-timeout = "1s"', "/x", 'store."/x".host-timeout cannot be set'),
+        ('[store."/x"]\nmirror = "cache"', "/x", 'store."/x".mirror: .cache. is no mirror'),
+        ('[store."/x"]\nmiror = "http://h"', "/x", "miror cannot be set"),
+    ],
+)
+def test_mirrors_that_cannot_be(tmp_path: Path, text: str, url: str, what: str) -> None:
+    file = tmp_path / "imagefs.toml"
+    file.write_text(f"version = 1\n[store]\n{text}")
+    with pytest.raises(ConfigError, match=what):
+        resolve({}, url=url, config=str(file), environ={})
 
 
 def test_where_files_are_looked_for() -> None:

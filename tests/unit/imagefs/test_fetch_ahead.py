@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from imagefs.blocks import flights
+from imagefs.blocks import arrival
 from imagefs.format.index import BLOCK, Pack, Place
 from stripefs.errors import Abandoned, ServiceDown
 from tests.unit.imagefs.devices import MIB, FakeSource, eventually, make, noise, running, settled
@@ -90,13 +90,13 @@ async def test_small_requests_are_not_worth_being_many(tmp_path: Path) -> None:
 
 async def test_a_range_leaves_the_way_before_it_is_unpacked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make(noise(4))
-    source, go, unpack = FakeSource(made), threading.Event(), flights._unpack
+    source, go, unpack = FakeSource(made), threading.Event(), arrival._unpack
 
-    def unpack_later(stored: memoryview, place: Place) -> flights.Arrived | None:
+    def unpack_later(stored: memoryview, place: Place) -> arrival.Arrived | None:
         assert go.wait(30)
         return unpack(stored, place)
 
-    monkeypatch.setattr(flights, "_unpack", unpack_later)
+    monkeypatch.setattr(arrival, "_unpack", unpack_later)
     async with running(tmp_path / "blocks", memory=64 * MIB) as blocks:
         device = await blocks.open(made.digest, made.index, source)
         async with trio.open_nursery() as nursery:
