@@ -229,12 +229,16 @@ class RegistryRepository(Repository):
         self._forget(there)
 
     def _put_source(self, source: str, name: str) -> None:
-        """Make that image the newest of those that were built from the OCI manifest."""
+        """Make that image the newest of those that were built from the OCI manifest. Chain ids are not kept: a registry
+        knows an image by the manifest that it refers to."""
+        self._image(name)
+        document = self._manifests.blob(f"sha256:{name}", DOCUMENT_LIMIT)
+        if Manifest.from_json(document).source != source:
+            return
         with contextlib.suppress(NotFound):
             if self._built_from(source) == name:
                 return
-        self._image(name)
-        self._put_image(name, self._manifests.blob(f"sha256:{name}", DOCUMENT_LIMIT))
+        self._put_image(name, document)
 
     def _put_document(self, path: bytes, data: bytes, replace: bool) -> None:
         kind, *names = path.decode().strip("/").split("/")
