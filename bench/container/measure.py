@@ -8,6 +8,7 @@ warm node of each system. A system that fails becomes a note, and the others go 
 from __future__ import annotations
 
 import os
+import statistics
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.cluster import Say
-from bench.container.node import at_once, end_node
+from bench.container.node import Node, at_once, end_node
 from bench.container.peers import Peer
 from bench.container.plan import RATES, case, ratios
 from bench.container.prepare import highest_layer, prepared
@@ -41,6 +42,7 @@ __all__ = ["WORK", "Options", "measure"]
 
 MB, MIB = 1e6, 1 << 20
 _TAG = "bench"
+_REPEATED = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,7 +191,7 @@ def _warm(session: _Session) -> None:
 
 
 def _warm_system(session: _Session, system: str, number: int, parent: str) -> None:
-    """Of a node on which the image is local: the second start in a row, many at once, and Prepare."""
+    """Of a node on which the image is local: medians of starts after the second, Prepare, and of many at once."""
     image = session.reference(system)
     with session.machine(system) as found:
         if found.host is not None:
@@ -199,13 +201,18 @@ def _warm_system(session: _Session, system: str, number: int, parent: str) -> No
             if found.host is not None:
                 found.host.ready()
                 found.host.await_local()
-        for _ in range(2):
-            with found.node.start(image) as start:
-                values = {"time": start.seconds, "inside": start.inside}
+        starts = [_again(found.node, image) for _ in range(1 + _REPEATED)][1:]
+        values = {name: statistics.median(one[name] for one in starts) for name in starts[0]}
         session.samples.add("warm", system, number, values)
         if system in (OVERLAYFS, "imagefs"):
             session.samples.add("prepare", system, number, {"prepared": prepared(found.node, parent)})
-        session.samples.add("at_once", system, number, {"time": at_once(found.node, image)})
+        times = [at_once(found.node, image) for _ in range(_REPEATED)]
+        session.samples.add("at_once", system, number, {"time": statistics.median(times)})
+
+
+def _again(node: Node, image: str) -> dict[str, float]:
+    with node.start(image) as start:
+        return {"time": start.seconds, "inside": start.inside}
 
 
 def _environment(session: _Session) -> dict[str, Any]:

@@ -64,7 +64,7 @@ def _stargz_image(node: Node, image: str, target: str) -> None:
     address = ["--address", str(node.folder / "containerd.sock"), "--namespace", "k8s.io"]
     run("ctr-remote", *address, "images", "pull", "--plain-http", image)
     period = ["--period", f"{_RECORDED_FOR}"]
-    run("ctr-remote", *address, "image", "optimize", "--oci", "--plain-http", *period, image, target)
+    run("ctr-remote", *address, "images", "optimize", "--oci", *period, image, target)
     run("ctr-remote", *address, "images", "push", "--plain-http", target)
 
 
