@@ -17,6 +17,7 @@ class Cluster:
 
     def __init__(self):
         self.files = {}
+        self.folders = {"", "/a"}
         self.down = set()
         self.refusal = None
         self.tried = []
@@ -30,6 +31,9 @@ class Cluster:
     def change(self, method, operation, path, **parameters):
         if operation == "DELETE":
             return {"boolean": self.files.pop(path, None) is not None}
+        if operation == "MKDIRS":
+            self.folders.add(path)
+            return {"boolean": True}
         assert (method, operation) == ("PUT", "RENAME")
         target = parameters["destination"]
         if parameters["renameoptions"] == "NONE" and target in self.files:
@@ -74,6 +78,8 @@ class Placed(Sink):
     def close(self):
         if self.cluster.refusal:
             raise self.cluster.refusal
+        if self.path.rpartition("/")[0] not in self.cluster.folders:
+            raise NotFound(self.path)
         self.cluster.files[self.path] = b"".join(self.pieces)
         return self.cluster.stat(self.path)
 
@@ -107,8 +113,16 @@ def test_a_document_goes_to_one_live_datanode_under_a_hidden_name_first(cluster)
     [(name, target, path)] = cluster.tried
     assert name in ("dn1", "dn2")
     assert path.startswith("/a/.lock.")
-    assert "createparent=true" in target
+    assert "createparent=false" in target
     assert cluster.by_native == []
+
+
+def test_a_directory_is_made_at_the_namenode_and_by_no_datanode(cluster):
+    """A DataNode may answer late, when the directory has been removed for good."""
+    writer_of(cluster).put("/new/lock", [b"some"], replace=False)
+    assert cluster.files == {"/new/lock": b"some"}
+    assert "/new" in cluster.folders
+    assert all("createparent=false" in target for _name, target, _path in cluster.tried)
 
 
 def test_an_empty_document_needs_no_datanode(cluster):

@@ -117,10 +117,10 @@ class HdfsWriter:
     def _placed(
         self, path: str, host: str, block_size: int, replication: int, length: int | None, *, document: bool = False
     ) -> PlacedSink:
-        """A new file at `host`.
+        """A new file at `host`. Raises NotFound, at the latest when it is closed, where the directory is missing.
 
-        For a document the directories above it are made where they are missing, and the host may not be silent for
-        longer than a reader's: there are others, and a lock that is to be renewed does not wait.
+        The host of a document may not be silent for longer than a reader's: there are others, and a lock that is to be
+        renewed does not wait.
         """
         if self._datanodes is None or self._pipelines is None:
             raise Unsupported("files can be placed on a DataNode of one's choice only by WebHDFS")
@@ -130,7 +130,7 @@ class HdfsWriter:
         block_size, replication = self._shape(block_size, replication)
         return PlacedSink(
             address,
-            self._target(path, block_size, replication, folders=document),
+            self._target(path, block_size, replication),
             path,
             name=host,
             timeout=self._timeout,
@@ -180,7 +180,15 @@ class HdfsWriter:
     def _put_at(self, host: str, path: str, pieces: Sequence[Buffer], length: int, *, replace: bool) -> None:
         """Written under a hidden name beside `path`, then renamed. Raises HostFailed before anything is at `path`."""
         passing = passing_path(path)
-        self._placed(passing, host, *self._new_files, length, document=True).complete(pieces)
+
+        def write() -> None:
+            self._placed(passing, host, *self._new_files, length, document=True).complete(pieces)
+
+        try:
+            write()
+        except NotFound:
+            self._changes.make_directories(path.rpartition("/")[0] or "/")
+            write()
         try:
             self._rename(passing, path, replace=replace)
         except BaseException:
@@ -246,7 +254,9 @@ class HdfsWriter:
             raise HostFailed("no DataNode is known that could take a file")
         return random.choice(self._health.well(live, time.monotonic()) or live)  # noqa: S311 - spreads load
 
-    def _target(self, path: str, block_size: int, replication: int, *, folders: bool) -> str:
+    def _target(self, path: str, block_size: int, replication: int) -> str:
+        """The request that a DataNode gets. It makes no directories: a DataNode that hung may answer it minutes later,
+        and would bring back a directory that was removed meanwhile."""
         assert self._rest is not None
         rest = self._rest
         parameters: dict[str, str | int] = {
@@ -254,7 +264,7 @@ class HdfsWriter:
                 lambda: rest.change("PUT", "CREATE", path, noredirect="true", overwrite="false")
             ),
             "overwrite": "false",
-            "createparent": "true" if folders else "false",
+            "createparent": "false",
             "permission": "644",
         }
         given = {"blocksize": block_size, "replication": replication}
