@@ -68,7 +68,7 @@ IMAGEFS = Options("imagefs", {"store": "The store", "daemon": "The service", "bu
     Option("daemon", "io-timeout", duration(1, 86400), "90s",
            "A read that took this long answers EIO; a build to which nothing came ends.", "TIME"),
     Option("daemon", "fetches", count(1, 1024), "8", "Ranges under way at once when prefetching.", "N"),
-    Option("daemon", "background-rate", rate(1 << 50), "20MB/s",
+    Option("daemon", "background-rate", rate(1 << 50), "100MB/s",
            "Speed at which the rest of an image comes when its job is ready; 0 for not at all.", "RATE"),
     Option("daemon", "record-seconds", duration(0, 86400), "120s", "How long a start is recorded at most.", "TIME"),
     Option("daemon", "read-ahead", kib, "1MiB", "The kernel's own read-ahead.", "SIZE", "read_ahead_kb"),

@@ -50,7 +50,8 @@ class DaemonSettings(NamedTuple):
     """The service of one host. Sizes in bytes, times in seconds, rates in bytes a second.
 
     cache_size 0 means half of what is free on the cache's file system when the daemon starts; cache_age 0 means that
-    nothing goes for want of use; background_rate 0 means that nothing is fetched in the background.
+    nothing goes for want of use; background_rate 0 means that nothing is fetched in the background. Its default is a tenth
+    of a link of 10 Gbit/s: an image of 10 GB is local after 100 seconds.
     """
 
     cache: str = default_cache()
@@ -60,7 +61,7 @@ class DaemonSettings(NamedTuple):
     memory: int = 64 * MIB  # blocks that are held, and replies under way
     io_timeout: float = 90.0
     fetches: int = 8  # ranges under way at once, when prefetching
-    background_rate: int = 20_000_000
+    background_rate: int = 100_000_000
     record_seconds: float = 120.0
     read_ahead_kb: int = 1024
     max_background: int = 64
