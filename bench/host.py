@@ -55,16 +55,26 @@ class Host:
         """Bytes of blocks that the cache holds: the disk space of its sparse files."""
         return sum(file.stat().st_blocks * 512 for file in (self.cache / "blocks").glob("*.data"))
 
-    def await_local(self) -> None:
-        """Until the image that is in use is whole in the cache, checked and marked.
+    def await_blocks(self) -> None:
+        """Until every block of the image that is in use is in the cache; each was checked when it arrived.
 
         Raises BenchError where it does not come to that.
         """
+        self._await(lambda device: device["complete"] or device["present"] == device["blocks"], 0.1)
+
+    def await_local(self) -> None:
+        """Until the image that is in use is whole in the cache, read back, checked once more and marked.
+
+        Raises BenchError where it does not come to that.
+        """
+        self._await(lambda device: device["complete"], 0.5)
+
+    def _await(self, reached: Callable[[dict[str, Any]], bool], pause: float) -> None:
         deadline = time.monotonic() + _LOCAL_WITHIN
-        while not all(device["complete"] for image in self.status()["images"] for device in image["devices"]):
+        while not all(reached(device) for image in self.status()["images"] for device in image["devices"]):
             if time.monotonic() > deadline:
                 raise BenchError(f"the image was not local after {_LOCAL_WITHIN:g} s")
-            time.sleep(0.5)
+            time.sleep(pause)
 
     def memory(self) -> int:
         """Bytes that supervisor and worker hold."""

@@ -166,7 +166,7 @@ def _start(session: _Session, system: str, number: int) -> dict[str, float]:
             }
             if found.host is not None:
                 found.host.ready()
-                found.host.await_local()
+                found.host.await_blocks()
                 values["local"] = time.monotonic() - begin
         stack.close()
         if watched is not None and system == "imagefs":

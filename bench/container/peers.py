@@ -62,17 +62,17 @@ class Peer:
 
 def _stargz_image(node: Node, image: str, target: str) -> None:
     address = ["--address", str(node.folder / "containerd.sock"), "--namespace", "k8s.io"]
-    run("ctr-remote", *address, "images", "pull", "--plain-http", image)
+    run(*node.ctr, "images", "pull", "--plain-http", image)
     period = ["--period", f"{_RECORDED_FOR}"]
     run("ctr-remote", *address, "images", "optimize", "--oci", *period, image, target)
-    run("ctr-remote", *address, "images", "push", "--plain-http", target)
+    run(*node.ctr, "images", "push", "--plain-http", target)
 
 
 def _soci_image(node: Node, image: str, target: str) -> None:
     address = ["--address", str(node.folder / "containerd.sock"), "--namespace", "k8s.io"]
     run(*node.ctr, "images", "pull", "--plain-http", image)
     run("soci", *address, "convert", image, target)
-    run("soci", *address, "push", "--plain-http", target)
+    run(*node.ctr, "images", "push", "--plain-http", target)
 
 
 def _nydus_image(_node: Node, image: str, target: str) -> None:
