@@ -19,7 +19,16 @@ from imagefs.repository.images import Images
 from imagefs.repository.traces import Traces, unpack
 from stripefs.errors import ConfigError
 
-__all__ = ["TraceReference", "adopt", "complete", "load_file", "parse_traces", "stored_traces", "traces_of_tag"]
+__all__ = [
+    "TraceReference",
+    "adopt",
+    "complete",
+    "load_file",
+    "newest_traces",
+    "parse_traces",
+    "stored_traces",
+    "traces_of_tag",
+]
 
 _ZSTD = b"\x28\xb5\x2f\xfd"
 
@@ -89,6 +98,14 @@ def traces_of_tag(images: Images, tag: str) -> list[Trace]:
         return complete(stored_traces(images, tag))
     except NoSuchImage:
         return []
+
+
+def newest_traces(images: Images) -> list[Trace]:
+    """Those that can be merged of the newest image in a place, none where it has no image yet. Raises StoreErrors,
+    DamagedObject and FormatError."""
+    stored = images.images()
+    newest = max(stored, key=lambda digest: stored[digest].mtime_ns, default="")
+    return complete(stored_traces(images, newest)) if newest else []
 
 
 def complete(traces: Iterable[Trace]) -> list[Trace]:

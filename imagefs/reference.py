@@ -47,7 +47,9 @@ def parse_reference(text: str, *, name: bool | None = True) -> Reference:
             f"{redact(text)!r} names no store", hint="give a directory, or a URL such as s3://bucket/images"
         )
     if name is False and (hash_sign or found):
-        raise ConfigError(f"{redact(text)!r} names an image where a store belongs", hint=f"leave {found} out")
+        raise ConfigError(
+            f"{redact(text)!r} names an image where a store belongs", hint=f"leave {hash_sign or ':'}{found} out"
+        )
     if name and not found:
         raise ConfigError(
             f"{redact(text)!r} names no image", hint="write STORE#TAG or STORE#DIGEST; `imagefs ls STORE` lists them"

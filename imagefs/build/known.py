@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from imagefs.build.blocks import Known
 from imagefs.errors import BuildError, DamagedObject, FormatError, NoSuchImage
-from imagefs.format.index import BLOCK, NOWHERE, Index
+from imagefs.format.index import BLOCK, NOWHERE, Index, Pack
 from imagefs.format.manifest import Manifest
 from imagefs.repository.images import Images
 from stripefs.errors import NotFound
@@ -49,6 +49,7 @@ class KnownBlocks:
         self._filter = _Filter(self._indexes)
         self._present: dict[bytes, bool] = {}  # packs that were looked for
         self._used: set[str] = set()  # indexes
+        self._packs = {pack: name for name, index in self._indexes for pack in index.packs}
 
     def find(self, digest: bytes) -> Known | None:
         """Where the block with that digest is. Raises StoreErrors."""
@@ -67,6 +68,13 @@ class KnownBlocks:
                 self._used.add(name)
                 return Known(pack, place)
         return None
+
+    def holds(self, pack: Pack) -> bool:
+        """Tells whether one of these images has the pack, and the store all of its bytes. Raises StoreErrors."""
+        if (name := self._packs.get(pack)) is None or not self._images.has_pack(pack):
+            return False
+        self._used.add(name)
+        return True
 
     def check(self) -> None:
         """Raise BuildError where an image whose blocks were used is gone."""

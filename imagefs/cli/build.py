@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 import click
 
-from imagefs.cli.common import flags, json_flag, opened, print_json, quiet_flag, settings_for
+from imagefs.cli.common import flags, json_flag, opened, quiet_flag, settings_for, show_made
 from imagefs.cli.progress import shown
 from imagefs.reference import Reference, parse_store
 from stripefs.cli.flags import SettingsCommand
-from stripefs.cli.show import table
 from stripefs.cli.signals import ended_by_sigterm
 from stripefs.errors import ConfigError
-from stripefs.units import format_size
 
 __all__ = ["command"]
 
@@ -66,7 +62,7 @@ def command(
     from imagefs.build.job import make_image
     from imagefs.build.registry import Registry
     from imagefs.build.source import How
-    from imagefs.cli.traces import gather, words
+    from imagefs.cli.traces import gather
     from imagefs.platform import Platform
 
     if traces and no_trace:
@@ -85,21 +81,4 @@ def command(
         found = [] if no_trace else gather(traces, settings) if traces else None
         made = make_image(source, images, how, tag=tag, traces=found, progress=progress)
     took = time.monotonic() - began
-    if as_json:
-        document = {"store": str(Reference(place.store)), "tag": tag, **asdict(made), "seconds": round(took, 3)}
-        print_json(document)
-    elif quiet:
-        sys.stdout.write(made.digest + "\n")
-    else:
-        built, hot = made.built, made.hot
-        stored = f"{format_size(built.stored_bytes)} in {built.blocks} blocks, {format_size(built.new_bytes)} new"
-        rows = [
-            ("image", str(Reference(place.store, tag or made.digest))),
-            ("digest", made.digest),
-            ("files", str(built.files)),
-            ("stored", stored),
-            ("metadata", format_size((hot or built).metadata_bytes)),
-            ("hot device", words(hot) if hot else ""),
-            ("time", f"{took:.1f} s"),
-        ]
-        sys.stdout.write(table(rows) + "\n")
+    show_made(place, made, took, as_json=as_json, quiet=quiet)

@@ -6,16 +6,23 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeVar
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from imagefs.config import IMAGEFS, Settings, resolve
+from imagefs.reference import Reference
 from imagefs.repository.images import Images
 from imagefs.repository.url import open_repository
 from stripefs.cli.flags import given, settings_flags
+from stripefs.cli.show import table
+from stripefs.units import format_size
 
-__all__ = ["flags", "images_of", "json_flag", "opened", "print_json", "quiet_flag", "settings_for"]
+if TYPE_CHECKING:
+    from imagefs.build.job import Made
+
+__all__ = ["flags", "images_of", "json_flag", "opened", "print_json", "quiet_flag", "settings_for", "show_made"]
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -60,3 +67,28 @@ def images_of(ctx: click.Context, config: str, store: str) -> AbstractContextMan
 
 def print_json(document: object) -> None:
     sys.stdout.write(json.dumps(document, indent=2) + "\n")
+
+
+def show_made(place: Reference, made: Made, seconds: float, *, as_json: bool, quiet: bool) -> None:
+    """Print what was built at `place`, which has the tag as its name."""
+    if as_json:
+        document = {"store": str(Reference(place.store)), "tag": place.name, **asdict(made)}
+        print_json(document | {"seconds": round(seconds, 3)})
+        return
+    if quiet:
+        sys.stdout.write(made.digest + "\n")
+        return
+    from imagefs.cli.traces import words
+
+    built, hot = made.built, made.hot
+    stored = f"{format_size(built.stored_bytes)} in {built.blocks} blocks, {format_size(built.new_bytes)} new"
+    rows = [
+        ("image", str(Reference(place.store, place.name or made.digest))),
+        ("digest", made.digest),
+        ("files", str(built.files)),
+        ("stored", stored),
+        ("metadata", format_size((hot or built).metadata_bytes)),
+        ("hot device", words(hot) if hot else ""),
+        ("time", f"{seconds:.1f} s"),
+    ]
+    sys.stdout.write(table(rows) + "\n")

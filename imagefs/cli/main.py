@@ -8,6 +8,9 @@ __all__ = ["COMMANDS", "PROGRAM", "page", "run"]
 
 COMMANDS = {
     "build": "Make an image from an OCI image or a directory.",
+    "convert": "Attach a lazy image to a container image in its registry.",
+    "push": "Copy an image into a container registry.",
+    "pull": "Copy an image from a container registry into a store.",
     "ls": "The images in a store.",
     "inspect": "What an image is made of, and what it shares.",
     "verify": "Read everything and check every byte.",

@@ -76,6 +76,10 @@ class Repository(ABC):
     def open(self, path: bytes) -> RangeReader:
         """Open an object to read ranges of it. Raises NotFound."""
 
+    def link(self, path: bytes, other: Repository) -> bool:
+        """Take over an object that `other` has without its bytes being sent; False where that is not possible."""
+        return False
+
     @abstractmethod
     def now_ns(self) -> int:
         """Nanoseconds since 1970 by the clock that gives objects their times."""

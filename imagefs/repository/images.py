@@ -110,14 +110,31 @@ class Images:
         return False
 
     def put_index(self, data: bytes) -> str:
-        return self._put_named("indexes", data)
+        return self.put_object("indexes", data)
 
     def put_metadata(self, data: bytes) -> Metadata:
         packed = lz4.frame.compress(data, compression_level=lz4.frame.COMPRESSIONLEVEL_MINHC, store_size=True)
-        return Metadata(hashlib.sha256(data).hexdigest(), len(data), self._put_named("metadata", packed))
+        return Metadata(hashlib.sha256(data).hexdigest(), len(data), self.put_object("metadata", packed))
 
     def put_extents(self, data: bytes) -> str:
-        return self._put_named("extents", data)
+        return self.put_object("extents", data)
+
+    def put_object(self, kind: str, data: bytes) -> str:
+        """Store an object of one of `KINDS`; its digest."""
+        digest = hashlib.sha256(data).hexdigest()
+        path = object_path(kind, digest)
+        if not self._put(path, data):
+            self._mend(path, data, digest)
+        return digest
+
+    def keeps(self, kind: str, digest: str, length: int = -1) -> bool:
+        """Tells whether the object is there, with so many bytes where `length` is given, and no gc removes it soon.
+        It is not read."""
+        try:
+            found = self.stat(object_path(kind, digest))
+        except NotFound:
+            return False
+        return length in (-1, found.length) and self._is_fresh(found)
 
     def put(self, manifest: Manifest, tag: str = "") -> str:
         """Store the manifest and let `tag` name it; its digest. Everything it names must be stored already."""
@@ -250,7 +267,11 @@ class Images:
 
     def index_bytes(self, digest: str) -> bytes:
         """The block index as it is stored, checked. Raises DamagedObject."""
-        return self._checked(object_path("indexes", digest), digest)
+        return self.object("indexes", digest)
+
+    def object(self, kind: str, digest: str) -> bytes:
+        """An object of one of `KINDS` as it is stored, checked. Raises NotFound, DamagedObject."""
+        return self._checked(object_path(kind, digest), digest)
 
     def extents(self, digest: str) -> ExtentTable:
         """An extents table. Raises NotFound, DamagedObject, FormatError."""
@@ -303,13 +324,6 @@ class Images:
 
     def _unknown(self, name: str) -> NoSuchImage:
         return NoSuchImage(f"{self.url} has no image {name!r}", hint="see `imagefs ls`")
-
-    def _put_named(self, kind: str, data: bytes) -> str:
-        digest = hashlib.sha256(data).hexdigest()
-        path = object_path(kind, digest)
-        if not self._put(path, data):
-            self._mend(path, data, digest)
-        return digest
 
     def _mend(self, path: bytes, data: bytes, digest: str) -> None:
         """Replace what is there already, if it is damaged."""

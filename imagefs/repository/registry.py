@@ -140,8 +140,7 @@ class RegistryRepository(Repository):
     def close(self) -> None:
         self._client.close()
 
-    def mount(self, path: bytes, other: Repository) -> bool:
-        """Link an object that another repository of the same registry has; False where that is not possible."""
+    def link(self, path: bytes, other: Repository) -> bool:
         if not isinstance(other, RegistryRepository) or other._client.host != self._client.host:
             return False
         return self._client.mount(f"sha256:{_parts(path)[1]}", other._client.name)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import base64
 import re
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, unquote, urlencode
 
 from imagefs.repository.base import Repository
 from imagefs.repository.store import StoreRepository
@@ -19,7 +19,7 @@ from stripefs.errors import ConfigError
 from stripefs.settings import StoreSettings, redact
 from stripefs.store.url import open_store
 
-__all__ = ["REGISTRY", "is_registry", "open_repository"]
+__all__ = ["REGISTRY", "is_registry", "open_repository", "registry_url"]
 
 REGISTRY = "oci://"
 
@@ -33,6 +33,12 @@ _PARAMETERS = ("scheme", "ca-file", "authfile")
 def is_registry(url: str) -> bool:
     """Tells whether the URL names a repository of a container registry."""
     return url.startswith(REGISTRY)
+
+
+def registry_url(host: str, name: str, **parameters: str) -> str:
+    """The URL of the repository `name` at HOST[:PORT]; parameters that are "" are left out, `_` stands for `-`."""
+    given = {key.replace("_", "-"): value for key, value in parameters.items() if value}
+    return f"{REGISTRY}{host}/{name}" + (f"?{urlencode(given)}" if given else "")
 
 
 def open_repository(settings: StoreSettings, *, make: bool = False) -> Repository:

@@ -9,12 +9,14 @@ import subprocess
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["HTPASSWD", "running_registry"]
+from tests.unit.imagefs.layers import layout
+
+__all__ = ["HTPASSWD", "push_image", "running_registry"]
 
 HTPASSWD = "ann:$2y$05$7YDtEXoYPCeGd8C.WXkAIu/o9cNH/OVBrhKwROlNLXNkZ/0AGxDTa\n"
 """The user ann with the password secret."""
@@ -45,6 +47,14 @@ def running_registry(folder: Path, *, delete: bool = True, htpasswd: bool = Fals
     finally:
         running.terminate()
         running.wait()
+
+
+def push_image(folder: Path, address: str, name: str, layers: Sequence[bytes], **config: Any) -> str:
+    """Store a container image of these archives as NAME:TAG; its reference. `folder` holds its layout."""
+    made = layout(folder / f"layout-{name.replace('/', '-').replace(':', '-')}", layers, config=config)
+    target = ["--dest-tls-verify=false", f"docker://{address}/{name}"]
+    subprocess.run(["skopeo", "copy", "--quiet", f"oci:{made}:app", *target], check=True, capture_output=True)
+    return f"{address}/{name}"
 
 
 def _await(url: str) -> None:

@@ -12,6 +12,7 @@ import pytest
 from imagefs import errors as own
 from imagefs.build import hot, image
 from imagefs.build.job import Made
+from imagefs.build.transfer import Copied
 from imagefs.cli.main import COMMANDS
 from imagefs.config import IMAGEFS, resolve
 from imagefs.housekeeping.gc import Collected
@@ -62,6 +63,7 @@ def test_the_exit_codes() -> None:
         ("`build`", [Made], {"store", "tag", "seconds"}),
         ("`built`", [image.Report], set()),
         ("`hot`, `optimize`", [hot.Report], {"optimize", "store", "tag"}),
+        ("`push`, `pull`", [Copied], {"source", "store", "seconds"}),
         ("`ls`", [Row], set()),
         ("`verify`", [Result, Damage], {"removed"}),
         ("`gc`", [Collected], set()),

@@ -1,0 +1,249 @@
+"""`imagefs push`, `pull`, `convert` and `gc` with Debian's docker-registry."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import json
+import random
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from imagefs.cli import app as application
+from imagefs.errors import NoSuchImage
+from imagefs.format.plan import Plan, Run
+from imagefs.format.trace import Touch, Trace
+from imagefs.housekeeping.verify import verify
+from imagefs.repository.images import Images
+from imagefs.repository.registry import RegistryRepository
+from imagefs.repository.traces import Traces
+from imagefs.repository.url import open_repository
+from stripefs.errors import StoreError
+from stripefs.settings import StoreSettings
+from tests.imagefs.registry_server import push_image, running_registry
+from tests.imagefs.service import Service
+from tests.unit.imagefs.layers import directory, file, layer
+from tests.unit.imagefs.stored import age, build_tree, files, images_in, write_tree
+
+_numbers = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with running_registry(tmp_path_factory.mktemp("registry")) as address:
+        yield address
+
+
+@pytest.fixture(autouse=True)
+def surroundings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("IMAGEFS_TMP", str(tmp_path / "tmp"))
+
+
+@pytest.fixture
+def imagefs(capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Run the command with --json: what it answers."""
+
+    def run(*arguments: object) -> Any:
+        assert application.main([*map(str, arguments), "--json"]) == 0, capsys.readouterr().err
+        return json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def new_url(registry: str) -> str:
+    return f"oci://{registry}/team/app{next(_numbers)}?scheme=http"
+
+
+def named(url: str, tag: str) -> str:
+    place, _, query = url.partition("?")
+    return f"{place}:{tag}?{query}"
+
+
+@contextlib.contextmanager
+def images_at(url: str) -> Iterator[Images]:
+    repository = open_repository(StoreSettings(url=url))
+    try:
+        yield Images(repository)
+    finally:
+        repository.close()
+
+
+def trace_of(base: str, started: float) -> Trace:
+    return Trace(base, "default", "n", started, 1.0, "ready", True, "", [Touch(0, b"a", 0, 10, bytes(16))])
+
+
+def payload(seed: int) -> list[bytes]:
+    return [
+        layer(directory("data"), file("data/a", random.Random(seed).randbytes(400_000))),
+        layer(file("data/b", b"content" * 50_000)),
+    ]
+
+
+# -- push and pull -------------------------------------------------------------------------------------------------
+
+
+def test_an_image_there_and_back(registry: str, imagefs: Callable[..., Any], tmp_path: Path) -> None:
+    store, back, url = tmp_path / "store", tmp_path / "back", new_url(registry)
+    images = images_in(store)
+    digest = build_tree(write_tree(tmp_path / "source", a=1, b=2), images, "app").digest
+    traces = Traces(images.repository)
+    names = [traces.put(trace_of(digest, started)) for started in (1.0, 2.0)]
+    traces.put_plan(Plan(digest, "default", 2, [Run(1, 0, 1)]))
+    pushed = imagefs("push", f"{store}#app", url)
+    assert (pushed["digest"], pushed["tag"], pushed["traces"], pushed["plans"]) == (digest, "app", 2, 1)
+    assert pushed["bytes"] > 600_000
+    with images_at(url) as there:
+        assert there.tags() == {"app": digest}
+        assert verify(there).damage == []
+    again = imagefs("push", f"{store}#app", named(url, "other"))
+    assert [again[key] for key in ("tag", "objects", "bytes", "linked", "traces", "plans")] == ["other", 0, 0, 0, 0, 0]
+    pulled = imagefs("pull", named(url, "other"), back)
+    assert [pulled[key] for key in ("digest", "tag", "traces", "plans")] == [digest, "other", 2, 1]
+    copied = images_in(back)
+    assert copied.tags() == {"other": digest}
+    assert verify(copied).damage == []
+    assert Traces(copied.repository).names(digest, "default") == names
+    assert Traces(copied.repository).plan(digest, "default") == traces.plan(digest, "default")
+
+
+def test_what_another_repository_of_the_registry_has_is_linked(
+    registry: str, imagefs: Callable[..., Any], tmp_path: Path
+) -> None:
+    store, first, second = tmp_path / "store", new_url(registry), new_url(registry)
+    build_tree(write_tree(tmp_path / "source", a=11, b=12), images_in(store), "app")
+    sent = imagefs("push", f"{store}#app", first)
+    linked = imagefs("push", named(first, "app"), second)
+    assert [linked[key] for key in ("objects", "bytes", "linked")] == [0, 0, sent["objects"]]
+    with images_at(second) as there:
+        assert verify(there).damage == []
+
+
+def test_a_copy_that_breaks_off_is_not_found_and_the_next_goes_on(
+    registry: str, imagefs: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, url = tmp_path / "store", new_url(registry)
+    digest = build_tree(write_tree(tmp_path / "source", a=21), images_in(store), "app").digest
+    put = RegistryRepository.put
+
+    def broken(self: RegistryRepository, path: bytes, data: bytes, *, replace: bool = False) -> None:
+        if path.startswith(b"/metadata/"):
+            raise StoreError("the connection ended")
+        put(self, path, data, replace=replace)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RegistryRepository, "put", broken)
+        assert application.main(["push", f"{store}#app", url]) == 3
+    with images_at(url) as there:
+        assert (there.tags(), there.images()) == ({}, {})
+        with pytest.raises(NoSuchImage):
+            there.resolve("app")
+    done = imagefs("push", f"{store}#app", url)
+    assert (done["digest"], done["present"]) == (digest, 2)  # the pack and its index
+    assert done["bytes"] < 100_000
+
+
+def test_old_packs_that_an_image_holds_are_not_sent_again(
+    imagefs: Callable[..., Any], registry: str, tmp_path: Path
+) -> None:
+    store, url = tmp_path / "store", new_url(registry)
+    with images_at(url) as there:
+        build_tree(write_tree(tmp_path / "source", a=31), there, "one")
+        build_tree(write_tree(tmp_path / "source", b=32), there, "two")
+    imagefs("pull", named(url, "one"), store)
+    age(files(store), 1000)
+    done = imagefs("pull", named(url, "two"), store)
+    assert 300_000 < done["bytes"] < 400_000
+    assert verify(images_in(store)).damage == []
+
+
+def test_a_pack_that_is_missing_ends_the_copy(
+    registry: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store, url = tmp_path / "store", new_url(registry)
+    build_tree(write_tree(tmp_path / "source", a=41), images_in(store), "app")
+    (pack,) = files(store, "packs")
+    pack.unlink()
+    assert application.main(["push", f"{store}#app", url]) == 5
+    assert f"lacks packs/{pack.name}" in capsys.readouterr().err
+    with images_at(url) as there:
+        assert (there.tags(), there.images()) == ({}, {})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["push", "/store#app", "/elsewhere"], "names no repository of a registry"),
+        (["pull", "/store#app", "/elsewhere"], "names no image of a registry"),
+        (["push", "/store#app", "oci://h/n@sha256:" + "ab" * 32], "is a digest where a tag belongs"),
+        (["convert", "oci://h/n:1"], "is no image of a registry"),
+    ],
+)
+def test_what_cannot_be_copied(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert application.main(arguments) == 2
+    (line, *_) = capsys.readouterr().err.splitlines()
+    assert said in line
+
+
+# -- convert -------------------------------------------------------------------------------------------------------
+
+
+def test_a_lazy_image_is_attached_to_a_container_image(
+    registry: str, imagefs: Callable[..., Any], tmp_path: Path
+) -> None:
+    image = push_image(tmp_path, registry, "converted:1", payload(51))
+    made = imagefs("convert", f"docker://{image}", "--plain-http")
+    url = f"oci://{registry}/converted?scheme=http"
+    assert (made["store"], made["tag"]) == (url, "")
+    with images_at(url) as there:
+        assert there.resolve("1") == made["digest"], "the container image's tag stands for the lazy image"
+        assert there.tags() == {"1": made["digest"]}
+        assert there.by_source(there.manifest(made["digest"]).source) == made["digest"]
+        traces = Traces(there.repository)
+        traces.put(
+            Trace(
+                made["digest"], "default", "n", 1.0, 1.0, "ready", True, "", [Touch(0, b"data/a", 0, 65536, bytes(16))]
+            )
+        )
+    again = imagefs("convert", f"docker://{image}", "--plain-http")
+    assert again["built"]["new_bytes"] == 0
+    assert again["hot"]["traces"] == 1, "what was recorded meanwhile is used"
+    with images_at(url) as there:
+        assert there.resolve("1") == again["digest"] != made["digest"]
+
+
+@pytest.mark.mount
+@pytest.mark.root
+def test_the_registrys_garbage_collection_spares_what_images_need(tmp_path: Path, service: Service) -> None:
+    folder = tmp_path / "registry"
+    with running_registry(folder) as address:
+        image = push_image(tmp_path, address, "kept:1", payload(61))
+        service.ok("convert", f"docker://{image}", "--plain-http")
+        url = f"oci://{address}/kept?scheme=http"
+        with images_at(url) as images:
+            digest = images.resolve("1")
+            Traces(images.repository).put(trace_of(digest, 1.0))
+            gone = build_tree(write_tree(tmp_path / "gone", a=62), images, "gone").digest
+            packs = [
+                pack.digest.hex() for one in images.manifest(gone).devices for pack in images.index(one.index).packs
+            ]
+        service.ok("rm", named(url, "gone"))
+    collect = ["docker-registry", "garbage-collect", "--delete-untagged", str(folder / "config.yml")]
+    subprocess.run(collect, check=True, capture_output=True)
+    left = {path.name for path in (folder / "data").glob("docker/registry/v2/blobs/sha256/*/*")}
+    assert packs
+    assert not left & set(packs), "what no image needs is freed"
+    with running_registry(folder) as address:
+        url = f"oci://{address}/kept?scheme=http"
+        with images_at(url) as images:
+            assert images.by_source(images.manifest(digest).source) == digest
+            assert verify(images).damage == []
+            assert len(Traces(images.repository).names(digest, "default")) == 1
+        target = service.mountpoint()
+        service.ok("mount", named(url, "1"), str(target))
+        assert (target / "data/a").read_bytes() == random.Random(61).randbytes(400_000)
+        service.ok("umount", str(target))
