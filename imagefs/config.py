@@ -23,6 +23,7 @@ from stripefs.options import (
     duration,
     kib,
     loopback,
+    parse_bool,
     rate,
     size,
     some_file,
@@ -36,6 +37,7 @@ __all__ = ["IMAGEFS", "DepsSettings", "Settings", "config_files", "nearest", "re
 
 _MIB = 1 << 20
 _MIRROR = re.compile(r"https?://[^/?#,]+(/[^?#,]*)?|proxy\+https?://[^/?#,]+")
+_REGISTRY = re.compile(r"([A-Za-z0-9.-]+|\[[0-9a-fA-F:]+\])(:\d+)?")
 _BY_HTTP = ("http", "https", "oci")
 _LOG_FILE = "standard error with -f, else imagefs.log in the runtime folder"
 
@@ -48,6 +50,15 @@ def mirrors(given: str) -> tuple[str, ...]:
             raise ConfigError(
                 f"{redact(one)!r} is no mirror", hint="write http://HOST:PORT/PATH, or proxy+http://HOST:PORT"
             )
+    return found
+
+
+def registries(given: str) -> tuple[str, ...]:
+    """A parser of registries, HOST or HOST:PORT, with commas between them."""
+    found = tuple(filter(None, map(str.strip, given.split(","))))
+    for one in found:
+        if not _REGISTRY.fullmatch(one):
+            raise ConfigError(f"{redact(one)!r} is no registry", hint="write HOST or HOST:PORT")
     return found
 
 
@@ -105,6 +116,11 @@ IMAGEFS = Options("imagefs", {"store": "The store", "daemon": "The service", "bu
            "Folder of what containers write and of layers that no store has.", "DIR"),
     Option("snapshotter", "stores", store_urls, "", "Where images are looked for, the preferred first.", "STORE",
            shown="none", many=True),
+    Option("snapshotter", "registries", parse_bool, "true",
+           "Where no store has an image, look in its own registry for a lazy one that is attached to it."),
+    Option("snapshotter", "plain-http", registries, "",
+           "Speak plain http with this registry, as with those on this machine; may be given again.", "HOST:PORT",
+           "plain_http", shown="none", many=True),
     Option("snapshotter", "snapshotter-metrics", loopback, "", "Serve the snapshotter's metrics here; loopback only.",
            "HOST:PORT", "metrics", shown="none"),
 ), keyed=["mirror"])  # fmt: skip

@@ -93,9 +93,15 @@ class DaemonSettings(NamedTuple):
 
 
 class SnapshotterSettings(NamedTuple):
-    """socket: where it listens. root: its folder. stores: URLs, the preferred first. metrics: HOST:PORT or ""."""
+    """socket: where it listens. root: its folder. stores: URLs, the preferred first. metrics: HOST:PORT or "".
+
+    registries: whether the registry of an image that is pulled is asked for a lazy one. plain_http: registries, as
+    HOST[:PORT], that speak plain http.
+    """
 
     socket: str = ""
     root: str = "/var/lib/bootseer/snapshotter"
     stores: tuple[str, ...] = ()
+    registries: bool = True
+    plain_http: tuple[str, ...] = ()
     metrics: str = ""

@@ -44,15 +44,16 @@ _HEX = re.compile(r"[0-9a-f]{64}")
 
 
 class RegistryRepository(Repository):
-    """What lies in the repository of `client`, which is closed with this."""
+    """What lies in the repository of `client`, which is closed with this. brief: images of container images are looked
+    for as `imagefs.repository.registry_referrers` has it."""
 
     capabilities = Capabilities(put_if_absent=False, list_objects=False)
 
-    def __init__(self, url: str, client: RegistryClient) -> None:
+    def __init__(self, url: str, client: RegistryClient, *, brief: bool = False) -> None:
         self.url = url
         self._client = client
         self._manifests = Manifests(url, client)
-        self._referrers = Referrers(self._manifests)
+        self._referrers = Referrers(self._manifests, brief=brief)
         self._referred: dict[str, str] = {}  # manifest by image, of images that may have no tag of ours
 
     # -- the seam ------------------------------------------------------------------------------------------------

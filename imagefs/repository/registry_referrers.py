@@ -2,7 +2,11 @@
 
 Registries of the OCI distribution specification 1.1 know the referrers of a manifest. Others (Debian's docker-registry
 among them) have the fallback tag `sha256-HEX`, an index whose lines clients enter. Entering one takes three requests
-and may lose what another enters at the same moment, so it is looked for afterwards, and only images are entered.
+and may lose what another enters at the same moment, so it is looked for afterwards, and only images are entered. The
+fallback tag also has the images whose container image lies in another repository, whatever the registry knows.
+
+Lookups for images that are pulled (`brief`) have to be cheap where nothing is found: one request to a registry that
+knows referrers, one to any other once this process has found out that it is such a one.
 """
 
 from __future__ import annotations
@@ -26,13 +30,20 @@ _TRIES = 6
 _PAUSE = 0.2  # seconds at most between two tries
 _HEX = re.compile(r"[0-9a-f]{64}")
 
+_BELIEVED = 3600.0
+"""Seconds for which brief lookups believe that a registry does not know referrers: it may be upgraded."""
+
+_lacking: dict[str, float] = {}  # until when that is believed, by host
+
 
 class Referrers:
     """Those in the repository of `manifests`. Calls raise StoreErrors."""
 
-    def __init__(self, manifests: Manifests) -> None:
+    def __init__(self, manifests: Manifests, *, brief: bool = False) -> None:
         self._manifests = manifests
-        self._asks = True  # until the registry turns out not to know referrers
+        self._brief = brief
+        believed = _lacking.get(manifests.client.host, 0.0) if brief else 0.0
+        self._asks = time.monotonic() >= believed  # until the registry turns out not to know referrers
 
     def images(self, source: str) -> Iterator[tuple[str, str]]:
         """Digest and manifest (sha256:HEX) of the images that were built from an OCI manifest, the newest first."""
@@ -69,7 +80,10 @@ class Referrers:
                     found += form.descriptors(data, f"the referrers of {source}")
             except (NotFound, Unsupported, DamagedObject):
                 self._asks = False
-        return [one for one in found if IMAGE_DIGEST in one.annotations] or self._entered(source)
+                if self._brief:
+                    _lacking[self._manifests.client.host] = time.monotonic() + _BELIEVED
+        found = [one for one in found if IMAGE_DIGEST in one.annotations]
+        return found if found or (self._brief and self._asks) else self._entered(source)
 
     def _entered(self, source: str) -> list[Descriptor]:
         """The lines of the fallback tag."""

@@ -5,6 +5,7 @@ A URL of stripefs is a store. `oci://HOST[:PORT]/NAME[?PARAMETER=VALUE&…]` is 
     scheme=http       speak plain http, which needs no certificate and hides nothing
     ca-file=FILE      certificates to trust besides, in place of those in /etc/docker/certs.d/HOST
     authfile=FILE     the file of credentials, in place of those of podman, skopeo and Docker
+    lookup=brief      look for the lazy image of a container image of the same repository alone, in one request
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _URL = re.compile(
     r"oci://(?:(?P<user>[^/?#@]*)@)?(?P<host>[A-Za-z0-9.-]+(?::\d+)?|\[[0-9a-fA-F:]+\](?::\d+)?)"
     r"/(?P<name>[a-z0-9]+(?:[._/-]+[a-z0-9]+)*)/?(?:\?(?P<query>.*))?"
 )
-_PARAMETERS = ("scheme", "ca-file", "authfile")
+_PARAMETERS = ("scheme", "ca-file", "authfile", "lookup")
 
 
 def is_registry(url: str) -> bool:
@@ -61,6 +62,8 @@ def open_repository(settings: StoreSettings, *, make: bool = False) -> Repositor
         raise ConfigError(f"unknown parameter {unknown[0]!r} in {shown!r}", hint=f"known are {', '.join(_PARAMETERS)}")
     if (scheme := given.get("scheme", "https")) not in ("http", "https"):
         raise ConfigError(f"{shown!r}: scheme is http or https")
+    if (lookup := given.get("lookup", "")) not in ("", "brief"):
+        raise ConfigError(f"{shown!r}: lookup is brief, or left out")
     access = RegistryAccess(
         given.get("authfile", ""),
         given.get("ca-file", ""),
@@ -69,4 +72,4 @@ def open_repository(settings: StoreSettings, *, make: bool = False) -> Repositor
         known=base64.b64encode(unquote(match["user"]).encode()).decode() if match["user"] else "",
     )
     host = DOCKER_HUB if match["host"] == "docker.io" else match["host"]
-    return RegistryRepository(shown, RegistryClient(host, match["name"], access))
+    return RegistryRepository(shown, RegistryClient(host, match["name"], access), brief=bool(lookup))

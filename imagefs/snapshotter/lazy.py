@@ -1,7 +1,8 @@
 """The lazy images of a snapshotter: found in stores and mounted by the daemon, which each snapshot has a lease at.
 
-A store is asked by the digest of the image's OCI manifest, which containerd's labels name. A daemon or a store that
-does not answer means that the image is pulled as any other. A mount is made once for all snapshots of an image; its
+A store is asked by the digest of the image's OCI manifest, which containerd's labels name; after the stores so is the
+repository that the image is pulled from, where a lazy image may be attached to it. A daemon or a store that does not
+answer means that the image is pulled as any other. A mount is made once for all snapshots of an image; its
 lease is named after the snapshot's id, so that asking again, after a restart of either side, changes nothing. The tree
 that comes is compared, by chain id, with the layer that it stands for.
 """
@@ -20,6 +21,7 @@ from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Lease
 from imagefs.errors import BuildError
 from imagefs.format.manifest import chain_id
+from imagefs.repository.url import registry_url
 from imagefs.snapshotter.core import TARGET, LazyLayer
 from imagefs.snapshotter.errors import FailedPrecondition
 from imagefs.snapshotter.metastore import Layer, Snapshot, Tree, Usage
@@ -60,7 +62,8 @@ _FINDS_WITHIN = 5.0
 class DaemonImages:
     """Images of `stores`, URLs of which the first is preferred, mounted by the daemon of `client`.
 
-    store_at: how the store at a URL is reached.
+    store_at: how the store at a URL is reached. registries: whether the image's own registry is asked too, and
+    plain_http: with which of them, as HOST[:PORT], plain http is spoken, beside those on this machine.
     name: of this snapshotter among those that share the daemon. built: folder of a store for trees that are built here.
     deps: where dependency snapshots are that name no store.
     Used by several threads.
@@ -75,6 +78,8 @@ class DaemonImages:
         name: str,
         built: Path,
         deps: str = "",
+        registries: bool = False,
+        plain_http: Sequence[str] = (),
     ) -> None:
         self._client = client
         self._stores = [store_at(url) for url in stores]
@@ -82,6 +87,8 @@ class DaemonImages:
         self._name = name
         self._built = StoreSettings(url=str(built))
         self._deps = deps
+        self._registries = registries
+        self._plain_http = frozenset(plain_http)
         self._builds: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._lock = threading.Lock()
         self._leased: set[int] = set()
@@ -153,7 +160,7 @@ class DaemonImages:
         return Usage()
 
     def _look(self, digest: str, reference: str, timeout: float = _FINDS_WITHIN) -> Tree | None:
-        asked = list(self._stores)
+        asked = [*self._stores, *self._own_registry(reference)]
         if not asked:
             return None
         try:
@@ -162,6 +169,19 @@ class DaemonImages:
             _log.warning("%s is pulled in full, the daemon cannot look for it: %s", reference or digest, error)
             return None
         return Tree(found.store.url, found.image) if found is not None else None
+
+    def _own_registry(self, reference: str) -> list[StoreSettings]:
+        """The repository that the image is pulled from, unless it is one of the stores; none where it is not asked."""
+        host, _, name = (repository := _repository(reference)).partition("/")
+        if not self._registries or not name or not ("." in host or ":" in host or host == "localhost"):
+            return []
+        url = registry_url(host, name, scheme="http" if self._is_plain(repository) else "", lookup="brief")
+        known = {store.url.partition("?")[0] for store in self._stores}
+        return [] if url.partition("?")[0] in known else [self._store_at(url)]
+
+    def _is_plain(self, repository: str) -> bool:
+        """Tells whether plain http is spoken with the registry of `host/name`."""
+        return repository.partition("/")[0] in self._plain_http or _is_local(repository)
 
     def build(self, layer: Layer, depth: int) -> Tree:
         """Fetch these layers from the image's registry, as an image of their own. May take minutes."""
@@ -174,7 +194,7 @@ class DaemonImages:
         _log.info("fetching the %d lowest layers of %s: another image shares them", depth, layer.source)
         repository = _repository(layer.source)
         command = [*_IMAGEFS, "build", "--quiet", "--layers", str(depth), f"docker://{repository}@{layer.manifest}"]
-        command += [self._built.url, *(["--no-src-tls-verify"] if _is_local(repository) else [])]
+        command += [self._built.url, *(["--no-src-tls-verify"] if self._is_plain(repository) else [])]
         done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
         if done.returncode:
             lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]

@@ -53,6 +53,8 @@ def run(
         name=f"snapshotter {root.resolve()}",
         built=root / "built",
         deps=deps,
+        registries=chosen.registries,
+        plain_http=chosen.plain_http,
     )
     core = Snapshotter(root, images)
     stopped = threading.Event()
