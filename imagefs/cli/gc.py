@@ -42,6 +42,9 @@ def command(
 
     Builds may go on meanwhile, as long as none takes more than half a day: what they are about to name is younger. With
     --force nothing is too young, unless --older-than says so; let no build run then.
+
+    Of a registry, images go that were attached to a container image which is gone or has a newer one; the registry has
+    to allow that, and frees their bytes by its own garbage collection.
     """
     from imagefs.housekeeping.gc import collect
     from imagefs.repository.images import GRACE

@@ -1,8 +1,11 @@
 """Removing what no image needs any more, beside builds that go on.
 
 An object goes when no manifest reaches it and it is older than a day by the store's clock; so does a trace or plan
-whose image is gone, and what a writer that died has left. Right before each removal the manifests are listed once more
-and the object's age is looked at again. Why no build can lose what it needs, as long as it takes less than half a day:
+whose image is gone, a trace beyond those that are kept of each workload, and what a writer that died has left. In a
+registry an image that was attached to a container image goes a day after a newer one was, or after the container image
+is gone; the registry's own garbage collection frees the objects. Right before each removal the manifests are listed
+once more and the object's age is looked at again. Why no build can lose what it needs, as long as it takes less than
+half a day:
 
 - What a build stores is young. What it finds stored already and no image that it knows of holds, it stores again when
   it is older than half a day (`Images`), so that is young as well.
@@ -14,7 +17,7 @@ and the object's age is looked at again. Why no build can lose what it needs, as
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -23,8 +26,10 @@ from imagefs.housekeeping.listing import must_list
 from imagefs.progress import Progress
 from imagefs.repository.images import GRACE, KINDS, Images, is_digest, object_path
 from imagefs.repository.snapshots import Snapshots
+from imagefs.repository.traces import KEEP
 from stripefs.errors import NotFound, Unsupported
 from stripefs.layout.hidden import is_hidden
+from stripefs.store.base import Status
 from stripefs.units import shown
 
 __all__ = ["Collected", "collect"]
@@ -55,7 +60,7 @@ def collect(
     progress: Progress | None = None,
 ) -> Collected:
     """Remove what is not needed and older than so many seconds. With `untagged` images that neither a tag nor a
-    dependency snapshot names are not needed.
+    dependency snapshot names, and that are attached to no container image, are not needed.
 
     Less than a day is safe only while nothing is built. Raises Unsupported where a store cannot be listed or written
     to, DamagedObject where a document is damaged, as nobody knows then what it needs, and StoreErrors.
@@ -83,8 +88,8 @@ class _Collection:
     def run(self) -> Collected:
         self._progress.stage("looking")
         self._refresh()
-        if self._untagged:
-            self._unnamed()
+        if self._untagged or self._images.repository.attached():
+            self._remove_images()
         for kind in KINDS if self._images.repository.capabilities.list_objects else ():
             for path, size, mtime in self._below(f"/{kind}"):
                 name = path.rpartition(b"/")[2].decode("utf-8", "replace")
@@ -92,8 +97,11 @@ class _Collection:
                 if (is_object and path not in self._needed) or _is_left_over(path):
                     self._remove(path, size, mtime)
         for kind in ("traces", "plans"):
-            for path, size, mtime in self._below(f"/{kind}"):
-                if path.split(b"/")[2].decode("utf-8", "replace") not in self._kept or _is_left_over(path):
+            found = list(self._below(f"/{kind}"))
+            surplus = _surplus(path for path, _, _ in found) if kind == "traces" else ()
+            for path, size, mtime in found:
+                image = path.split(b"/")[2].decode("utf-8", "replace")
+                if image not in self._kept or path in surplus or _is_left_over(path):
                     self._remove(path, size, mtime)
         for source, status in self._images.sources().items():
             if not self._stands(source):
@@ -114,23 +122,37 @@ class _Collection:
     def _below(self, folder: str) -> Iterator[tuple[bytes, int, int]]:
         return ((path, status.length, status.mtime_ns) for path, status in self._images.files(folder.encode()))
 
-    def _unnamed(self) -> None:
-        """Remove the images that no tag and no snapshot names and that are the base of none that stays."""
+    def _remove_images(self) -> None:
+        """Remove the images that were attached to a container image which needs them no more and, with `untagged`,
+        those that are attached to none; of these what no tag and no snapshot names and is the base of none that stays.
+        """
         stored = self._images.images()
-        named, listed = self._named(), time.monotonic()
-        kept = {digest for digest in stored if digest in named or not self._is_old(stored[digest].mtime_ns)}
-        kept |= {self._bases[digest] for digest in kept if digest in self._bases}
+        wanted, listed = self._wanted(stored), time.monotonic()
+        kept = wanted | {self._bases[digest] for digest in wanted if digest in self._bases}
         gone = set()
         for digest in sorted(stored.keys() - kept):
             if time.monotonic() - listed > _LISTED:
-                named, listed = self._named(), time.monotonic()
-            if digest in named:
+                wanted, listed = self._wanted(stored), time.monotonic()
+            if digest in wanted:
                 continue
             if not self._dry_run:
                 self._images.remove(digest)
             self._note(f"images/{digest}", stored[digest].length)
             gone.add(digest)
         self._refresh(removed=gone)
+
+    def _wanted(self, stored: Mapping[str, Status]) -> set[str]:
+        """Those of the images `stored` that are named or attached, or too young to be removed."""
+        named, attached = self._named(), self._images.repository.attached()
+        wanted = {digest for digest in stored if digest in named or not self._is_old(stored[digest].mtime_ns)}
+        for digest in stored.keys() - wanted:
+            if digest in attached:
+                since = attached[digest]
+                if since is None or not self._is_old(since):
+                    wanted.add(digest)
+            elif not self._untagged:
+                wanted.add(digest)
+        return wanted
 
     def _named(self) -> set[str]:
         try:
@@ -197,6 +219,14 @@ class _Collection:
         self._found.removed.append(path)
         self._found.bytes += size
         self._progress.advance(size)
+
+
+def _surplus(traces: Iterable[bytes]) -> set[bytes]:
+    """Those beyond the newest of each image and workload that are kept: names sort by time."""
+    folders: dict[bytes, list[bytes]] = {}
+    for path in traces:
+        folders.setdefault(path.rpartition(b"/")[0], []).append(path)
+    return {path for found in folders.values() for path in sorted(found)[:-KEEP]}
 
 
 def _is_left_over(path: bytes) -> bool:

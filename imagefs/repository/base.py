@@ -80,6 +80,14 @@ class Repository(ABC):
         """Take over an object that `other` has without its bytes being sent; False where that is not possible."""
         return False
 
+    def attached(self) -> dict[str, int | None]:
+        """The images that are attached to container images of this repository, by digest.
+
+        None for the newest of a container image that is there. Else nanoseconds since 1970: when the next one was
+        attached or, of the newest of a container image that is gone, when that one was.
+        """
+        return {}
+
     @abstractmethod
     def now_ns(self) -> int:
         """Nanoseconds since 1970 by the clock that gives objects their times."""

@@ -12,6 +12,7 @@ stays until the registry's own gc.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
 import time
 from collections.abc import Callable, Sequence
@@ -106,8 +107,7 @@ class RegistryRepository(Repository):
         if kind == "tags":
             return [Status(tag.encode(), Kind.FILE) for tag in tags if not form.is_reserved(tag)]
         if kind == "images":
-            images = _at_once(self._manifests.artifact, [tag for tag in tags if form.is_image_tag(tag)])
-            return [_status(one[0].image, one[0]) for one in images if one and one[0].image]
+            return [_status(one.image, one) for one in self._images(tags)]
         beginning = form.document_tag(folder.decode()) + "."
         found = _at_once(self._manifests.artifact, [tag for tag in tags if tag.startswith(beginning)])
         named = form.children(folder.decode(), [one[0] for one in found if one])
@@ -146,7 +146,27 @@ class RegistryRepository(Repository):
             return False
         return self._client.mount(f"sha256:{_parts(path)[1]}", other._client.name)
 
+    def attached(self) -> dict[str, int | None]:
+        by_subject: dict[str, list[Artifact]] = {}
+        try:
+            for one in self._images(list(self._manifests.tags())):
+                if one.subject is not None:
+                    by_subject.setdefault(one.subject.digest, []).append(one)
+        except NotFound:
+            return {}  # nothing was stored yet
+        found: dict[str, int | None] = {}
+        for subject, images in by_subject.items():
+            images.sort(key=lambda one: one.created_ns)
+            found |= {older.image: newer.created_ns for older, newer in itertools.pairwise(images)}
+            found[images[-1].image] = None if self._referrers.subject(subject) else images[-1].created_ns
+        return found
+
     # -- what is found -------------------------------------------------------------------------------------------
+
+    def _images(self, tags: Sequence[str]) -> list[Artifact]:
+        """The images among these tags."""
+        found = _at_once(self._manifests.artifact, [tag for tag in tags if form.is_image_tag(tag)])
+        return [one[0] for one in found if one and one[0].image]
 
     def _image(self, name: str) -> tuple[Artifact, str]:
         """The artifact of an image and its manifest's digest. Raises NotFound."""

@@ -21,7 +21,7 @@ from urllib.parse import quote
 from imagefs.errors import DamagedObject
 from imagefs.repository import artifact as form
 from imagefs.repository.artifact import CREATED, IMAGE, IMAGE_DIGEST, OCI_INDEX, Descriptor
-from imagefs.repository.registry_manifests import Manifests
+from imagefs.repository.registry_manifests import Manifests, digest_of
 from stripefs.errors import NotFound, ServiceDown, Unsupported
 
 __all__ = ["Referrers"]
@@ -101,7 +101,13 @@ class Referrers:
             if {one.digest for one in wanted} == {one.digest for one in before}:
                 return
             time.sleep(random.uniform(0, _PAUSE) if turn else 0)  # noqa: S311  no secret
-            self._manifests.put_bytes(source.replace(":", "-"), form.index(wanted), OCI_INDEX)
+            if wanted:
+                self._manifests.put_bytes(source.replace(":", "-"), form.index(wanted), OCI_INDEX)
+                continue
+            with contextlib.suppress(NotFound):  # by its digest, so that what another has put meanwhile stays
+                there = self._manifests.load(source.replace(":", "-"), OCI_INDEX)[0]
+                if form.descriptors(there, f"the referrers of {source}") == before:
+                    self._manifests.delete(f"/manifests/{digest_of(there)}")
         raise ServiceDown(f"{self._manifests.url}: others change what was built from {source} all the time")
 
 

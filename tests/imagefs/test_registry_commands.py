@@ -7,12 +7,16 @@ import itertools
 import json
 import random
 import subprocess
+import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from imagefs.build.directory import scan
+from imagefs.build.image import build
 from imagefs.cli import app as application
 from imagefs.errors import NoSuchImage
 from imagefs.format.plan import Plan, Run
@@ -20,7 +24,7 @@ from imagefs.format.trace import Touch, Trace
 from imagefs.housekeeping.verify import verify
 from imagefs.repository.images import Images
 from imagefs.repository.registry import RegistryRepository
-from imagefs.repository.traces import Traces
+from imagefs.repository.traces import KEEP, Traces
 from imagefs.repository.url import open_repository
 from stripefs.errors import StoreError
 from stripefs.settings import StoreSettings
@@ -247,3 +251,111 @@ def test_the_registrys_garbage_collection_spares_what_images_need(tmp_path: Path
         service.ok("mount", named(url, "1"), str(target))
         assert (target / "data/a").read_bytes() == random.Random(61).randbytes(400_000)
         service.ok("umount", str(target))
+
+
+# -- gc ------------------------------------------------------------------------------------------------------------
+
+
+HOUR = 3600 * 10**9
+
+
+@contextlib.contextmanager
+def hours_ago(hours: float, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What is stored in registries meanwhile was stored so long ago."""
+    with monkeypatch.context() as patched:
+        patched.setattr(RegistryRepository, "now_ns", lambda _: time.time_ns() - int(hours * HOUR))
+        yield
+
+
+def attached_image(images: Images, folder: Path, source: str, **contents: int) -> str:
+    """Store an image that was built from the OCI manifest `source`; its digest."""
+    return build(*scan(str(write_tree(folder, **contents))), images, source=source).digest
+
+
+def delete_manifest(registry: str, name: str, digest: str) -> None:
+    request = urllib.request.Request(f"http://{registry}/v2/{name}/manifests/{digest}", method="DELETE")
+    with urllib.request.urlopen(request):
+        pass
+
+
+def digest_of(registry: str, name: str, tag: str) -> str:
+    kind = "application/vnd.oci.image.manifest.v1+json"
+    request = urllib.request.Request(f"http://{registry}/v2/{name}/manifests/{tag}", headers={"Accept": kind})
+    with urllib.request.urlopen(request) as answer:
+        return str(answer.headers["Docker-Content-Digest"])
+
+
+def test_an_image_whose_container_image_is_gone_goes_when_it_is_old(
+    registry: str, imagefs: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"gone{next(_numbers)}"
+    sources = [
+        digest_of(registry, name, push_image(tmp_path, registry, f"{name}:{tag}", payload(70 + tag)).rpartition(":")[2])
+        for tag in (1, 2)
+    ]
+    url = f"oci://{registry}/{name}?scheme=http"
+    with images_at(url) as images:
+        with hours_ago(48, monkeypatch):
+            gone, stays = (
+                attached_image(images, tmp_path / str(number), source, a=number)
+                for number, source in enumerate(sources)
+            )
+            Traces(images.repository).put(trace_of(gone, 1.0))
+        assert imagefs("gc", url)["removed"] == [], "both have their container images"
+        delete_manifest(registry, name, sources[0])
+        assert imagefs("gc", url, "--older-than", "3d")["removed"] == []
+        planned = imagefs("gc", url, "--dry-run")["removed"]
+        assert [path.partition("/")[0] for path in planned] == ["images", "traces"]
+        assert planned[0] == f"images/{gone}"
+        assert images.images().keys() == {gone, stays}
+        assert imagefs("gc", url)["removed"] == planned
+        assert images.images().keys() == {stays}
+        assert not [tag for tag in images.repository._manifests.tags() if sources[0][7:] in tag]  # type: ignore[attr-defined]
+        assert images.by_source(sources[1]) == stays
+        assert imagefs("gc", url, "--untagged", "--force")["removed"] == [], "attached images need no tag"
+
+
+def test_an_image_goes_a_day_after_a_newer_one_took_its_place(
+    registry: str, imagefs: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"newer{next(_numbers)}"
+    push_image(tmp_path, registry, f"{name}:1", payload(80))
+    source, url = digest_of(registry, name, "1"), f"oci://{registry}/{name}?scheme=http"
+    with images_at(url) as images:
+        with hours_ago(100, monkeypatch):
+            first = attached_image(images, tmp_path / "a", source, a=1)
+            tagged = attached_image(images, tmp_path / "b", source, b=2)
+            images.tag("mine", tagged)
+        with hours_ago(50, monkeypatch):
+            second = attached_image(images, tmp_path / "c", source, c=3)
+        newest = attached_image(images, tmp_path / "d", source, d=4)
+        assert images.by_source(source) == newest
+        assert imagefs("gc", url)["removed"] == [f"images/{first}"], "the second was the newest until now"
+        assert images.images().keys() == {tagged, second, newest}
+        assert imagefs("gc", url, "--force")["removed"] == [f"images/{second}"]
+        assert images.images().keys() == {tagged, newest}
+        assert verify(images).damage == []
+
+
+def test_traces_beyond_those_that_are_kept(
+    registry: str, imagefs: Callable[..., Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = new_url(registry)
+    with images_at(url) as images:
+        digest = build_tree(write_tree(tmp_path / "source", a=91), images, "app").digest
+        traces = Traces(images.repository)
+        with hours_ago(30, monkeypatch):
+            names = [traces.put(trace_of(digest, float(number))) for number in range(KEEP + 2)]
+        assert len(imagefs("gc", url)["removed"]) == 2
+        assert traces.names(digest, "default") == names[2:]
+
+
+def test_a_registry_that_lets_nothing_be_removed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with running_registry(tmp_path / "registry", delete=False) as address:
+        url = new_url(address)
+        with images_at(url) as images:
+            build_tree(write_tree(tmp_path / "source", a=95), images)
+        assert application.main(["gc", url, "--force", "--untagged"]) == 3
+        (line,) = capsys.readouterr().err.splitlines()
+        assert "lets nothing be removed" in line
+        assert "storage.delete.enabled" in line
