@@ -146,7 +146,10 @@ class RegistryClient:
         """Link a blob that the repository `name` of this registry has; False where that is refused. Raises as `answer`
         does."""
         with self._lock:
-            self._scopes.setdefault(name, {"pull"})
+            if name not in self._scopes:
+                self._scopes[name] = {"pull"}
+                if self._authorization.startswith("Bearer"):
+                    self._authorization = ""  # the next token is for both repositories
         query = urlencode({"mount": digest, "from": name})
         with self.answer("POST", f"/blobs/uploads/?{query}", content=b"") as response:
             if response.status_code == 201:

@@ -7,8 +7,6 @@ import json
 import socket
 import subprocess
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,8 +21,11 @@ HTPASSWD = "ann:$2y$05$7YDtEXoYPCeGd8C.WXkAIu/o9cNH/OVBrhKwROlNLXNkZ/0AGxDTa\n"
 
 
 @contextmanager
-def running_registry(folder: Path, *, delete: bool = True, htpasswd: bool = False) -> Iterator[str]:
-    """HOST:PORT of a registry that speaks plain http and keeps what it has below `folder`."""
+def running_registry(
+    folder: Path, *, delete: bool = True, htpasswd: bool = False, tls: tuple[Path, Path] | None = None
+) -> Iterator[str]:
+    """HOST:PORT of a registry that keeps what it has below `folder`. It speaks plain http, or https where `tls` names
+    the files of a certificate and its key."""
     folder.mkdir(parents=True, exist_ok=True)
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
@@ -35,6 +36,8 @@ def running_registry(folder: Path, *, delete: bool = True, htpasswd: bool = Fals
         "storage": {"filesystem": {"rootdirectory": str(folder / "data")}, "delete": {"enabled": delete}},
         "http": {"addr": address},
     }
+    if tls is not None:
+        config["http"]["tls"] = {"certificate": str(tls[0]), "key": str(tls[1])}
     if htpasswd:
         (folder / "htpasswd").write_text(HTPASSWD)
         config["auth"] = {"htpasswd": {"realm": "r", "path": str(folder / "htpasswd")}}
@@ -42,7 +45,7 @@ def running_registry(folder: Path, *, delete: bool = True, htpasswd: bool = Fals
     with (folder / "log").open("wb") as log:
         running = subprocess.Popen(["docker-registry", "serve", str(folder / "config.yml")], stdout=log, stderr=log)
     try:
-        _await(f"http://{address}/v2/")
+        _await(address)
         yield address
     finally:
         running.terminate()
@@ -57,13 +60,11 @@ def push_image(folder: Path, address: str, name: str, layers: Sequence[bytes], *
     return f"{address}/{name}"
 
 
-def _await(url: str) -> None:
-    deadline = time.monotonic() + 30
+def _await(address: str) -> None:
+    """Until somebody listens there."""
+    deadline, (host, port) = time.monotonic() + 30, address.split(":")
     while True:
-        with contextlib.suppress(urllib.error.HTTPError):  # it wants credentials, so it is there
-            with contextlib.suppress(urllib.error.URLError), urllib.request.urlopen(url):
-                return
-            assert time.monotonic() < deadline, "the registry does not answer"
-            time.sleep(0.05)
-            continue
-        return
+        with contextlib.suppress(OSError), socket.create_connection((host, int(port))):
+            return
+        assert time.monotonic() < deadline, "the registry does not answer"
+        time.sleep(0.05)

@@ -17,7 +17,7 @@ from stripefs.store.base import Store
 from stripefs.store.url import open_store
 from tests.store.web_server import WebServer
 
-__all__ = ["SIZE", "opened", "trusted"]
+__all__ = ["SIZE", "certify", "opened", "trusted"]
 
 SIZE = 100_000
 
@@ -26,8 +26,8 @@ def opened(server: WebServer, timeout: float = 5.0) -> Store:
     return open_store(StoreSettings(url=server.url, host_timeout=timeout))
 
 
-def trusted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
-    """What a server on loopback needs for TLS; its certificate is trusted as long as the test runs."""
+def certify(folder: Path) -> tuple[Path, Path]:
+    """The files of a certificate for a server on loopback, signed by itself, and of its key."""
     key = ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "loopback")])
     now = datetime.datetime.now(datetime.UTC)
@@ -44,7 +44,13 @@ def trusted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
     (folder / "key").write_bytes(
         key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     )
-    monkeypatch.setenv("SSL_CERT_FILE", str(folder / "certificate"))
+    return folder / "certificate", folder / "key"
+
+
+def trusted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
+    """What a server on loopback needs for TLS; its certificate is trusted as long as the test runs."""
+    certificate, key = certify(folder)
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(folder / "certificate", folder / "key")
+    context.load_cert_chain(certificate, key)
     return context
