@@ -251,12 +251,13 @@ class RegistryRepository(Repository):
     def _put_source(self, source: str, name: str) -> None:
         """Make that image the newest of those that were built from the OCI manifest. Chain ids are not kept: a registry
         knows an image by the manifest that it refers to."""
-        self._image(name)
+        image, _ = self._image(name)
         document = self._manifests.blob(f"sha256:{name}", DOCUMENT_LIMIT)
         if Manifest.from_json(document).source != source:
             return
+        attached = image.subject is not None or self._referrers.subject(source) is None
         with contextlib.suppress(NotFound):
-            if self._built_from(source) == name:
+            if attached and self._built_from(source) == name:
                 return
         self._put_image(name, document)
 

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
+import json
 import random
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.containerd.conftest import base
 from tests.containerd.node import Node, Registry
+from tests.imagefs.registry_server import push_image, running_registry
 from tests.unit.imagefs.layers import directory, file, layer
 
 
@@ -86,3 +90,28 @@ def test_registries_are_not_asked_where_that_is_off(node: Node, registry: Regist
         del node.environment["IMAGEFS_REGISTRIES"]
         node.stop("snapshotter")
         node.start_snapshotter()
+
+
+def test_a_registry_that_wants_a_password(node: Node, tmp_path: Path) -> None:
+    """The daemon has it from Docker's configuration; while it does not, the image is pulled in full."""
+    node.stop("daemon")
+    node.environment["DOCKER_CONFIG"] = str(tmp_path)
+    try:
+        with running_registry(tmp_path / "registry", htpasswd=True) as address:
+            auths = {"auths": {address: {"auth": base64.b64encode(b"ann:secret").decode()}}}
+            (tmp_path / "config.json").write_text(json.dumps(auths))
+            layers = [base(), layer(file("private", b"1"))]
+            image = push_image(tmp_path, address, "private:1", layers, user="ann:secret")
+            node.imagefs("convert", f"docker://{image}", "--plain-http", "--authfile", str(tmp_path / "config.json"))
+            for known, fetched in ((False, 3), (True, 2)):
+                (tmp_path / "config.json").write_text(json.dumps(auths if known else {}))
+                node.start_daemon()
+                before = set(node.blobs())
+                node.cri.pull(image, "ann", "secret")
+                assert len(set(node.blobs()) - before) == fetched
+                assert node.run(image, f"private{known}", "cat", "/private") == "1"
+                node.remove_image(image)
+                node.stop("daemon")
+    finally:
+        del node.environment["DOCKER_CONFIG"]
+        node.start_daemon()

@@ -52,10 +52,11 @@ def running_registry(
         running.wait()
 
 
-def push_image(folder: Path, address: str, name: str, layers: Sequence[bytes], **config: Any) -> str:
-    """Store a container image of these archives as NAME:TAG; its reference. `folder` holds its layout."""
+def push_image(folder: Path, address: str, name: str, layers: Sequence[bytes], *, user: str = "", **config: Any) -> str:
+    """Store a container image of these archives as NAME:TAG; its reference. `folder` holds its layout. user:
+    USER:PASSWORD, "" for none."""
     made = layout(folder / f"layout-{name.replace('/', '-').replace(':', '-')}", layers, config=config)
-    target = ["--dest-tls-verify=false", f"docker://{address}/{name}"]
+    target = ["--dest-tls-verify=false", *([f"--dest-creds={user}"] if user else []), f"docker://{address}/{name}"]
     subprocess.run(["skopeo", "copy", "--quiet", f"oci:{made}:app", *target], check=True, capture_output=True)
     return f"{address}/{name}"
 

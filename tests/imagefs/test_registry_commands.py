@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import json
 import random
@@ -22,6 +23,7 @@ from imagefs.errors import NoSuchImage
 from imagefs.format.plan import Plan, Run
 from imagefs.format.trace import Touch, Trace
 from imagefs.housekeeping.verify import verify
+from imagefs.platform import Platform
 from imagefs.repository.images import Images
 from imagefs.repository.registry import RegistryRepository
 from imagefs.repository.traces import KEEP, Traces
@@ -75,6 +77,14 @@ def images_at(url: str) -> Iterator[Images]:
         yield Images(repository)
     finally:
         repository.close()
+
+
+def manifest_of(registry: str, name: str, tag: str) -> tuple[bytes, str]:
+    """The manifest of a container image, and its media type."""
+    kind = "application/vnd.oci.image.manifest.v1+json"
+    request = urllib.request.Request(f"http://{registry}/v2/{name}/manifests/{tag}", headers={"Accept": kind})
+    with urllib.request.urlopen(request) as answer:
+        return answer.read(), kind
 
 
 def trace_of(base: str, started: float) -> Trace:
@@ -193,6 +203,24 @@ def test_what_cannot_be_copied(arguments: list[str], said: str, capsys: pytest.C
     assert said in line
 
 
+def test_a_lazy_image_that_comes_before_its_container_image_is_attached_by_the_next_push(
+    registry: str, imagefs: Callable[..., Any], tmp_path: Path
+) -> None:
+    first, later = (f"early{next(_numbers)}" for _ in range(2))
+    store, url = tmp_path / "store", f"oci://{registry}/{later}?scheme=http"
+    image = push_image(tmp_path, registry, f"{first}:1", payload(45))
+    digest = imagefs("build", f"docker://{image}", store, "--tag", "app", "--no-src-tls-verify")["digest"]
+    with images_at(url) as there:
+        for attached in (False, True):
+            imagefs("push", f"{store}#app", named(url, "lazy"))
+            source = there.manifest(digest).source
+            assert there.by_source(source) == digest
+            assert there.repository.attached() == ({digest: None} if attached else {})
+            plain = ["--src-tls-verify=false", "--dest-tls-verify=false"]
+            places = [f"docker://{image}", f"docker://{registry}/{later}:1"]
+            subprocess.run(["skopeo", "copy", "--quiet", *plain, *places], check=True)
+
+
 # -- convert -------------------------------------------------------------------------------------------------------
 
 
@@ -220,6 +248,33 @@ def test_a_lazy_image_is_attached_to_a_container_image(
         assert there.resolve("1") == again["digest"] != made["digest"]
 
 
+def test_a_container_image_of_several_platforms(registry: str, imagefs: Callable[..., Any], tmp_path: Path) -> None:
+    name = f"multi{next(_numbers)}"
+    push_image(tmp_path, registry, f"{name}:amd64", payload(55))
+    push_image(tmp_path, registry, f"{name}:arm64", payload(56))
+    entries = []
+    for platform in ("amd64", "arm64"):
+        data, kind = manifest_of(registry, name, platform)
+        digest = "sha256:" + hashlib.sha256(data).hexdigest()
+        described = {"os": "linux", "architecture": platform}
+        entries.append({"mediaType": kind, "digest": digest, "size": len(data), "platform": described})
+    kind = "application/vnd.oci.image.index.v1+json"
+    index = json.dumps({"schemaVersion": 2, "mediaType": kind, "manifests": entries}).encode()
+    request = urllib.request.Request(
+        f"http://{registry}/v2/{name}/manifests/1", method="PUT", data=index, headers={"Content-Type": kind}
+    )
+    with urllib.request.urlopen(request):
+        pass
+    made = imagefs("convert", f"docker://{registry}/{name}:1", "--plain-http", "--platform", "linux/amd64")
+    with images_at(f"oci://{registry}/{name}?scheme=http") as there:
+        assert there.manifest(made["digest"]).source == entries[0]["digest"]
+        assert there.by_source(entries[0]["digest"]) == made["digest"]
+        with pytest.raises(NoSuchImage):
+            there.by_source(entries[1]["digest"])
+        if Platform.here().fits(entries[0]["platform"]):
+            assert there.resolve("1") == made["digest"]
+
+
 @pytest.mark.mount
 @pytest.mark.root
 def test_the_registrys_garbage_collection_spares_what_images_need(tmp_path: Path, service: Service) -> None:
@@ -236,11 +291,12 @@ def test_the_registrys_garbage_collection_spares_what_images_need(tmp_path: Path
                 pack.digest.hex() for one in images.manifest(gone).devices for pack in images.index(one.index).packs
             ]
         service.ok("rm", named(url, "gone"))
-    collect = ["docker-registry", "garbage-collect", "--delete-untagged", str(folder / "config.yml")]
+    collect = ["docker-registry", "garbage-collect", str(folder / "config.yml")]
     subprocess.run(collect, check=True, capture_output=True)
     left = {path.name for path in (folder / "data").glob("docker/registry/v2/blobs/sha256/*/*")}
     assert packs
     assert not left & set(packs), "what no image needs is freed"
+    subprocess.run([*collect, "--delete-untagged"], check=True, capture_output=True)
     with running_registry(folder) as address:
         url = f"oci://{address}/kept?scheme=http"
         with images_at(url) as images:
@@ -279,10 +335,7 @@ def delete_manifest(registry: str, name: str, digest: str) -> None:
 
 
 def digest_of(registry: str, name: str, tag: str) -> str:
-    kind = "application/vnd.oci.image.manifest.v1+json"
-    request = urllib.request.Request(f"http://{registry}/v2/{name}/manifests/{tag}", headers={"Accept": kind})
-    with urllib.request.urlopen(request) as answer:
-        return str(answer.headers["Docker-Content-Digest"])
+    return "sha256:" + hashlib.sha256(manifest_of(registry, name, tag)[0]).hexdigest()
 
 
 def test_an_image_whose_container_image_is_gone_goes_when_it_is_old(
