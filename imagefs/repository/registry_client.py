@@ -322,7 +322,7 @@ def _failures(host: str) -> Iterator[None]:
         if is_about_certificates(error):
             raise StoreError(message, hint="?ca-file=FILE or SSL_CERT_FILE names the certificates to trust") from error
         if _is_about_tls(error):
-            raise StoreError(message, hint="?scheme=http speaks plain http") from error
+            raise StoreError(message, hint="?scheme=http, or --plain-http of convert, speaks plain http") from error
         if isinstance(error, (httpx.NetworkError, httpx.ProtocolError, httpx.ProxyError)):
             raise ServiceDown(message) from error
         raise StoreError(message) from error

@@ -30,8 +30,8 @@ _TRIES = 6
 _PAUSE = 0.2  # seconds at most between two tries
 _HEX = re.compile(r"[0-9a-f]{64}")
 
-_BELIEVED = 3600.0
-"""Seconds for which brief lookups believe that a registry does not know referrers: it may be upgraded."""
+_BELIEVED = 600.0
+"""Seconds for which brief lookups believe that a registry does not know referrers: it may have meant the repository."""
 
 _lacking: dict[str, float] = {}  # until when that is believed, by host
 
