@@ -50,8 +50,8 @@ class DaemonSettings(NamedTuple):
     """The service of one host. Sizes in bytes, times in seconds, rates in bytes a second.
 
     cache_size 0 means half of what is free on the cache's file system when the daemon starts; cache_age 0 means that
-    nothing goes for want of use; background_rate 0 means that nothing is fetched in the background. Its default is a tenth
-    of a link of 10 Gbit/s: an image of 10 GB is local after 100 seconds.
+    nothing goes for want of use; background_rate 0 means that nothing is fetched in the background. Its default is a
+    tenth of a link of 10 Gbit/s: an image of 10 GB is local after 100 seconds.
     """
 
     cache: str = default_cache()
