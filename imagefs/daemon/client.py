@@ -13,7 +13,9 @@ status, stop                    as every supervisor's worker answers
 
 from __future__ import annotations
 
+import math
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -48,6 +50,9 @@ _DEATHS = 2
 
 _OURS = ("runtime", "log_level", "log_format")
 """Settings that name the daemon, or are for this program as well."""
+
+_LOOKS_AGAIN = 0.05
+"""Seconds between two looks for a daemon that is waited for."""
 
 _STARTS = 3
 """Daemons to start when one after the other ends before it answers: somebody stops it while we come."""
@@ -124,14 +129,22 @@ class Client:
 
     asked: options by the settings that somebody chose. A daemon that runs with others keeps them, which is logged.
     starts: start a daemon where none runs; a service beside one that somebody else starts raises NoDaemon instead.
+    waits: seconds from when the daemon was first missed for which requests wait for the next one.
     """
 
     def __init__(
-        self, settings: DaemonSettings, asked: Mapping[str, str] | None = None, *, starts: bool = True
+        self,
+        settings: DaemonSettings,
+        asked: Mapping[str, str] | None = None,
+        *,
+        starts: bool = True,
+        waits: float = 0.0,
     ) -> None:
         self.settings = settings
         self._asked = asked or {}
         self._starts = _STARTS if starts else 0
+        self._waits = waits
+        self._missed_since = math.inf
 
     def attach(
         self,
@@ -328,15 +341,27 @@ class Client:
         self, operation: str, timeout: float, meanwhile: Callable[[], None] | None = None, /, **values: Any
     ) -> dict[str, Any]:
         request = {"op": operation, **values}
-        try:
-            return ask(
-                self.settings.socket, request, timeout, what="the imagefs daemon", deaths=_DEATHS, meanwhile=meanwhile
-            )
-        except FileNotFoundError as error:
-            user = "" if os.geteuid() == 0 else " for this user"
-            raise NoDaemon(
-                f"no imagefs daemon runs{user} ({self.settings.socket})", hint="imagefs mount starts one"
-            ) from error
+        while True:
+            try:
+                answer = ask(
+                    self.settings.socket,
+                    request,
+                    timeout,
+                    what="the imagefs daemon",
+                    deaths=_DEATHS,
+                    meanwhile=meanwhile,
+                )
+            except FileNotFoundError as error:
+                self._missed_since = min(self._missed_since, time.monotonic())
+                if time.monotonic() < self._missed_since + self._waits:
+                    time.sleep(_LOOKS_AGAIN)
+                    continue
+                user = "" if os.geteuid() == 0 else " for this user"
+                raise NoDaemon(
+                    f"no imagefs daemon runs{user} ({self.settings.socket})", hint="imagefs mount starts one"
+                ) from error
+            self._missed_since = math.inf
+            return answer
 
 
 def _shown(field: str, value: Any) -> str:

@@ -28,6 +28,10 @@ _log = logging.getLogger(__name__)
 _LOOKS_EVERY = 30.0
 """Seconds between two looks at the daemon's mounts: one that was restarted knows no leases."""
 
+_DAEMON_RETURNS_WITHIN = 10.0
+"""Seconds that containers which start wait for a daemon that was killed, or is exchanged: it is back after one, and a
+Prepare that fails costs a pod a back-off of kubelet's."""
+
 _ENDS_WITHIN = 10.0
 """Seconds that requests under way have to end after SIGTERM; what they leave undone is put right at the next start."""
 
@@ -47,7 +51,7 @@ def run(
     except OSError as error:
         raise MountError(f"{root} cannot be made: {error.strerror}") from error
     images = DaemonImages(
-        Client(daemon, starts=False),
+        Client(daemon, starts=False, waits=_DAEMON_RETURNS_WITHIN),
         chosen.stores,
         store_at,
         name=f"snapshotter {root.resolve()}",

@@ -1,4 +1,4 @@
-"""Warnings of the client about the daemon that it has found."""
+"""The client of a daemon: warnings about the one that it has found, and waiting for one that is exchanged."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from imagefs.daemon.client import Client, Recording
+from imagefs.daemon import client as module
+from imagefs.daemon.client import Client, NoDaemon, Recording
 from imagefs.daemon.worker import DaemonBackend
 from imagefs.settings import DaemonSettings
 from stripefs.settings import StoreSettings
@@ -34,3 +35,45 @@ async def test_dependency_snapshots_tell_once_of_options_that_are_not_in_force(
     assert [one.getMessage() for one in caplog.records if "not in force" in one.getMessage()] == [
         "--cache-size is not in force: the daemon that runs has 1 GiB; imagefs daemon --stop ends it"
     ]
+
+
+class Outage:
+    """A clock that sleeping moves, and a daemon that answers from the second `back` on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, back: float) -> None:
+        self.now, self.back = 1000.0, 1000.0 + back
+        monkeypatch.setattr(module, "ask", self.ask)
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.now, sleep=self.sleep))
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def ask(self, path: str, request: dict[str, Any], *_: object, **__: object) -> dict[str, Any]:
+        if self.now < self.back:
+            raise FileNotFoundError(path)
+        return {"v": 1}
+
+
+def test_a_daemon_that_is_exchanged_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    Outage(monkeypatch, back=9.0)
+    assert Client(DaemonSettings(), starts=False, waits=10.0).status() == {"v": 1}
+
+
+def test_all_requests_of_an_outage_wait_for_the_same_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    outage = Outage(monkeypatch, back=60.0)
+    client = Client(DaemonSettings(), starts=False, waits=10.0)
+    for _ in range(5):
+        with pytest.raises(NoDaemon, match="no imagefs daemon runs"):
+            client.status()
+    assert outage.now == pytest.approx(1010.0, abs=0.1)
+    outage.now = outage.back
+    client.status()
+    outage.back = outage.now + 9.0  # the next outage has its own end
+    assert client.status() == {"v": 1}
+
+
+def test_a_client_that_waits_for_none_says_so_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    outage = Outage(monkeypatch, back=1.0)
+    with pytest.raises(NoDaemon):
+        Client(DaemonSettings(), starts=False).status()
+    assert outage.now == 1000.0
