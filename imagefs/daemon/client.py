@@ -7,7 +7,7 @@ mounted   id, plane, device     it is, and lasts from now on until it is unmount
 shown     id, path, device      where others may copy the mount of a container
 ready     id or mountpoint      the start is over: record and replay are judged
 detach    id                    nobody uses this attachment any more
-hold, release, leases, find, capabilities    for snapshotters (`imagefs.daemon.protocol`)
+hold, release, leases, find, usage, discard, capabilities    for snapshotters (`imagefs.daemon.protocol`)
 status, stop                    as every supervisor's worker answers
 """
 
@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple
 
 from imagefs.daemon import processes
@@ -322,6 +322,20 @@ class Client:
     def leases(self, client: str = "") -> list[Held]:
         """The leases of a client, of all unless one is named; without configs."""
         return [Held.from_json(one) for one in self._ask("leases", _PATIENCE, client=client)["leases"]]
+
+    def usage(self, image: str) -> dict[str, tuple[int, int]]:
+        """Bytes on disk and inodes of each part of an image that is in the cache now, by the name of the part. Images
+        may share parts. An image of which the daemon knows nothing has none.
+
+        Raises MountError where the daemon or its disk does not answer.
+        """
+        parts = self._ask("usage", _PATIENCE, image=image)["parts"]
+        return {str(name): (int(size), int(inodes)) for name, (size, inodes) in parts.items()}
+
+    def discard(self, image: str, parts: Iterable[str]) -> None:
+        """This client needs the image no more: these parts of it, as `usage` names them, leave the cache when nothing
+        uses them. Raises MountError where the daemon does not answer."""
+        self._ask("discard", _PATIENCE, image=image, parts=sorted(parts))
 
     def detach(self, identifier: str) -> None:
         self._ask("detach", _PATIENCE, id=identifier)

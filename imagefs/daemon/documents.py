@@ -26,7 +26,7 @@ from imagefs.repository.images import Images, is_digest
 from imagefs.repository.snapshots import Snapshots
 from imagefs.repository.traces import load_plan
 from imagefs.repository.url import is_registry
-from stripefs.errors import Abandoned, ServiceDown, StoreError, StripefsError
+from stripefs.errors import Abandoned, MountError, ServiceDown, StoreError, StripefsError
 from stripefs.executor import Executor
 from stripefs.store.url import parse_url, prepare
 
@@ -149,6 +149,25 @@ class Documents:
         except (OSError, ServiceDown) as error:
             _log.warning("the documents in %s cannot be evicted: %s", self._cache.folder, error)
             return None
+
+    async def files(self, image: str) -> dict[str, tuple[int, int]]:
+        """Bytes and inodes of each part of an image, as `MetadataCache.files` has them. Raises MountError."""
+        try:
+            return await self._local(self._cache.files, image)
+        except OSError as error:
+            raise MountError(
+                f"what the image {image[:12]} takes cannot be read in {self._cache.folder}: {error.strerror}",
+                hint="see whether the disk of the cache works",
+            ) from error
+
+    async def remove(self, name: str) -> bool:
+        """Remove the documents of a part of an image; False where the disk does not do it."""
+        try:
+            await self._local(self._cache.remove, name)
+        except (OSError, ServiceDown) as error:
+            _log.warning("%s in %s stays: %s", name[:12], self._cache.folder, error)
+            return False
+        return True
 
     async def unused_devices(self, age: float, in_use: Collection[str]) -> list[str]:
         """Devices here that nobody used for `age` seconds; none where the disk does not say. in_use: others."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -78,7 +78,7 @@ class Host:
         self.leases = Leases(settings, self)
         self.sources = SourceLookup(self._image_from, self._opened.wanting)
         self.serving = Serving(self._ledger, self._opened, self._starts.touch, self._shares.failed, self._space)
-        self._upkeep = CacheUpkeep(settings.cache_age, self.blocks, self._documents, self._in_use)
+        self.upkeep = CacheUpkeep(settings.cache_age, self.blocks, self._documents, self._in_use)
         self.client_mounts = ClientMounts(self)
         self._pool = MountPool(lambda: {one.image for one in self.state.attachments.values()})
 
@@ -107,7 +107,7 @@ class Host:
             nursery.start_soon(contain, "removing old records", self._starts.tidy)
             nursery.start_soon(contain, "loading the clients of stores", self._documents.prepare)
             nursery.start_soon(contain, "unmounting what a killed daemon left", self.leases.tidy)
-            nursery.start_soon(self._upkeep.run)
+            nursery.start_soon(self.upkeep.run)
             await contain("offering blocks of other images", self._opened.offer_what_is_kept)
 
     # -- requests ------------------------------------------------------------------------------------------------
@@ -226,6 +226,9 @@ class Host:
 
     async def config_of(self, attachment: Attachment) -> dict[str, Any]:
         return (await self._documents.manifest(attachment.image, self._opened.source_of(attachment))).config
+
+    def discard(self, parts: Iterable[str]) -> None:
+        self.upkeep.discard(parts)
 
     def joined(self, attachment: Attachment) -> None:
         self._starts.joined(use.index for use in attachment.devices)
@@ -364,6 +367,7 @@ class Host:
         soon as its devices can be served: what is fetched ahead then comes while the metadata is unpacked and checked.
         """
         attachment: Attachment | None = None
+        self.upkeep.keep([digest, manifest.metadata.digest, *(device.index for device in manifest.devices)])
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._documents.metadata, manifest.metadata, source)

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, Literal, Protocol
 
 import trio
@@ -24,6 +24,7 @@ from imagefs.daemon.helpers import run_helper
 from imagefs.daemon.protocol import CAPABILITIES, VERSION, Held, HoldRequest, Lease, Unusable
 from imagefs.daemon.state import Attachment
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
+from imagefs.repository.images import is_digest
 from imagefs.settings import DaemonSettings
 from stripefs.errors import MountError, StripefsError
 from stripefs.mount import kernel
@@ -67,6 +68,9 @@ class Mounts(Protocol):
     async def config_of(self, attachment: Attachment) -> dict[str, Any]:
         """The OCI image config."""
 
+    def discard(self, parts: Iterable[str]) -> None:
+        """Remove these parts of images from the cache as soon as they are not in use."""
+
     def joined(self, attachment: Attachment) -> None:
         """Another start reads from the same mount."""
 
@@ -102,6 +106,7 @@ class Leases:
             "hold": self.hold,
             "release": self.release,
             "leases": self.leases,
+            "discard": self.discard,
             "capabilities": self.capabilities,
         }
 
@@ -176,6 +181,15 @@ class Leases:
     def _drop(self, attachment: Attachment, lease: Lease, *, lingers: bool = True) -> None:
         left = [one for one in attachment.leases if not lease.is_of(one)]
         self._host.change(attachment, leases=left, lingers=lingers)
+
+    async def discard(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The client needs an image no more: its mount does not wait for another lease, and these parts of it go."""
+        image, parts = str(request["image"]), [part for part in map(str, request["parts"]) if is_digest(part)]
+        for attachment in self._host.attachments().values():
+            if attachment.pooled and attachment.image == image and not attachment.leases:
+                self._host.change(attachment, lingers=False)
+        self._host.discard(parts)
+        return {}
 
     async def leases(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The leases of a client, of all where none is named: the image of each, and the snapshots above it."""

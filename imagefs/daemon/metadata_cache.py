@@ -96,6 +96,35 @@ class MetadataCache:
                 removed += 1
         return removed
 
+    def files(self, image: str) -> dict[str, tuple[int, int]]:
+        """Bytes on disk and inodes of each part of an image that is here, by the name of the part: the digest of the
+        manifest, of a block index with the blocks of its device, or of the metadata. Several images may have a part.
+
+        Nothing of an image whose manifest is not here. Raises OSError.
+        """
+        data = _checked(self.folder / "manifests" / image, image)
+        if data is None:
+            return {}
+        manifest = Manifest.from_json(data)
+        names = [image, manifest.metadata.digest, *(device.index for device in manifest.devices)]
+        found = {}
+        for name in names:
+            sizes = [size for path in self._paths(name) if (size := _size(path)) is not None]
+            found[name] = sum(sizes), len(sizes)
+        return found
+
+    def remove(self, name: str) -> None:
+        """Remove the documents of a part of an image, as `files` names it; not the blocks. Raises OSError."""
+        for path in self._paths(name):
+            if path.parent.name != "blocks":
+                path.unlink(missing_ok=True)
+
+    def _paths(self, name: str) -> list[Path]:
+        """All files that a part of an image may have."""
+        blocks = [self.folder / "blocks" / f"{name}.{kind}" for kind in ("data", "table", "complete")]
+        documents = (self.folder / "manifests" / name, self.folder / "indexes" / name)
+        return [*documents, self.folder / "metadata" / f"{name}.erofs", *blocks]
+
     def half_of_what_is_free(self) -> int:
         """Bytes that the cache may take unless it is told: on its file system, with what it takes already.
 
@@ -210,6 +239,14 @@ def _used(path: Path) -> float:
         return path.stat().st_mtime
     except FileNotFoundError:
         return 0.0
+
+
+def _size(path: Path) -> int | None:
+    """Bytes on disk; None where there is no such file."""
+    try:
+        return path.stat().st_blocks * 512
+    except FileNotFoundError:
+        return None
 
 
 def _holds(path: Path, digest: str) -> bool:

@@ -8,6 +8,8 @@ by leases. Operations for leases:
     release         lease, at_once               the lease ends; mounts that nobody has any more go, after a while
     leases          client                       the leases of a client
     find            stores, source, timeout      which image was built from an OCI manifest, and which store has it
+    usage           image                        bytes and inodes of each part of an image that is on this host's disk
+    discard         image, parts                 the client needs the image no more: these parts go when they are unused
     capabilities                                 the version of the protocol, and what this daemon can do beyond it
 
 Keys that are not known are ignored, those with a default may be missing. So a newer client is understood as far as the
@@ -40,7 +42,7 @@ __all__ = [
 ]
 
 VERSION = 1
-CAPABILITIES = ("leases", "find", "above")
+CAPABILITIES = ("leases", "find", "above", "usage", "discard")
 
 SOURCE = "source:"
 """Before the digest of an OCI manifest, in place of a tag: the image that was built from that."""

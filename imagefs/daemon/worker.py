@@ -55,6 +55,7 @@ class DaemonBackend:
             "ready": host.ready,
             "detach": host.detach,
             "find": host.sources.find,
+            "usage": host.upkeep.usage,
             **host.leases.requests,
             "hold": self._hold,
         }

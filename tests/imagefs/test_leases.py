@@ -12,7 +12,7 @@ import pytest
 from imagefs.build.directory import scan
 from imagefs.build.image import build
 from imagefs.daemon.client import Client, Found
-from imagefs.daemon.protocol import SOURCE, Lease
+from imagefs.daemon.protocol import SOURCE, Held, Lease
 from imagefs.errors import NoSuchImage
 from imagefs.format.snapshot import Snapshot, key_digest
 from imagefs.repository.images import Images
@@ -21,12 +21,14 @@ from imagefs.repository.store import StoreRepository
 from stripefs.mount import kernel
 from stripefs.settings import StoreSettings
 from stripefs.store.local import LocalStore
-from tests.imagefs.faults import objects, sums
+from tests.imagefs.faults import make_image, objects, sums
 from tests.imagefs.service import Service
+from tests.waiting import eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 
 
+MIB = 1 << 20
 MANIFEST = "sha256:" + "5" * 64
 
 
@@ -116,3 +118,78 @@ def test_snapshots_are_mounted_with_the_image(
     assert [one.above for one in client.leases()] == [held.above]
     client.release(lease)
     assert client.leases() == []
+
+
+def taken(service: Service) -> int:
+    """Bytes on disk of the whole cache."""
+    cache = Path(service.settings.cache)
+    return sum(path.stat().st_blocks * 512 for path in cache.rglob("*") if path.is_file())
+
+
+def test_what_an_image_takes_is_told_and_goes_with_it(
+    service: Service, image: tuple[Path, Path], new_image: tuple[Path, Path], pool: Path
+) -> None:
+    client = Client(service.settings)
+    held = [
+        client.hold(StoreSettings(url=str(store)), "t", Lease(name, "containerd"))
+        for name, (_, store) in (("1", image), ("2", new_image))
+    ]
+    before = client.usage(held[0].image)
+    wanted = [sums(Path(one.lowerdir)) for one in held]
+
+    def bytes_of(one: Held) -> int:
+        return sum(size for size, _ in client.usage(one.image).values())
+
+    content = sum(path.stat().st_size for path in image[0].rglob("*") if path.is_file())
+    eventually(lambda: bytes_of(held[0]) >= content // 2, "the blocks on disk")
+    assert bytes_of(held[0]) + bytes_of(held[1]) <= taken(service)
+    assert client.usage("0" * 64) == {}
+    parts = client.usage(held[0].image)
+    assert parts.keys() == before.keys()
+    client.discard(held[0].image, parts)
+    client.discard(held[0].image, parts)
+    assert sums(Path(held[0].lowerdir)) == wanted[0], "a lease is on it"
+    assert client.usage(held[0].image)
+    client.release(Lease("1", "containerd"))
+    client.discard(held[0].image, parts)
+    eventually(lambda: not os.path.exists(held[0].lowerdir), "the end of the mount, which did not linger")
+    eventually(lambda: not client.usage(held[0].image), "the end of its documents")
+    blocks = Path(service.settings.cache, "blocks")
+    assert not [path for path in blocks.iterdir() if path.stem in parts]
+    assert sums(Path(held[1].lowerdir)) == wanted[1]
+    again = client.hold(StoreSettings(url=str(image[1])), "t", Lease("1", "containerd"))
+    assert sums(Path(again.lowerdir)) == wanted[0]
+
+
+def test_the_cache_is_bounded_by_bytes_while_images_are_held(service: Service, tmp_path: Path, pool: Path) -> None:
+    limit = 64 * MIB
+    client = Client(service.settings._replace(cache_size=limit, background_rate=0))
+    held: list[Held] = []
+    for number in range(3):
+        tree, store = make_image(tmp_path / f"image{number}", seed=number, size=40 * MIB)
+        held.append(client.hold(StoreSettings(url=str(store)), "t", Lease(str(number), "containerd")))
+        assert sums(Path(held[-1].lowerdir)) == sums(tree)
+        if number == 0:
+            client.release(Lease("0", "containerd"), at_once=True)
+    eventually(lambda: client.status()["blocks"]["used"] <= limit, "the bound of the cache")
+    sizes = [sum(size for size, _ in client.usage(one.image).values()) for one in held]
+    assert sizes[0] < sizes[2], "what no lease is on goes first"
+    assert sum(sizes) <= limit
+
+
+def test_what_is_held_does_not_age(
+    service: Service, image: tuple[Path, Path], new_image: tuple[Path, Path], pool: Path
+) -> None:
+    client = Client(service.settings._replace(cache_age=3600.0))
+    for name, (_, store) in (("1", image), ("2", new_image)):
+        held = client.hold(StoreSettings(url=str(store)), "t", Lease(name, "containerd"))
+        sums(Path(held.lowerdir))
+    first, second = (one.image for one in client.leases("containerd"))
+    client.release(Lease("2", "containerd"), at_once=True)
+    eventually(lambda: len(client.status()["images"]) == 1, "the end of the other mount")
+    for path in Path(service.settings.cache).rglob("*"):
+        if path.is_file():
+            os.utime(path, (path.stat().st_atime, path.stat().st_mtime - 7200))
+    service.kill_worker()
+    eventually(lambda: not client.usage(second), "the end of what nobody used for an hour")
+    assert client.usage(first)

@@ -81,6 +81,7 @@ LOOPS: list[tuple[type, str]] = [
     (Shares, "_look"),
     (CacheUpkeep, "_bound_documents"),
     (CacheUpkeep, "_remove_unused"),
+    (CacheUpkeep, "_remove_unwanted"),
     (Keeper, "run"),
     (Blocks, "_shrink_when_idle"),
     (Room, "list_peers"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 from imagefs.daemon import leases as module
 from imagefs.daemon import shares as shares_module
 from imagefs.daemon.leases import Leases, pool_path
-from imagefs.daemon.protocol import Held, HoldRequest, Lease, SnapshotKey
+from imagefs.daemon.protocol import CAPABILITIES, Held, HoldRequest, Lease, SnapshotKey
 from imagefs.daemon.shares import Shares, shared_by
 from imagefs.daemon.state import Attachment
 from imagefs.errors import DamagedObject, NoSuchImage, NoSuchSnapshot
@@ -39,6 +39,7 @@ class World:
         self.joins = 0
         self.broken = ""
         self.slow: list[trio.Event] | None = None
+        self.discarded: list[str] = []
 
     def attachments(self) -> Mapping[str, Attachment]:
         return self.known
@@ -70,6 +71,9 @@ class World:
 
     async def config_of(self, attachment: Attachment) -> dict[str, Any]:
         return {"Env": [attachment.image]}
+
+    def discard(self, parts: Iterable[str]) -> None:
+        self.discarded += parts
 
     def joined(self, attachment: Attachment) -> None:
         self.joins += 1
@@ -156,6 +160,22 @@ def test_many_leases_have_one_mount_until_the_last_is_released() -> None:
     run(main)
 
 
+def test_an_image_that_is_discarded_does_not_linger() -> None:
+    async def main(world: World, leases: Leases) -> None:
+        for image in IMAGES:
+            await leases.hold(request(image, image))
+            await leases.release({"lease": {"name": image, "client": CLIENT}})
+        await leases.hold(request("two", "c"))
+        parts = ["1" * 64, "2" * 64]
+        for image in IMAGES.values():
+            await leases.discard({"image": image, "parts": [*parts, "../manifests"]})
+        await trio.sleep(2)
+        assert world.standing == {pool_path(SETTINGS, IMAGES["two"])}, "its lease is not over"
+        assert world.discarded == parts * 2
+
+    run(main)
+
+
 def test_a_lease_is_on_one_image() -> None:
     async def main(world: World, leases: Leases) -> None:
         await leases.hold(request("one", "c"))
@@ -230,7 +250,7 @@ def test_where_no_lease_can_be_had() -> None:
         for wrong in ({}, {**request("one", "c"), "lease": {}}, {**request("one", "c"), "lease": 5}):
             with pytest.raises(ConfigError):
                 await leases.hold(wrong)
-        assert await leases.capabilities({}) == {"version": 1, "capabilities": ["leases", "find", "above"]}
+        assert await leases.capabilities({}) == {"version": 1, "capabilities": list(CAPABILITIES)}
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(os, "geteuid", lambda: 1000)
             with pytest.raises(MountError, match="root"):

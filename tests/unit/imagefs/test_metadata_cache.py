@@ -20,6 +20,7 @@ from imagefs.daemon.opened import Opened
 from imagefs.daemon.serving import Serving
 from imagefs.errors import DocumentUnreadable
 from imagefs.format.index import BLOCK, Index, Pack, Place, write
+from imagefs.format.manifest import DeviceEntry, Manifest, Metadata
 from imagefs.repository.images import Images, object_path
 from imagefs.repository.store import StoreRepository
 from stripefs.mount.journal import MemoryJournal
@@ -174,3 +175,28 @@ def test_what_nobody_used_for_long_goes_and_what_is_in_use_does_not(tmp_path: Pa
     assert cache.expire(now - 50, {"used"}) == len(old)
     assert [path for path in (*old, *kept) if path.exists() == (path in old)] == []
     assert (tmp_path / "manifests/used").stat().st_mtime > now - 50
+
+
+def test_parts_of_an_image_are_told_and_removed(tmp_path: Path) -> None:
+    cache = MetadataCache(tmp_path)
+    (tmp_path / "blocks").mkdir()
+    index, metadata = "1" * 64, "2" * 64
+    manifest = Manifest("", {}, Metadata(metadata, 10, "4" * 64), (DeviceEntry("t", 3 * BLOCK, index),))
+    digest = hashlib.sha256(manifest.to_json()).hexdigest()
+    assert cache.files(digest) == {}, "its manifest is not here"
+    for place, size in (
+        (f"manifests/{digest}", 0), (f"indexes/{index}", 5000), (f"metadata/{metadata}.erofs", 9000),
+        (f"blocks/{index}.data", 70_000), (f"blocks/{index}.table", 100), (f"blocks/{'3' * 64}.data", 10_000),
+    ):  # fmt: skip
+        (tmp_path / place).write_bytes(bytes(size) if size else manifest.to_json())
+    taken = {path: path.stat().st_blocks * 512 for path in tmp_path.rglob("*") if path.is_file()}
+    found = cache.files(digest)
+    assert {part: inodes for part, (_, inodes) in found.items()} == {digest: 1, index: 3, metadata: 1}
+    assert {part: size for part, (size, _) in found.items()} == {
+        part: sum(size for path, size in taken.items() if path.stem == part) for part in found
+    }
+    for part in found:
+        cache.remove(part)
+        cache.remove(part)
+    left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {f"{index}.data", f"{index}.table", f"{'3' * 64}.data"}, "blocks are removed by who has them open"
