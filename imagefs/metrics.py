@@ -1,4 +1,4 @@
-"""Prometheus metrics of the daemon: the table of all of them (see `stripefs.metrics`).
+"""Prometheus metrics of the daemon and of the snapshotter: the tables of all of them (see `stripefs.metrics`).
 
 No label holds a path in a store, a store or an image's name, but the URLs of mirrors are labels: the number of series
 does not grow with what is mounted.
@@ -7,11 +7,12 @@ does not grow with what is mounted.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 
 from stripefs.metrics import Metric, Status, Values, at
 from stripefs.metrics import render as render_page
 
-__all__ = ["METRICS", "render"]
+__all__ = ["METRICS", "SNAPSHOTTER", "render"]
 
 
 def _holders(status: Status) -> Values:
@@ -78,6 +79,30 @@ METRICS: tuple[Metric, ...] = (
 )  # fmt: skip
 
 
+def _by(key: str) -> Callable[[Status], Values]:
+    return lambda status: sorted(status[key].items())
+
+
+SNAPSHOTTER: tuple[Metric, ...] = (
+    Metric("imagefs_snapshotter_build_info", "gauge", "Always 1; the label tells the version.",
+           lambda status: [(str(status["version"]), 1)], "version"),
+    Metric("imagefs_snapshotter_start_time_seconds", "gauge",
+           "When the snapshotter was started, in seconds since 1970.", at("started_at")),
+    Metric("imagefs_snapshotter_snapshots", "gauge", "Snapshots: committed layers, active ones of containers, views.",
+           _by("snapshots"), "kind"),
+    Metric("imagefs_snapshotter_lazy_snapshots", "gauge",
+           "Those of them that are layers of lazy images, or stand on a lazy image.", _by("lazy"), "kind"),
+    Metric("imagefs_snapshotter_prepares_total", "counter",
+           "Prepares: of layers that a store has (lazy), that are pulled in full (fallback), and others (ordinary).",
+           _by("prepared"), "result"),
+    Metric("imagefs_snapshotter_rpc_seconds", "histogram", "How long calls took, by method; a List to its end.",
+           _by("calls"), "method"),
+    Metric("imagefs_snapshotter_rpc_errors_total", "counter",
+           "Calls that were answered with an error, by its code; a Prepare of a lazy layer answers ALREADY_EXISTS.",
+           _by("errors"), "code"),
+)  # fmt: skip
+
+
 def render(status: Status) -> str:
-    """The page for this status, in the text format 0.0.4."""
+    """The daemon's page for this status, in the text format 0.0.4."""
     return render_page(status, METRICS)

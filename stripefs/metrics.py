@@ -182,16 +182,22 @@ def render(status: Status, metrics: Iterable[Metric] = METRICS) -> str:
         for label, value in values:
             where = f'{{{metric.label}="{_escaped(label)}"}}' if metric.label else ""
             if metric.kind == "histogram":
-                lines += _histogram(metric.name, value)
+                lines += _histogram(metric.name, where[1:-1], value)
             else:
                 lines.append(f"{metric.name}{where} {float(value):.17g}")
     return "\n".join(lines) + "\n"
 
 
-def _histogram(name: str, figure: Mapping[str, Any]) -> list[str]:
+def _histogram(name: str, own: str, figure: Mapping[str, Any]) -> list[str]:
+    """own: the label of its own, `NAME="VALUE"`, or ""."""
     buckets = [*((f"{bound:g}", count) for bound, count in figure["within"]), ("+Inf", figure["count"])]
-    lines = [f'{name}_bucket{{le="{bound}"}} {float(count):.17g}' for bound, count in buckets]
-    return [*lines, f"{name}_sum {float(figure['seconds']):.17g}", f"{name}_count {float(figure['count']):.17g}"]
+    first, whole = (f"{own},", f"{{{own}}}") if own else ("", "")
+    lines = [f'{name}_bucket{{{first}le="{bound}"}} {float(count):.17g}' for bound, count in buckets]
+    return [
+        *lines,
+        f"{name}_sum{whole} {float(figure['seconds']):.17g}",
+        f"{name}_count{whole} {float(figure['count']):.17g}",
+    ]
 
 
 def _escaped(value: str) -> str:

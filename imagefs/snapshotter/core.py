@@ -18,7 +18,8 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -82,8 +83,12 @@ class LazyImages(Protocol):
     def release(self, snapshot: int) -> None:
         """The snapshot with this id needs its trees no more, if it had any. Raises nothing: it is tried again."""
 
-    def usage(self, tree: Tree) -> Usage:
-        """Bytes and inodes on this host's disk that the image takes."""
+    def forget(self, tree: Tree, needed: Callable[[], Collection[Tree]]) -> None:
+        """No snapshot is of this tree any more: its files leave this host's disk, but those that trees in `needed()`
+        share. Raises nothing."""
+
+    def usage(self, tree: Tree, others: Collection[Tree]) -> Usage:
+        """Bytes and inodes on this host's disk that the image takes, without the files that `others` have too."""
 
     def mounted(self) -> set[int]:
         """Ids of the snapshots that have trees, from this run and from earlier ones."""
@@ -100,6 +105,8 @@ class Snapshotter:
         # What a parallel unpack reads below its layer: overlayfs needs a lowerdir, and the layer has no parent yet.
         self._empty = root / "empty"
         self._empty.mkdir(mode=0o755, exist_ok=True)
+        self._lock = threading.Lock()
+        self._prepared = dict.fromkeys(("lazy", "ordinary", "fallback"), 0)
 
     def close(self) -> None:
         self._store.close()
@@ -113,8 +120,11 @@ class Snapshotter:
         layer = self._images.find(labels) if target else None
         if layer is not None and not _is_parallel(labels, parent):
             self._adopt(target, parent, labels, layer)
+            self._count("lazy")
             raise AlreadyExists(f"the layer {target} is of an image that a store has")
-        return self._make(key, parent, Kind.ACTIVE, labels, layer)
+        mounts = self._make(key, parent, Kind.ACTIVE, labels, layer)
+        self._count("lazy" if layer is not None else "fallback" if target else "ordinary")
+        return mounts
 
     def view(self, key: str, parent: str, labels: Mapping[str, str]) -> list[Mount]:
         """Make a snapshot that nobody writes to."""
@@ -135,7 +145,10 @@ class Snapshotter:
         try:
             self._store.create(target, parent, Kind.COMMITTED, labels, layer=layer.layer, tree=layer.tree)
         except AlreadyExists:
-            found = self._store.get(target)
+            try:
+                found = self._store.get(target)
+            except SnapshotNotFound:  # containerd looks for it then, and tries again
+                raise AlreadyExists(f"the layer {target} was removed meanwhile") from None
             if found.kind is not Kind.COMMITTED or found.parent != parent:
                 raise
             if found.layer is not None and found.tree is None and layer.tree is not None:
@@ -147,19 +160,32 @@ class Snapshotter:
         layer, tree = staged or (None, None)
         made = self._store.create(key, parent, kind, labels, layer=layer, tree=tree)
         try:
-            directory = self._directory(made)
-            (directory / "fs").mkdir(mode=0o755, parents=True)
-            if kind is Kind.ACTIVE:
-                (directory / "work").mkdir(mode=0o711)
+            self._make_directories(made)
             lowers = self._lowerdirs(made)
             if lowers:
-                _copy_owner(lowers[0], directory / "fs")
+                _copy_owner(lowers[0], self._files(made))
             return self._mounts(made, lowers)
         except BaseException:
-            self._store.remove(key)
-            self._images.release(made.id)
-            shutil.rmtree(self._directory(made), ignore_errors=True)
+            self._unmake(made)
             raise
+
+    def _make_directories(self, snapshot: Snapshot) -> None:
+        """Those of an active snapshot or a view, as far as they are missing."""
+        directory = self._directory(snapshot)
+        (directory / "fs").mkdir(mode=0o755, parents=True, exist_ok=True)
+        if snapshot.kind is Kind.ACTIVE:
+            (directory / "work").mkdir(mode=0o711, exist_ok=True)
+
+    def _unmake(self, made: Snapshot) -> None:
+        """Take away a snapshot whose making failed. Raises nothing: its caller has an error to tell already."""
+        shutil.rmtree(self._directory(made), ignore_errors=True)  # first: a full disk may have no room for the database
+        self._images.release(made.id)
+        try:
+            self._store.remove(made.name, made.id)
+        except SnapshotNotFound:
+            return  # removed meanwhile, by its client
+        except Exception:  # noqa: BLE001
+            _log.exception("the snapshot %s, which could not be made, stays until containerd removes it", made.name)
 
     # -- asking --------------------------------------------------------------------------------------------------
 
@@ -174,10 +200,14 @@ class Snapshotter:
         return self._store.get(name)
 
     def usage(self, name: str) -> Usage:
-        """What the snapshot itself takes on this host, without its parents."""
+        """What the snapshot itself takes on this host now, without its parents.
+
+        The highest layer of a lazy image has what the whole image takes in the cache; the layers below it have nothing.
+        A file that several images share counts for the oldest snapshot alone, so that the sum is what the disk holds.
+        """
         found = self._store.get(name)
         if found.layer is not None:
-            return self._images.usage(found.tree) if found.tree is not None else Usage()
+            return self._images.usage(found.tree, self._store.trees(found.id)) if found.tree is not None else Usage()
         return _usage_of(self._files(found)) if found.kind is Kind.ACTIVE else found.usage
 
     def walk(self, filters: Sequence[str]) -> Iterator[Snapshot]:
@@ -186,6 +216,18 @@ class Snapshotter:
         for one in self._store.all():
             if matches(Fields(one.name, one.parent, one.kind.value, one.labels)):
                 yield one
+
+    def figures(self) -> dict[str, dict[str, int]]:
+        """Counts for metrics. snapshots: by kind; lazy: those of them that are layers of lazy images or stand on one.
+        prepared: Prepares since the start: of layers that a store has (`lazy`), of layers that are pulled in full
+        (`fallback`), and of snapshots that no layer is extracted to (`ordinary`)."""
+        with self._lock:
+            prepared = dict(self._prepared)
+        return {**self._store.counts(), "prepared": prepared}
+
+    def _count(self, how: str) -> None:
+        with self._lock:
+            self._prepared[how] += 1
 
     # -- changing ------------------------------------------------------------------------------------------------
 
@@ -210,34 +252,46 @@ class Snapshotter:
         """Take a snapshot away; its files go with the next `cleanup`."""
         removed = self._store.remove(name)
         self._images.release(removed.id)
+        if removed.tree is not None:
+            self._forget(removed.tree)
+
+    def _forget(self, tree: Tree) -> None:
+        """A snapshot has this tree no more. What no snapshot has leaves the disk."""
+        if tree not in self._store.trees():
+            self._images.forget(tree, self._store.trees)
 
     def reconcile(self) -> None:
-        """Mount again what snapshots need and the daemon has no more, and release what no snapshot has any more.
+        """Mount again what snapshots need and the daemon has no more, and release what no snapshot needs.
 
         To be called after a start, and now and then: the daemon may be another one by now. An image that cannot be
         mounted is told in the log, and tried again by the next call and by `mounts`. Raises StripefsError where the
         daemon does not answer.
         """
         mounted = self._images.mounted()  # before the database: a row is older than its mount
-        known = self._store.all()
-        for number in mounted - {one.id for one in known}:
+        needing = [one for one in self._store.all() if one.kind is not Kind.COMMITTED]
+        for number in mounted - {one.id for one in needing}:
             self._images.release(number)
-        for one in known:
-            if one.kind is not Kind.COMMITTED and one.id not in mounted:
+        for one in needing:
+            if one.id not in mounted:
                 try:
                     self._lowerdirs(one)
                 except SnapshotNotFound:
                     continue  # removed meanwhile
-                except StripefsError as error:
+                except (StripefsError, OSError) as error:
                     _log.warning("the snapshot %s has no tree for now: %s", one.name, error)
 
     def cleanup(self) -> None:
-        """Remove the files of snapshots that are no more."""
+        """Remove the files of snapshots that are no more, and make directories that a crash in a Prepare left out.
+        Raises OSError."""
         present = list(os.scandir(self._directories))  # before the database: a row is older than its directory
-        known = {str(one.id) for one in self._store.all()}
+        known = self._store.all()
+        names = {str(one.id) for one in known}
         for entry in present:
-            if entry.name not in known:
+            if entry.name not in names:
                 shutil.rmtree(entry.path, onerror=_complain)
+        for one in known:
+            if one.kind is not Kind.COMMITTED:
+                self._make_directories(one)
 
     # -- files ---------------------------------------------------------------------------------------------------
 
@@ -284,9 +338,11 @@ class Snapshotter:
             _log.warning("%s is fetched from its registry: %s", layer.source, error)
             tree = self._images.build(layer, depth)
             lowers = self._images.mount(layer, tree, snapshot)
-        for name, known in ((lazy.name, lazy.tree), (snapshot.name, snapshot.tree)):
-            if known != tree:
-                self._store.found(name, tree)
+        for one in (lazy, snapshot):
+            if one.tree != tree:
+                self._store.found(one.name, tree)
+                if one.tree is not None:
+                    self._forget(one.tree)
         return lowers
 
 
@@ -316,8 +372,8 @@ def _usage_of(path: Path) -> Usage:
         try:
             own = os.lstat(folder)
             entries = list(os.scandir(folder))
-        except FileNotFoundError:
-            continue  # removed meanwhile
+        except (FileNotFoundError, NotADirectoryError):
+            continue  # removed or replaced meanwhile
         for found in (own, *_stats(entries)):
             if (found.st_dev, found.st_ino) not in seen:
                 seen.add((found.st_dev, found.st_ino))

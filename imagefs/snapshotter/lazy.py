@@ -14,7 +14,7 @@ import subprocess
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from imagefs.daemon.client import Client
@@ -59,6 +59,10 @@ _FINDS_WITHIN = 5.0
 """Seconds for all stores to say whether they have an image: an ordinary pull waits that long at most."""
 
 
+_TELLS_AGAIN = 5.0
+"""Seconds until a daemon that did not answer is told again what is not needed any more."""
+
+
 class DaemonImages:
     """Images of `stores`, URLs of which the first is preferred, mounted by the daemon of `client`.
 
@@ -92,7 +96,19 @@ class DaemonImages:
         self._builds: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._lock = threading.Lock()
         self._leased: set[int] = set()
-        self._overdue: set[int] = set()  # leases that could not be released when their snapshots went
+        self._parts: dict[str, frozenset[str]] = {}  # by image; what an image is made of never changes
+        # What the daemon is to be told, by a thread: one that does not answer must not hold up containerd's requests.
+        self._overdue: set[int] = set()
+        self._forgotten: dict[str, Callable[[], Collection[Tree]]] = {}
+        self._told = threading.Condition(self._lock)
+        self._closed = False
+        threading.Thread(target=self._tell_all, name="leases", daemon=True).start()
+
+    def close(self) -> None:
+        """Tell the daemon nothing more. Leases of snapshots that are gone are released after the next start."""
+        with self._told:
+            self._closed = True
+            self._told.notify_all()
 
     def find(self, labels: Mapping[str, str]) -> LazyLayer | None:
         """The layer of an extraction with these labels; None where no store has its image, or none can be asked."""
@@ -119,7 +135,6 @@ class DaemonImages:
     def mount(self, layer: Layer, tree: Tree, snapshot: Snapshot) -> list[str]:
         """Lowerdirs, the nearest first, that show the tree, of the lazy layer and all below it, for this snapshot until
         `release`. Raises BuildError for the tree of other layers, and what keeps it from being mounted."""
-        self._release_overdue()
         above = [self._deps_of(one) for one in snapshot.labels.get(DEPS, "").split(",") if one]
         with self._lock:
             self._leased.add(snapshot.id)
@@ -140,13 +155,19 @@ class DaemonImages:
         return list(held.lowerdirs)
 
     def release(self, snapshot: int) -> None:
-        """The snapshot with this id needs its trees no more, if it had any."""
-        with self._lock:
-            if snapshot not in self._leased:
-                return
-            self._leased.discard(snapshot)
-            self._overdue.add(snapshot)
-        self._release_overdue()
+        """The snapshot with this id needs its trees no more, if it had any. Returns before the daemon knows."""
+        with self._told:
+            if snapshot in self._leased:
+                self._leased.discard(snapshot)
+                self._overdue.add(snapshot)
+                self._told.notify_all()
+
+    def forget(self, tree: Tree, needed: Callable[[], Collection[Tree]]) -> None:
+        """No snapshot is of this tree any more: its blocks leave the cache, but those that trees in `needed()` share.
+        Returns before the daemon knows."""
+        with self._told:
+            self._forgotten[tree.image] = needed
+            self._told.notify_all()
 
     def mounted(self) -> set[int]:
         """Ids of the snapshots that have trees. Raises MountError where the daemon does not answer."""
@@ -155,9 +176,31 @@ class DaemonImages:
             self._leased |= found - self._overdue
         return found
 
-    def usage(self, tree: Tree) -> Usage:
-        """Bytes and inodes on this host's disk that the image takes."""
-        return Usage()
+    def usage(self, tree: Tree, others: Collection[Tree]) -> Usage:
+        """Bytes and inodes in the daemon's cache that the image takes now, without the parts that `others` have too.
+        Raises MountError where the daemon does not answer."""
+        counted = self._usage_of(tree.image)
+        if counted:
+            shared = self._parts_of(others)
+            counted = {part: figures for part, figures in counted.items() if part not in shared}
+        return Usage(sum(size for size, _ in counted.values()), sum(inodes for _, inodes in counted.values()))
+
+    def _usage_of(self, image: str) -> dict[str, tuple[int, int]]:
+        """Bytes and inodes by part; nothing of an image whose manifest is not on this host."""
+        parts = self._client.usage(image)
+        if parts:
+            with self._lock:
+                self._parts[image] = frozenset(parts)
+        return parts
+
+    def _parts_of(self, trees: Collection[Tree]) -> frozenset[str]:
+        """Names of the parts of all these trees."""
+        images = {tree.image for tree in trees}
+        with self._lock:
+            known = {image: self._parts[image] for image in images & self._parts.keys()}
+        for image in images - known.keys():
+            known[image] = frozenset(self._usage_of(image))
+        return frozenset().union(*known.values())
 
     def _look(self, digest: str, reference: str, timeout: float = _FINDS_WITHIN) -> Tree | None:
         asked = [*self._stores, *self._own_registry(reference)]
@@ -213,17 +256,41 @@ class DaemonImages:
             raise FailedPrecondition(f"{DEPS}={text} names no store", hint="write STORE#KEY, or configure deps.store")
         return self._settings(url), key
 
-    def _release_overdue(self) -> None:
-        with self._lock:
-            overdue = list(self._overdue)
-        for number in overdue:
+    def _tell_all(self) -> None:
+        """Release leases and forget trees, as they come, until `close`."""
+        while True:
+            with self._told:
+                self._told.wait_for(lambda: self._overdue or self._forgotten or self._closed)
+                if self._closed:
+                    return
             try:
-                self._client.release(Lease(str(number), self._name))
+                self._tell()
             except StripefsError as error:
-                _log.warning("the daemon does not release a tree for now: %s", error)
-                return
+                _log.warning("the daemon does not take what is not needed any more: %s", error)
+            except Exception:  # noqa: BLE001  the database of the snapshots may fail; the next try may go well
+                _log.exception("the daemon could not be told what is not needed any more")
+            else:
+                continue
+            with self._told:
+                self._told.wait_for(lambda: self._closed, _TELLS_AGAIN)
+
+    def _tell(self) -> None:
+        """Raises MountError where the daemon does not answer; what it was not told is told later."""
+        with self._lock:
+            overdue, forgotten = list(self._overdue), list(self._forgotten.items())
+        for number in overdue:
+            self._client.release(Lease(str(number), self._name))
             with self._lock:
                 self._overdue.discard(number)
+        for image, needed in forgotten:
+            trees = needed()
+            if all(tree.image != image for tree in trees):
+                own = self._parts_of([Tree("", image)])
+                self._client.discard(image, own - self._parts_of(trees))
+            with self._lock:
+                if self._forgotten.get(image) is needed:
+                    del self._forgotten[image]
+                self._parts.pop(image, None)
 
 
 def _repository(reference: str) -> str:

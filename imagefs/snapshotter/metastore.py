@@ -165,6 +165,28 @@ class Metastore:
             above = self._connection.execute(_CHAIN, (first.id,)).fetchall()
         return [first, *(_snapshot(row, {}) for row in above)]
 
+    def counts(self) -> dict[str, dict[str, int]]:
+        """How many snapshots there are of each kind, and how many of these are lazy layers or stand on a tree."""
+        with self._lock:
+            rows = self._connection.execute(
+                "SELECT kind, count(*), sum(chain != '' OR image != '') FROM snapshot GROUP BY kind"
+            ).fetchall()
+        found = {kind.value: (0, 0) for kind in Kind} | {kind: (count, lazy) for kind, count, lazy in rows}
+        return {
+            "snapshots": {kind: count for kind, (count, _) in found.items()},
+            "lazy": {kind: lazy for kind, (_, lazy) in found.items()},
+        }
+
+    def trees(self, before: int | None = None) -> list[Tree]:
+        """The trees of all snapshots, those of the oldest first. before: only of lazy layers with a lower id."""
+        lower = "" if before is None else "AND chain != '' AND id < ?"
+        with self._lock:
+            rows = self._connection.execute(
+                f"SELECT store, image FROM snapshot WHERE image != '' {lower} GROUP BY store, image ORDER BY min(id)",  # noqa: S608
+                () if before is None else (before,),
+            ).fetchall()
+        return [Tree(store, image) for store, image in rows]
+
     # -- changing ------------------------------------------------------------------------------------------------
 
     def create(
@@ -231,10 +253,13 @@ class Metastore:
             self._label(found.id, labels)
             return self._get(name)
 
-    def remove(self, name: str) -> Snapshot:
-        """Take the snapshot out; what it was. Raises SnapshotNotFound, FailedPrecondition for one with children."""
+    def remove(self, name: str, number: int | None = None) -> Snapshot:
+        """Take the snapshot out; what it was. number: its id, where another may have the name by now. Raises
+        SnapshotNotFound, FailedPrecondition for one with children."""
         with self._transaction():
             found = self._get(name)
+            if number not in (None, found.id):
+                raise SnapshotNotFound(f"there is no snapshot {name} with the id {number}")
             child = self._connection.execute("SELECT name FROM snapshot WHERE parent = ?", (found.id,)).fetchone()
             if child is not None:
                 raise FailedPrecondition(f"{name} has the child {child[0]}")

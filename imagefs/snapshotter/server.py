@@ -5,17 +5,20 @@ It never forks after gRPC has begun; programs are started by `posix_spawn`'s kin
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import logging
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from imagefs.daemon.client import Client
 from imagefs.settings import DaemonSettings, SnapshotterSettings
 from imagefs.snapshotter.core import Snapshotter
 from imagefs.snapshotter.lazy import DaemonImages
+from imagefs.snapshotter.metrics import Calls, page, serving
 from imagefs.snapshotter.service import serve
 from stripefs.errors import MountError, StripefsError
 from stripefs.notify import notify
@@ -50,6 +53,36 @@ def run(
         root.mkdir(mode=0o711, parents=True, exist_ok=True)
     except OSError as error:
         raise MountError(f"{root} cannot be made: {error.strerror}") from error
+    with contextlib.ExitStack() as held:
+        held.enter_context(_only_one(root))
+        return _serve(chosen, daemon, store_at, deps, root, held)
+
+
+@contextlib.contextmanager
+def _only_one(root: Path) -> Iterator[None]:
+    """No other snapshotter has this root meanwhile. Raises MountError where one has."""
+    try:
+        file = (root / "lock").open("ab")
+    except OSError as error:
+        raise MountError(f"{root} cannot be used: {error.strerror}") from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise MountError(
+                f"another snapshotter has the folder {root}", hint="end it first, or choose another --root"
+            ) from error
+        yield
+
+
+def _serve(
+    chosen: SnapshotterSettings,
+    daemon: DaemonSettings,
+    store_at: Callable[[str], StoreSettings],
+    deps: str,
+    root: Path,
+    held: contextlib.ExitStack,
+) -> int:
     images = DaemonImages(
         Client(daemon, starts=False, waits=_DAEMON_RETURNS_WITHIN),
         chosen.stores,
@@ -60,11 +93,13 @@ def run(
         registries=chosen.registries,
         plain_http=chosen.plain_http,
     )
-    core = Snapshotter(root, images)
-    stopped = threading.Event()
+    held.callback(images.close)
+    core, calls, stopped = Snapshotter(root, images), Calls(), threading.Event()
+    held.callback(core.close)
+    held.enter_context(serving(chosen.metrics, lambda: page(calls, core.figures)))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
-    server = serve(core, Path(chosen.socket))
+    stop = serve(core, Path(chosen.socket), calls)
     threading.Thread(target=_reconcile, args=(core, stopped), daemon=True).start()
     notify("READY=1")
     _log.info("answers containerd at %s", chosen.socket)
@@ -72,9 +107,12 @@ def run(
         stopped.wait()
     finally:
         notify("STOPPING=1")
-        server.stop(_ENDS_WITHIN).wait()
-        core.close()
+        all_ended = stop(_ENDS_WITHIN)
         Path(chosen.socket).unlink(missing_ok=True)
+    if not all_ended:
+        _log.warning("requests that did not end are given up; the next start puts right what they left undone")
+        logging.shutdown()
+        os._exit(0)
     return 0
 
 

@@ -10,10 +10,12 @@ import logging
 import os
 import socket
 import stat
+import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import grpc
 from google.protobuf.empty_pb2 import Empty
@@ -21,6 +23,7 @@ from google.protobuf.empty_pb2 import Empty
 from imagefs.snapshotter.core import Mount, Snapshotter
 from imagefs.snapshotter.errors import AlreadyExists, FailedPrecondition, InvalidArgument, SnapshotNotFound
 from imagefs.snapshotter.metastore import Kind, Snapshot
+from imagefs.snapshotter.metrics import Calls
 from imagefs.snapshotter.proto import snapshots_pb2 as wire
 from stripefs.errors import MountError, ServiceDown, StripefsError
 
@@ -30,8 +33,15 @@ _log = logging.getLogger(__name__)
 
 SERVICE = "containerd.services.snapshots.v1.Snapshots"
 
-_THREADS = 16
-"""Requests at work at once: twenty pods that start together wait for metadata, not for processors."""
+_THREADS = 128
+"""Requests at work at once. Many of them wait, for an image's metadata or for minutes until its layers are fetched, and
+the others must not wait for them. Threads are started when they are needed."""
+
+_THREAD = "snapshots"
+"""Before the names of their threads."""
+
+_THREADS_END_WITHIN = 1.0
+"""Seconds for threads without work to end."""
 
 _BATCH = 64
 """Snapshots in one message of a listing."""
@@ -55,8 +65,9 @@ _T = TypeVar("_T")
 class Service:
     """The ten calls, answered by `core`."""
 
-    def __init__(self, core: Snapshotter) -> None:
+    def __init__(self, core: Snapshotter, calls: Calls) -> None:
         self._core = core
+        self._calls = calls
 
     def handler(self) -> grpc.GenericRpcHandler:
         """For `grpc.Server.add_generic_rpc_handlers`."""
@@ -73,14 +84,14 @@ class Service:
         }
         handlers = {
             name: grpc.unary_unary_rpc_method_handler(
-                _answering(name, call),
+                _answering(name, call, self._calls),
                 request_deserializer=request.FromString,
                 response_serializer=lambda answer: answer.SerializeToString(),
             )
             for name, (request, call) in calls.items()
         }
         handlers["List"] = grpc.unary_stream_rpc_method_handler(
-            _answering("List", self._list),
+            _answering("List", self._list, self._calls),
             request_deserializer=wire.ListRequest.FromString,
             response_serializer=lambda answer: answer.SerializeToString(),
         )
@@ -130,20 +141,36 @@ class Service:
         return Empty()
 
 
-def serve(core: Snapshotter, path: Path) -> grpc.Server:
-    """A server that listens at `path`, for its owner alone. Raises MountError where another one does."""
+def serve(core: Snapshotter, path: Path, calls: Calls) -> Callable[[float], bool]:
+    """Listen at `path`, for its owner alone. Raises MountError where another one does, or nobody can.
+
+    Returns the function that ends it. That takes the seconds which calls under way have to end, and tells whether all
+    of them have: a thread that still waits for a daemon or a registry keeps the process from ending by itself.
+    """
     path.parent.mkdir(mode=0o711, parents=True, exist_ok=True)
     _take_over(path)
-    executor = ThreadPoolExecutor(_THREADS, thread_name_prefix="snapshots")
+    executor = ThreadPoolExecutor(_THREADS, thread_name_prefix=_THREAD)
     server = grpc.server(executor, options=(("grpc.max_receive_message_length", 16 << 20),))
-    server.add_generic_rpc_handlers((Service(core).handler(),))
+    server.add_generic_rpc_handlers((Service(core, calls).handler(),))
     previous = os.umask(0o177)
     try:
         server.add_insecure_port(f"unix:{path}")
+    except RuntimeError as error:
+        raise MountError(f"nobody can listen at {path}: {error}", hint="choose a shorter or other --socket") from error
     finally:
         os.umask(previous)
     server.start()
-    return server
+
+    def stop(grace: float) -> bool:
+        server.stop(grace).wait()
+        executor.shutdown(wait=False, cancel_futures=True)
+        end = time.monotonic() + _THREADS_END_WITHIN
+        for thread in threading.enumerate():
+            if thread.name.startswith(_THREAD):
+                thread.join(max(0.0, end - time.monotonic()))
+        return not any(thread.name.startswith(_THREAD) for thread in threading.enumerate())
+
+    return stop
 
 
 def _take_over(path: Path) -> None:
@@ -163,23 +190,34 @@ def _take_over(path: Path) -> None:
     raise MountError(f"another snapshotter answers at {path}", hint="end it first, or choose another --socket")
 
 
-def _answering(name: str, call: Callable[[Any], _T]) -> Callable[[Any, grpc.ServicerContext], Any]:
+def _answering(name: str, call: Callable[[Any], _T], calls: Calls) -> Callable[[Any, grpc.ServicerContext], Any]:
     """A handler that tells each error of `call` to containerd and never ends the server."""
 
-    def answer(request: Any, context: grpc.ServicerContext) -> _T:
-        try:
-            return call(request)
-        except Exception as error:  # noqa: BLE001  told to the client
-            context.abort(*_status(name, error))
+    def fail(error: Exception, context: grpc.ServicerContext, began: float) -> NoReturn:
+        code, text = _status(name, error)
+        calls.add(name, time.monotonic() - began, code.name)
+        context.abort(code, text)
         raise AssertionError("abort raises")
 
+    def answer(request: Any, context: grpc.ServicerContext) -> _T:
+        began = time.monotonic()
+        try:
+            result = call(request)
+        except Exception as error:  # noqa: BLE001  told to the client
+            fail(error, context, began)
+        calls.add(name, time.monotonic() - began)
+        return result
+
     def answer_all(request: Any, context: grpc.ServicerContext) -> Iterator[Any]:
+        began = time.monotonic()
         try:
             yield from call(request)  # type: ignore[misc]
         except GeneratorExit:  # containerd has heard enough
+            calls.add(name, time.monotonic() - began)
             raise
         except Exception as error:  # noqa: BLE001
-            context.abort(*_status(name, error))
+            fail(error, context, began)
+        calls.add(name, time.monotonic() - began)
 
     return answer_all if name == "List" else answer
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from imagefs.metrics import METRICS as IMAGEFS_METRICS
+from imagefs.metrics import SNAPSHOTTER
 from imagefs.metrics import render as imagefs_render
 from stripefs.metrics import METRICS, render
 
@@ -195,6 +196,28 @@ def test_the_daemon_of_imagefs_has_a_page_too() -> None:
     assert samples["imagefs_mirror_avoided", (("mirror", "http://mirror"),)] == 1
 
 
+def test_the_snapshotter_has_a_page_too() -> None:
+    waited = {"count": 3, "seconds": 1.5, "within": [[0.5, 2], [1.0, 2]]}
+    kinds = {"active": 3, "committed": 2, "view": 0}
+    status = {
+        "version": "1.2.3", "started_at": 1.5, "snapshots": kinds, "lazy": {**kinds, "active": 1},
+        "prepared": {"lazy": 4, "fallback": 5, "ordinary": 6}, "calls": {"Prepare": waited, "Stat": waited},
+        "errors": {"NOT_FOUND": 7},
+    }  # fmt: skip
+    text = render(status, SNAPSHOTTER)
+    samples = parsed(text)
+    named = {re.sub("_(bucket|sum|count)$", "", name) for name, _ in samples}
+    assert named == {metric.name for metric in SNAPSHOTTER}
+    assert dict(re.findall(r"# TYPE (\S+) (\S+)", text)) == {metric.name: metric.kind for metric in SNAPSHOTTER}
+    assert samples["imagefs_snapshotter_snapshots", (("kind", "view"),)] == 0
+    assert samples["imagefs_snapshotter_lazy_snapshots", (("kind", "active"),)] == 1
+    assert samples["imagefs_snapshotter_prepares_total", (("result", "fallback"),)] == 5
+    assert samples["imagefs_snapshotter_rpc_seconds_bucket", (("method", "Stat"), ("le", "0.5"))] == 2
+    assert samples["imagefs_snapshotter_rpc_seconds_bucket", (("method", "Prepare"), ("le", "+Inf"))] == 3
+    assert samples["imagefs_snapshotter_rpc_seconds_sum", (("method", "Prepare"),)] == 1.5
+    assert samples["imagefs_snapshotter_rpc_errors_total", (("code", "NOT_FOUND"),)] == 7
+
+
 def test_no_path_is_told() -> None:
     assert "/secret" not in render(STATUS)
     assert "/mnt" not in render(STATUS)
@@ -207,19 +230,22 @@ def test_any_label_survives(text: str) -> None:
 
 def test_the_document_holds_the_same_table() -> None:
     rows = re.findall(r"^\| `(\w+)(?:\{(\w+)\})?` \| (\w+) \| (.+) \|$", DOCUMENT.read_text(), re.MULTILINE)
-    assert rows == [(m.name, m.label, m.kind, m.help) for m in (*METRICS, *IMAGEFS_METRICS)]
+    assert rows == [(m.name, m.label, m.kind, m.help) for m in (*METRICS, *IMAGEFS_METRICS, *SNAPSHOTTER)]
 
 
 def test_the_board_asks_for_nothing_that_is_not_served() -> None:
     """Each name, and each label that a query sums by or picks."""
-    labels = {metric.name: {metric.label} for metric in IMAGEFS_METRICS if metric.kind != "histogram"}
-    for metric in IMAGEFS_METRICS:
+    served = (*IMAGEFS_METRICS, *SNAPSHOTTER)
+    labels = {metric.name: {metric.label} for metric in served if metric.kind != "histogram"}
+    for metric in served:
         if metric.kind == "histogram":
-            labels |= {f"{metric.name}_bucket": {"le"}, f"{metric.name}_sum": {""}, f"{metric.name}_count": {""}}
+            own = {metric.label}
+            labels |= {f"{metric.name}_bucket": {"le", *own}, f"{metric.name}_sum": own, f"{metric.name}_count": own}
     board = json.loads(BOARD.read_text())
     queries = [target["expr"] for panel in board["panels"] for target in panel.get("targets", ())]
     asked = {name for query in queries for name in re.findall(r"\bimagefs_\w+", query)}
     assert asked <= labels.keys()
+    assert {metric.name for metric in SNAPSHOTTER if metric.kind == "counter"} <= asked
     assert {"imagefs_holders", "imagefs_served_bytes_total", "imagefs_wait_seconds_bucket"} <= asked
     for query in queries:
         known = {label for name in re.findall(r"\bimagefs_\w+", query) for label in labels[name]} | {"instance"}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from imagefs.errors import DamagedObject
@@ -29,6 +29,7 @@ class FakeImages:
         self.built: list[tuple[str, int]] = []
         self.away = False
         self.damaged: set[str] = set()
+        self.forgotten: list[str] = []
         self.newest: Tree | None = None
 
     def find(self, labels: Mapping[str, str]) -> LazyLayer | None:
@@ -62,8 +63,14 @@ class FakeImages:
         self._check()
         return set(self.leases)
 
-    def usage(self, tree: Tree) -> Usage:
-        return Usage(len(tree.image), 1)
+    def forget(self, tree: Tree, needed: Callable[[], Collection[Tree]]) -> None:
+        if tree not in needed():
+            self.forgotten.append(tree.image)
+
+    def usage(self, tree: Tree, others: Collection[Tree]) -> Usage:
+        """Every image has a byte of its own by each letter of its name, and shares one with all."""
+        self._check()
+        return Usage(0, 0) if tree in others else Usage(len(tree.image) + (not others), 1)
 
     def _check(self) -> None:
         if self.away:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import threading
@@ -11,7 +12,7 @@ import pytest
 
 from imagefs.snapshotter.core import PARENT_CHAIN, TARGET, Mount, Snapshotter
 from imagefs.snapshotter.errors import AlreadyExists, FailedPrecondition, InvalidArgument, SnapshotNotFound
-from imagefs.snapshotter.metastore import Kind, Metastore, Tree
+from imagefs.snapshotter.metastore import Kind, Layer, Metastore, Snapshot, Tree, Usage
 from stripefs.errors import MountError, StripefsError
 from tests.unit.imagefs.snapshotter.fake_images import HIGHEST, IMAGE, FakeImages
 
@@ -356,3 +357,167 @@ def test_a_lazy_layer_that_is_unpacked_side_by_side_is_staged(core: Snapshotter,
     assert (mount.type, "ro" in mount.options) == ("bind", True)
     core.commit("chain2", "extract 2", labels, "chain1")
     assert options(core.prepare("container", "chain2", {}))["lowerdir"] == str(tmp_path / "lazy")
+
+
+def test_many_clients_extract_one_layer(core: Snapshotter, images: FakeImages) -> None:
+    """Two pods pull one image: each is told that the layer is there, or has an extraction of its own."""
+    lazy(core, "chain1")
+    outcomes: list[str] = []
+    start = threading.Barrier(16)
+
+    def take(number: int) -> None:
+        labels = {TARGET: "chain2", IMAGE: "lazy", HIGHEST: ""}
+        start.wait()
+        try:
+            core.prepare(f"extract {number % 2}", "chain1", labels)
+        except AlreadyExists:
+            outcomes.append("told")
+
+    threads = [threading.Thread(target=take, args=(number,)) for number in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert outcomes == ["told"] * 16
+    assert [one.name for one in core.walk([])] == ["chain1", "chain2"]
+    assert core.figures()["prepared"] == {"lazy": 17, "ordinary": 0, "fallback": 0}
+
+
+def test_many_clients_extract_a_layer_that_is_pulled(core: Snapshotter, tmp_path: Path) -> None:
+    """One commits it; the others are told so, and what they made goes with their keys."""
+    start, told = threading.Barrier(8), []
+
+    def pull(number: int) -> None:
+        start.wait()
+        core.prepare(f"extract {number}", "", {TARGET: "chain1", IMAGE: "unknown"})
+        try:
+            core.commit("chain1", f"extract {number}", {})
+        except AlreadyExists:
+            told.append(number)
+            core.remove(f"extract {number}")
+
+    threads = [threading.Thread(target=pull, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    core.cleanup()
+    (found,) = core.walk([])
+    assert (found.name, len(told)) == ("chain1", 7)
+    assert [path.name for path in (tmp_path / "root/snapshots").iterdir()] == [str(found.id)]
+    assert core.figures()["prepared"] == {"lazy": 0, "ordinary": 0, "fallback": 8}
+
+
+def test_a_layer_that_is_removed_while_it_is_asked_for(core: Snapshotter, monkeypatch: pytest.MonkeyPatch) -> None:
+    """containerd looks for it after ALREADY_EXISTS, does not find it, and asks again."""
+    lazy(core, "chain1")
+    create = Metastore.create
+
+    def late(store: Metastore, *arguments: object, **options: object) -> Snapshot:
+        try:
+            return create(store, *arguments, **options)  # type: ignore[arg-type]
+        except AlreadyExists:
+            store.remove("chain1")
+            raise
+
+    monkeypatch.setattr(Metastore, "create", late)
+    with pytest.raises(AlreadyExists):
+        core.prepare("extract", "", {TARGET: "chain1", IMAGE: "lazy", HIGHEST: ""})
+
+
+def test_a_key_that_is_taken_again_while_its_first_snapshot_fails(
+    core: Snapshotter, images: FakeImages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its client gave up, removed it and began anew: the new one is not taken for the one that failed."""
+    lazy(core, "chain1")
+
+    def mount(*_: object) -> list[str]:
+        core.remove("container")
+        monkeypatch.undo()
+        core.prepare("container", "chain1", {})
+        raise MountError("the daemon does not answer")
+
+    monkeypatch.setattr(images, "mount", mount)
+    with pytest.raises(MountError, match="does not answer"):
+        core.prepare("container", "chain1", {})
+    assert images.leases == {core.stat("container").id: "lazy"}
+    core.mounts("container")
+
+
+def test_a_disk_without_room_for_a_directory_nor_for_the_database(
+    core: Snapshotter, images: FakeImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first error is told, and nothing but the name is left until containerd removes that."""
+    lazy(core, "chain1")
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "chown", full)
+        patch.setattr(Metastore, "remove", full)
+        with pytest.raises(OSError, match="No space left"):
+            core.prepare("container", "chain1", {})
+    assert (list((tmp_path / "root/snapshots").iterdir()), images.leases) == ([], {})
+    core.remove("container")
+
+
+def test_an_image_is_forgotten_with_its_last_snapshot(core: Snapshotter, images: FakeImages) -> None:
+    for namespace in ("a", "b"):
+        with pytest.raises(AlreadyExists):
+            core.prepare("x", "", {TARGET: f"{namespace}/chain1", IMAGE: "lazy", HIGHEST: ""})
+    core.prepare("container", "a/chain1", {})
+    images.newest = Tree("store", "newer")
+    core.prepare("another", "a/chain1", {})
+    for name in ("container", "b/chain1"):
+        assert images.forgotten == []
+        core.remove(name)
+    assert images.forgotten == ["lazy"], "a/chain1 is of a newer image by now"
+    core.remove("another")
+    core.remove("a/chain1")
+    assert images.forgotten == ["lazy", "newer"]
+
+
+def test_usage_of_lazy_layers_adds_up(core: Snapshotter) -> None:
+    """Layers below the highest have none of their own, and what two snapshots have counts for the older one."""
+    lazy(core, "chain1", "chain2")
+    with pytest.raises(AlreadyExists):
+        core.prepare("x", "", {TARGET: "other/chain1", IMAGE: "lazy", HIGHEST: ""})
+    core.prepare("container", "chain2", {})
+    usages = {one.name: core.usage(one.name) for one in core.walk([])}
+    container = usages.pop("container")
+    assert usages == {"chain1": Usage(), "chain2": Usage(5, 1), "other/chain1": Usage()}
+    assert container.inodes == 1, "the image is not counted for its containers"
+
+
+def test_a_lease_that_could_not_be_released_before_a_restart(
+    core: Snapshotter, images: FakeImages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lazy(core, "chain1")
+    core.prepare("container", "chain1", {})
+    monkeypatch.setattr(images, "release", lambda _: None)
+    core.commit("layer", "container", {})
+    monkeypatch.undo()
+    core.reconcile()
+    assert images.leases == {}
+
+
+def test_reconciling_goes_on_after_a_snapshot_that_fails(
+    core: Snapshotter, images: FakeImages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lazy(core, "chain1")
+    for number in range(3):
+        core.prepare(f"container {number}", "chain1", {})
+    images.leases.clear()
+    mount, failing = images.mount, [OSError(errno.ENOSPC, "No space left on device")]
+
+    def once(layer: Layer, tree: Tree, snapshot: Snapshot) -> list[str]:
+        if failing:
+            raise failing.pop()
+        return mount(layer, tree, snapshot)
+
+    monkeypatch.setattr(images, "mount", once)
+    core.reconcile()
+    assert len(images.leases) == 2
+    core.reconcile()
+    assert len(images.leases) == 3

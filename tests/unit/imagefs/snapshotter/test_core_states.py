@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from imagefs.snapshotter.core import TARGET, Mount, Snapshotter
+from imagefs.snapshotter.core import PARENT_CHAIN, TARGET, Mount, Snapshotter
 from imagefs.snapshotter.errors import AlreadyExists, FailedPrecondition, InvalidArgument, SnapshotNotFound
 from imagefs.snapshotter.metastore import Kind
 from stripefs.errors import MountError, StripefsError
@@ -36,6 +36,7 @@ class Plain:
     kind: Kind
     parent: str
     labels: dict[str, str]
+    number: int
     chain: str = ""
     tree: str = ""
     written: set[str] = field(default_factory=set)
@@ -46,12 +47,14 @@ class Model:
 
     def __init__(self) -> None:
         self.all: dict[str, Plain] = {}
+        self._made = 0
 
     def make(self, key: str, parent: str, kind: Kind, labels: dict[str, str]) -> Plain:
         if key in self.all:
             raise AlreadyExists(key)
         self._committed(parent)
-        self.all[key] = Plain(kind, parent, labels)
+        self._made += 1
+        self.all[key] = Plain(kind, parent, labels, self._made)
         return self.all[key]
 
     def commit(self, name: str, key: str, parent: str, labels: dict[str, str]) -> None:
@@ -87,6 +90,14 @@ class Model:
     def lazy_below(self, name: str) -> str:
         """The nearest parent that is lazy, "" for none."""
         return next((one for one in self.chain(name)[1:] if self.all[one].chain), "")
+
+    def usage(self, name: str) -> tuple[int, int]:
+        """Bytes of lazy images, as `FakeImages` counts them, and inodes."""
+        one = self.get(name)
+        if one.chain:
+            older = {each.tree for each in self.all.values() if each.chain and each.tree and each.number < one.number}
+            return (0, 0) if not one.tree or one.tree in older else (len(one.tree) + (not older), 1)
+        return (0, 0 if one.kind is Kind.VIEW else 1 + len(one.written))
 
     def _committed(self, parent: str) -> None:
         if parent and self.get(parent).kind is not Kind.COMMITTED:
@@ -147,6 +158,50 @@ class Snapshotters(RuleBasedStateMachine):
         if known is not None and known.chain and known.parent == parent and highest and not known.tree:
             known.tree = "lazy"
 
+    @rule(key=NAMES, chain=NAMES, image=LAYER_OF, highest=st.booleans())
+    def extract_side_by_side(self, key: str, chain: str, image: str, highest: bool) -> None:
+        """The parent comes with the Commit; a layer of a lazy image is committed as any other, without files."""
+        if self.images.away:
+            return
+        labels = {TARGET: chain, IMAGE: image, PARENT_CHAIN: "some chain"} | ({HIGHEST: ""} if highest else {})
+        model = self.model
+        made = self._both(lambda: self.real.prepare(key, "", labels), lambda: model.make(key, "", Kind.ACTIVE, labels))
+        if made is None:
+            return
+        (mount,) = made
+        if image == "lazy":
+            model.all[key].chain, model.all[key].tree = chain, "lazy" if highest else ""
+            assert (mount.type, "ro" in mount.options) == ("bind", True), "there is nothing to extract"
+        else:
+            options = dict(one.partition("=")[::2] for one in mount.options)
+            assert (options["lowerdir"], options["upperdir"]) == (str(self.folder / "root/empty"), str(self._own(key)))
+
+    @rule(key=NAMES, above=PICKS, view=st.booleans())
+    def crash_in_prepare(self, key: str, above: int, view: bool) -> None:
+        """The database knows the snapshot, and its directories were not made, nor was the daemon asked."""
+        parent, kind = self._parent(above), Kind.VIEW if view else Kind.ACTIVE
+        if self.images.away:
+            return
+        store = self.real._store
+        made = self._both(lambda: store.create(key, parent, kind, {}), lambda: self.model.make(key, parent, kind, {}))
+        (self.folder / "root/snapshots/1000000").mkdir()
+        self.restart()
+        self.real.cleanup()
+        self.real.reconcile()
+        if made is not None:
+            self._check(key, self.real.mounts(key))
+
+    @invariant()
+    def usage_adds_up(self) -> None:
+        for name, one in self.model.all.items():
+            if self.images.away and one.chain and one.tree:
+                with pytest.raises(MountError):
+                    self.real.usage(name)
+                continue
+            usage, (size, inodes) = self.real.usage(name), self.model.usage(name)
+            assert usage.inodes == inodes
+            assert usage.bytes == size if one.chain else usage.bytes % 512 == 0
+
     @rule(name=NAMES, which=PICKS, above=PICKS, has_parent=st.booleans(), labels=LABELS)
     def commit(self, name: str, which: int, above: int, has_parent: bool, labels: dict[str, str]) -> None:
         key, parent = self._one(Kind.ACTIVE, which), self._parent(above) if has_parent else ""
@@ -205,6 +260,16 @@ class Snapshotters(RuleBasedStateMachine):
             self.images.leases.clear()
         self.images.leases[10_000] = "left by a crash"
         self.real.reconcile()
+
+    @rule(parent=NAMES, kind=st.sampled_from([kind.value for kind in Kind]), negated=st.booleans())
+    def choose_by_parent(self, parent: str, kind: str, negated: bool) -> None:
+        equal = "!=" if negated else "=="
+        found = {one.name for one in self.real.walk([f"kind=={kind},parent{equal}{parent}", "labels.x"])}
+        assert found == {
+            name
+            for name, one in self.model.all.items()
+            if (one.kind.value == kind and (one.parent == parent) != negated) or "x" in one.labels
+        }
 
     @rule(name=NAMES, label=st.sampled_from(["", "1"]))
     def choose(self, name: str, label: str) -> None:

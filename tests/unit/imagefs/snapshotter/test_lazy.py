@@ -1,104 +1,152 @@
-"""Where the lazy image of a container image is looked for, and in which order."""
+"""Lazy images of a daemon that answers, hangs or is away: what it is told, and what containerd's calls wait for."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import threading
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from imagefs.daemon.client import Client, Found
-from imagefs.snapshotter.core import TARGET
-from imagefs.snapshotter.lazy import LAYER, LAYERS, MANIFEST, REFERENCE, DaemonImages
+from imagefs.daemon.client import Client
+from imagefs.daemon.protocol import Held, Lease
+from imagefs.snapshotter import lazy
+from imagefs.snapshotter.lazy import DaemonImages
+from imagefs.snapshotter.metastore import Kind, Layer, Snapshot, Tree, Usage
 from stripefs.errors import MountError
 from stripefs.settings import StoreSettings
+from tests.waiting import eventually
 
-SOURCE = "sha256:" + "5a" * 32
-
-
-class FakeClient:
-    """A daemon that finds the image in the store with that URL. asked: URLs of stores, for each question."""
-
-    def __init__(self, url: str = "") -> None:
-        self.url = url
-        self.asked: list[list[str]] = []
-        self.timeouts: list[float] = []
-
-    def find(self, stores: Sequence[StoreSettings], source: str, timeout: float) -> Found | None:
-        assert source == SOURCE
-        self.asked.append([store.url for store in stores])
-        self.timeouts.append(timeout)
-        if self.url == "down":
-            raise MountError("no daemon answers")
-        return next((Found("ab" * 32, store) for store in stores if store.url == self.url), None)
+LAYER = Layer("sha256:" + "1" * 64, "registry/image:1", "sha256:manifest")
+CONFIG = {"rootfs": {"type": "layers", "diff_ids": [LAYER.chain]}}
 
 
-def images(client: FakeClient, tmp_path: Path, stores: Sequence[str] = (), **options: Any) -> DaemonImages:
-    return DaemonImages(
-        cast(Client, client),
-        stores,
-        lambda url: StoreSettings(url=url),
-        name="test",
-        built=tmp_path,
-        **{"registries": True, **options},
+class Daemon:
+    """The client of a daemon that has `parts` of images on disk. It answers while `answers` is set."""
+
+    def __init__(self) -> None:
+        self.parts: dict[str, dict[str, tuple[int, int]]] = {}
+        self.held: set[str] = set()
+        self.discarded: list[tuple[str, set[str]]] = []
+        self.asked = 0
+        self.away = False
+        self.answers = threading.Event()
+        self.answers.set()
+
+    def hold(self, store: StoreSettings, image: str, lease: Lease, **_: Any) -> Held:
+        self._answer()
+        self.held.add(lease.name)
+        return Held(lease, f"/pool/{image}", image, CONFIG)
+
+    def release(self, lease: Lease) -> None:
+        self._answer()
+        self.held.discard(lease.name)
+
+    def leases(self, client: str) -> list[Held]:
+        self._answer()
+        return [Held(Lease(name, client), "/pool", "image") for name in self.held]
+
+    def usage(self, image: str) -> dict[str, tuple[int, int]]:
+        self._answer()
+        return self.parts.get(image, {})
+
+    def discard(self, image: str, parts: Iterable[str]) -> None:
+        self._answer()
+        self.discarded.append((image, set(parts)))
+
+    def _answer(self) -> None:
+        self.asked += 1
+        assert self.answers.wait(60)
+        if self.away:
+            raise MountError("the daemon does not answer")
+
+
+@pytest.fixture
+def daemon() -> Daemon:
+    return Daemon()
+
+
+@pytest.fixture
+def images(daemon: Daemon, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[DaemonImages]:
+    monkeypatch.setattr(lazy, "_TELLS_AGAIN", 0.02)
+    made = DaemonImages(
+        cast(Client, daemon), [], lambda url: StoreSettings(url=url), name="test", built=tmp_path / "built"
     )
+    with contextlib.closing(made):
+        yield made
+    daemon.answers.set()
 
 
-def labels(reference: str) -> dict[str, str]:
-    return {MANIFEST: SOURCE, REFERENCE: reference, TARGET: "sha256:1", LAYER: "sha256:2", LAYERS: "sha256:2"}
+def container(number: int) -> Snapshot:
+    return Snapshot(number, f"container {number}", "layer", Kind.ACTIVE, 0, 0, {})
 
 
-@pytest.mark.parametrize(
-    ("reference", "url"),
-    [
-        ("registry.example/team/app:1", "oci://registry.example/team/app?lookup=brief"),
-        (f"registry.example:5000/app@{SOURCE}", "oci://registry.example:5000/app?lookup=brief"),
-        ("docker.io/library/python:3.12", "oci://docker.io/library/python?lookup=brief"),
-        ("127.0.0.1:5000/app:1", "oci://127.0.0.1:5000/app?scheme=http&lookup=brief"),
-        ("localhost/app:1", "oci://localhost/app?scheme=http&lookup=brief"),
-        ("plain.example/app:1", "oci://plain.example/app?scheme=http&lookup=brief"),
-    ],
-)
-def test_the_repository_of_the_image_is_asked(reference: str, url: str, tmp_path: Path) -> None:
-    client = FakeClient(url)
-    found = images(client, tmp_path, plain_http=["plain.example"]).find(labels(reference))
-    assert client.asked == [[url]]
-    assert found is not None
-    assert found.tree is not None
-    assert (found.tree.store, found.tree.image) == (url, "ab" * 32)
+def trees(*names: str) -> Sequence[Tree]:
+    return [Tree("/store", name) for name in names]
 
 
-def test_stores_come_first_and_all_have_the_same_time(tmp_path: Path) -> None:
-    client = FakeClient("s3://bucket/images")
-    made = images(client, tmp_path, ["/srv/images", "s3://bucket/images"])
-    found = made.find(labels("registry.example/app:1"))
-    assert client.asked == [["/srv/images", "s3://bucket/images", "oci://registry.example/app?lookup=brief"]]
-    assert client.timeouts == [5.0]
-    assert found is not None
-    assert found.tree is not None
-    assert found.tree.store == "s3://bucket/images"
+def test_a_part_that_images_share_counts_once(daemon: Daemon, images: DaemonImages) -> None:
+    daemon.parts = {"a": {"shared": (100, 2), "own a": (10, 1)}, "b": {"shared": (100, 2), "own b": (20, 3)}}
+    a, b, unknown = trees("a", "b", "unknown")
+    usages = [images.usage(a, []), images.usage(b, [a]), images.usage(unknown, [a, b]), images.usage(a, [a, b])]
+    assert usages == [Usage(110, 3), Usage(20, 3), Usage(), Usage()]
+    daemon.parts["b"]["own b"] = (50, 4)
+    assert images.usage(b, [a]) == Usage(50, 4), "it is what the disk has now"
+    asked = daemon.asked
+    images.usage(b, [a])
+    assert daemon.asked == asked + 1, "what an image is made of is known"
+    daemon.away = True
+    with pytest.raises(MountError):
+        images.usage(a, [])
 
 
-def test_a_repository_that_is_a_store_is_asked_once(tmp_path: Path) -> None:
-    client = FakeClient()
-    store = "oci://registry.example/app?ca-file=/ca.pem"
-    assert images(client, tmp_path, [store]).find(labels("registry.example/app:1")) is None
-    assert client.asked == [[store]]
+def test_an_image_that_is_forgotten_keeps_what_others_share(daemon: Daemon, images: DaemonImages) -> None:
+    daemon.parts = {"a": {"shared": (100, 2), "own a": (10, 1)}, "b": {"shared": (100, 2)}}
+    (a,) = trees("a")
+    images.forget(a, lambda: trees("b"))
+    eventually(lambda: daemon.discarded, "the daemon to be told")
+    assert daemon.discarded == [("a", {"own a"})]
 
 
-@pytest.mark.parametrize("reference", ["", "app", "app:1", "team/app:1", "sha256:" + "ab" * 32])
-def test_a_name_of_no_registry_asks_none(reference: str, tmp_path: Path) -> None:
-    client = FakeClient()
-    assert images(client, tmp_path).find(labels(reference)) is None
-    assert client.asked == []
+def test_an_image_that_came_back_is_not_forgotten(daemon: Daemon, images: DaemonImages) -> None:
+    daemon.parts = {name: {f"own {name}": (10, 1)} for name in "ab"}
+    daemon.away = True
+    present = trees("b")
+    a, b = trees("a", "b")
+    images.forget(a, lambda: present)
+    images.forget(b, lambda: present)
+    eventually(lambda: daemon.asked > 2, "a try")
+    daemon.away = False
+    eventually(lambda: daemon.discarded, "the daemon to be told")
+    assert daemon.discarded == [("a", {"own a"})]
 
 
-def test_no_registry_is_asked_where_that_is_off(tmp_path: Path) -> None:
-    client = FakeClient()
-    assert images(client, tmp_path, registries=False).find(labels("registry.example/app:1")) is None
-    assert client.asked == []
+def test_a_release_does_not_wait_for_a_daemon_that_hangs(daemon: Daemon, images: DaemonImages) -> None:
+    """containerd collects its garbage one snapshot after the other."""
+    for number in range(5):
+        images.mount(LAYER, Tree("/store", "a"), container(number))
+    daemon.answers.clear()
+    for number in range(5):
+        images.release(number)
+    images.release(99)
+    assert daemon.held
+    daemon.answers.set()
+    eventually(lambda: not daemon.held, "the end of the leases")
 
 
-def test_a_daemon_that_is_away_means_an_ordinary_pull(tmp_path: Path) -> None:
-    assert images(FakeClient("down"), tmp_path).find(labels("registry.example/app:1")) is None
+def test_leases_are_released_when_the_daemon_is_back(daemon: Daemon, images: DaemonImages) -> None:
+    images.mount(LAYER, Tree("/store", "a"), container(1))
+    daemon.away = True
+    images.release(1)
+    eventually(lambda: daemon.asked > 3, "more than one try")
+    daemon.away = False
+    eventually(lambda: not daemon.held, "the end of the lease")
+
+
+def test_leases_of_an_earlier_run_can_be_released(daemon: Daemon, images: DaemonImages) -> None:
+    daemon.held = {"7"}
+    assert images.mounted() == {7}
+    images.release(7)
+    eventually(lambda: not daemon.held, "the end of the lease")
