@@ -25,6 +25,7 @@ from stripefs.errors import StripefsError
 from stripefs.mount import kernel
 from tests.imagefs.small_image import SmallImage
 from tests.leaks import MARK
+from tests.unshared import unshared
 from tests.waiting import PATIENCE
 
 __all__ = ["Containers", "Running", "fill", "wait_for"]
@@ -98,15 +99,20 @@ class Running:
 
 
 class Containers:
-    """Runs containers with their folders below `folder`; `left` says what they left."""
+    """Runs containers with their folders below `folder`; `left` says what they left.
 
-    def __init__(self, image: SmallImage, folder: Path) -> None:
+    prepare: shell commands that come first, in a mount namespace of all these containers.
+    """
+
+    def __init__(self, image: SmallImage, folder: Path, prepare: str = "") -> None:
         self.image, self.folder = image, folder
         self.runtime_dir, self.scratch_dir = str(folder / "runtime"), str(folder / "scratch")
         self.cgroup = f"/imagefs-test-{os.getpid()}"
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             command = [sys.executable, "-m", "tests.imagefs.containers", str(theirs.fileno())]
+            if prepare:
+                command = list(unshared(folder, *command, prepare=prepare))
             self._server = subprocess.Popen(command, pass_fds=(theirs.fileno(),))
         self._count = 0
         self._others = set(self._marked())  # servers that other tests of this run have started

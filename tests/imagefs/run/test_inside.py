@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pty
 import signal
@@ -224,6 +225,20 @@ def test_a_container_finds_its_limits_in_its_cgroup(containers: Containers, runt
     limits = Limits(memory=64 << 20)
     _, output, _ = containers.run("busybox", "sh", "-c", script, limits=limits, runtime=runtime)
     assert output == f"{64 << 20}\n/\nread-only\n"
+
+
+def test_a_container_finds_its_own_cgroup_of_version_2(image: SmallImage, tmp_path: Path) -> None:
+    """On a machine of either version. runc alone: crun needs a right for it that root of a container may lack."""
+    script = (
+        "read first < /sys/fs/cgroup/cgroup.procs; echo $first;"
+        "grep ' /sys/fs/cgroup' /proc/mounts | cut -d' ' -f2-4 | cut -d, -f1 | uniq;"
+        "mkdir /sys/fs/cgroup/new 2>/dev/null || echo read-only"
+    )
+    prepare = "umount -R /sys/fs/cgroup && mount -t cgroup2 cgroup2 /sys/fs/cgroup"
+    with contextlib.closing(Containers(image, tmp_path, prepare)) as containers:
+        _, output, errors = containers.run("busybox", "sh", "-c", script, runtime="runc")
+        assert (output, errors) == ("1\n/sys/fs/cgroup cgroup2 ro\nread-only\n", "")
+        assert containers.left() == []
 
 
 def test_where_only_memory_can_be_written(containers: Containers, tmp_path: Path) -> None:
