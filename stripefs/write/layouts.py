@@ -102,9 +102,10 @@ class Layouts:
             folder = folder.rpartition(b"/")[0]
 
     async def of(self, directory: bytes) -> str:
-        """What a directory itself asks for, "" for nothing and for what is no layout.
+        """What a directory itself asks for, "" for nothing.
 
-        While the store fails it is what was asked for last; raises StoreError where that is not known.
+        While the store fails or the file is damaged it is what was asked for last, where that is known; else raises
+        StoreError.
         """
         known = self._known.get(directory)
         now = trio.current_time()
@@ -112,15 +113,14 @@ class Layouts:
             return known.layout
         names = self._names
         try:
-            text = await self._calls.call("read a directory's layout", self._read, _file(directory))
+            layout = await self._calls.call("read a directory's layout", self._read, directory)
         except StoreError as error:
             if known is None:
                 raise
             _log.warning("%s keeps the layout %s: %s", shown(directory), known.layout or "of the mount", error)
-            text = known.layout
+            layout = known.layout
         if len(self._known) >= _MOST:
             self._known.clear()
-        layout = text if text in LAYOUTS else ""
         self._known[directory] = _Known(layout, now + _KEPT, names)
         return layout
 
@@ -169,11 +169,17 @@ class Layouts:
     def _put_back(self, directory: bytes, data: Iterable[bytes]) -> None:
         self._store.put(_file(directory), data, replace=True)
 
-    def _read(self, file: bytes) -> str:
+    def _read(self, directory: bytes) -> str:
         try:
-            return bytes(self._store.get(file)).decode(errors="replace").strip()
+            layout = bytes(self._store.get(_file(directory))).decode(errors="replace").strip()
         except (NotFound, NotADirectory):
             return ""
+        if layout not in LAYOUTS:
+            raise StoreError(
+                f"the layout of {shown(directory)} is damaged or of a later version: {layout[:20]!r} names no layout",
+                hint="setfattr -n user.stripefs.layout sets it anew, setfattr -x removes it",
+            )
+        return layout
 
 
 def _names(store: Store, directory: bytes) -> set[bytes]:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.errors import PermissionDenied
+from stripefs.errors import PermissionDenied, StoreError
 from stripefs.executor import Executor
 from stripefs.store.local import LocalStore
 from stripefs.write.layouts import Layouts
@@ -43,5 +43,21 @@ async def test_the_last_known_layout_holds_while_the_store_fails(store: Failing)
     layouts.forget()
     assert await layouts.for_file(b"/d/f") == "striped"
     store.error = None
+    await layouts.remove(b"/d")
+    assert await layouts.for_file(b"/d/f") == ""
+
+
+@pytest.mark.parametrize("content", [b"", b"strip", b"stripfd\n", b"\xff\n"])
+async def test_a_damaged_layout_is_none_of_its_own(store: Failing, tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "d/..stripefs-layout").write_bytes(content)
+    layouts = Layouts(store, Executor(5))
+    with pytest.raises(StoreError, match="names no layout") as raised:
+        await layouts.for_file(b"/d/f")
+    assert "setfattr" in raised.value.hint
+    await layouts.set(b"/d", b"striped")
+    assert await layouts.for_file(b"/d/f") == "striped"
+    (tmp_path / "d/..stripefs-layout").write_bytes(content)
+    layouts.forget()
+    assert await layouts.for_file(b"/d/f") == "striped"
     await layouts.remove(b"/d")
     assert await layouts.for_file(b"/d/f") == ""
