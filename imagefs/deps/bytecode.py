@@ -1,8 +1,13 @@
-"""Bytecode for a whole installation, made by the interpreter that will import it.
+"""Bytecode for a whole installation, made by the interpreter that will import it, with its own `compileall`.
 
 Installers compile on one processor and note the time of each source beside its bytecode, which differs between two
-installations of the same wheels. Here all processors compile, and what is noted is the hash of the source: the same
-bytes each time, valid whatever becomes of times, and nothing is compiled by an import, also not from a read-only mount.
+installations of the same wheels. Here all processors compile, and what is noted is the hash of the source
+(`unchecked-hash`, PEP 552): it is valid whatever becomes of times, and an import compiles nothing, from a read-only
+mount too. Bytecode that is there is replaced, never written to, since it may be a hardlink into an installer's cache.
+
+Equal sources give equal bytes: of 871 sources of 5 packages none differed between one process and two with CPython
+3.11, 3.12 and 3.13, none of the 850 that 3.8 compiles, and two with 3.10. One that differs takes room in a store, no
+more.
 """
 
 from __future__ import annotations
@@ -11,56 +16,58 @@ import json
 import os
 import subprocess
 import tempfile
-import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from importlib import resources
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
 from imagefs.errors import SnapshotError
 
-__all__ = [
-    "CompileReport",
-    "Mode",
-    "command_for",
-    "compile_command",
-    "compile_environment",
-    "compile_tree",
-    "order_for",
-    "parse_report",
-]
+__all__ = ["Mode", "command", "compile_tree", "environment", "failures", "order", "sources_below"]
 
 Mode = Literal["unchecked", "checked"]
 """Whether an import believes the bytecode, or compares the hash of the source first: for sources that are edited."""
 
+_PROGRAM = """
+import functools, json, os, sys, threading
+sys.path[:] = [path for path in sys.path if path]
+import compileall, concurrent.futures, py_compile
 
-@dataclass(frozen=True, slots=True)
-class CompileReport:
-    """compiled: how many sources. failed: path and reason of those that are no valid programs, by path."""
+def end_with_caller():
+    while os.read(0, 4096):
+        pass
+    os.killpg(0, 9)
+with open(sys.argv[1]) as file:
+    job = json.load(file)
+compiled = functools.partial(compileall.compile_file, force=True, quiet=2)
+compiled.keywords["invalidation_mode"] = py_compile.PycInvalidationMode[job["mode"]]
+with concurrent.futures.ProcessPoolExecutor(job["workers"]) as pool:
+    done = pool.map(compiled, job["sources"], chunksize=4)
+    threading.Thread(target=end_with_caller, daemon=True).start()  # after the processes, which are forked
+    json.dump([path for path, good in zip(job["sources"], done) if not good], sys.stdout)
+"""
+"""For any CPython from 3.8 on. Its argument is a file with what `order` answers; it writes what `failures` reads. Its
+standard input is a pipe: when that ends, so do all processes of its group."""
 
-    compiled: int
-    failed: tuple[tuple[str, str], ...]
-    seconds: float
 
+def compile_tree(python: str, targets: Sequence[str], mode: Mode = "unchecked", *, workers: int = 0) -> list[str]:
+    """Compile every source below `targets`, directories, with `python`, a path or a name on PATH; those that do not
+    compile, as templates for other versions do not.
 
-def compile_tree(python: str, targets: Sequence[str], mode: Mode = "unchecked", *, workers: int = 0) -> CompileReport:
-    """Compile every source below `targets`, directories, with `python`, a path or a name on PATH.
-
-    workers: processes at once, 0 for one a processor. Bytecode that is there already is replaced. Raises SnapshotError
-    when the interpreter cannot do it.
+    workers: processes at once, 0 for one a processor. Raises SnapshotError when the interpreter cannot do it; OSError.
     """
-    began = time.monotonic()
-    command = compile_command(python, targets, mode, workers)
-    with tempfile.TemporaryFile() as messages:
+    sources = [path for top in targets for path in sources_below(top)]
+    with tempfile.NamedTemporaryFile("w") as job, tempfile.TemporaryFile() as messages:
+        job.write(order(sources, mode, workers))
+        job.flush()
         try:
-            # In /, since interpreters import from where they are started. Standard input tells when we have ended.
+            # In /, since interpreters import from where they are started.
             process = subprocess.Popen(
-                command,
-                env=compile_environment(os.environ),
+                command(python, job.name),
+                env=environment(os.environ),
                 cwd="/",
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=messages,
+                start_new_session=True,
             )
         except OSError as error:
             raise SnapshotError(f"{python} cannot be run: {error.strerror}") from error
@@ -72,41 +79,45 @@ def compile_tree(python: str, targets: Sequence[str], mode: Mode = "unchecked", 
             messages.seek(0)
             last = messages.read().decode(errors="replace").strip().rpartition("\n")[2]
             raise SnapshotError(f"{python} could not compile what was installed: {last or f'exit status {status}'}")
-    return parse_report(answer, time.monotonic() - began)
+    return failures(answer)
 
 
-def compile_command(python: str, targets: Sequence[str], mode: Mode, workers: int = 0) -> list[str]:
-    """The command line that compiles `targets`, absolute paths as `python` sees them. workers: 0 for one a processor.
+def sources_below(top: str) -> Iterator[str]:
+    """The sources in a directory; links to directories are not followed. Raises OSError."""
 
-    Its standard input must be a pipe that stays open. What it writes to standard output is for `parse_report`.
+    def refuse(error: OSError) -> None:
+        raise error
+
+    for folder, _, names in os.walk(top, onerror=refuse):
+        if os.path.basename(folder) != "__pycache__":
+            paths = (os.path.join(folder, name) for name in names if name.endswith(".py"))
+            yield from filter(os.path.isfile, paths)
+
+
+def command(python: str, job: str) -> list[str]:
+    """The command line that compiles what a file asks for. job: its path, as `python` sees it.
+
+    It is to lead a group of processes, and its standard input must be a pipe that stays open: when that ends the group
+    is killed. What it writes to standard output is for `failures`.
     """
-    return command_for(python, order_for(targets, mode, workers))
+    return [python, "-S", "-s", "-B", "-W", "ignore", "-c", _PROGRAM, job]
 
 
-def command_for(python: str, order: str) -> list[str]:
-    """The same for what `order_for` answers, or for @ and the path of a file with that: a command line is short."""
-    script = resources.files(__package__).joinpath("bytecode_script.py").read_text(encoding="utf-8")
-    return [python, "-S", "-s", "-B", "-W", "ignore", "-c", script, order]
+def order(sources: Sequence[str], mode: Mode, workers: int = 0) -> str:
+    """What is to be in that file. sources: absolute, as that interpreter sees them. workers: 0 for one a processor."""
+    found = workers or min(len(os.sched_getaffinity(0)), len(sources) or 1)
+    return json.dumps({"sources": list(sources), "mode": f"{mode.upper()}_HASH", "workers": found})
 
 
-def order_for(targets: Sequence[str], mode: Mode, workers: int = 0) -> str:
-    """What is to be compiled, for `command_for`: directories and sources."""
-    found = workers or len(os.sched_getaffinity(0))
-    return json.dumps({"paths": list(targets), "checked": mode == "checked", "workers": found})
-
-
-def compile_environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment for it: nothing that changes what a compiler writes or what the script imports."""
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The environment for it: nothing that changes what a compiler writes or what is imported."""
     kept = {name: value for name, value in environ.items() if not name.startswith("PYTHON") or name == "PYTHONHOME"}
     return kept | {"PYTHONHASHSEED": "0"}
 
 
-def parse_report(answer: bytes, seconds: float) -> CompileReport:
-    """From what the command wrote. Raises SnapshotError for anything else."""
+def failures(answer: bytes) -> list[str]:
+    """The sources that did not compile, from what the command wrote. Raises SnapshotError for anything else."""
     try:
-        told = json.loads(answer)
-        return CompileReport(
-            int(told["compiled"]), tuple((str(path), str(why)) for path, why in told["failed"]), seconds
-        )
-    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        return sorted(map(str, json.loads(answer)))
+    except (ValueError, TypeError, RecursionError) as error:
         raise SnapshotError("the interpreter's report on what it compiled makes no sense") from error

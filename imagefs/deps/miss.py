@@ -137,9 +137,9 @@ def _keep(
     """
     problem = ""
     try:
-        failed = compile_tree(wish.interpreter, [wish.target], "checked" if wish.checked else "unchecked").failed
+        failed = compile_tree(wish.interpreter, [wish.target], "checked" if wish.checked else "unchecked")
     except SnapshotError as error:
-        failed, problem = (), error.message
+        failed, problem = [], error.message
     same = not broken and (wish.unchanged is None or wish.unchanged())
     seen = inventory.take(wish.target)
     if all(facts.is_directory for facts in seen.entries.values()):  # a hit would bring nothing of what it put elsewhere
@@ -149,7 +149,7 @@ def _keep(
         raise SnapshotError(problem or broken or CHANGED)
     if leading is None or not leading.may_publish:
         return
-    findings = course_findings(done, [(os.path.relpath(path, wish.target), why) for path, why in failed])
+    findings = course_findings(done, [os.path.relpath(path, wish.target) for path in failed])
     probe = Probe(wish.interpreter, wish.probe, os.getcwd(), settings._asdict(), wish.tree)
     job = Job(
         wish.store._asdict(),
@@ -198,10 +198,10 @@ def _publish_here(job: Job, target: Target, descriptor: int, tell: Callable[[str
         os.close(descriptor)
 
 
-def course_findings(done: Outcome, uncompiled: Sequence[tuple[str, str]]) -> list[Finding]:
-    """What the course of an installation has to say. uncompiled: path and reason."""
+def course_findings(done: Outcome, uncompiled: Sequence[str]) -> list[Finding]:
+    """What the course of an installation has to say. uncompiled: paths of sources."""
     findings = outcome_findings(done.status, [(one.pid, one.command) for one in done.survivors])
-    return [*findings, *(Finding("bytecode", path, why) for path, why in uncompiled)]
+    return [*findings, *(Finding("bytecode", path) for path in uncompiled)]
 
 
 @contextlib.contextmanager

@@ -95,8 +95,11 @@ class Installation:
         report = self._report()
         return read_end(report[1], seconds) if len(report) > 1 else Outcome(status or 1, (), seconds)
 
-    def compile(self, targets: Sequence[str], mode: bytecode.Mode) -> bytecode.CompileReport:
-        """Make bytecode of what was installed into `targets`. Raises SnapshotError, RunError and OSError."""
+    def compile(self, targets: Sequence[str], mode: bytecode.Mode) -> list[str]:
+        """Make bytecode of what was installed into `targets`; the sources that do not compile.
+
+        Raises SnapshotError, RunError and OSError.
+        """
         entries = inventory.take(self.upper).entries
         sources = [
             f"/{path}"
@@ -104,21 +107,20 @@ class Installation:
             if path.endswith(".py") and facts.is_file and is_captured(path, targets)
         ]
         if not sources:
-            return bytecode.CompileReport(0, (), 0.0)
+            return []
         with open(os.path.join(self._exchange, "order"), "w", encoding="utf-8") as file:
-            file.write(bytecode.order_for(sources, mode))
+            file.write(bytecode.order(sources, mode))
         empty = dict.fromkeys(self._environ, "")  # which is none to an interpreter
-        environ = {**empty, **bytecode.compile_environment(self._environ)}
-        options = inside(self._options, bytecode.command_for(self._python, f"@{EXCHANGE}/order"))._replace(
+        environ = {**empty, **bytecode.environment(self._environ)}
+        options = inside(self._options, bytecode.command(self._python, f"{EXCHANGE}/order"))._replace(
             binds=[self._bind()], env=given(environ)
         )
-        began = time.monotonic()
         try:
             told = output_of(self._run, options)
         except ConfigError as error:
             raise SnapshotError(f"what was installed could not be compiled: {error.message}") from error
         self._take_away([EXCHANGE])
-        return bytecode.parse_report(told.encode(), time.monotonic() - began)
+        return bytecode.failures(told.encode())
 
     def _run(self, options: RunOptions) -> int:
         try:

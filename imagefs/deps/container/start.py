@@ -324,7 +324,7 @@ class _Start:
 
         wish, image, answer = self._wish, self._image, self._answer
         try:
-            failed = installation.compile(self._targets, "checked" if wish.checked else "unchecked").failed
+            failed = installation.compile(self._targets, "checked" if wish.checked else "unchecked")
         except RunError as error:
             raise SnapshotError(error.message) from error
         if broken or not self._unchanged():
