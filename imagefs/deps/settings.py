@@ -1,8 +1,9 @@
 """What is set for pip and uv outside of their command lines.
 
-pip says itself what its configuration is (`pip config list`). uv has no such command, so of uv the files count as they
-are. Variables are read here. What decides nothing about the result, such as time-outs and caches, is left out, and so
-is what is called like a secret; URLs lose users and passwords. A setting that is not known here is kept: it may matter.
+pip says itself what its configuration is (`pip config list`). uv has no such command: its `--show-settings` is hidden,
+not stable, and prints the host's certificates. So of uv the files count as they are. Variables are read here. What
+decides nothing about the result, such as time-outs and caches, is left out, and so is what is called like a secret;
+URLs lose users and passwords. A setting that is not known here is kept: it may matter.
 """
 
 from __future__ import annotations
