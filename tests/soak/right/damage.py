@@ -8,6 +8,7 @@ so garbage collection removed nothing that was needed.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -18,11 +19,15 @@ from typing import Protocol
 import trio
 
 from imagefs.blocks.source import PackSource
+from imagefs.build.directory import scan
+from imagefs.build.image import build
 from imagefs.format.erofs import Image
 from imagefs.format.erofs.walk import files as files_in
+from imagefs.format.snapshot import Snapshot, key_digest
 from imagefs.format.trace import Touch, Trace
 from imagefs.housekeeping.gc import collect
 from imagefs.repository.images import Images
+from imagefs.repository.snapshots import Snapshots
 from imagefs.repository.store import StoreRepository
 from imagefs.repository.traces import Traces
 from stripefs.errors import StripefsError
@@ -219,7 +224,7 @@ class _Cache:
 
 
 class _Image:
-    """Two images of a store, a tag of each, and a trace."""
+    """Two images of a store, a tag of each, a trace, and a dependency snapshot, whose image has no tag."""
 
     always_right = False
 
@@ -232,6 +237,11 @@ class _Image:
             build_tree(tree, self._images, tag)
             self._content |= {f"{tag}/{path.name}": path.read_bytes() for path in tree.iterdir()}
         self._base = self._images.resolve("one")
+        key = {"targets": ["/opt/deps"]}
+        self._snapshot = key_digest(key)
+        tree = write_tree(folder / "deps", d=4)
+        self._installed = build(*scan(str(tree)), self._images, source=self._snapshot).digest
+        Snapshots(self._images).put(Snapshot(key, self._installed, "host", ("/opt/deps",), 1.0, 1.0))
         self._trace = Trace(self._base, "default", "n", 1.0, 1.0, "ready", True, "", [Touch(0, b"a", 0, 10, bytes(16))])
         self._name = Traces(self._images.repository).put(self._trace)
 
@@ -249,9 +259,11 @@ class _Image:
             lambda: traces.load(self._base, "default", self._name).to_json(),
             self._trace.to_json(),
         )
+        image = functools.partial(Snapshots(self._images).checked_image, self._snapshot)
+        yield "the snapshot", lambda: image().encode(), self._installed.encode()
 
     def collect(self) -> None:
-        collect(self._images, older_than=0)
+        collect(self._images, older_than=0, untagged=True)
 
     def close(self) -> None:
         self._images.repository.close()

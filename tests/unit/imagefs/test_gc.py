@@ -132,6 +132,20 @@ def test_images_without_a_tag_go_only_by_wish(images: Images, store: Path, tmp_p
     assert verify(images).damage == []
 
 
+def test_no_image_goes_while_a_tag_may_be_damaged(images: Images, store: Path, tmp_path: Path) -> None:
+    """One flipped bit makes a digest of another one, which is that of no image."""
+    report = build_tree(write_tree(tmp_path / "source", a=1), images, "app")
+    age(files(store), 25)
+    tag = store / "tags/app"
+    tag.write_text(("1" if report.digest[0] == "0" else "0") + report.digest[1:])
+    with pytest.raises(DamagedObject, match="the tag app names an image that is not there") as raised:
+        collect(images, untagged=True)
+    assert "imagefs rm" in raised.value.hint
+    assert images.images().keys() == {report.digest}
+    assert remove_image(images, "app") == (["app"], [])
+    assert f"images/{report.digest}" in collect(images, untagged=True).removed
+
+
 def test_the_base_of_an_image_with_a_tag_stays(images: Images, store: Path, tmp_path: Path) -> None:
     base = build_tree(write_tree(tmp_path / "source", a=1), images)
     made = images.manifest(base.digest)

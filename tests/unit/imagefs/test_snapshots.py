@@ -162,9 +162,12 @@ def test_gc_keeps_what_snapshots_name(images: Images, tmp_path: Path) -> None:
     age(files(store), 25)
     assert collect(images, untagged=True).removed == ["deps/.x.stripefs-lock"]
     assert verify(images).damage == []
-    (store / "deps" / first.name).write_text("{}")
-    with pytest.raises(DamagedObject, match="deps rm"):
-        collect(images, untagged=True)
+    document = store / "deps" / first.name
+    for damaged in ("{}", document.read_text().replace(first.image, "0" * 64)):
+        document.write_text(damaged)
+        with pytest.raises(DamagedObject, match="deps rm"):
+            collect(images, untagged=True)
+    assert images.images().keys() == {first.image}
 
 
 def test_the_image_of_a_snapshot_goes_with_it_alone(images: Images, tmp_path: Path) -> None:
