@@ -65,6 +65,16 @@ RUN = (
     Flag("cpus", "cpus", "Most processors it may keep busy, such as 1.5.  [no limit]", metavar="N"),
     Flag("pids-limit", "pids_limit", "Most processes and threads in it.  [no limit]", metavar="N"),
     Flag("cgroup-parent", "cgroup_parent", "Its cgroup is made below this one.  [/]", metavar="PATH", default="/"),
+    Flag("cap-add", "added", "Give it this capability, or ALL.", "texts", "NAME"),
+    Flag("cap-drop", "dropped", "Take this capability from it, or ALL.", "texts", "NAME"),
+    Flag("no-new-privileges", "no_new_privileges", "Setuid programs and file capabilities have no effect.", "switch"),
+    Flag(
+        "seccomp",
+        "seccomp",
+        "Its system calls: a profile in Docker's form, default, or unconfined.  [default]",
+        metavar="FILE",
+        default="default",
+    ),
     Flag("tty", "tty", "Whether there is a terminal.  [when there is one here]", "either", default=None),
     Flag("oci-runtime", "oci_runtime", "runc, crun, or a path.  [whichever is there]", metavar="NAME", default="auto"),
     PLANE,
@@ -145,6 +155,7 @@ def begin_run(image: str, command: Sequence[str], values: Mapping[str, Any], giv
     """
     from imagefs.plane.options import TreeOptions
     from imagefs.run.options import Bind, Limits, RunOptions, parse_cgroup
+    from imagefs.run.privileges import parse_capabilities
 
     reference = parse_reference(image)
     settings = resolve(given, url=reference.store, config=values["config"])
@@ -164,6 +175,10 @@ def begin_run(image: str, command: Sequence[str], values: Mapping[str, Any], giv
         runtime=values["oci_runtime"],
         limits=Limits.parse(values["memory"], values["cpus"], values["pids_limit"]),
         cgroup_parent=parse_cgroup(values["cgroup_parent"]),
+        added=parse_capabilities("--cap-add", values["added"]),
+        dropped=parse_capabilities("--cap-drop", values["dropped"]),
+        seccomp=values["seccomp"],
+        no_new_privileges=values["no_new_privileges"],
     )
     client, tree = (
         Client(settings.daemon, settings.asked),

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from imagefs.errors import CommandNotExecutable, LayerFailed, RunError
 from imagefs.plane import overlay
 from imagefs.platform import Platform
-from imagefs.run import cgroups, devices, namespace, runtime, volumes
+from imagefs.run import cgroups, host, namespace, runtime, volumes
 from imagefs.run.folder import RunFolder, sweep
 from imagefs.run.image_config import ImageConfig, parse_signal
 from imagefs.run.init import SI_KERNEL, stay_behind
@@ -99,11 +99,13 @@ def run(
     outside = Outside(
         environ=os.environ,
         hostname=os.uname().nodename,
-        devices=devices.find(options.devices),
+        devices=host.devices(options.devices),
         files=[path for path in _FILES if os.path.isfile(path)],
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
         terminal=_wants_terminal(options.terminal),
         hierarchies=cgroups.hierarchies(kernel.mounts()),
+        capabilities=host.capabilities(),
+        seccomp=host.seccomp_profile(options.seccomp),
     )
     options = options._replace(binds=[_looked_at(bind) for bind in options.binds])
     try:

@@ -98,7 +98,9 @@ class RunOptions(NamedTuple):
     command: takes the place of the image's Cmd, behind its Entrypoint. entrypoint: takes the place of that; () is none.
     env: NAME=VALUE, or NAME for the value it has outside. hostname: "" is the host's, or the container's own without
     the host's network. terminal: None is one where stdin and stdout are. runtime: "auto", or a name or path.
-    cgroup_parent: the container's cgroup is made below it in every hierarchy.
+    cgroup_parent: the container's cgroup is made below it in every hierarchy. added, dropped: capabilities by their
+    whole names, or "ALL". seccomp: "default", "unconfined", or the path of a profile in Docker's form.
+    no_new_privileges: setuid, setgid and file capabilities have no effect.
     """
 
     command: Sequence[str] = ()
@@ -115,3 +117,7 @@ class RunOptions(NamedTuple):
     runtime: str = "auto"
     limits: Limits = Limits()
     cgroup_parent: str = "/"
+    added: Sequence[str] = ()
+    dropped: Sequence[str] = ()
+    seccomp: str = "default"
+    no_new_privileges: bool = False

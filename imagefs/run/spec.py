@@ -1,9 +1,9 @@
 """From an OCI image config and a user's options to the config.json of an OCI runtime. Pure.
 
-What a container may do is what `docker run` grants: the same capabilities, hidden paths and device rules, and no
-"no new privileges", so that setuid programs of an image work. Other than there the host's network is the default, and
-the root is read-only unless a writable one was asked for; in a read-only one /tmp, /run, /var/tmp and the image's
-volumes are memory. A cgroup namespace and a read-only /sys/fs/cgroup show the container its own limits.
+A container may do what `docker run` grants: it has the same capabilities, system calls, hidden paths and device rules,
+and setuid programs of its image work unless "no new privileges" was asked for. Other than there the host's network is
+the default, and the root is read-only unless a writable one was asked for; in a read-only one /tmp, /run, /var/tmp and
+the image's volumes are memory. A cgroup namespace and a read-only /sys/fs/cgroup show the container its own limits.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 from imagefs.errors import RunError
 from imagefs.run.image_config import ImageConfig
 from imagefs.run.options import Bind, RunOptions
+from imagefs.run.privileges import CGROUPS, KNOWN, MASKED, READ_ONLY, granted
+from imagefs.run.seccomp import Profile
 from imagefs.run.users import User, resolve
 
 __all__ = [
@@ -31,45 +33,6 @@ __all__ = [
     "variables",
 ]
 
-CAPABILITIES = (
-    "CAP_AUDIT_WRITE",
-    "CAP_CHOWN",
-    "CAP_DAC_OVERRIDE",
-    "CAP_FOWNER",
-    "CAP_FSETID",
-    "CAP_KILL",
-    "CAP_MKNOD",
-    "CAP_NET_BIND_SERVICE",
-    "CAP_NET_RAW",
-    "CAP_SETFCAP",
-    "CAP_SETGID",
-    "CAP_SETPCAP",
-    "CAP_SETUID",
-    "CAP_SYS_CHROOT",
-)
-MASKED = (
-    "/proc/acpi",
-    "/proc/asound",
-    "/proc/interrupts",
-    "/proc/kcore",
-    "/proc/keys",
-    "/proc/latency_stats",
-    "/proc/sched_debug",
-    "/proc/scsi",
-    "/proc/timer_list",
-    "/proc/timer_stats",
-    "/sys/devices/virtual/powercap",
-    "/sys/firmware",
-)
-_CGROUPS = "/sys/fs/cgroup"
-READ_ONLY = (
-    "/proc/bus",
-    "/proc/fs",
-    "/proc/irq",
-    "/proc/sys",
-    "/proc/sysrq-trigger",
-    _CGROUPS,  # with version 1 runtimes leave the directory of the hierarchies writable
-)
 PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 OPEN_FILES = 65536
@@ -85,7 +48,7 @@ _MOUNTS = (
     ("/dev/shm", "tmpfs", "shm", (*_NO_FILES, "mode=1777")),  # noqa: S108
     ("/dev/mqueue", "mqueue", "mqueue", _NO_FILES),
     ("/sys", "sysfs", "sysfs", (*_NO_FILES, "ro")),
-    (_CGROUPS, "cgroup", "cgroup", (*_NO_FILES, "relatime", "ro")),
+    (CGROUPS, "cgroup", "cgroup", (*_NO_FILES, "relatime", "ro")),
 )
 _SCRATCH = ("/tmp", "/var/tmp")  # noqa: S108
 """Memory that begins empty, for all."""
@@ -136,7 +99,8 @@ class Outside(NamedTuple):
 
     devices: of `RunOptions.devices`. terminal: the command gets one. files: of /etc/resolv.conf and /etc/hosts those
     that the host has. open_files: the caller's hard RLIMIT_NOFILE. marker: where the file system is in which the
-    command says that it has started, "" for none. hierarchies: the directories of cgroups of version 1.
+    command says that it has started, "" for none. hierarchies: the directories of cgroups of version 1. capabilities:
+    those that the caller can give. seccomp: None for no filter.
     """
 
     environ: Mapping[str, str]
@@ -147,6 +111,8 @@ class Outside(NamedTuple):
     terminal: bool = False
     marker: str = ""
     hierarchies: Sequence[str] = ()
+    capabilities: Sequence[str] = KNOWN
+    seccomp: Profile | None = None
 
 
 class Volume(NamedTuple):
@@ -186,6 +152,7 @@ def build(
     filled = [] if options.writable else _volumes(options, image, tree, volumes)
     mounts, missing = _mounts(options, image, tree, outside, workdir, filled)
     namespaces = [*_NAMESPACES, *(["network"] if options.network == "none" else [])]
+    capabilities = granted(options.added, options.dropped, outside.capabilities)
     document = {
         "ociVersion": "1.0.2",
         "process": {
@@ -194,12 +161,12 @@ def build(
             "args": arguments(options, image),
             "env": _environment(options, image, outside, user, hostname),
             "cwd": workdir,
-            "capabilities": _capabilities(user),
+            "capabilities": _capabilities(user, capabilities),
             # The hard limit stays: not every root may raise it.
             "rlimits": [
                 {"type": "RLIMIT_NOFILE", "soft": min(OPEN_FILES, outside.open_files), "hard": outside.open_files}
             ],
-            "noNewPrivileges": False,
+            "noNewPrivileges": options.no_new_privileges,
         },
         "root": {"path": root, "readonly": not options.writable},
         "hostname": hostname,
@@ -223,6 +190,7 @@ def build(
             "rootfsPropagation": "rslave",
             "maskedPaths": list(MASKED),
             "readonlyPaths": _read_only(options, outside),
+            **({"seccomp": outside.seccomp.filter(capabilities)} if outside.seccomp else {}),
         },
     }
     for text in _strings(document):
@@ -273,10 +241,10 @@ def variables(own: Sequence[str], wanted: Sequence[str], environ: Mapping[str, s
     return found
 
 
-def _capabilities(user: User) -> dict[str, list[str]]:
+def _capabilities(user: User, names: list[str]) -> dict[str, list[str]]:
     """root has them; others may only get them by setuid programs."""
-    now = list(CAPABILITIES) if user.uid == 0 else []
-    return {"bounding": list(CAPABILITIES), "effective": now, "permitted": now, "inheritable": [], "ambient": []}
+    now = names if user.uid == 0 else []
+    return {"bounding": names, "effective": now, "permitted": now, "inheritable": [], "ambient": []}
 
 
 # Mounts
@@ -293,7 +261,7 @@ def _read_only(options: RunOptions, outside: Outside) -> list[str]:
     """crun shows these paths anew before it makes its mounts read-only, so each hierarchy below needs that as well."""
     taken = {bind.target for bind in options.binds}
     paths = [path for path in READ_ONLY if path not in taken]
-    if _CGROUPS in paths:
+    if CGROUPS in paths:
         paths += [path for path in outside.hierarchies if path not in taken]
     return paths
 

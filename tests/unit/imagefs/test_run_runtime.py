@@ -10,8 +10,8 @@ import pytest
 
 from imagefs.errors import CommandNotExecutable, CommandNotFound, RunError
 from imagefs.run import runtime
-from imagefs.run.devices import find as find_devices
 from imagefs.run.folder import RunFolder, sweep
+from imagefs.run.host import devices as find_devices
 from imagefs.run.runtime import Runtime
 
 

@@ -13,7 +13,8 @@ import pytest
 from imagefs.errors import RunError
 from imagefs.run.image_config import ImageConfig, parse_signal
 from imagefs.run.options import Bind, Limits, RunOptions
-from imagefs.run.spec import CAPABILITIES, DeviceNode, Kind, Outside, Spec, Volume, arguments, build
+from imagefs.run.privileges import CAPABILITIES
+from imagefs.run.spec import DeviceNode, Kind, Outside, Spec, Volume, arguments, build
 from imagefs.run.users import User, resolve
 from stripefs.errors import ConfigError
 
