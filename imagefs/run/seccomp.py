@@ -9,7 +9,8 @@ list of what is denied would let every system call through that a newer kernel a
 placement in NUMA memory, which training jobs use; it names what is denied on purpose, so that this answers EPERM.
 podman's (/usr/share/containers/seccomp.json) is not the default where it is installed: it lets every container make
 user namespaces and mount in them, which is the shortest way to weaknesses of a kernel, and an image would run on some
-hosts and not on others.
+hosts and not on others. The x32 calls of Docker's are left out: no kernel of a distribution answers them, and runtimes
+compile the filter of each architecture anew for each container.
 """
 
 from __future__ import annotations
@@ -109,7 +110,8 @@ def _holds(rule: Mapping[str, Any], profile: Profile, capabilities: Collection[s
         if not all(held) if includes else any(held):
             return False
         architectures = _texts(condition.get("arches"), source, "arches")
-        if architectures and (profile.architecture in architectures) is not includes:
+        machine = "x86" if profile.architecture == "386" else profile.architecture
+        if architectures and (machine in architectures) is not includes:
             return False
         if condition.get("minKernel") and (profile.kernel >= _version(condition["minKernel"], source)) is not includes:
             return False
