@@ -75,6 +75,13 @@ RUN = (
         metavar="FILE",
         default="default",
     ),
+    Flag(
+        "userns",
+        "userns",
+        "Its root is this user of the host, auto for one of its own, or host.  [host]",
+        metavar="UID",
+        default="host",
+    ),
     Flag("tty", "tty", "Whether there is a terminal.  [when there is one here]", "either", default=None),
     Flag("oci-runtime", "oci_runtime", "runc, crun, or a path.  [whichever is there]", metavar="NAME", default="auto"),
     PLANE,
@@ -142,8 +149,8 @@ def read_line(
     given = {}
     for flag in settings:
         value = values.pop(f"--{flag.name}", None)
-        if value is not None:
-            text = ",".join(value) if isinstance(value, tuple) else value
+        text = (",".join(value) or None) if isinstance(value, tuple) else value
+        if text is not None:
             given[flag.name] = (str(text).lower() if isinstance(text, bool) else text, f"--{flag.name}")
     return Line({flag.field: flag.unset for flag in flags} | values, given, words)
 
@@ -154,7 +161,7 @@ def begin_run(image: str, command: Sequence[str], values: Mapping[str, Any], giv
     values: of the flags in `RUN` and `DEPS`, by field. given: settings, as flags say them.
     """
     from imagefs.plane.options import TreeOptions
-    from imagefs.run.options import Bind, Limits, RunOptions, parse_cgroup
+    from imagefs.run.options import Bind, Limits, RunOptions, parse_cgroup, parse_userns
     from imagefs.run.privileges import parse_capabilities
 
     reference = parse_reference(image)
@@ -179,6 +186,7 @@ def begin_run(image: str, command: Sequence[str], values: Mapping[str, Any], giv
         dropped=parse_capabilities("--cap-drop", values["dropped"]),
         seccomp=values["seccomp"],
         no_new_privileges=values["no_new_privileges"],
+        first_id=parse_userns(values["userns"]),
     )
     client, tree = (
         Client(settings.daemon, settings.asked),

@@ -13,7 +13,7 @@ import os
 import struct
 from collections.abc import Mapping, Sequence
 
-__all__ = ["copy", "device_of", "make", "memory", "show"]
+__all__ = ["clone", "copy", "device_of", "make", "memory", "set_idmap", "show"]
 
 # System calls, by numbers that all architectures share, and their flags: include/uapi/linux/mount.h.
 _OPEN_TREE, _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT = 428, 429, 430, 431, 432
@@ -22,8 +22,9 @@ _MOVE_MOUNT_F_EMPTY_PATH = 4
 _CLOEXEC = 1
 _SET_FLAG, _SET_STRING, _CREATE = 0, 1, 6
 _MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID, _MOUNT_ATTR_NODEV, _MOUNT_ATTR_NOEXEC = 1, 2, 4, 8
+_MOUNT_ATTR_IDMAP = 0x00100000
 _MOUNT_SETATTR = 442
-_AT_EMPTY_PATH = 0x1000
+_AT_EMPTY_PATH, _AT_RECURSIVE = 0x1000, 0x8000
 _AT_FDCWD = -100
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -74,6 +75,21 @@ def copy(path: str, device: str) -> int:
         os.close(descriptor)
         raise FileNotFoundError(path)
     return descriptor
+
+
+def clone(path: str, *, recursive: bool = False) -> int:
+    """A descriptor of another mount of what is at `path`, with what is mounted below it or without. Raises OSError."""
+    flags = _OPEN_TREE_CLONE | os.O_CLOEXEC | (_AT_RECURSIVE if recursive else 0)
+    return _call(_OPEN_TREE, _AT_FDCWD, os.fsencode(path), flags)
+
+
+def set_idmap(descriptor: int, namespace: int) -> None:
+    """Let a mount that was shown nowhere yet, and those below it, show owners as the user namespace maps them.
+
+    Raises OSError, EINVAL's where a file system cannot.
+    """
+    attributes = struct.pack("=QQQQ", _MOUNT_ATTR_IDMAP, 0, 0, namespace)
+    _call(_MOUNT_SETATTR, descriptor, b"", _AT_EMPTY_PATH | _AT_RECURSIVE, attributes, len(attributes))
 
 
 def show(descriptor: int, target: str, *, confined: bool = False) -> None:

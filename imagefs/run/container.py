@@ -28,12 +28,12 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from imagefs.errors import CommandNotExecutable, LayerFailed, RunError
 from imagefs.plane import overlay
 from imagefs.platform import Platform
-from imagefs.run import cgroups, host, namespace, runtime, volumes
+from imagefs.run import cgroups, host, namespace, runtime, userns, volumes
 from imagefs.run.folder import RunFolder, sweep
 from imagefs.run.image_config import ImageConfig, parse_signal
 from imagefs.run.init import SI_KERNEL, stay_behind
 from imagefs.run.marker import Marker
-from imagefs.run.options import Bind, RunOptions
+from imagefs.run.options import AUTO, RunOptions
 from imagefs.run.rootfs import RootTree
 from imagefs.run.spec import Outside, arguments, build
 from stripefs.errors import StripefsError
@@ -102,16 +102,19 @@ def run(
         devices=host.devices(options.devices),
         files=[path for path in _FILES if os.path.isfile(path)],
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[1],
-        terminal=_wants_terminal(options.terminal),
+        terminal=host.wants_terminal(options.terminal),
         hierarchies=cgroups.hierarchies(kernel.mounts()),
         capabilities=host.capabilities(),
         seccomp=host.seccomp_profile(options.seccomp),
     )
-    options = options._replace(binds=[_looked_at(bind) for bind in options.binds])
+    options = options._replace(binds=[host.find_bind(bind) for bind in options.binds])
+    if options.first_id == AUTO:
+        options = options._replace(first_id=userns.own_first_id())
     try:
         scratch = (scratch_dir or os.path.join(runtime_dir, "scratch")) if options.writable and not kept_dir else ""
         with (
-            _terminal_kept(outside.terminal),
+            host.terminal_kept(outside.terminal),
+            host.owners_kept(),
             RunFolder(runtime_dir, scratch, options.cgroup_parent) as folder,
             contextlib.closing(Marker()) if started else contextlib.nullcontext() as marker,
             _signals_held() as forwarded,
@@ -147,35 +150,6 @@ def _warn_of_machine(wanted: object) -> None:
     here = Platform.here().architecture
     if wanted and wanted not in (here, "386" if here == "amd64" else here):
         _log().warning("the image is for %s, and this machine is %s: its programs need an emulator", wanted, here)
-
-
-def _wants_terminal(wanted: bool | None) -> bool:
-    here = os.isatty(0)
-    if wanted and not here:
-        raise RunError("the container cannot have a terminal: standard input is none")
-    return here and os.isatty(1) if wanted is None else wanted
-
-
-def _looked_at(bind: Bind) -> Bind:
-    source = os.path.abspath(bind.source)
-    if not os.path.exists(source):
-        raise RunError(f"--bind {bind.source}:{bind.target}: {source} does not exist")
-    return bind._replace(source=source, directory=os.path.isdir(source))
-
-
-@contextlib.contextmanager
-def _terminal_kept(used: bool) -> Iterator[None]:
-    """Give the terminal back as it was: a runtime that is killed leaves it raw."""
-    if not used:
-        yield
-        return
-    import termios
-
-    before = termios.tcgetattr(0)
-    try:
-        yield
-    finally:
-        termios.tcsetattr(0, termios.TCSADRAIN, before)
 
 
 @contextlib.contextmanager
@@ -309,27 +283,32 @@ def _become_runtime(
         marker.show(folder.marker)
         outside = outside._replace(marker=folder.marker)
     os.mkdir(root, 0o700)
-    lowers = _mount_layers(folder, layers)
-    if kept_dir:
-        overlay.mount(lowers, kept_dir, root, volatile=True)
-    elif options.writable:
-        if overlay.mount(lowers, folder.scratch, root, without_disk="memory", volatile=True) != "disk":
-            _log().warning("%s lies on an overlay: what the container writes is kept in memory", folder.scratch)
-    elif len(lowers) > 1:
-        overlay.mount_read_only(lowers, root)
-    with RootTree(root) as tree:
-        spec = build(
-            options, image, tree, outside, root=root, volumes=folder.volumes, name=folder.name, cgroup=folder.cgroup
-        )
-        process = spec.document["process"]
-        runtime.check_arguments(process["args"], process["env"], resource.getrlimit(resource.RLIMIT_STACK)[0])
-        missing = [tree.real(path) for path in spec.missing]
-        if spec.volumes:
-            volumes.make(folder.volumes, spec.volumes, tree)
-    if missing and not options.writable:
-        _add_directories(root, os.path.join(folder.path, "directories"), missing, lowers)
-    elif not kept_dir:  # where what is written is kept, volumes are no part of it
-        _make_directories(root, missing)
+    with userns.namespace(options.first_id) as users:
+        lowers = _mount_layers(folder, layers, users)
+        if kept_dir:
+            overlay.mount(lowers, kept_dir, root, volatile=True)
+        elif options.writable:
+            if overlay.mount(lowers, folder.scratch, root, without_disk="memory", volatile=True) != "disk":
+                _log().warning("%s lies on an overlay: what the container writes is kept in memory", folder.scratch)
+        elif len(lowers) > 1:
+            overlay.mount_read_only(lowers, root)
+        with RootTree(root) as tree:
+            spec = build(
+                options, image, tree, outside, root=root, volumes=folder.volumes, name=folder.name, cgroup=folder.cgroup
+            )
+            process = spec.document["process"]
+            runtime.check_arguments(process["args"], process["env"], resource.getrlimit(resource.RLIMIT_STACK)[0])
+            missing = [tree.real(path) for path in spec.missing]
+            if spec.volumes:
+                volumes.make(folder.volumes, spec.volumes, tree, options.first_id)
+        if missing and not options.writable:
+            _add_directories(root, os.path.join(folder.path, "directories"), missing, lowers, options.first_id)
+        elif not kept_dir:  # where what is written is kept, volumes are no part of it
+            _make_directories(root, missing, options.first_id)
+        needed = [folder.path, program.path, *outside.files]
+        if users >= 0:
+            mapped = [bind.target for bind in options.binds if bind.mapped]
+            needed.append(userns.move_mounts(spec.document, users, mapped, needed))
     with open(os.path.join(folder.path, "config.json"), "w", encoding="utf-8") as file:
         json.dump(spec.document, file)
     if program.name == "crun":
@@ -337,7 +316,7 @@ def _become_runtime(
     if not outside.terminal:
         os.setpgid(0, 0)  # what is sent to our group comes once, by our parent
     if namespace.is_alone():
-        namespace.keep_only([folder.path, program.path, *outside.files, *(bind.source for bind in options.binds)])
+        namespace.keep_only([*needed, *(bind.source for bind in options.binds)])
     else:  # a layer started what serves its tree, which may need any mount that there is
         stay_behind(told, terminal=outside.terminal)
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and that would be inherited
@@ -347,14 +326,16 @@ def _become_runtime(
     os.execve(program.path, program.command(folder.path, folder.name), environment)  # noqa: S606
 
 
-def _mount_layers(folder: RunFolder, layers: Sequence[Layer]) -> list[str]:
-    """Where they are then: one alone at the root itself."""
+def _mount_layers(folder: RunFolder, layers: Sequence[Layer], users: int) -> list[str]:
+    """Where they are then: one alone at the root itself. users: of `userns.namespace`."""
     alone = len(layers) == 1
     places = [folder.rootfs if alone else folder.layer(number) for number in range(len(layers))]
     for number, (layer, place) in enumerate(zip(layers, places, strict=True)):
         os.makedirs(place, 0o700, exist_ok=alone)
         try:
             layer(place)
+            if users >= 0:
+                userns.show_mapped(place, users)
         except StripefsError as error:
             raise LayerFailed(error.message, hint=error.hint, number=number) from error
         except OSError as error:
@@ -362,10 +343,11 @@ def _mount_layers(folder: RunFolder, layers: Sequence[Layer]) -> list[str]:
     return places
 
 
-def _add_directories(root: str, folder: str, missing: Sequence[str], lowers: Sequence[str]) -> None:
+def _add_directories(root: str, folder: str, missing: Sequence[str], lowers: Sequence[str], owner: int) -> None:
     """Let a read-only tree have the directories `missing`, by an overlay of `folder`, which holds nothing else.
 
-    lowers: what the tree is made of. One overlay shows it all, since few may stand on one another.
+    lowers: what the tree is made of. One overlay shows it all, since few may stand on one another. owner: of what the
+    tree lacks.
     """
     os.mkdir(folder, 0o755)
     _like(root, folder)
@@ -374,23 +356,27 @@ def _add_directories(root: str, folder: str, missing: Sequence[str], lowers: Seq
         for name in path.strip("/").split("/"):
             there, made = f"{there}/{name}", f"{made}/{name}"
             if not os.path.isdir(made):
-                os.mkdir(made)
-                os.chmod(made, 0o755)  # noqa: S103  whatever the umask is
+                _make_directory(made, owner)
                 _like(there, made)
     if len(lowers) > 1:
         kernel.unmount(root, 0)
     overlay.mount_read_only([folder, *lowers], root)
 
 
-def _make_directories(root: str, missing: Sequence[str]) -> None:
+def _make_directories(root: str, missing: Sequence[str], owner: int) -> None:
     """In a root that can be written, where no link is in the way any more."""
     for path in missing:
         made = root
         for name in path.strip("/").split("/"):
             made = f"{made}/{name}"
             if not os.path.isdir(made):
-                os.mkdir(made)
-                os.chmod(made, 0o755)  # noqa: S103  whatever the umask is
+                _make_directory(made, owner)
+
+
+def _make_directory(path: str, owner: int) -> None:
+    os.mkdir(path)
+    os.chown(path, owner, owner)
+    os.chmod(path, 0o755)  # noqa: S103  whatever the umask is
 
 
 def _like(there: str, made: str) -> None:

@@ -1,7 +1,9 @@
-"""What of this host a container gets: devices (`--device`), capabilities, and the filter of its system calls."""
+"""What of this host a container gets: devices, directories, capabilities, the filter of its system calls, and the
+standard streams of the caller, which are the caller's again when the container has ended."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -11,11 +13,20 @@ from pathlib import Path
 
 from imagefs.errors import RunError
 from imagefs.platform import Platform
+from imagefs.run.options import Bind
 from imagefs.run.privileges import KNOWN
 from imagefs.run.seccomp import Profile
 from imagefs.run.spec import DeviceNode
 
-__all__ = ["capabilities", "devices", "seccomp_profile"]
+__all__ = [
+    "capabilities",
+    "devices",
+    "find_bind",
+    "owners_kept",
+    "seccomp_profile",
+    "terminal_kept",
+    "wants_terminal",
+]
 
 _OWN_PROFILE = Path(__file__).with_name("seccomp.json")
 
@@ -54,6 +65,54 @@ def seccomp_profile(wanted: str) -> Profile | None:
     release = re.match(r"(\d+)\.(\d+)", os.uname().release)
     kernel = (int(release[1]), int(release[2])) if release else (0, 0)
     return Profile(document, source, Platform.here().architecture, kernel)
+
+
+def find_bind(bind: Bind) -> Bind:
+    """A bind with the whole path of its source, and whether that is a directory. Raises RunError."""
+    source = os.path.abspath(bind.source)
+    if not os.path.exists(source):
+        raise RunError(f"--bind {bind.source}:{bind.target}: {source} does not exist")
+    return bind._replace(source=source, directory=os.path.isdir(source))
+
+
+def wants_terminal(wanted: bool | None) -> bool:
+    """Tells whether the container gets a terminal. wanted: None where the caller did not say. Raises RunError."""
+    here = os.isatty(0)
+    if wanted and not here:
+        raise RunError("the container cannot have a terminal: standard input is none")
+    return here and os.isatty(1) if wanted is None else wanted
+
+
+@contextlib.contextmanager
+def terminal_kept(used: bool) -> Iterator[None]:
+    """Give the terminal back as it was: a runtime that is killed leaves it raw."""
+    if not used:
+        yield
+        return
+    import termios
+
+    before = termios.tcgetattr(0)
+    try:
+        yield
+    finally:
+        termios.tcsetattr(0, termios.TCSADRAIN, before)
+
+
+@contextlib.contextmanager
+def owners_kept() -> Iterator[None]:
+    """Give the files that standard input, output and error are back to their owners: crun makes them the container's,
+    whose user can then open /dev/stdout anew."""
+    before = {}
+    for stream in (0, 1, 2):
+        with contextlib.suppress(OSError):  # it is closed
+            before[stream] = os.fstat(stream)
+    try:
+        yield
+    finally:
+        for stream, status in before.items():
+            now = os.fstat(stream)
+            if stat.S_ISREG(now.st_mode) and (now.st_uid, now.st_gid) != (status.st_uid, status.st_gid):
+                os.fchown(stream, status.st_uid, status.st_gid)
 
 
 def _below(folder: str) -> Iterator[DeviceNode]:

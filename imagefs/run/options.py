@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 from stripefs.errors import ConfigError
 from stripefs.options import count, size
 
-__all__ = ["Bind", "Limits", "Network", "RunOptions", "parse_cgroup"]
+__all__ = ["AUTO", "IDS", "Bind", "Limits", "Network", "RunOptions", "parse_cgroup", "parse_userns"]
 
 Network = Literal["host", "none"]
 
@@ -24,25 +24,36 @@ _MOST_PROCESSES = 1 << 22
 """PID_MAX_LIMIT of the kernel."""
 
 
+IDS = 65536
+"""Users, and groups, of a user namespace: as many as images number, nobody (65534) included."""
+
+AUTO = -1
+"""Stands for a first id that is chosen for each container."""
+
+
 class Bind(NamedTuple):
-    """`source` of the host at `target` in the container. `directory` is known once somebody looked at the host."""
+    """`source` of the host at `target` in the container. `directory` is known once somebody looked at the host.
+
+    mapped: in a user namespace its files belong to the users of the same number there.
+    """
 
     source: str
     target: str
     writable: bool = True
     directory: bool = True
+    mapped: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Bind:
-        """SRC:DST, SRC:DST:ro or SRC:DST:rw. Raises ConfigError."""
+        """SRC:DST, and behind one more colon `ro` or `rw`, and `idmap`, with a comma. Raises ConfigError."""
         parts = text.split(":")
-        mode = parts.pop() if len(parts) == 3 else "rw"
-        if len(parts) != 2 or mode not in ("ro", "rw") or not parts[0]:
-            raise ConfigError(f"--bind {text} is not SRC:DST[:ro|rw]")
+        modes = parts.pop().split(",") if len(parts) == 3 else []
+        if len(parts) != 2 or not parts[0] or not {*modes} <= {"ro", "rw", "idmap"} or {"ro", "rw"} <= {*modes}:
+            raise ConfigError(f"--bind {text} is not SRC:DST[:ro|rw][,idmap]")
         source, target = parts
         if not target.startswith("/") or ".." in target.split("/") or not target.strip("/"):
             raise ConfigError(f"--bind {text}: DST is no absolute path below /")
-        return cls(source, posixpath.normpath("/" + target.strip("/")), mode == "rw")
+        return cls(source, posixpath.normpath("/" + target.strip("/")), "ro" not in modes, mapped="idmap" in modes)
 
 
 class Limits(NamedTuple):
@@ -92,6 +103,15 @@ def parse_cgroup(text: str) -> str:
     return posixpath.normpath("/" + text.strip("/"))
 
 
+def parse_userns(text: str) -> int:
+    """The host's id of the container's root: 0 for "host", AUTO for "auto", or the number. Raises ConfigError."""
+    if text in ("host", "auto"):
+        return AUTO if text == "auto" else 0
+    if not (text.isascii() and text.isdigit()) or not 0 < int(text) <= 2**32 - 1 - IDS:
+        raise ConfigError(f"--userns {text} is not auto, host, or the first of {IDS} user ids of the host, from 1 on")
+    return int(text)
+
+
 class RunOptions(NamedTuple):
     """One run. What is empty or None is left to the image.
 
@@ -100,7 +120,8 @@ class RunOptions(NamedTuple):
     the host's network. terminal: None is one where stdin and stdout are. runtime: "auto", or a name or path.
     cgroup_parent: the container's cgroup is made below it in every hierarchy. added, dropped: capabilities by their
     whole names, or "ALL". seccomp: "default", "unconfined", or the path of a profile in Docker's form.
-    no_new_privileges: setuid, setgid and file capabilities have no effect.
+    no_new_privileges: setuid, setgid and file capabilities have no effect. first_id: the host's user and group that
+    root is in the container, 0 without a user namespace, or AUTO.
     """
 
     command: Sequence[str] = ()
@@ -121,3 +142,4 @@ class RunOptions(NamedTuple):
     dropped: Sequence[str] = ()
     seccomp: str = "default"
     no_new_privileges: bool = False
+    first_id: int = 0

@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from imagefs.errors import RunError
 from imagefs.run.image_config import ImageConfig
-from imagefs.run.options import Bind, RunOptions
+from imagefs.run.options import IDS, Bind, RunOptions
 from imagefs.run.privileges import CGROUPS, KNOWN, MASKED, READ_ONLY, granted
 from imagefs.run.seccomp import Profile
 from imagefs.run.users import User, resolve
@@ -151,7 +151,11 @@ def build(
     hostname = options.hostname or (outside.hostname if options.network == "host" else name)
     filled = [] if options.writable else _volumes(options, image, tree, volumes)
     mounts, missing = _mounts(options, image, tree, outside, workdir, filled)
+    if options.first_id and max(user.uid, user.gid, *user.groups, 0) >= IDS:
+        raise RunError(f"user {user.uid}:{user.gid} is beyond the {IDS} users of its namespace", hint="--userns host")
     namespaces = [*_NAMESPACES, *(["network"] if options.network == "none" else [])]
+    namespaces += ["user"] if options.first_id else []
+    ids = [{"containerID": 0, "hostID": options.first_id, "size": IDS}]
     capabilities = granted(options.added, options.dropped, outside.capabilities)
     document = {
         "ociVersion": "1.0.2",
@@ -190,6 +194,7 @@ def build(
             "rootfsPropagation": "rslave",
             "maskedPaths": list(MASKED),
             "readonlyPaths": _read_only(options, outside),
+            **({"uidMappings": ids, "gidMappings": ids} if options.first_id else {}),
             **({"seccomp": outside.seccomp.filter(capabilities)} if outside.seccomp else {}),
         },
     }

@@ -25,8 +25,10 @@ _MS_NOSUID, _MS_NODEV = 2, 4
 _STEP = 1 << 20
 
 
-def make(folder: str, volumes: Sequence[Volume], tree: RootTree) -> None:
+def make(folder: str, volumes: Sequence[Volume], tree: RootTree, owner: int = 0) -> None:
     """Make all volumes in one file system in memory that is mounted at `folder`, for this mount namespace.
+
+    owner: user and group of the host to whom those belong that the image lacks.
 
     Raises RunError where one does not fit in memory, OSError.
     """
@@ -34,6 +36,7 @@ def make(folder: str, volumes: Sequence[Volume], tree: RootTree) -> None:
     kernel.mount("imagefs", folder, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=700")
     for volume in volumes:
         os.mkdir(volume.source)
+        os.chown(volume.source, owner, owner)
         os.chmod(volume.source, 0o755)  # noqa: S103  whatever the umask is
         with tree.directory(volume.path) as found:
             if found is None:

@@ -138,3 +138,35 @@ def test_a_run_that_is_killed_leaves_nothing(host: Service, store: Path) -> None
     ]
     host.ok("run", f"{store}#small")  # which sweeps away what the other left
     assert os.listdir(Path(host.settings.runtime, "imagefs/runs")) == [".lock"]
+
+
+@pytest.mark.parametrize("runtime", ["crun", "runc"])
+def test_a_user_namespace(host: Service, store: Path, runtime: str) -> None:
+    """The second container has its tree from the mount of the first, and both have owners of their own."""
+    script = "cat /proc/self/uid_map; stat -c %u /large; wc -c </large; : >$IMAGEFS_READY && read line"
+    command = ("run", "--userns", "auto", "--oci-runtime", runtime, f"{store}#small", "--", "sh", "-c", script)
+    running = [host.start(*command, stdin=-1) for _ in range(2)]
+    eventually(lambda: all(image["ready"] for image in host.status()["images"]), "both jobs to be ready")
+    lines = [process.communicate("\n", timeout=60)[0].splitlines() for process in running]
+    assert [process.returncode for process in running] == [0, 0]
+    assert [line[1:] for line in lines] == [["0", str(8 << 20)]] * 2
+    firsts = [int(line[0].split()[1]) for line in lines]
+    assert all(524_288 <= first <= 0x6FFF0000 for first in firsts)
+    assert firsts[0] != firsts[1]
+    assert host.status()["images"] == []
+
+
+def test_a_tree_through_fuse_has_no_user_namespace(host: Service, store: Path) -> None:
+    done = host.run("run", "--userns", "auto", "--plane", "tree", f"{store}#small")
+    assert done.returncode == 125
+    assert done.stderr.splitlines() == [
+        "imagefs: the image is shown by fuse.imagefs, which can be shown to no user namespace; "
+        "--plane erofs, the kernel's own"
+    ]
+    assert host.status()["images"] == []
+
+
+def test_what_pip_writes_has_no_user_namespace(host: Service, store: Path) -> None:
+    done = host.run("run", "--userns", "auto", "--deps", "requirements.txt", f"{store}#small")
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "--userns and --deps do not go together" in done.stderr

@@ -45,6 +45,11 @@ def begin_above(
     """
     if not values["deps"]:
         raise ConfigError("nothing is named that is to be installed", hint="--deps FILE names a requirements file")
+    if options.first_id:
+        raise ConfigError(
+            "--userns and --deps do not go together: what pip writes would belong to users of one namespace",
+            hint="--userns host",
+        )
     wish = start.Wish(
         settings.store_at(parse_store(settings.deps.store)) if settings.deps.store else settings.store,
         _request(values),

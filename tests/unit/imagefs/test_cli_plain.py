@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from imagefs.cli import plain, run
@@ -43,6 +43,7 @@ def begun() -> Any:
     patch.undo()
 
 
+@example(arguments=["/srv/images#one", "--mirror="])
 @given(arguments=st.lists(WORDS, max_size=8))
 def test_what_is_read_plainly_is_what_click_reads(begun: Any, arguments: list[str]) -> None:
     begun.clear()

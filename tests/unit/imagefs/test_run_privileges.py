@@ -9,8 +9,10 @@ import pytest
 
 from imagefs.errors import RunError
 from imagefs.run.host import seccomp_profile
+from imagefs.run.options import AUTO, IDS, parse_userns
 from imagefs.run.privileges import ALL, CAPABILITIES, KNOWN, granted, parse_capabilities
 from imagefs.run.seccomp import Profile
+from imagefs.run.userns import own_first_id
 from stripefs.errors import ConfigError
 
 
@@ -182,3 +184,18 @@ def test_the_own_profile_lets_nobody_make_namespaces_without_the_capability() ->
         found = own.filter(capabilities)["syscalls"]
         for name in ("unshare", "setns", "mount", "clone3"):
             assert [one["action"] for one in found if name in one["names"]] == [action], name
+
+
+# User namespaces
+
+
+def test_which_ids_a_user_namespace_has() -> None:
+    assert parse_userns("host") == 0
+    assert parse_userns("100000") == 100_000
+    assert parse_userns("auto") == AUTO
+    found = {own_first_id() for _ in range(50)}
+    assert len(found) > 1
+    assert all(one % IDS == 0 and 524_288 <= one <= 0x6FFF0000 for one in found)
+    for text in ("", "0", "-1", "4294967295", "auto:65536", "1.5", "²"):
+        with pytest.raises(ConfigError, match="--userns"):
+            parse_userns(text)
