@@ -89,7 +89,7 @@ def run(
     run`; LayerFailed for a layer that could not be mounted.
     """
     if os.geteuid() != 0:
-        raise RunError("running a container needs root", hint="sudo")
+        raise RunError("running a container needs root", hint="sudo, or imagefs mount for the tree alone")
     image = ImageConfig.parse(config)
     _warn_of_machine(config.get("architecture"))
     command = arguments(options, image)[0]
