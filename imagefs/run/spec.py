@@ -50,6 +50,7 @@ _MOUNTS = (
     ("/sys", "sysfs", "sysfs", (*_NO_FILES, "ro")),
     (CGROUPS, "cgroup", "cgroup", (*_NO_FILES, "relatime", "ro")),
 )
+_KERNELS = ("/proc/", "/sys/")
 _SCRATCH = ("/tmp", "/var/tmp")  # noqa: S108
 """Memory that begins empty, for all."""
 
@@ -148,6 +149,8 @@ def build(
     """
     user = resolve(options.user or image.user, tree.read("/etc/passwd"), tree.read("/etc/group"))
     workdir = posixpath.normpath("/" + (options.workdir or image.workdir).lstrip("/"))
+    if f"{tree.real(workdir)}/".startswith("/proc/"):  # of runtimes with CVE-2024-21626 that is a way to the host
+        raise RunError(f"no command starts in {workdir}, which belongs to processes", hint="--workdir DIR")
     hostname = options.hostname or (outside.hostname if options.network == "host" else name)
     filled = [] if options.writable else _volumes(options, image, tree, volumes)
     mounts, missing = _mounts(options, image, tree, outside, workdir, filled)
@@ -278,6 +281,11 @@ def _volumes(options: RunOptions, image: ImageConfig, tree: Tree, folder: str) -
     for path in sorted(wanted):
         if tree.kind(path) not in ("directory", None):
             raise RunError(f"{path} is a volume of the image, and no directory there", hint="build it without")
+        # crun would take its own /proc for the kernel's.
+        if any(f"{one}/".startswith(_KERNELS) or one == "/dev" for one in (path, tree.real(path))):
+            raise RunError(
+                f"{path} is a volume of the image, where the kernel's files must be", hint="build it without"
+            )
     ordered = sorted(wanted, key=lambda path: (path.count("/"), path))
     return [Volume(path, f"{folder}/{number}") for number, path in enumerate(ordered)]
 

@@ -181,7 +181,8 @@ store=$1 target=$2
 imagefs() { "$PYTHON" -P -c 'import sys; from imagefs.cli.main import run; sys.exit(run())' "$@"; }
 imagefs run "$store#small"; echo "run: $?"
 imagefs mount "$store#small" "$target"
-unshare --map-root-user --mount --pid --fork chroot "$target" /bin/sh -c 'id -u; echo $$; busybox wc -c </large; : >/new'
+script='id -u; echo $$; busybox wc -c </large; : >/new'
+unshare --map-root-user --mount --pid --fork chroot "$target" /bin/sh -c "$script"
 imagefs umount "$target"
 imagefs daemon --stop
 """

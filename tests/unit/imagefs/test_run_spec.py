@@ -394,3 +394,25 @@ def test_bind_options() -> None:
     for text in ("", "/a", ":/b", "/a:b", "/a:/", "/a:/b:rx", "/a:/b/../c", "/a:/b:ro:rw", "/a:"):
         with pytest.raises(ConfigError, match="--bind"):
             Bind.parse(text)
+
+
+@pytest.mark.parametrize("path", ["/proc", "/proc/self", "/sys", "/sys/fs/cgroup", "/dev", "/linked", "/linked/sys"])
+def test_no_volume_takes_the_place_of_the_kernels_files(path: str) -> None:
+    image = ImageConfig(cmd=["true"], volumes=[path])
+    tree = FakeTree(*USUAL, "/dev/shm", links="/linked->/proc")
+    with pytest.raises(RunError, match=f"^{path} is a volume of the image, where"):
+        spec(RunOptions(), image, tree)
+    assert not spec(RunOptions(writable=True), image, tree).volumes
+    bound = RunOptions(binds=[Bind("/here", path)])
+    assert path not in {volume.path for volume in spec(bound, image, tree).volumes}
+
+
+def test_no_command_starts_among_processes() -> None:
+    for path in ("/proc/self/fd/7", "/linked/1/cwd", "/proc"):
+        with pytest.raises(RunError, match=f"^no command starts in {path}"):
+            spec(image=ImageConfig(workdir=path), tree=FakeTree(*USUAL, links="/linked->/proc"))
+
+
+def test_a_volume_may_be_shared_memory() -> None:
+    found = spec(RunOptions(), ImageConfig(cmd=["true"], volumes=["/dev/shm"]), FakeTree(*USUAL)).volumes
+    assert "/dev/shm" in {volume.path for volume in found}
