@@ -223,7 +223,7 @@ class Metastore:
             self._connection.execute("UPDATE snapshot SET store = ?, image = ? WHERE id = ?", row)
 
     def commit(self, name: str, key: str, labels: Mapping[str, str], usage: Usage, parent: str = "") -> Snapshot:
-        """Let the active snapshot `key` be the committed one `name`, with these labels alone.
+        """Let the active snapshot `key` be the committed one `name`, created now, with these labels alone.
 
         parent: that of the committed one where its active one had none. Raises AlreadyExists, SnapshotNotFound,
         FailedPrecondition for one that is not active, InvalidArgument.
@@ -236,11 +236,11 @@ class Metastore:
                 raise InvalidArgument(f"{key} was prepared on {active.parent}, not on {parent}")
             if name != key:
                 self._check_free(name)
-            below = self._parent(parent or active.parent)
+            below, now = self._parent(parent or active.parent), self._clock()
             self._connection.execute(
-                "UPDATE snapshot SET name = ?, parent = ?, kind = 'committed', updated = ?, bytes = ?, inodes = ?"
-                " WHERE id = ?",
-                (name, below, self._clock(), usage.bytes, usage.inodes, active.id),
+                "UPDATE snapshot SET name = ?, parent = ?, kind = 'committed', created = ?, updated = ?, bytes = ?,"
+                " inodes = ? WHERE id = ?",
+                (name, below, now, now, usage.bytes, usage.inodes, active.id),
             )
             self._label(active.id, labels)
             return self._get(name)
@@ -262,7 +262,7 @@ class Metastore:
                 raise SnapshotNotFound(f"there is no snapshot {name} with the id {number}")
             child = self._connection.execute("SELECT name FROM snapshot WHERE parent = ?", (found.id,)).fetchone()
             if child is not None:
-                raise FailedPrecondition(f"{name} has the child {child[0]}")
+                raise FailedPrecondition(f"cannot remove {name}: it has the child {child[0]}")
             self._connection.execute("DELETE FROM snapshot WHERE id = ?", (found.id,))
             return found
 

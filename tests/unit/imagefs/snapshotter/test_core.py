@@ -107,7 +107,7 @@ def test_what_is_committed_cannot_be_committed_or_changed_again(core: Snapshotte
 
 def test_a_snapshot_with_children_stays(core: Snapshotter) -> None:
     layers(core, "one", "two")
-    with pytest.raises(FailedPrecondition, match="two"):
+    with pytest.raises(FailedPrecondition, match="cannot remove one: it has the child two"):
         core.remove("one")
     core.remove("two")
     core.remove("one")
@@ -130,8 +130,10 @@ def test_times_are_of_the_change(tmp_path: Path) -> None:
     made = store.create("a", "", Kind.ACTIVE, {})
     now = 2
     changed = store.relabel("a", {"x": "1"})
+    now = 3
+    committed = store.commit("b", "a", {}, Usage())
     store.close()
-    assert ((made.created, made.updated), (changed.created, changed.updated)) == ((1, 1), (1, 2))
+    assert [(one.created, one.updated) for one in (made, changed, committed)] == [(1, 1), (1, 2), (3, 3)]
 
 
 @pytest.mark.parametrize(
