@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -85,14 +86,20 @@ class Registry:
 
 
 class Node:
-    """Folders and processes below `folder`. The snapshotter looks for images in `stores`."""
+    """Folders and processes below `folder`. The snapshotter looks for images in `stores`.
 
-    def __init__(self, folder: Path, *, stores: Sequence[str], pause: str, program: str = "containerd") -> None:
+    programs: folder of the `containerd` and `ctr` to use in place of those of the system. parallel: let the transfer
+    service unpack layers side by side, which containerd 2.4 and later can with this snapshotter.
+    """
+
+    def __init__(
+        self, folder: Path, *, stores: Sequence[str], pause: str, programs: Path | None = None, parallel: bool = False
+    ) -> None:
         self.folder = folder
         self.root = folder / "snapshots"
         self.socket = folder / "containerd.sock"
-        self._program = program
         self._pause = pause
+        self._parallel = parallel
         self._stores = list(stores)
         self.environment = {
             **os.environ,
@@ -101,6 +108,8 @@ class Node:
             "IMAGEFS_BACKGROUND_RATE": "0",
             "IMAGEFS_RECORD_SECONDS": "2",
         }
+        if programs is not None:
+            self.environment["PATH"] = f"{programs}:{os.environ['PATH']}"
         (folder / "logs").mkdir()
         # A disk of its own, which a test can fill.
         self.root.mkdir()
@@ -130,7 +139,7 @@ class Node:
 
     def start_containerd(self) -> None:
         (self.folder / "config.toml").write_text(self._config())
-        self._start("containerd", [self._program, "--config", str(self.folder / "config.toml")])
+        self._start("containerd", ["containerd", "--config", str(self.folder / "config.toml")])
         self.cri.version()
 
     def stop(self, name: str, number: signal.Signals = signal.SIGTERM) -> None:
@@ -190,11 +199,16 @@ class Node:
         assert done.returncode == 0, done.stderr
         return done.stdout
 
+    def containerd(self, *arguments: str) -> str:
+        """What this node's containerd prints for a command, with its configuration."""
+        command = ["containerd", "--config", str(self.folder / "config.toml"), *arguments]
+        return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=True).stdout
+
     # -- what users do -------------------------------------------------------------------------------------------
 
     def ctr(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         command = ["ctr", "--address", str(self.socket), "--namespace", "k8s.io", *arguments]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=120, check=False)
         assert not check or done.returncode == 0, f"{command}: {done.stderr}{self.log()}"
         return done
 
@@ -263,18 +277,44 @@ class Node:
     def _config(self) -> str:
         """What `imagefs snapshotter config` prints, and what keeps this containerd apart from others."""
         place = ["--socket", str(self.folder / "snapshotter.sock"), "--root", str(self.root)]
-        block = self.imagefs("snapshotter", "config", "--containerd", "1", *place)
-        root, below = block.split("version = 2")
-        return f"""{root}version = 2
+        head, version, tables = re.split(r"(version = [23])", self.imagefs("snapshotter", "config", *place))
+        if self._parallel:
+            tables = tables.replace("[proxy_plugins.imagefs]", '[proxy_plugins.imagefs]\n  capabilities = ["rebase"]')
+            tables += _PARALLEL
+        return f"""{head}{version}
 root = "{self.folder}/c/root"
 state = "{self.folder}/c/state"
 [grpc]
   address = "{self.socket}"
-{below}
+{tables}
+{(_OWN_2 if version == "version = 2" else _OWN_3).format(pause=self._pause, folder=self.folder)}
+"""
+
+
+_OWN_2 = """
 [plugins."io.containerd.grpc.v1.cri"]
-  sandbox_image = "{self._pause}"
+  sandbox_image = "{pause}"
   restrict_oom_score_adj = true
 """
 
+_OWN_3 = """
+[plugins."io.containerd.cri.v1.images".pinned_images]
+  sandbox = "{pause}"
+[plugins."io.containerd.cri.v1.runtime"]
+  restrict_oom_score_adj = true
+[plugins."io.containerd.nri.v1.nri"]
+  disable = true
+[plugins."io.containerd.internal.v1.opt"]
+  path = "{folder}/opt"
+"""
+"""Of containerd 2.x, which otherwise uses a socket and a folder of the whole machine besides."""
+
+_PARALLEL = """
+[plugins."io.containerd.transfer.v1.local"]
+  max_concurrent_unpacks = 4
+[debug]
+  level = "debug"
+"""
+"""The log says then of each image whether its layers were unpacked in this way."""
 
 _IMAGEFS = [sys.executable, "-P", "-c", "import sys; from imagefs.cli.main import run; sys.exit(run())"]

@@ -1,0 +1,90 @@
+"""containerd 2.x with the configuration that `imagefs snapshotter config` prints for it."""
+
+from __future__ import annotations
+
+import contextlib
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from imagefs.snapshotter.containerd_config import IMAGES_PLUGIN, TRANSFER_PLUGIN
+from tests.containerd import conftest, gobuild, test_lifecycle, test_pull
+from tests.containerd.conftest import base
+from tests.containerd.node import Node, Registry
+from tests.containerd.test_pull import build
+from tests.unit.imagefs.layers import directory, file, layer
+
+registry, pause = conftest.registry, conftest.pause
+image, pod = test_lifecycle.image, test_lifecycle.pod
+
+
+@pytest.fixture(scope="module", params=["2.2.9", "2.4.2"])
+def programs(request: pytest.FixtureRequest) -> Path:
+    return gobuild.containerd(request.param)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, programs: Path) -> Path:
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory, store: Path, pause: str, programs: Path) -> Iterator[Node]:
+    folder = tmp_path_factory.mktemp("node")
+    with contextlib.closing(Node(folder, stores=[str(store)], pause=pause, programs=programs)) as made:
+        made.start()
+        yield made
+
+
+test_an_unknown_image_is_pulled_as_always = test_pull.test_an_unknown_image_is_pulled_as_always
+test_a_lazy_image_is_not_fetched = test_pull.test_a_lazy_image_is_not_fetched
+test_whiteouts_and_opaque_directories = test_pull.test_whiteouts_and_opaque_directories
+test_an_image_that_shares_its_base_with_a_lazy_one = test_pull.test_an_image_that_shares_its_base_with_a_lazy_one
+test_an_image_whose_layers_are_the_lowest_of_another = test_pull.test_an_image_whose_layers_are_the_lowest_of_another
+test_60_layers = test_pull.test_60_layers
+test_a_containerd_that_is_restarted = test_lifecycle.test_a_containerd_that_is_restarted
+test_a_pod_with_a_volume = test_lifecycle.test_a_pod_with_a_volume
+test_an_image_that_is_removed_leaves_nothing = test_lifecycle.test_an_image_that_is_removed_leaves_nothing
+test_a_machine_that_starts_again = test_lifecycle.test_a_machine_that_starts_again
+
+
+def transfer(node: Node, image: str) -> list[str]:
+    """Pull by the transfer service; digests of the layers that were fetched."""
+    before = set(node.blobs())
+    node.ctr("images", "pull", "--plain-http", "--snapshotter", "imagefs", image)
+    return sorted(set(node.blobs()) - before)
+
+
+def test_containerd_reads_the_configuration(node: Node, programs: Path) -> None:
+    """Each table that we print is one of its own, and the plugins work with it."""
+    config = tomllib.loads(node.containerd("config", "dump"))
+    assert config["proxy_plugins"]["imagefs"]["exports"]["enable_remote_snapshot_annotations"] == "true"
+    images = config["plugins"][IMAGES_PLUGIN]
+    assert (images["snapshotter"], images["disable_snapshot_annotations"]) == ("imagefs", False)
+    unpack = config["plugins"][TRANSFER_PLUGIN]["unpack_config"]
+    assert [one["snapshotter"] for one in unpack] == ["imagefs", "overlayfs"]
+    rows = [line.split() for line in node.ctr("plugins", "ls").stdout.splitlines()]
+    states = {(row[0], row[1]): row[-1] for row in rows if len(row) >= 4}
+    assert states["io.containerd.snapshotter.v1", "imagefs"] == "ok"
+    assert states["io.containerd.transfer.v1", "local"] == "ok"
+    assert states["io.containerd.cri.v1", "images"] == "ok"
+
+
+def test_the_transfer_service_does_not_fetch_a_lazy_image(node: Node, registry: Registry, store: Path) -> None:
+    layers = [base(), layer(directory("data"), file("data/a", b"a")), layer(file("data/b", b"b"), file("data/.wh.a"))]
+    image = registry.push("transfer:lazy", layers)
+    build(node, image, store)
+    fetched = transfer(node, image)
+    assert len(fetched) == 2, "only the manifest and the config are fetched"
+    assert node.run(image, "transfer-lazy", "ls", "/data").split() == ["b"]
+
+
+def test_the_transfer_service_pulls_an_unknown_image_as_always(node: Node, registry: Registry) -> None:
+    """It fetches all layers but those that a lazy image has too."""
+    layers = [base(), layer(directory("data"), file("data/o", b"o")), layer(file("data/p", b"p"), file("data/.wh.o"))]
+    image = registry.push("transfer:ordinary", layers)
+    fetched = transfer(node, image)
+    assert set(registry.layers("transfer:ordinary")[1:]) <= set(fetched)
+    assert node.run(image, "transfer-ordinary", "ls", "/data").split() == ["p"]

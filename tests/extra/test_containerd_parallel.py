@@ -1,0 +1,73 @@
+"""Layers that containerd 2.4 unpacks side by side: it names the parent of a snapshot when it commits it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.containerd import conftest, gobuild
+from tests.containerd.conftest import base
+from tests.containerd.node import Node, Registry
+from tests.containerd.test_pull import build
+from tests.unit.imagefs.layers import directory, file, layer
+
+registry, pause, store = conftest.registry, conftest.pause, conftest.store
+
+FAMILY = [
+    base(),
+    layer(directory("d"), file("d/gone", b"1"), file("d/stays", b"1"), directory("o"), file("o/below", b"1")),
+    layer(file("d/.wh.gone"), directory("o"), file("o/.wh..wh..opq"), file("o/above", b"1")),
+]
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory, store: Path, pause: str) -> Iterator[Node]:
+    folder, programs = tmp_path_factory.mktemp("node"), gobuild.containerd("2.4.2")
+    with contextlib.closing(Node(folder, stores=[str(store)], pause=pause, programs=programs, parallel=True)) as made:
+        made.start()
+        yield made
+
+
+def pull(node: Node, image: str) -> set[str]:
+    """Digests of what was fetched. containerd's log says whether layers were unpacked side by side."""
+    before, log = set(node.blobs()), len(node.log("containerd"))
+    node.ctr("images", "pull", "--plain-http", "--snapshotter", "imagefs", image)
+    assert "parallel=true" in node.log("containerd")[log:]
+    return set(node.blobs()) - before
+
+
+def look(node: Node, image: str, name: str) -> list[str]:
+    return node.run(image, name, "sh", "-c", "find /d /o | sort").split()
+
+
+def test_ordinary_layers_with_whiteouts(node: Node, registry: Registry) -> None:
+    image = registry.push("parallel:ordinary", [*FAMILY, layer(file("ordinary", b"1"))])
+    assert len(pull(node, image)) == 2 + 4
+    assert look(node, image, "ordinary") == ["/d", "/d/stays", "/o", "/o/above"]
+    node.remove_image(image)
+    assert not [name for name in node.snapshots() if "extract" in name]
+
+
+def test_a_lazy_image_is_not_fetched(node: Node, registry: Registry, store: Path) -> None:
+    image = registry.push("parallel:lazy", FAMILY)
+    build(node, image, store)
+    assert len(pull(node, image)) == 2, "only the manifest and the config are fetched"
+    assert look(node, image, "lazy") == ["/d", "/d/stays", "/o", "/o/above"]
+    chain = [parent for parent, kind in node.snapshots().values() if kind == "Committed"]
+    assert len([parent for parent in chain if parent]) >= len(FAMILY) - 1, "each layer has its parent"
+
+
+def test_an_ordinary_image_above_layers_of_a_lazy_one(node: Node, registry: Registry, store: Path) -> None:
+    lazy = registry.push("parallel:below", [*FAMILY, layer(file("lazy", b"1"))])
+    build(node, lazy, store)
+    pull(node, lazy)
+    other = registry.push("parallel:above", [*FAMILY, layer(file("d/other", b"1"), file("d/.wh.stays"))])
+    assert registry.layers("parallel:above")[-1] in pull(node, other)
+    assert look(node, other, "above") == ["/d", "/d/other", "/o", "/o/above"]
+    assert look(node, lazy, "below") == ["/d", "/d/stays", "/o", "/o/above"]
+    node.remove_image(lazy)
+    assert look(node, other, "above-again") == ["/d", "/d/other", "/o", "/o/above"]
+    node.remove_image(other)
