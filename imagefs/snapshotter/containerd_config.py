@@ -67,11 +67,14 @@ def containerd_config(major: int, wanted: Wanted = Wanted()) -> str:  # noqa: B0
 def _version_2(wanted: Wanted) -> str:
     cri = f'plugins."{V1_CRI_PLUGIN}".containerd'
     chosen: dict[str, str | bool] = {} if wanted.runtime_class else {"snapshotter": PLUGIN}
-    tables = [
-        *_proxy_plugin(wanted, {}),
-        _table(cri, {**chosen, **_ANNOTATED}),
-        *_handler(f"{cri}.runtimes.{PLUGIN}", wanted),
-    ]
+    handlers: list[str] = []
+    if wanted.runtime_class:
+        # containerd 1.x forgets its own handler, the default, where a file has others.
+        handlers = [
+            *_handler(f"{cri}.runtimes.runc", wanted, {}),
+            *_handler(f"{cri}.runtimes.{PLUGIN}", wanted, {"snapshotter": PLUGIN}),
+        ]
+    tables = [*_proxy_plugin(wanted, {}), _table(cri, {**chosen, **_ANNOTATED}), *handlers]
     return "\n\n".join([_HEAD.format(versions="1.6 and 1.7"), "version = 2", *tables]) + "\n"
 
 
@@ -82,7 +85,7 @@ def _version_3(wanted: Wanted) -> str:
     if wanted.runtime_class:
         handler = [
             _table(f"{images}.runtime_platforms.{PLUGIN}", by_platform),
-            *_handler(f'plugins."{RUNTIME_PLUGIN}".containerd.runtimes.{PLUGIN}', wanted),
+            *_handler(f'plugins."{RUNTIME_PLUGIN}".containerd.runtimes.{PLUGIN}', wanted, {"snapshotter": PLUGIN}),
         ]
     chosen: dict[str, str | bool] = {} if wanted.runtime_class else {"snapshotter": PLUGIN}
     unpack = f'[plugins."{TRANSFER_PLUGIN}".unpack_config]'
@@ -113,12 +116,10 @@ def _proxy_plugin(wanted: Wanted, exports: dict[str, str | bool]) -> list[str]:
     ]
 
 
-def _handler(path: str, wanted: Wanted) -> list[str]:
-    """The runtime handler that a RuntimeClass names: runc, with this snapshotter."""
-    if not wanted.runtime_class:
-        return []
+def _handler(path: str, wanted: Wanted, more: dict[str, str | bool]) -> list[str]:
+    """A runtime handler, as RuntimeClasses name it, for runc."""
     return [
-        _table(path, {"runtime_type": "io.containerd.runc.v2", "snapshotter": PLUGIN}),
+        _table(path, {"runtime_type": "io.containerd.runc.v2", **more}),
         _table(f"{path}.options", {"SystemdCgroup": wanted.systemd_cgroup}),
     ]
 

@@ -47,10 +47,13 @@ class Cri:
     def version(self) -> str:
         return str(self._runtime("Version", messages().VersionRequest(), "VersionResponse").runtime_version)
 
-    def pull(self, image: str, user: str = "", password: str = "") -> str:
+    def pull(self, image: str, user: str = "", password: str = "", handler: str = "") -> str:
+        """Reference of the image. handler: of the pods that it is for, told in both ways that kubelet knows."""
         wire = messages()
         auth = wire.AuthConfig(username=user, password=password) if user else None
-        request = wire.PullImageRequest(image=wire.ImageSpec(image=image), auth=auth)
+        request = wire.PullImageRequest(image=wire.ImageSpec(image=image, runtime_handler=handler), auth=auth)
+        if handler:
+            request.sandbox_config.annotations["io.containerd.cri.runtime-handler"] = handler
         return str(self._image("PullImage", request, "PullImageResponse").image_ref)
 
     def remove_image(self, image: str) -> None:

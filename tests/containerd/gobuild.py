@@ -19,13 +19,13 @@ from pathlib import Path
 
 __all__ = ["conformance", "containerd"]
 
-_CONTAINERD = "github.com/containerd/containerd/v2"
-
 _SUMS = {
+    "1.7.35": "h1:7AU2T1qI2OdNBmKkreWZ7kASHUNFItN5Hgejd9sY938=",
     "2.2.9": "h1:ddw9THGOXhcKnHORjkKoXtazPjwtcPwmqk8AVyRpfZw=",
     "2.4.2": "h1:p6Qg+xbEz8lvwdhHDx0U469xENvp4LgGBx+E7djXkGw=",
 }
-"""Digests of containerd's module by version, as go.sum has them: two lines of which one unpacks layers side by side."""
+"""Digests of containerd's module by version, as go.sum has them: the first line that has snapshotters of runtime
+handlers, one whose transfer service knows lazy images, and the first that takes them when it unpacks in parallel."""
 
 _FLAGS = ("-trimpath", "-tags", "no_btrfs,no_devmapper,no_zfs")
 """One set for all builds, so that they share compiled packages. The tags leave out what needs headers of C."""
@@ -40,11 +40,12 @@ _CONFORMANCE = Path(__file__).parent / "conformance"
 
 def containerd(version: str) -> Path:
     """Folder with `containerd`, its shim for runc, and `ctr`."""
-    named = ("-ldflags", f"-s -w -X {_CONTAINERD}/version.Version=v{version}")
+    module = "github.com/containerd/containerd" + ("" if version.startswith("1.") else "/v2")
+    named = ("-ldflags", f"-s -w -X {module}/version.Version=v{version}")
     programs = [f"./cmd/{name}" for name in ("containerd", "containerd-shim-runc-v2", "ctr")]
 
     def build(folder: Path) -> None:
-        source = _download(_CONTAINERD, f"v{version}", _SUMS[version])
+        source = _download(module, f"v{version}", _SUMS[version])
         _go(source, "build", *_FLAGS, *named, "-o", f"{folder}/", *programs)
 
     return _once(f"containerd-{version}", build)

@@ -88,17 +88,26 @@ class Registry:
 class Node:
     """Folders and processes below `folder`. The snapshotter looks for images in `stores`.
 
-    programs: folder of the `containerd` and `ctr` to use in place of those of the system. parallel: let the transfer
-    service unpack layers side by side, which containerd 2.4 and later can with this snapshotter.
+    programs: folder of the `containerd` and `ctr` to use in place of those of the system. options: of `imagefs
+    snapshotter config`. parallel: let the transfer service unpack layers side by side, which containerd 2.4 and later
+    can with this snapshotter.
     """
 
     def __init__(
-        self, folder: Path, *, stores: Sequence[str], pause: str, programs: Path | None = None, parallel: bool = False
+        self,
+        folder: Path,
+        *,
+        stores: Sequence[str],
+        pause: str,
+        programs: Path | None = None,
+        options: Sequence[str] = (),
+        parallel: bool = False,
     ) -> None:
         self.folder = folder
         self.root = folder / "snapshots"
         self.socket = folder / "containerd.sock"
         self._pause = pause
+        self._options = options
         self._parallel = parallel
         self._stores = list(stores)
         self.environment = {
@@ -277,7 +286,8 @@ class Node:
     def _config(self) -> str:
         """What `imagefs snapshotter config` prints, and what keeps this containerd apart from others."""
         place = ["--socket", str(self.folder / "snapshotter.sock"), "--root", str(self.root)]
-        head, version, tables = re.split(r"(version = [23])", self.imagefs("snapshotter", "config", *place))
+        block = self.imagefs("snapshotter", "config", *place, *self._options)
+        head, version, tables = re.split(r"(version = [23])", block)
         if self._parallel:
             tables = tables.replace("[proxy_plugins.imagefs]", '[proxy_plugins.imagefs]\n  capabilities = ["rebase"]')
             tables += _PARALLEL

@@ -58,6 +58,7 @@ def test_with_a_runtime_class_only_its_handler_uses_it() -> None:
     cri = block(1, wanted)["plugins"][V1_CRI_PLUGIN]["containerd"]
     assert "snapshotter" not in cri
     assert cri["runtimes"]["imagefs"]["snapshotter"] == "imagefs"
+    assert "snapshotter" not in cri["runtimes"]["runc"], "the default handler, which 1.x forgets where others are given"
     plugins = block(2, wanted)["plugins"]
     assert "snapshotter" not in plugins[IMAGES_PLUGIN]
     assert plugins[IMAGES_PLUGIN]["runtime_platforms"]["imagefs"]["snapshotter"] == "imagefs"

@@ -1,0 +1,72 @@
+"""Only pods of a RuntimeClass use the snapshotter: containerd 1.7 and 2.x with `snapshotter config --runtime-class`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.containerd import conftest, gobuild
+from tests.containerd.conftest import base
+from tests.containerd.node import Node, Registry
+from tests.containerd.test_pull import build
+from tests.unit.imagefs.layers import directory, file, layer
+
+registry, pause = conftest.registry, conftest.pause
+
+OPTIONS = ("--runtime-class", "--no-systemd-cgroup")
+WAITS = ("sleep", "100000")
+
+
+@pytest.fixture(scope="module", params=["1.7.35", "2.2.9", "2.4.2"])
+def programs(request: pytest.FixtureRequest) -> Path:
+    return gobuild.containerd(request.param)
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, programs: Path) -> Path:
+    return tmp_path_factory.mktemp("store")
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory, store: Path, pause: str, programs: Path) -> Iterator[Node]:
+    made = Node(tmp_path_factory.mktemp("node"), stores=[str(store)], pause=pause, programs=programs, options=OPTIONS)
+    with contextlib.closing(made):
+        made.start()
+        yield made
+
+
+@pytest.fixture(scope="module")
+def image(node: Node, registry: Registry, store: Path) -> str:
+    made = registry.push("class:1", [base(), layer(directory("data"), file("data/a", b"content"))])
+    build(node, made, store)
+    return made
+
+
+def test_a_pull_for_the_handler_is_lazy(node: Node, image: str) -> None:
+    pod = node.cri.pod("imagefs")  # which unpacks the image of the pause container
+    before = set(node.blobs())
+    node.cri.pull(image, handler="imagefs")
+    assert len(set(node.blobs()) - before) == 2, "only the manifest and the config are fetched"
+    assert node.cri.exec(node.cri.run(pod, image, WAITS), "cat", "/data/a") == (0, "content")
+    node.cri.remove_pods()
+    node.remove_image(image)
+
+
+def test_other_pods_use_what_they_used_before(node: Node, registry: Registry, image: str) -> None:
+    before = set(node.snapshots())
+    node.cri.pull(image)
+    container = node.cri.run(node.cri.pod(), image, WAITS)
+    assert node.cri.exec(container, "cat", "/data/a") == (0, "content")
+    assert set(node.snapshots()) == before
+    assert set(registry.layers("class:1")) <= set(node.blobs())
+
+
+def test_a_pod_of_the_class_whose_image_was_pulled_for_others(node: Node, image: str) -> None:
+    """The kubelet that does not tell the handler: the layers were fetched, and the snapshotter shows them lazily."""
+    node.cri.pull(image)
+    container = node.cri.run(node.cri.pod("imagefs"), image, WAITS)
+    assert node.cri.exec(container, "cat", "/data/a") == (0, "content")
+    assert node.pool()
