@@ -25,6 +25,10 @@ _ANSWERS_WITHIN = 30.0
 _OLDEST = (1, 6, 0)
 _EXPORTS_SINCE = (1, 7, 17)
 _TRANSFER_SINCE = (2, 1, 0)
+_REBASE_SINCE = (2, 4, 0)
+_SERVER_PLUGIN = "io.containerd.server.v1.grpc"
+"""Has the socket's address in a configuration of version 4, which containerd 2.3 and later print."""
+
 _CONFIGURE = "`imagefs snapshotter config` prints the block for /etc/containerd/config.toml; then restart containerd"
 
 
@@ -59,7 +63,8 @@ def gather(file: str) -> Facts:
         return Facts(version, None, f"{file} does not exist")
     except (OSError, ValueError) as error:
         return Facts(version, None, f"{file} cannot be read: {error}")
-    address = str(config.get("grpc", {}).get("address") or "/run/containerd/containerd.sock")
+    server = _table(config, _SERVER_PLUGIN) or config.get("grpc", {})
+    address = str(server.get("address") or "/run/containerd/containerd.sock")
     asked = ("ctr", "--address", address, "plugins", "ls", 'type~="io.containerd.snapshotter.v1"')
     listed = _output(*asked) if os.path.exists(address) else None  # ctr waits for a socket to appear
     return Facts(version, config, "", None if listed is None else _states(listed))
@@ -83,7 +88,8 @@ def judge(facts: Facts, socket: str, root: str) -> list[Finding]:
     if PLUGIN not in facts.config.get("proxy_plugins", {}):
         cost = "containerd pulls and unpacks whole images"
         return [*findings, Finding("containerd.plugin", "warn", f"no proxy plugin {PLUGIN}", cost, _CONFIGURE)]
-    findings += [_plugin(facts.config, socket), *_images(facts.config, facts.version)]
+    findings += [_plugin(facts.config, socket), *_rebase(facts.config, facts.version)]
+    findings += _images(facts.config, facts.version)
     findings += [_room(facts.config, facts.version, root), _loaded(facts.plugins)]
     return findings
 
@@ -112,6 +118,16 @@ def _plugin(config: Mapping[str, Any], socket: str) -> Finding:
         found = f"the proxy plugin {PLUGIN} is a {plugin.get('type')!r} at {plugin.get('address')}, not at {socket}"
         return Finding("containerd.plugin", "fail", found, "containerd does not find the snapshotter", _CONFIGURE)
     return Finding("containerd.plugin", "ok", f"the proxy plugin {PLUGIN} leads to {socket}")
+
+
+def _rebase(config: Mapping[str, Any], version: tuple[int, int, int] | None) -> list[Finding]:
+    """The capability that lets containerd unpack layers in parallel, where only 2.4 and later knows of lazy ones."""
+    declared = config["proxy_plugins"][PLUGIN].get("capabilities") or []
+    if "rebase" not in declared or version is None or version >= _REBASE_SINCE:
+        return []
+    found = f"the proxy plugin {PLUGIN} has the capability rebase"
+    cost = "pulls of lazy images fail where layers are unpacked in parallel"
+    return [Finding("containerd.rebase", "fail", found, cost, "remove it, or take containerd 2.4 or later")]
 
 
 def _images(config: Mapping[str, Any], version: tuple[int, int, int] | None) -> list[Finding]:

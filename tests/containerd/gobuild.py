@@ -27,7 +27,7 @@ _SUMS = {
 """Digests of containerd's module by version, as go.sum has them: the first line that has snapshotters of runtime
 handlers, one whose transfer service knows lazy images, and the first that takes them when it unpacks in parallel."""
 
-_FLAGS = ("-trimpath", "-tags", "no_btrfs,no_devmapper,no_zfs")
+_FLAGS = ("-mod=readonly", "-trimpath", "-tags", "no_btrfs,no_devmapper,no_zfs")
 """One set for all builds, so that they share compiled packages. The tags leave out what needs headers of C."""
 
 _OLDEST = 21

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from imagefs.doctor.containerd import containerd_findings
 from imagefs.snapshotter.containerd_config import IMAGES_PLUGIN, TRANSFER_PLUGIN
 from tests.containerd import conftest, gobuild, test_lifecycle, test_pull
 from tests.containerd.conftest import base
@@ -57,8 +59,13 @@ def transfer(node: Node, image: str) -> list[str]:
     return sorted(set(node.blobs()) - before)
 
 
-def test_containerd_reads_the_configuration(node: Node, programs: Path) -> None:
-    """Each table that we print is one of its own, and the plugins work with it."""
+def test_containerd_reads_the_configuration(node: Node, programs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each table that we print is one of its own, the plugins work with it, and `imagefs doctor` finds nothing."""
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    socket, root = str(node.folder / "snapshotter.sock"), str(node.root)
+    found = containerd_findings(str(node.folder / "config.toml"), socket, root)
+    assert {one.check for one in found if one.state == "ok"} >= {"containerd.version", "containerd.running"}
+    assert [one for one in found if one.state != "ok"] == []
     config = tomllib.loads(node.containerd("config", "dump"))
     assert config["proxy_plugins"]["imagefs"]["exports"]["enable_remote_snapshot_annotations"] == "true"
     images = config["plugins"][IMAGES_PLUGIN]

@@ -97,6 +97,15 @@ def test_each_thing_that_is_missing_is_found(change: Any, against_it: dict[str, 
     assert against(facts((2, 1, 4), made)) == against_it
 
 
+@pytest.mark.parametrize(("version", "against_it"), [((2, 3, 9), {"rebase": "fail"}), ((2, 4, 0), {})])
+def test_parallel_unpacks_want_a_containerd_that_asks_which_layers_are_lazy(
+    version: tuple[int, int, int], against_it: dict[str, str]
+) -> None:
+    made = config(2)
+    made["proxy_plugins"]["imagefs"]["capabilities"] = ["rebase"]
+    assert against(facts(version, made)) == against_it
+
+
 def test_annotations_are_off_unless_the_file_says_otherwise() -> None:
     made = config(1)
     del made["plugins"][V1_CRI_PLUGIN]["containerd"]["disable_snapshot_annotations"]
@@ -124,9 +133,12 @@ def test_a_file_without_its_program_is_read_as_it_is(tmp_path: Path, monkeypatch
     assert gather(str(file)).trouble.startswith(f"{file} cannot be read: ")
 
 
-def test_what_containerd_and_ctr_print_is_understood(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("table", ["grpc", "plugins.'io.containerd.server.v1.grpc'"])
+def test_what_containerd_and_ctr_print_is_understood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str
+) -> None:
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    (tmp_path / "dump").write_text(containerd_config(2) + '\n[grpc]\naddress = "/dev/null"\n')
+    (tmp_path / "dump").write_text(containerd_config(2) + f'\n[{table}]\naddress = "/dev/null"\n')
     (tmp_path / "plugins").write_text(
         "TYPE                             ID           PLATFORMS      STATUS\n"
         "io.containerd.snapshotter.v1     overlayfs    linux/amd64    ok\n"
