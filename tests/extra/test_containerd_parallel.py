@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 
 from tests.containerd import conftest, gobuild
@@ -13,6 +14,7 @@ from tests.containerd.conftest import base
 from tests.containerd.node import Node, Registry
 from tests.containerd.test_pull import build
 from tests.unit.imagefs.layers import directory, file, layer
+from tests.waiting import eventually
 
 registry, pause, store = conftest.registry, conftest.pause, conftest.store
 
@@ -71,3 +73,25 @@ def test_an_ordinary_image_above_layers_of_a_lazy_one(node: Node, registry: Regi
     node.remove_image(lazy)
     assert look(node, other, "above-again") == ["/d", "/d/other", "/o", "/o/above"]
     node.remove_image(other)
+
+
+def test_a_pod_of_an_image_that_another_snapshotter_unpacked(node: Node, registry: Registry, store: Path) -> None:
+    """CRI unpacks it again for this snapshotter, in parallel, and tells which image it is."""
+    image = registry.push("parallel:elsewhere", [*FAMILY, layer(file("elsewhere", b"1")), layer(file("d/new", b"1"))])
+    build(node, image, store)
+    node.ctr("images", "pull", "--plain-http", "--snapshotter", "overlayfs", image)
+    pod, log, mounted = node.cri.pod(), len(node.log("containerd")), node.pool()
+    container = eventually(lambda: _created(node, pod, image), "CRI to hear of the image")
+    assert "parallel=true" in node.log("containerd")[log:]
+    node.cri.start(container)
+    assert node.cri.exec(container, "ls", "/d") == (0, "new\nstays\n")
+    assert len(node.pool()) > len(mounted)
+
+
+def _created(node: Node, pod: str, image: str) -> str:
+    try:
+        return node.cri.create(pod, image, ("sleep", "100000"))
+    except grpc.RpcError as error:
+        if error.code() is not grpc.StatusCode.NOT_FOUND:
+            raise
+        return ""
