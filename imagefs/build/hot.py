@@ -66,14 +66,17 @@ def optimize(
     *,
     tag: str = "",
     share: float = 0.5,
+    replication: int = 0,
     progress: Progress | None = None,
 ) -> Report:
     """Give the image with that manifest the hot device that the traces ask for, and let `tag` name the result.
 
-    Of each workload's traces an extent is copied that at least `share` touched. Raises BuildError when no trace touched
-    anything that is in the image, NoSuchImage, DamagedObject, FormatError and StoreErrors.
+    Of each workload's traces an extent is copied that at least `share` touched. The packs of the hot device get
+    `replication` replicas each, those that were there before too; 0 leaves that to the store, and anything else needs
+    the repository's capability. Raises BuildError when no trace touched anything that is in the image, NoSuchImage,
+    DamagedObject, FormatError and StoreErrors.
     """
-    report = _optimize(images, digest, traces, tag, share, progress or Progress())
+    report = _optimize(images, digest, traces, tag, share, progress or Progress(), replication)
     if report is None:
         raise BuildError(
             "no trace touched anything that is in the image", hint="`imagefs trace show` tells what a trace holds"
@@ -105,7 +108,13 @@ def build_optimized(
 
 
 def _optimize(
-    images: Images, digest: str, traces: Iterable[Trace], tag: str, share: float, progress: Progress
+    images: Images,
+    digest: str,
+    traces: Iterable[Trace],
+    tag: str,
+    share: float,
+    progress: Progress,
+    replication: int = 0,
 ) -> Report | None:
     progress.stage("matching")
     base = open_image(images, images.manifest(digest).base or digest)
@@ -116,6 +125,8 @@ def _optimize(
         return None
     packs = Packs(images.put_pack)
     device, stored_bytes = _store_device(images, base, list(copies.values()), packs, progress)
+    if replication:
+        images.replicate_packs(packs.all, replication)
     progress.stage("publishing")
     moved = {address(COLD, extent.cold): extent.place for extent in copies.values()}
     blocks = device.size // erofs.BLOCK

@@ -12,6 +12,7 @@ from imagefs.cli.progress import shown
 from imagefs.reference import Reference, parse_reference
 from stripefs.cli.flags import SettingsCommand
 from stripefs.cli.show import table
+from stripefs.errors import ConfigError
 from stripefs.units import format_size
 
 __all__ = ["command"]
@@ -28,6 +29,12 @@ __all__ = ["command"]
 @click.option(
     "--share", type=click.FloatRange(0, 1), default=0.5, help="Copy what this share of starts touched.  [0.5]"
 )
+@click.option(
+    "--replication",
+    type=click.IntRange(1, 512),
+    metavar="N",
+    help="Have HDFS keep N replicas of the hot device's packs.  [the store's own number]",
+)
 @click.option("-t", "--tag", default="", metavar="NEW", help="Name the result so.  [TAG]")
 @json_flag
 @quiet_flag
@@ -39,6 +46,7 @@ def command(
     workloads: tuple[str, ...],
     traces: tuple[str, ...],
     share: float,
+    replication: int | None,
     tag: str,
     as_json: bool,
     quiet: bool,
@@ -56,14 +64,22 @@ def command(
     reference = parse_reference(image)
     settings = settings_for(ctx, config, reference.store)
     with images_of(ctx, config, reference.store) as images, shown(quiet=quiet) as progress:
+        if replication and not images.repository.capabilities.replication:
+            raise ConfigError(
+                f"{images.url} lets nobody choose how many replicas an object has",
+                hint="leave --replication out: it is for images in HDFS",
+            )
         digest = images.resolve(reference.name)
         own = [trace for one in workloads or ("",) for trace in complete(stored_traces(images, digest, one))]
         others = [trace for trace in gather(traces, settings) if not workloads or trace.workload in workloads]
         name = tag or (reference.name if not digest.startswith(reference.name) else "")
-        report = optimize(images, digest, own + others, tag=name, share=share, progress=progress)
+        report = optimize(
+            images, digest, own + others, tag=name, share=share, replication=replication or 0, progress=progress
+        )
         adopt(images, report.digest, others)
     if as_json:
-        print_json({"store": str(Reference(reference.store)), "tag": name, **asdict(report)})
+        facts = {"store": str(Reference(reference.store)), "tag": name, "replication": replication}
+        print_json(facts | asdict(report))
     elif quiet:
         sys.stdout.write(report.digest + "\n")
     else:
@@ -73,6 +89,7 @@ def command(
             ("digest", report.digest),
             ("made from", report.base),
             ("hot device", words(report)),
+            *([("replicas", str(replication))] if replication else []),
             ("newly stored", format_size(report.new_bytes)),
             ("found", found),
             *(("plan", f"{workload}: {blocks} blocks") for workload, blocks in report.plan_blocks.items()),

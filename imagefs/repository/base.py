@@ -27,12 +27,14 @@ class Capabilities:
     put: `put` and `remove` are tried at all. list: `entries` works. put_if_absent: of several `put` of one path that do
     not replace, one succeeds; without it all may, and the last one stays. list_objects: objects that are named by their
     digests can be listed, told by age and removed; without it the place removes those that no image needs itself.
+    replication: `set_replication` works.
     """
 
     put: bool = True
     list: bool = True
     put_if_absent: bool = True
     list_objects: bool = True
+    replication: bool = False
 
 
 class RangeReader(Protocol):
@@ -71,6 +73,13 @@ class Repository(ABC):
     @abstractmethod
     def remove(self, path: bytes) -> None:
         """Remove an object. Raises NotFound, and Unsupported where nothing can be removed."""
+
+    def set_replication(self, path: bytes, replicas: int) -> None:
+        """Let an object have that many replicas, which the place makes or removes later.
+
+        Raises NotFound, and Unsupported without the capability.
+        """
+        raise Unsupported(f"{self.url} lets nobody choose how many replicas an object has")
 
     @abstractmethod
     def open(self, path: bytes) -> RangeReader:

@@ -83,6 +83,12 @@ class Images:
             return True
         return self._put(path, data)
 
+    def replicate_packs(self, packs: Sequence[Pack], replicas: int) -> None:
+        """Let each of these packs have that many replicas. Raises NotFound and Unsupported."""
+        for pack in packs:
+            path = object_path("packs", pack.digest.hex())
+            self._again(lambda path=path: self.repository.set_replication(path, replicas))  # type: ignore[misc]
+
     def has_pack(self, pack: Pack) -> bool:
         """Whether the pack is there with all its bytes, unread."""
         if pack.digest in self.damaged_packs:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from imagefs.errors import DamagedObject
 from imagefs.repository.base import Capabilities, RangeReader, Repository
 from stripefs.errors import Exists
-from stripefs.store.base import Buffer, Status, Store
+from stripefs.store.base import Attributes, Buffer, Status, Store
 
 if TYPE_CHECKING:
     from stripefs.write.clock import StoreClock
@@ -25,7 +25,11 @@ class StoreRepository(Repository):
         self.url = store.url
         can = store.capabilities
         self.capabilities = Capabilities(
-            put=can.put, list=can.listing, put_if_absent=can.put_if_absent, list_objects=can.listing
+            put=can.put,
+            list=can.listing,
+            put_if_absent=can.put_if_absent,
+            list_objects=can.listing,
+            replication=can.replication,
         )
         self._clock: StoreClock | None = None
 
@@ -51,6 +55,9 @@ class StoreRepository(Repository):
 
     def remove(self, path: bytes) -> None:
         self.store.remove(path)
+
+    def set_replication(self, path: bytes, replicas: int) -> None:
+        self.store.set_attributes(path, Attributes(replication=replicas))
 
     def open(self, path: bytes) -> RangeReader:
         return self.store.open(path)

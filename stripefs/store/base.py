@@ -119,8 +119,9 @@ class Capabilities:
 
     writes: `create`, `mkdir`, `rmdir` and `rename` onto a free path work. replace: `rename(replace=True)` works and is
     atomic. place: `create(host=…)` puts every block's first replica on that host. concat: `concat` works.
-    attributes: `set_attributes` works. marks: a file created with MANIFEST_BLOCK_SIZE keeps that as the mark of a
-    manifest, which `Status.marked` tells of and which no user of a mount can give a file.
+    attributes: `set_attributes` works. replication: it sets the number of replicas of a file, too. marks: a file
+    created with MANIFEST_BLOCK_SIZE keeps that as the mark of a manifest, which `Status.marked` tells of and which no
+    user of a mount can give a file.
     """
 
     locations: bool = False
@@ -139,6 +140,7 @@ class Capabilities:
     place: bool = False
     concat: bool = False
     attributes: bool = False
+    replication: bool = False
     marks: bool = False
 
 
@@ -148,7 +150,8 @@ class Attributes:
 
     mode holds permission bits only (0o7777); owner and group are names or decimal ids as text; times in nanoseconds
     since 1970. A store that keeps coarser times rounds them down (HDFS: milliseconds), and one that keeps no access
-    times leaves that one out.
+    times leaves that one out. replication: how many replicas a file is to have, which the store makes or removes later
+    (capability `replication`).
     """
 
     mode: int | None = None
@@ -156,6 +159,7 @@ class Attributes:
     group: str | None = None
     mtime_ns: int | None = None
     atime_ns: int | None = None
+    replication: int | None = None
 
 
 class Watch(Protocol):
@@ -362,7 +366,10 @@ class Store(ABC):
         raise Unsupported(f"{self.url} cannot be written to")
 
     def set_attributes(self, path: bytes, attributes: Attributes) -> None:
-        """Change what is given of a file's or directory's attributes. Raises NotFound, PermissionDenied."""
+        """Change what is given of a file's or directory's attributes.
+
+        Raises NotFound, PermissionDenied, and Unsupported for a replication without that capability.
+        """
         raise Unsupported(f"{self.url} keeps no attributes that could be set")
 
     def concat(self, target: bytes, sources: Sequence[bytes]) -> None:

@@ -177,6 +177,8 @@ class LocalStore(Store):
             move(old, new, replace=replace)
 
     def set_attributes(self, path: bytes, attributes: Attributes) -> None:
+        if attributes.replication is not None:
+            raise Unsupported(f"{self.url} keeps no replicas")
         with self._parent(path) as (folder, name):
             change(folder, name, attributes)
 

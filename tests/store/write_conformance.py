@@ -297,6 +297,23 @@ class WriteConformance:
         with pytest.raises(NotFound):
             store.set_attributes(folder + b"/nothing", Attributes(mode=0o600))
 
+    def test_the_number_of_replicas(self, store: Store, populate: Populate, folder: bytes) -> None:
+        path = folder + b"/file"
+        populate.write(path, b"x")
+        if not store.capabilities.replication:
+            with pytest.raises(Unsupported):
+                store.set_attributes(path, Attributes(replication=2))
+            return
+        before = store.stat(path)
+        store.set_attributes(path, Attributes(replication=before.replication + 1))
+        after = store.stat(path)
+        assert after.replication == before.replication + 1
+        assert after.identity == before.identity
+        with pytest.raises(NotFound):
+            store.set_attributes(folder + b"/nothing", Attributes(replication=2))
+        with pytest.raises(IsADirectory):
+            store.set_attributes(folder, Attributes(replication=2))
+
     # Joins
 
     def test_joined_files(self, store: Store, folder: bytes) -> None:

@@ -62,6 +62,9 @@ class Calls(Protocol):
 
     def set_times(self, path: str, mtime_ms: int | None, atime_ms: int | None) -> None: ...
 
+    def set_replication(self, path: str, replicas: int) -> bool:
+        """False where it is no file."""
+
     def concat(self, target: str, sources: Sequence[str]) -> None: ...
 
 
@@ -93,6 +96,9 @@ class WebCalls:
     def set_times(self, path: str, mtime_ms: int | None, atime_ms: int | None) -> None:
         given = {"modificationtime": mtime_ms, "accesstime": atime_ms}
         self._rest.change("PUT", "SETTIMES", path, **{key: value for key, value in given.items() if value is not None})
+
+    def set_replication(self, path: str, replicas: int) -> bool:
+        return bool(self._rest.change("PUT", "SETREPLICATION", path, replication=str(replicas)).get("boolean"))
 
     def concat(self, target: str, sources: Sequence[str]) -> None:
         self._rest.change("POST", "CONCAT", target, sources=",".join(sources))
@@ -195,6 +201,15 @@ class Changes:
         if attributes.mtime_ns is not None or attributes.atime_ns is not None:
             mtime, atime = _milliseconds(attributes.mtime_ns), _milliseconds(attributes.atime_ns)
             self._change(f"setting the times of {path}", lambda: self._set_times(path, mtime, atime), lambda: False)
+
+        if attributes.replication is not None:
+            replicas = attributes.replication
+
+            def replicate() -> None:
+                if not self._calls.set_replication(path, replicas):
+                    raise IsADirectory(f"{path} is no file")
+
+            self._change(f"setting the replication of {path}", replicate, lambda: False)
 
     def concat(self, target: str, sources: Sequence[str]) -> None:
         if not sources:

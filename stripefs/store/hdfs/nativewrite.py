@@ -53,6 +53,9 @@ class NativeCalls:
         atime = now.atime_ns // 1_000_000 if atime_ms is None else atime_ms
         self._change(lambda client: client.set_times(path, mtime, atime), path)
 
+    def set_replication(self, path: str, replicas: int) -> bool:
+        return bool(self._change(lambda client: client.set_replication(path, replicas), path))
+
     def concat(self, target: str, sources: Sequence[str]) -> None:
         raise Unsupported("joining files needs WebHDFS: hdfs-native cannot")
 

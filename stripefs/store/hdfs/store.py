@@ -122,6 +122,7 @@ class HdfsStore(Store):
             place=self.chooses_host,
             concat=self._web,
             attributes=True,
+            replication=True,
             marks=True,
         )
         self._writer = HdfsWriter(

@@ -62,7 +62,7 @@ def test_the_exit_codes() -> None:
     [
         ("`build`", [Made], {"store", "tag", "seconds"}),
         ("`built`", [image.Report], set()),
-        ("`hot`, `optimize`", [hot.Report], {"optimize", "store", "tag"}),
+        ("`hot`, `optimize`", [hot.Report], {"optimize", "store", "tag", "replication"}),
         ("`push`, `pull`", [Copied], {"source", "store", "seconds"}),
         ("`ls`", [Row], set()),
         ("`verify`", [Result, Damage], {"removed"}),

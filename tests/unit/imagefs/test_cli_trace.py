@@ -136,6 +136,18 @@ def test_optimize(images: Images, root: Path, app: str, capsys: pytest.CaptureFi
     assert said(capsys, "verify", app.partition("#")[0])[0] == 0
 
 
+def test_replicas_are_refused_before_any_work_where_the_store_has_none(
+    images: Images, root: Path, app: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    digest = build_tree(root, images)
+    starts(images, root, digest)
+    code, out, err = said(capsys, "optimize", app, "--replication", "3")
+    assert (code, out) == (2, "")
+    assert "lets nobody choose how many replicas an object has" in err
+    assert images.resolve("app") == digest
+    assert list(images.images()) == [digest]
+
+
 def test_the_next_builds_of_a_tag_are_optimised_by_what_earlier_ones_recorded(
     images: Images, root: Path, app: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
