@@ -15,24 +15,16 @@ from typing import Any
 import click
 import kubernetes_validate
 import pytest
-import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from imagefs.cli.options import settings_of
 from imagefs.settings import default_cache, default_runtime
 from imagefs.snapshotter.containerd_config import PLUGIN, ROOT, SOCKET
+from tests.manifests import CHECKOUT, DEPLOY, MANIFESTS, containers, pod_spec
 
-ROOT_FOLDER = Path(__file__).parents[2]
-DEPLOY = ROOT_FOLDER / "deploy"
 OLDEST, NEWEST = "1.29", kubernetes_validate.latest_version()
 """Sidecars need no feature gate since 1.29."""
-
-MANIFESTS = {
-    f"{path.name}/{document['kind']}": document
-    for path in sorted((DEPLOY / "kubernetes").glob("*.yaml"))
-    for document in yaml.safe_load_all(path.read_text())
-}
 
 
 def keys(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
@@ -45,16 +37,6 @@ def keys(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     elif isinstance(value, list):
         for number, inner in enumerate(value):
             yield from keys(inner, (*above, number))
-
-
-def pod_spec(document: dict[str, Any]) -> dict[str, Any]:
-    spec: dict[str, Any] = document["spec"]
-    return spec["template"]["spec"] if document["kind"] == "DaemonSet" else spec
-
-
-def containers(document: dict[str, Any]) -> list[dict[str, Any]]:
-    spec = pod_spec(document)
-    return [*spec.get("initContainers", []), *spec["containers"]]
 
 
 PODS = [name for name, document in MANIFESTS.items() if document["kind"] in ("Pod", "DaemonSet")]
@@ -152,19 +134,19 @@ def test_the_image_is_made_of_what_is_here_and_of_what_is_pinned() -> None:
     for word, rest in found:
         if word == "COPY" and not rest.startswith("--from="):
             for source in rest.split()[:-1]:
-                assert (ROOT_FOLDER / source).exists(), source
+                assert (CHECKOUT / source).exists(), source
         for command in re.findall(r"pip (?:install|wheel) [^&]*", rest):
             assert "--require-hashes" in command or "--no-deps" in command
             for lock in re.findall(r"-r /src/(\S+)", command):
-                assert "--hash=sha256:" in (ROOT_FOLDER / lock).read_text()
+                assert "--hash=sha256:" in (CHECKOUT / lock).read_text()
 
 
 def test_the_lock_of_the_image_has_all_that_the_package_needs() -> None:
-    project = tomllib.loads((ROOT_FOLDER / "pyproject.toml").read_text())["project"]
+    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
     needed = [*project["dependencies"], *extras["arrow"], *extras["containerd"], *extras["fsspec"]]
-    pinned = dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT_FOLDER / "requirements/run.lock").read_text(), re.MULTILINE))
-    tested = dict(re.findall(r"^([\w.-]+)==(\S+)", (ROOT_FOLDER / "requirements/dev.lock").read_text(), re.MULTILINE))
+    pinned = dict(re.findall(r"^([\w.-]+)==(\S+)", (CHECKOUT / "requirements/run.lock").read_text(), re.MULTILINE))
+    tested = dict(re.findall(r"^([\w.-]+)==(\S+)", (CHECKOUT / "requirements/dev.lock").read_text(), re.MULTILINE))
     for requirement in map(Requirement, needed):
         assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)])
     assert {name: tested.get(name) for name in pinned} == pinned
