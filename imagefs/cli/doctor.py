@@ -33,13 +33,16 @@ def command(
 ) -> int:
     """Look at what this host can do for images, and at each STORE; say what is missing, what that costs, what to do.
 
+    Without a STORE those are looked at that the configuration names (snapshotter.stores, deps.store).
+
     Exit code 1 where something that was asked for does not work.
     """
     from imagefs.doctor.examine import Host, examine
     from imagefs.doctor.finding import exit_code, lines
 
     settings = settings_of(ctx, config=config)
-    named = [settings.store._replace(url=url) for url in stores]
+    configured = dict.fromkeys(url for url in (*settings.snapshotter.stores, settings.deps.store) if url)
+    named = [settings.store_at(url) for url in stores or configured]
     host = Host(settings.daemon, named, SOCKET, ROOT, containerd, not no_write)
     findings = []
     for finding in examine(host):

@@ -11,6 +11,7 @@ from imagefs.doctor.host import cache_findings, rights_findings, runtime_finding
 from imagefs.doctor.kernel import kernel_findings
 from imagefs.doctor.services import daemon_findings, snapshotter_findings
 from imagefs.doctor.stores import store_findings
+from imagefs.repository.url import is_registry
 from imagefs.settings import DaemonSettings
 from stripefs.settings import StoreSettings
 
@@ -20,8 +21,8 @@ __all__ = ["Host", "examine"]
 class Host(NamedTuple):
     """What is examined.
 
-    stores: with how each is reached. socket, root: of the snapshotter. containerd: its configuration. write: whether
-    stores may be written to for a moment.
+    stores: of either kind, with how each is reached. socket, root: of the snapshotter. containerd: its configuration.
+    write: whether stores may be written to for a moment.
     """
 
     daemon: DaemonSettings
@@ -44,4 +45,9 @@ def examine(host: Host) -> Iterator[Finding]:
     yield from daemon_findings(host.daemon, needed=needed)
     yield from snapshotter_findings(host.socket, needed=needed)
     for store in host.stores:
-        yield from store_findings(store, write=host.write)
+        if is_registry(store.url):
+            from imagefs.doctor.registries import registry_findings  # httpx takes 9 MiB
+
+            yield from registry_findings(store, write=host.write)
+        else:
+            yield from store_findings(store, write=host.write)

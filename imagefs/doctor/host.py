@@ -82,19 +82,33 @@ def _cgroups(folder: str) -> Finding:
 
 
 def runtime_findings(path: str | None = None) -> list[Finding]:
-    """Which OCI runtimes are there. path: to search, PATH unless given."""
+    """OCI runtimes and skopeo. path: to search, PATH unless given."""
+    return [_oci(path), _skopeo(path)]
+
+
+def _skopeo(path: str | None) -> Finding:
+    if shutil.which("skopeo", path=path):
+        return Finding("runtime.skopeo", "ok", "skopeo")
+    return Finding(
+        "runtime.skopeo",
+        "warn",
+        "skopeo is not on PATH",
+        "no `imagefs build docker://…`, and a layer of a lazy image that another image shares cannot be fetched alone",
+        "apt-get install skopeo",
+    )
+
+
+def _oci(path: str | None) -> Finding:
     found = [name for name in ("crun", "runc") if shutil.which(name, path=path)]
     if found:
-        return [Finding("runtime.oci", "ok", " and ".join(found))]
-    return [
-        Finding(
-            "runtime.oci",
-            "warn",
-            "neither crun nor runc is on PATH",
-            "`imagefs run` starts nothing, and containerd starts nothing by its default runtime",
-            "apt-get install crun",
-        )
-    ]
+        return Finding("runtime.oci", "ok", " and ".join(found))
+    return Finding(
+        "runtime.oci",
+        "warn",
+        "neither crun nor runc is on PATH",
+        "`imagefs run` starts nothing, and containerd starts nothing by its default runtime",
+        "apt-get install crun",
+    )
 
 
 def file_system_of(path: str, mounts: list[kernel.MountPoint]) -> str:

@@ -26,6 +26,7 @@ from imagefs.platform import Platform
 from imagefs.repository import artifact as form
 from imagefs.repository.artifact import DOCUMENT_KINDS, IMAGE, Artifact, Descriptor
 from imagefs.repository.base import Capabilities, Repository
+from imagefs.repository.registry_auth import Sought
 from imagefs.repository.registry_client import DOCUMENT_LIMIT, RegistryClient
 from imagefs.repository.registry_manifests import BLOB_LIMIT, Manifests, digest_of
 from imagefs.repository.registry_reader import BlobReader
@@ -137,6 +138,17 @@ class RegistryRepository(Repository):
 
     def now_ns(self) -> int:
         return time.time_ns()
+
+    def credentials(self) -> Sought:
+        """The credentials that requests are sent with where the registry wants any."""
+        return self._client.credentials()
+
+    def check_writing(self) -> float | None:
+        """Begin an upload and take it back; the registry's clock in seconds since 1970, None where it tells none.
+
+        Raises StoreErrors.
+        """
+        return self._client.begin_upload()
 
     def close(self) -> None:
         self._client.close()

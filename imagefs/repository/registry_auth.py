@@ -14,8 +14,9 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from typing import NamedTuple
 
-__all__ = ["DOCKER_HUB", "credentials"]
+__all__ = ["DOCKER_HUB", "Sought", "credentials", "seek"]
 
 _log = logging.getLogger(__name__)
 
@@ -26,11 +27,28 @@ _HELPS_WITHIN = 30.0
 """Seconds for a helper to answer: it may ask a service, or a person to unlock something."""
 
 
+class Sought(NamedTuple):
+    """Credentials as they were found: USER:PASSWORD in base64, "" for none; the file that had them or named the helper.
+
+    missing: without credentials, programs of helpers that `file` names for this registry and that gave none.
+    """
+
+    known: str
+    file: str
+    missing: frozenset[str] = frozenset()
+
+
 def credentials(authfile: str, host: str, name: str) -> str:
     """USER:PASSWORD in base64 for the repository `name` at `host`; "" where neither files nor helpers have any.
 
     authfile: the only file that is read; "" for the usual ones.
     """
+    return seek(authfile, host, name).known
+
+
+def seek(authfile: str, host: str, name: str) -> Sought:
+    """As `credentials`, and where they are."""
+    silent = Sought("", "")
     hosts = [host] if host != DOCKER_HUB else ["docker.io", "https://index.docker.io/v1/"]
     keys = [f"{hosts[0]}/{name}", *hosts]
     for file in [authfile] if authfile else _auth_files():
@@ -43,8 +61,11 @@ def credentials(authfile: str, host: str, name: str) -> str:
                 found = _helped(str(said["credsStore"]), hosts[-1])  # as Docker names the hub
             if found:
                 base64.b64decode(found, validate=True)
-                return str(found)
-    return ""
+                return Sought(str(found), file)
+            named = {str(helpers[key]) for key in keys if key in helpers} | {str(said.get("credsStore") or "")}
+            if not silent.file and (missing := frozenset(f"docker-credential-{one}" for one in named if one)):
+                silent = Sought("", file, missing)
+    return silent
 
 
 def _helped(helper: str, server: str) -> str:

@@ -20,13 +20,14 @@ import re
 import ssl
 import threading
 from collections.abc import Iterator, Mapping
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlencode, urljoin
 
 import httpx
 
-from imagefs.repository.registry_auth import credentials
+from imagefs.repository.registry_auth import Sought, seek
 from stripefs import __version__
 from stripefs.errors import (
     ConfigError,
@@ -167,6 +168,27 @@ class RegistryClient:
         with self.answer("PUT", place, headers={"Content-Type": "application/octet-stream"}, content=data):
             pass
 
+    def begin_upload(self) -> float | None:
+        """Begin an upload and take it back; the registry's clock in seconds since 1970, None where it tells none.
+
+        Raises as `answer` does.
+        """
+        with self.answer("POST", "/blobs/uploads/", content=b"") as response:
+            place = urljoin(str(response.url), response.headers.get("location", ""))
+            told = response.headers.get("date", "")
+        with contextlib.suppress(StoreError), self.answer("DELETE", place):
+            pass  # a registry that cannot do this forgets the upload by itself
+        try:
+            return parsedate_to_datetime(told).timestamp()
+        except ValueError:
+            return None
+
+    def credentials(self) -> Sought:
+        """Credentials for the repository, and where they are; those of the URL are in no file."""
+        if self._access.known:
+            return Sought(self._access.known, "the URL")
+        return seek(self._access.authfile, self.host, self.name)
+
     def is_elsewhere(self, response: httpx.Response) -> bool:
         """Tells whether an answer came from another host than the registry's."""
         return response.url.netloc not in self._places
@@ -243,7 +265,7 @@ class RegistryClient:
         with self._lock:
             if self._authorization != used:
                 return True  # another thread did it
-            known = self._access.known or credentials(self._access.authfile, self.host, self.name)
+            known = self.credentials().known
             kind, _, rest = challenge.partition(" ")
             if kind.lower() == "basic":
                 wanted = f"Basic {known}" if known else ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import pytest
 
 from imagefs.doctor.trial import TRIALS
 from stripefs.mount import kernel
+from tests.imagefs.registry_server import running_registry
 from tests.imagefs.service import Service, eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
@@ -53,3 +55,47 @@ def test_the_daemon_that_runs_is_found(service: Service) -> None:
     found = examined(service)
     assert (found["daemon.running"], found["daemon.version"]) == ("ok", "ok")
     assert "daemon.namespace" not in found
+    service.stop()  # killed, it would leave what it serves to its keeper
+
+
+def registry_findings(service: Service, url: str, *arguments: str) -> dict[str, tuple[str, str]]:
+    """State and what was found, of the checks of a registry."""
+    command = ("doctor", "--json", "--containerd-config", str(service.folder / "none"), *arguments, url)
+    done = service.run(*command)
+    found = {one["check"]: (one["state"], one["found"]) for one in json.loads(done.stdout)["findings"]}
+    return {name: one for name, one in found.items() if name.startswith(("registry", "store"))}
+
+
+def test_a_registry_is_examined_with_the_credentials_that_are_there(service: Service, tmp_path: Path) -> None:
+    with running_registry(tmp_path / "registry", htpasswd=True) as address:
+        authfile = tmp_path / "auth.json"
+        url = f"oci://{address}/images?scheme=http&authfile={authfile}"
+        found = registry_findings(service, url)
+        assert {name: state for name, (state, _) in found.items()} == {
+            "registry.credentials": "ok",
+            "registry.read": "fail",
+        }
+        assert "there are no credentials" in found["registry.credentials"][1]
+
+        authfile.write_text(json.dumps({"credHelpers": {address: "absent"}}))
+        state, told = registry_findings(service, url)["registry.credentials"]
+        assert (state, f"{authfile} names docker-credential-absent" in told) == ("warn", True)
+
+        known = base64.b64encode(b"ann:secret").decode()
+        authfile.write_text(json.dumps({"auths": {address: {"auth": known}}}))
+        found = registry_findings(service, url)
+        names = ("registry.credentials", "registry.read", "registry.write", "registry.clock")
+        assert {name: state for name, (state, _) in found.items()} == dict.fromkeys(names, "ok")
+        assert "no such repository yet" in found["registry.read"][1]
+        assert not list((tmp_path / "registry").rglob("_uploads/*/data"))  # what was begun was taken back
+        assert "registry.write" not in registry_findings(service, url, "--no-write")
+
+
+def test_stores_that_the_configuration_names_are_examined_unasked(service: Service, tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    config = tmp_path / "imagefs.toml"
+    config.write_text(f'version = 1\n[snapshotter]\nstores = ["{tmp_path}/store"]\n[deps]\nstore = "{tmp_path}/none"\n')
+    told = service.run("doctor", "--json", "--config", str(config), "--containerd-config", str(tmp_path / "none"))
+    found = [(one["check"], one["state"]) for one in json.loads(told.stdout)["findings"]]
+    assert ("store.read", "ok") in found
+    assert ("store.reach", "fail") in found

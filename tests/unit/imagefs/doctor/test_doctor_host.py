@@ -56,10 +56,11 @@ def test_cgroups_of_both_versions(tmp_path: Path, files: dict[str, str], state: 
 
 
 def test_runtimes_are_looked_for(tmp_path: Path) -> None:
-    assert states(runtime_findings(str(tmp_path))) == {"runtime.oci": "warn"}
-    (tmp_path / "crun").write_text("")
-    (tmp_path / "crun").chmod(0o755)
-    assert states(runtime_findings(str(tmp_path))) == {"runtime.oci": "ok"}
+    assert states(runtime_findings(str(tmp_path))) == {"runtime.oci": "warn", "runtime.skopeo": "warn"}
+    for name in ("crun", "skopeo"):
+        (tmp_path / name).write_text("")
+        (tmp_path / name).chmod(0o755)
+    assert states(runtime_findings(str(tmp_path))) == {"runtime.oci": "ok", "runtime.skopeo": "ok"}
 
 
 def test_the_file_system_of_a_folder_is_that_of_the_deepest_and_last_mount() -> None:
