@@ -40,6 +40,7 @@ need_test_packages() {
     command -v umoci >/dev/null || missing+=(umoci)
     command -v podman >/dev/null || missing+=(podman)
     command -v buildah >/dev/null || missing+=(buildah)
+    command -v debootstrap >/dev/null || missing+=(debootstrap)
     command -v docker-registry >/dev/null || missing+=(docker-registry)
     command -v systemd-analyze >/dev/null || missing+=(systemd)
     local program
