@@ -32,7 +32,7 @@ def keys(value: Any, above: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
     if isinstance(value, dict):
         for key, inner in value.items():
             yield (*above, key)
-            if key not in ("labels", "matchLabels", "nodeSelector", "data", "requests", "limits"):
+            if key not in ("labels", "annotations", "matchLabels", "nodeSelector", "data", "requests", "limits"):
                 yield from keys(inner, (*above, key))
     elif isinstance(value, list):
         for number, inner in enumerate(value):
@@ -115,6 +115,18 @@ def test_the_settings_are_settings(tmp_path: Path) -> None:
     assert settings.daemon.cache_size == 200 << 30
     assert settings.daemon.metrics == document["daemon"]["metrics"]
     assert list(settings.snapshotter.stores) == document["snapshotter"]["stores"]
+
+
+@pytest.mark.parametrize("page", ["kubernetes.md", "containerd.md"])
+def test_what_the_symptoms_quote_is_what_the_programs_say(page: str) -> None:
+    _, _, table = (CHECKOUT / "docs" / page).read_text().partition("## Troubleshooting by symptom\n")
+    rows = [line.split(" | ")[0] for line in table.splitlines() if line.startswith("| ")][1:]
+    said = [part.strip() for row in rows for part in re.findall(r"``(.+?)``|`([^`]+)`", row) for part in part if part]
+    sources = [path.read_text() for folder in ("imagefs", "stripefs") for path in (CHECKOUT / folder).rglob("*.py")]
+    sources.append((DEPLOY / "node-install").read_text())
+    messages = [one for one in said if " " in one and "…" not in one and "`close`" not in one]
+    assert len(messages) >= 6
+    assert [one for one in messages if not any(one in source for source in sources)] == []
 
 
 # -- the image ---------------------------------------------------------------------------------------------------------
