@@ -157,7 +157,7 @@ class Snapshotter:
     def _make(
         self, key: str, parent: str, kind: Kind, labels: Mapping[str, str], staged: LazyLayer | None = None
     ) -> list[Mount]:
-        layer, tree = staged or (None, None)
+        layer, tree = staged or (None, self._known_tree(parent))
         made = self._store.create(key, parent, kind, labels, layer=layer, tree=tree)
         try:
             self._make_directories(made)
@@ -168,6 +168,20 @@ class Snapshotter:
         except BaseException:
             self._unmake(made)
             raise
+
+    def _known_tree(self, parent: str) -> Tree | None:
+        """The tree of the image that a snapshot on `parent` stands on, where the newest one is the one that is known."""
+        try:
+            below = self._store.chain(parent) if parent else []
+        except SnapshotNotFound:
+            return None  # whoever makes the snapshot is told then
+        for number, one in enumerate(below):
+            if one.layer is not None and one.tree is not None:
+                newest = self._images.tree(one.layer, len(below) - number, one.tree)
+                return one.tree if newest == one.tree else None
+            if one.layer is not None:
+                return None
+        return None
 
     def _make_directories(self, snapshot: Snapshot) -> None:
         """Those of an active snapshot or a view, as far as they are missing."""

@@ -10,12 +10,14 @@ that comes is compared, by chain id, with the layer that it stands for.
 from __future__ import annotations
 
 import logging
+import os
 import subprocess
 import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from imagefs.daemon.client import Client
 from imagefs.daemon.protocol import Lease
@@ -63,6 +65,19 @@ _TELLS_AGAIN = 5.0
 """Seconds until a daemon that did not answer is told again what is not needed any more."""
 
 
+class _Shown(NamedTuple):
+    """What the daemon mounted for a lease. wanted: the tree, dependency snapshots and workload. devices: st_dev of each
+    lowerdir: where nothing is mounted any more, it is that of the directory below."""
+
+    wanted: tuple[Tree, str, str]
+    lowerdirs: Sequence[str]
+    devices: Sequence[int]
+
+    def stands(self) -> bool:
+        """Tells whether all of it is mounted still, so that the daemon need not be asked."""
+        return 0 not in self.devices and list(self.devices) == _devices(self.lowerdirs)
+
+
 class DaemonImages:
     """Images of `stores`, URLs of which the first is preferred, mounted by the daemon of `client`.
 
@@ -96,6 +111,7 @@ class DaemonImages:
         self._builds: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._lock = threading.Lock()
         self._leased: set[int] = set()
+        self._shown: dict[int, _Shown] = {}
         self._parts: dict[str, frozenset[str]] = {}  # by image; what an image is made of never changes
         # What the daemon is to be told, by a thread: one that does not answer must not hold up containerd's requests.
         self._overdue: set[int] = set()
@@ -135,15 +151,19 @@ class DaemonImages:
     def mount(self, layer: Layer, tree: Tree, snapshot: Snapshot) -> list[str]:
         """Lowerdirs, the nearest first, that show the tree, of the lazy layer and all below it, for this snapshot until
         `release`. Raises BuildError for the tree of other layers, and what keeps it from being mounted."""
-        above = [self._deps_of(one) for one in snapshot.labels.get(DEPS, "").split(",") if one]
+        deps, workload = snapshot.labels.get(DEPS, ""), snapshot.labels.get(WORKLOAD) or "default"
+        wanted = (tree, deps, workload)
         with self._lock:
             self._leased.add(snapshot.id)
+            shown = self._shown.get(snapshot.id)
+        if shown is not None and shown.wanted == wanted and shown.stands():
+            return list(shown.lowerdirs)
         held = self._client.hold(
             self._settings(tree.store),
             tree.image,
             Lease(str(snapshot.id), self._name, snapshot.name),
-            workload=snapshot.labels.get(WORKLOAD) or "default",
-            above=above,
+            workload=workload,
+            above=[self._deps_of(one) for one in deps.split(",") if one],
         )
         for one in held.unusable:
             _log.warning("%s starts without the dependency snapshot %s: %s", snapshot.name, one.key, one.why)
@@ -152,6 +172,10 @@ class DaemonImages:
                 f"the image {tree.image[:12]} in {redact(tree.store)} is of other layers than {layer.chain} ({found})",
                 hint="build it again from the image that is pulled",
             )
+        shown = _Shown(wanted, held.lowerdirs, _devices(held.lowerdirs))
+        with self._lock:
+            if snapshot.id in self._leased:
+                self._shown[snapshot.id] = shown
         return list(held.lowerdirs)
 
     def release(self, snapshot: int) -> None:
@@ -159,6 +183,7 @@ class DaemonImages:
         with self._told:
             if snapshot in self._leased:
                 self._leased.discard(snapshot)
+                self._shown.pop(snapshot, None)
                 self._overdue.add(snapshot)
                 self._told.notify_all()
 
@@ -174,6 +199,8 @@ class DaemonImages:
         found = {int(held.lease.name) for held in self._client.leases(self._name)}
         with self._lock:
             self._leased |= found - self._overdue
+            for gone in self._shown.keys() - found:
+                del self._shown[gone]
         return found
 
     def usage(self, tree: Tree, others: Collection[Tree]) -> Usage:
@@ -291,6 +318,17 @@ class DaemonImages:
                 if self._forgotten.get(image) is needed:
                     del self._forgotten[image]
                 self._parts.pop(image, None)
+
+
+def _devices(paths: Sequence[str]) -> list[int]:
+    """st_dev of each path, 0 where it is not there."""
+    found = []
+    for path in paths:
+        try:
+            found.append(os.stat(path).st_dev)
+        except OSError:
+            found.append(0)
+    return found
 
 
 def _repository(reference: str) -> str:

@@ -155,7 +155,8 @@ class Snapshotters(RuleBasedStateMachine):
                 wrong_parent = type(error)
         with pytest.raises(wrong_parent or AlreadyExists):
             self.real.prepare(key, parent, labels)
-        if known is not None and known.chain and known.parent == parent and highest and not known.tree:
+        is_same = known is not None and known.kind is Kind.COMMITTED and known.parent == parent
+        if known is not None and is_same and known.chain and highest and not known.tree:
             known.tree = "lazy"
 
     @rule(key=NAMES, chain=NAMES, image=LAYER_OF, highest=st.booleans())
