@@ -95,3 +95,19 @@ def test_the_transfer_service_pulls_an_unknown_image_as_always(node: Node, regis
     fetched = transfer(node, image)
     assert set(registry.layers("transfer:ordinary")[1:]) <= set(fetched)
     assert node.run(image, "transfer-ordinary", "ls", "/data").split() == ["p"]
+
+
+def test_an_image_in_two_namespaces(node: Node, registry: Registry, store: Path) -> None:
+    """They share the snapshots of lazy layers, which stay until the last of them has let the image go."""
+    image = registry.push("namespaces:1", [base(), layer(directory("data"), file("data/n", b"n")), layer(file("n"))])
+    build(node, image, store)
+    other = ("--namespace", "other")
+    before = set(node.snapshots())
+    transfer(node, image)
+    node.ctr(*other, "images", "pull", "--plain-http", "--snapshotter", "imagefs", image)
+    assert len(node.ctr(*other, "content", "ls", "--quiet").stdout.split()) == 2
+    node.remove_image(image)
+    run = ("run", "--rm", "--snapshotter", "imagefs", image, "elsewhere", "ls", "/data")
+    assert node.ctr(*other, *run).stdout.split() == ["n"]
+    node.ctr(*other, "images", "rm", "--sync", image)
+    assert set(node.snapshots()) == before
