@@ -63,7 +63,7 @@ class Calls(Protocol):
     def set_times(self, path: str, mtime_ms: int | None, atime_ms: int | None) -> None: ...
 
     def set_replication(self, path: str, replicas: int) -> bool:
-        """False where it is no file."""
+        """False where no file is."""
 
     def concat(self, target: str, sources: Sequence[str]) -> None: ...
 
@@ -207,6 +207,7 @@ class Changes:
 
             def replicate() -> None:
                 if not self._calls.set_replication(path, replicas):
+                    self._calls.stat(path)  # raises NotFound where nothing is
                     raise IsADirectory(f"{path} is no file")
 
             self._change(f"setting the replication of {path}", replicate, lambda: False)
