@@ -126,7 +126,8 @@ def layer_of(client: Client, attached: Attached, tree: TreeOptions, name: str) -
     from imagefs import mounts
 
     settings = client.settings
-    if tree.plane != "tree":
+    root = os.geteuid() == 0
+    if tree.plane == "erofs" or (tree.plane == "auto" and root):
         with mounts.lent(client, attached, tree) as copy:
 
             def mount_here(target: str) -> None:
@@ -143,7 +144,7 @@ def layer_of(client: Client, attached: Attached, tree: TreeOptions, name: str) -
     except OSError as error:
         raise MountError(f"{lower} cannot be made: {error.strerror}") from error
     try:
-        mounts.show_tree(attached, str(lower), settings, name, owner=os.getpid())
+        mounts.show_tree(attached, str(lower), settings, name, owner=os.getpid(), owned=not root)
         yield lambda target: kernel.mount(str(lower), target, "", _MS_BIND, "")
     finally:
         leftovers.take_off(str(lower))

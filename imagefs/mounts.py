@@ -207,8 +207,12 @@ def show_tree(
     *,
     owner: int = 0,
     confined: bool = False,
+    owned: bool = False,
 ) -> None:
-    """The tree plane: a mount with a supervisor and workers of its own, which end with the process `owner`, if any."""
+    """The tree plane: a mount with a supervisor and workers of its own, which end with the process `owner`, if any.
+
+    owned: all files belong to the caller, for a user namespace that has no other user.
+    """
     from stripefs.mount import daemon
     from stripefs.mount.control import make_directory
     from stripefs.mount.job import Job
@@ -218,6 +222,7 @@ def show_tree(
         "metadata": attached.metadata,
         "devices": [device.path for device in attached.devices],
         "io_timeout": settings.io_timeout,
+        "owner": (os.geteuid(), os.getegid()) if owned else None,
     }
     daemon.start(
         Job(

@@ -26,7 +26,7 @@ _MS_RDONLY = 1
 _MAGIC = 0x794C7630  # OVERLAYFS_SUPER_MAGIC of include/uapi/linux/magic.h
 _LONG = 3000
 
-_OPTIONS = "redirect_dir=off,metacopy=off,index=off,xino=off"
+_OPTIONS = ("metacopy=off", "index=off", "xino=off")
 """xino would make one device of all layers, by inode numbers past 2^63, which some programs cannot hold."""
 
 _HINTS = {
@@ -47,6 +47,7 @@ def mount(
     *,
     without_disk: Literal["refuse", "memory"] = "refuse",
     volatile: bool = False,
+    rootless: bool = False,
 ) -> Upper:
     """Mount an overlay at `target`, which may be a lower itself; what is written goes to `folder`/upper.
 
@@ -54,6 +55,7 @@ def mount(
     in mountinfo is its path. An upper directory cannot lie on an overlay, as the root of most containers does:
     `without_disk` says whether that is refused or memory is taken instead, given back when the overlay goes. With
     `volatile` nothing is ever synced: for an upper that nobody needs after a crash; it cannot be mounted again.
+    `rootless` is for the root of a user namespace: what marks directories is user.*, as trusted.* is the host's root's.
     Answers where the upper lies. Raises MountError.
     """
     folder = os.path.abspath(folder)
@@ -70,7 +72,8 @@ def mount(
             kind = "memory"
         try:
             upper, work = _make(folder, lowers[0])
-            _mount(lowers, target, folder, 0, upper, work, "volatile" if volatile else "")
+            more = ["volatile"] if volatile else []
+            _mount(lowers, target, folder, 0, [*_options(rootless), *more], upper, work)
         finally:
             if kind == "memory":
                 kernel.unmount(folder, kernel.MNT_DETACH)  # the overlay alone holds it from here on
@@ -91,12 +94,17 @@ def lasting(folder: str) -> Upper:
     return "memory"
 
 
-def mount_read_only(lowers: Sequence[str], target: str) -> None:
+def mount_read_only(lowers: Sequence[str], target: str, *, rootless: bool = False) -> None:
     """Mount two or more trees on one another, the first on top, so that nobody can write. Raises MountError."""
     try:
-        _mount(lowers, target, "imagefs", _MS_RDONLY)
+        _mount(lowers, target, "imagefs", _MS_RDONLY, _options(rootless))
     except OSError as error:
         raise _refused(target, lowers[0], error) from error
+
+
+def _options(rootless: bool) -> list[str]:
+    """Renames of directories are followed nowhere; "off" would follow those of trusted.* where a kernel is built so."""
+    return [*_OPTIONS, *(["redirect_dir=nofollow", "userxattr"] if rootless else ["redirect_dir=off"])]
 
 
 def _on_memory(folder: str) -> None:
@@ -119,7 +127,13 @@ def _make(folder: str, lower: str) -> tuple[str, str]:
 
 
 def _mount(
-    lowers: Sequence[str], target: str, source: str, flags: int, upper: str = "", work: str = "", more: str = ""
+    lowers: Sequence[str],
+    target: str,
+    source: str,
+    flags: int,
+    options: Sequence[str],
+    upper: str = "",
+    work: str = "",
 ) -> None:
     """Raises OSError."""
     with contextlib.ExitStack() as held:
@@ -127,10 +141,10 @@ def _mount(
         # Kernels differ in which characters they let a backslash protect, and mount(2) takes no more than a page.
         if len(os.fsencode(":".join(paths))) > _LONG or any(set(path) & set(",:\\") for path in paths):
             paths = [_by_descriptor(path, held) for path in paths]
-        options = [_OPTIONS, "lowerdir=" + ":".join(paths[: len(lowers)])]
+        options = [*options, "lowerdir=" + ":".join(paths[: len(lowers)])]
         if upper:
             options += [f"upperdir={paths[-2]}", f"workdir={paths[-1]}"]
-        kernel.mount(source, target, "overlay", flags, ",".join((*options, *([more] if more else []))))
+        kernel.mount(source, target, "overlay", flags, ",".join(options))
 
 
 def _by_descriptor(path: str, held: contextlib.ExitStack) -> str:

@@ -57,14 +57,18 @@ class _Attributes:
 
 
 class ImageTree:
-    """The tree of `image`; the bytes of its devices come from `read`."""
+    """The tree of `image`; the bytes of its devices come from `read`.
+
+    owner: the user and the group of all files in it, None for those of the image.
+    """
 
     attr_timeout = _FOREVER
     posix_acl = True
     xattr_prefix = b""  # any name
 
-    def __init__(self, image: Image, read: ReadDevice) -> None:
+    def __init__(self, image: Image, read: ReadDevice, owner: tuple[int, int] | None = None) -> None:
         self._image = image
+        self._owner = owner
         self._read = read
 
     # Names and attributes
@@ -166,8 +170,8 @@ class ImageTree:
             id=number,
             st_mode=inode.mode,
             links=inode.links,
-            uid=inode.uid,
-            gid=inode.gid,
+            uid=self._owner[0] if self._owner else inode.uid,
+            gid=self._owner[1] if self._owner else inode.gid,
             size=inode.size,
             blocks=-(-inode.size // BLOCK) * (BLOCK // 512),  # holes too, as EROFS counts
             rdev=os.makedev(*inode.rdev),

@@ -1,7 +1,7 @@
 """The worker of a tree-plane mount: an image's tree over the files of its devices, served by `stripefs.mount.harness`.
 
 Its payload is JSON: `source` (what the mount table shows), `metadata` (path of the EROFS image), `devices` (paths, one
-after the other as the metadata names them), `io_timeout` (seconds).
+after the other as the metadata names them), `io_timeout` (seconds), `owner` (user and group of all files, or null).
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ class TreeBackend:
         self._metadata: str = payload["metadata"]
         self._paths: list[str] = payload["devices"]
         self._timeout: float = payload["io_timeout"]
+        owner = payload.get("owner")
+        self._owner = (int(owner[0]), int(owner[1])) if owner else None
         self._expected = start.kept.get("image")
         self._image: Image
         self._devices: FileDevices
@@ -57,7 +59,7 @@ class TreeBackend:
 
     async def run(self, *, task_status: trio.TaskStatus[ServedTree]) -> None:
         self._devices = FileDevices(self._paths, self._timeout)
-        task_status.started(ImageTree(self._image, self._devices.read))
+        task_status.started(ImageTree(self._image, self._devices.read, self._owner))
 
     def status(self) -> dict[str, Any]:
         return {

@@ -33,7 +33,7 @@ from imagefs.run.folder import RunFolder, sweep
 from imagefs.run.image_config import ImageConfig, parse_signal
 from imagefs.run.init import SI_KERNEL, stay_behind
 from imagefs.run.marker import Marker
-from imagefs.run.options import AUTO, RunOptions
+from imagefs.run.options import AUTO, Limits, RunOptions
 from imagefs.run.rootfs import RootTree
 from imagefs.run.spec import Outside, arguments, build
 from stripefs.errors import StripefsError
@@ -88,8 +88,9 @@ def run(
     Forwards signals, and so must be called on the main thread. Raises RunError, whose exit code is that of `docker
     run`; LayerFailed for a layer that could not be mounted.
     """
-    if os.geteuid() != 0:
-        raise RunError("running a container needs root", hint="sudo, or imagefs mount for the tree alone")
+    rootless = os.geteuid() != 0
+    if rootless and (options.limits != Limits() or options.cgroup_parent != "/" or options.first_id):
+        raise RunError("--memory, --cpus, --pids-limit, --cgroup-parent and --userns need root", hint="sudo")
     image = ImageConfig.parse(config)
     _warn_of_machine(config.get("architecture"))
     command = arguments(options, image)[0]
@@ -106,6 +107,7 @@ def run(
         hierarchies=cgroups.hierarchies(kernel.mounts()),
         capabilities=host.capabilities(),
         seccomp=host.seccomp_profile(options.seccomp),
+        rootless=rootless,
     )
     options = options._replace(binds=[host.find_bind(bind) for bind in options.binds])
     if options.first_id == AUTO:
@@ -116,7 +118,7 @@ def run(
             host.terminal_kept(outside.terminal),
             host.owners_kept(),
             RunFolder(runtime_dir, scratch, options.cgroup_parent) as folder,
-            contextlib.closing(Marker()) if started else contextlib.nullcontext() as marker,
+            contextlib.closing(Marker()) if started and not rootless else contextlib.nullcontext() as marker,
             _signals_held() as forwarded,
             namespace.child(
                 lambda told: _in_child(
@@ -278,6 +280,8 @@ def _become_runtime(
 ) -> NoReturn:
     """Raises StripefsError and OSError."""
     root = folder.rootfs
+    if outside.rootless:
+        namespace.become_root(told, terminal=outside.terminal)
     namespace.private_mounts()
     if marker:
         marker.show(folder.marker)
@@ -288,10 +292,13 @@ def _become_runtime(
         if kept_dir:
             overlay.mount(lowers, kept_dir, root, volatile=True)
         elif options.writable:
-            if overlay.mount(lowers, folder.scratch, root, without_disk="memory", volatile=True) != "disk":
+            upper = overlay.mount(
+                lowers, folder.scratch, root, without_disk="memory", volatile=True, rootless=outside.rootless
+            )
+            if upper != "disk":
                 _log().warning("%s lies on an overlay: what the container writes is kept in memory", folder.scratch)
         elif len(lowers) > 1:
-            overlay.mount_read_only(lowers, root)
+            overlay.mount_read_only(lowers, root, rootless=outside.rootless)
         with RootTree(root) as tree:
             spec = build(
                 options, image, tree, outside, root=root, volumes=folder.volumes, name=folder.name, cgroup=folder.cgroup
@@ -302,13 +309,18 @@ def _become_runtime(
             if spec.volumes:
                 volumes.make(folder.volumes, spec.volumes, tree, options.first_id)
         if missing and not options.writable:
-            _add_directories(root, os.path.join(folder.path, "directories"), missing, lowers, options.first_id)
+            made = os.path.join(folder.path, "directories")
+            _add_directories(root, made, missing, lowers, options.first_id, rootless=outside.rootless)
         elif not kept_dir:  # where what is written is kept, volumes are no part of it
             _make_directories(root, missing, options.first_id)
         needed = [folder.path, program.path, *outside.files]
         if users >= 0:
             mapped = [bind.target for bind in options.binds if bind.mapped]
             needed.append(userns.move_mounts(spec.document, users, mapped, needed))
+        elif outside.rootless:
+            for mount in spec.document["mounts"]:
+                if mount["type"] == "bind":
+                    userns.keep_locked(mount)
     with open(os.path.join(folder.path, "config.json"), "w", encoding="utf-8") as file:
         json.dump(spec.document, file)
     if program.name == "crun":
@@ -323,7 +335,7 @@ def _become_runtime(
         signal.signal(number, signal.SIG_DFL)
     os.set_inheritable(folder.lock, True)
     environment = {name: value for name, value in os.environ.items() if name not in _NOT_FOR_THE_RUNTIME}
-    os.execve(program.path, program.command(folder.path, folder.name), environment)  # noqa: S606
+    os.execve(program.path, program.command(folder.path, folder.name, rootless=outside.rootless), environment)  # noqa: S606
 
 
 def _mount_layers(folder: RunFolder, layers: Sequence[Layer], users: int) -> list[str]:
@@ -343,7 +355,9 @@ def _mount_layers(folder: RunFolder, layers: Sequence[Layer], users: int) -> lis
     return places
 
 
-def _add_directories(root: str, folder: str, missing: Sequence[str], lowers: Sequence[str], owner: int) -> None:
+def _add_directories(
+    root: str, folder: str, missing: Sequence[str], lowers: Sequence[str], owner: int, *, rootless: bool
+) -> None:
     """Let a read-only tree have the directories `missing`, by an overlay of `folder`, which holds nothing else.
 
     lowers: what the tree is made of. One overlay shows it all, since few may stand on one another. owner: of what the
@@ -360,7 +374,7 @@ def _add_directories(root: str, folder: str, missing: Sequence[str], lowers: Seq
                 _like(there, made)
     if len(lowers) > 1:
         kernel.unmount(root, 0)
-    overlay.mount_read_only([folder, *lowers], root)
+    overlay.mount_read_only([folder, *lowers], root, rootless=rootless)
 
 
 def _make_directories(root: str, missing: Sequence[str], owner: int) -> None:

@@ -170,6 +170,11 @@ def _remove_tree(path: str) -> None:
     import shutil  # not needed before a container starts
 
     if os.path.lexists(path):
+        if os.geteuid() != 0:  # an overlay's own directories are closed to their owner
+            for folder, names, _ in os.walk(path):
+                for name in names:
+                    if not os.path.islink(f"{folder}/{name}"):
+                        os.chmod(f"{folder}/{name}", 0o700)
         shutil.rmtree(path)
 
 

@@ -16,11 +16,13 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from typing import NoReturn
 
+from imagefs.errors import RunError
+from imagefs.run.init import stay_behind
 from stripefs.mount import kernel
 
-__all__ = ["child", "is_alone", "keep_only", "private_mounts"]
+__all__ = ["become_root", "child", "is_alone", "keep_only", "private_mounts"]
 
-_CLONE_NEWNS, _CLONE_NEWPID = 0x00020000, 0x20000000
+_CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWPID = 0x00020000, 0x10000000, 0x20000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_SLAVE = 2, 4, 8, 1 << 14, 1 << 19
 _PR_SET_PDEATHSIG = 1
 
@@ -33,7 +35,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 @contextlib.contextmanager
 def child(run: Callable[[int], None]) -> Iterator[tuple[int, int]]:
     """A child that is process 1 of a new PID namespace and is killed when this thread ends; and where to read what it
-    tells.
+    tells. For root; of others the child has to `become_root` first.
 
     run: what it does, given where to write; it must not rely on other threads, and tells errors in its own way. After
     the block the child is gone, and with it all that it has started. Raises OSError.
@@ -42,7 +44,7 @@ def child(run: Callable[[int], None]) -> Iterator[tuple[int, int]]:
     parent = os.pidfd_open(os.getpid())
     sys.stdout.flush()
     try:
-        with _children_in_new_pid_namespace():
+        with _children_in_new_pid_namespace() if os.geteuid() == 0 else contextlib.nullcontext():
             pid = os.fork()
             if pid == 0:
                 _in_child(run, parent, told)
@@ -91,6 +93,26 @@ def _end_with(parent: int) -> None:
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
     if select.select([parent], [], [], 0)[0]:
         os._exit(1)
+
+
+def become_root(report: int, *, terminal: bool) -> None:
+    """Go on as root, and process 1, of namespaces in which the user who calls is root and all others are nobody.
+
+    report, terminal: as `stay_behind` has them. Raises RunError where the kernel allows no such thing, OSError.
+    """
+    ids = {"uid_map": os.geteuid(), "gid_map": os.getegid()}
+    if _libc.unshare(_CLONE_NEWUSER | _CLONE_NEWPID):
+        reason = os.strerror(ctypes.get_errno())
+        raise RunError(f"running a container needs root, or a user namespace: {reason}", hint="sudo")
+    for name, text in {"setgroups": "deny", **{name: f"0 {number} 1" for name, number in ids.items()}}.items():
+        with open(f"/proc/self/{name}", "wb", buffering=0) as file:
+            file.write(text.encode())
+    if not terminal:
+        os.setpgid(0, 0)  # what is sent to our group comes once, by our parent
+    before = os.pidfd_open(os.getpid())
+    stay_behind(report, terminal=terminal)
+    _end_with(before)
+    os.close(before)
 
 
 def private_mounts() -> None:

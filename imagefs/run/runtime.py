@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -32,11 +33,15 @@ class Runtime(NamedTuple):
     path: str
     name: str
 
-    def command(self, folder: str, container: str) -> list[str]:
-        """Run the container of the bundle `folder` in the foreground; its log, state and pid file lie there too."""
+    def command(self, folder: str, container: str, *, rootless: bool = False) -> list[str]:
+        """Run the container of the bundle `folder` in the foreground; its log, state and pid file lie there too.
+
+        rootless: it has no cgroup of its own.
+        """
         log = f"{folder}/log" if self.name == "runc" else f"file:{folder}/log"
         return [
-            *(self.path, "--root", f"{folder}/state", "--log", log, "--log-format", "json"),
+            *(self.path, *(["--cgroup-manager=disabled"] if rootless and self.name == "crun" else [])),
+            *("--root", f"{folder}/state", "--log", log, "--log-format", "json"),
             *("run", "--bundle", folder, "--pid-file", f"{folder}/pid", container),
         ]
 
@@ -102,11 +107,18 @@ def read_ahead(wanted: str) -> None:
 def hide_unified_cgroups() -> None:
     """Let a private mount namespace look as if cgroups were v1 alone, where v2 has controllers beside them.
 
-    crun refuses that mixture, though it would not use v2 then. Raises OSError.
+    crun refuses that mixture, though it would not use v2 then. In a user namespace mounts of the host are covered, as
+    they cannot be taken away. Raises OSError.
     """
     with contextlib.suppress(FileNotFoundError), open(f"{_UNIFIED}/cgroup.controllers", "rb") as file:
-        if file.read().strip():
+        if not file.read().strip():
+            return
+        try:
             kernel.unmount(_UNIFIED, kernel.MNT_DETACH)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            kernel.mount("imagefs", _UNIFIED, "tmpfs", 0, "mode=555")
 
 
 def _which(name: str) -> str:

@@ -101,7 +101,8 @@ class Outside(NamedTuple):
     devices: of `RunOptions.devices`. terminal: the command gets one. files: of /etc/resolv.conf and /etc/hosts those
     that the host has. open_files: the caller's hard RLIMIT_NOFILE. marker: where the file system is in which the
     command says that it has started, "" for none. hierarchies: the directories of cgroups of version 1. capabilities:
-    those that the caller can give. seccomp: None for no filter.
+    those that the caller can give. seccomp: None for no filter. rootless: the caller is root of a user namespace
+    without other users, and has no cgroups.
     """
 
     environ: Mapping[str, str]
@@ -114,6 +115,7 @@ class Outside(NamedTuple):
     hierarchies: Sequence[str] = ()
     capabilities: Sequence[str] = KNOWN
     seccomp: Profile | None = None
+    rootless: bool = False
 
 
 class Volume(NamedTuple):
@@ -156,11 +158,15 @@ def build(
     mounts, missing = _mounts(options, image, tree, outside, workdir, filled)
     if options.first_id and max(user.uid, user.gid, *user.groups, 0) >= IDS:
         raise RunError(f"user {user.uid}:{user.gid} is beyond the {IDS} users of its namespace", hint="--userns host")
+    if outside.rootless:
+        if (user.uid, user.gid) != (0, 0):
+            raise RunError(f"a container without root has no user {user.uid}:{user.gid}", hint="--user 0, or sudo")
+        user = user._replace(groups=())
     namespaces = [*_NAMESPACES, *(["network"] if options.network == "none" else [])]
     namespaces += ["user"] if options.first_id else []
     ids = [{"containerID": 0, "hostID": options.first_id, "size": IDS}]
     capabilities = granted(options.added, options.dropped, outside.capabilities)
-    document = {
+    document: dict[str, Any] = {
         "ociVersion": "1.0.2",
         "process": {
             "terminal": outside.terminal,
@@ -201,6 +207,9 @@ def build(
             **({"seccomp": outside.seccomp.filter(capabilities)} if outside.seccomp else {}),
         },
     }
+    if outside.rootless:
+        document["linux"]["namespaces"].remove({"type": "cgroup"})
+        del document["linux"]["cgroupsPath"], document["linux"]["resources"]
     for text in _strings(document):
         _check_text(text)
     return Spec(document, missing, filled)
@@ -297,6 +306,8 @@ def _mounts(
     binds = sorted(options.binds, key=lambda bind: bind.target.count("/"))
     taken = {bind.target for bind in binds}
     mounts = [_mount(*entry) for entry in _MOUNTS if entry[0] not in taken]
+    if outside.rootless:
+        mounts = [_rootless(mount, options) for mount in mounts if mount["type"] != "cgroup"]
     if not options.writable:
         filled = {volume.path for volume in volumes}
         scratch = [path for path in _SCRATCH if path not in taken | filled and (path == "/tmp" or tree.kind(path))]  # noqa: S108
@@ -324,6 +335,13 @@ def _mounts(
 
 def _mount(target: str, kind: str, source: str, options: Sequence[str]) -> dict[str, Any]:
     return {"destination": target, "type": kind, "source": source, "options": list(options)}
+
+
+def _rootless(mount: dict[str, Any], options: RunOptions) -> dict[str, Any]:
+    """The mount as a user namespace with one group allows it, to whom the host's network does not belong."""
+    if mount["type"] == "sysfs" and options.network == "host":
+        return mount | {"type": "bind", "source": "/sys", "options": ["rbind", "rslave", *mount["options"]]}
+    return mount | {"options": [one for one in mount["options"] if one != "gid=5"]}
 
 
 def _bind(bind: Bind) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from imagefs.plane import shared
 from imagefs.run.options import IDS
 from stripefs.mount import kernel
 
-__all__ = ["move_mounts", "namespace", "own_first_id", "show_mapped"]
+__all__ = ["keep_locked", "move_mounts", "namespace", "own_first_id", "show_mapped"]
 
 _CLONE_NEWUSER = 0x10000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 2, 4, 8
@@ -120,7 +120,7 @@ def move_mounts(document: dict[str, Any], namespace: int, mapped: Sequence[str],
     document["root"]["path"] = shown[0]
     for mount, source in zip(binds, shown[1:], strict=True):
         mount["source"] = source
-        _keep_locked(mount)
+        keep_locked(mount)
     if not any(kind["type"] == "network" for kind in document["linux"]["namespaces"]):
         _show_sysfs(document, f"{place}/sys")
     _take_own_null(f"{place}/null")
@@ -150,10 +150,11 @@ def _show_sysfs(document: dict[str, Any], path: str) -> None:
             os.mkdir(path)
             kernel.mount("sysfs", path, "sysfs", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC, "")
             mount |= {"type": "bind", "source": path, "options": ["rbind", *mount["options"]]}
-            _keep_locked(mount)
+            keep_locked(mount)
 
 
-def _keep_locked(mount: dict[str, Any]) -> None:
+def keep_locked(mount: dict[str, Any]) -> None:
+    """Give a bind of a config.json the flags of its source, which no user namespace may take away. Raises OSError."""
     flags = os.statvfs(mount["source"]).f_flag
     locked = [name for bit, name in _LOCKED.items() if flags & bit]
     mount["options"] = [one for one in mount["options"] if one not in locked and (one, "ro" in locked) != ("rw", True)]

@@ -6,8 +6,6 @@ import os
 import shutil
 import signal
 import stat
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -15,8 +13,6 @@ import pytest
 from stripefs.mount import kernel
 from tests.imagefs.containers import fill
 from tests.imagefs.service import Service, built, eventually
-from tests.others import AS_NOBODY, NOBODY, let_others_mount
-from tests.unshared import unshared
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 
@@ -174,35 +170,3 @@ def test_what_pip_writes_has_no_user_namespace(host: Service, store: Path) -> No
     done = host.run("run", "--userns", "auto", "--deps", "requirements.txt", f"{store}#small")
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "--userns and --deps do not go together" in done.stderr
-
-
-_WITHOUT_ROOT = """
-store=$1 target=$2
-imagefs() { "$PYTHON" -P -c 'import sys; from imagefs.cli.main import run; sys.exit(run())' "$@"; }
-imagefs run "$store#small"; echo "run: $?"
-imagefs mount "$store#small" "$target"
-script='id -u; echo $$; busybox wc -c </large; : >/new'
-unshare --map-root-user --mount --pid --fork chroot "$target" /bin/sh -c "$script"
-imagefs umount "$target"
-imagefs daemon --stop
-"""
-
-
-def test_a_plain_user_has_the_tree_and_no_containers(service: Service, store: Path, open_path: Path) -> None:
-    home = open_path / "home"
-    shutil.copytree(store, home / "store")
-    (home / "mnt").mkdir()
-    for path in (home, *home.rglob("*")):
-        os.chown(path, NOBODY, NOBODY)
-    environment = {name: value for name, value in service.environment.items() if not name.startswith("IMAGEFS_")}
-    command = (*AS_NOBODY, "bash", "-c", _WITHOUT_ROOT, "bash", str(home / "store"), str(home / "mnt"))
-    done = subprocess.run(
-        unshared(open_path, *command, prepare=let_others_mount(open_path)),
-        env={**environment, "HOME": str(home), "XDG_RUNTIME_DIR": str(home), "PYTHON": sys.executable},
-        capture_output=True,
-        text=True,
-        timeout=100,
-    )
-    assert done.stdout == f"run: 125\n0\n1\n{8 << 20}\n", done.stderr
-    assert "imagefs: running a container needs root; sudo, or imagefs mount for the tree alone\n" in done.stderr
-    assert "Read-only file system" in done.stderr

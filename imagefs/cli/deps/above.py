@@ -45,6 +45,8 @@ def begin_above(
     """
     if not values["deps"]:
         raise ConfigError("nothing is named that is to be installed", hint="--deps FILE names a requirements file")
+    if os.geteuid() != 0:
+        raise ConfigError("--deps needs root: pip writes files of several users", hint="sudo")
     if options.first_id:
         raise ConfigError(
             "--userns and --deps do not go together: what pip writes would belong to users of one namespace",

@@ -416,3 +416,48 @@ def test_no_command_starts_among_processes() -> None:
 def test_a_volume_may_be_shared_memory() -> None:
     found = spec(RunOptions(), ImageConfig(cmd=["true"], volumes=["/dev/shm"]), FakeTree(*USUAL)).volumes
     assert "/dev/shm" in {volume.path for volume in found}
+
+
+def test_a_container_without_root() -> None:
+    rootless = OUTSIDE._replace(rootless=True)
+    found = spec(tree=FakeTree(*USUAL), outside=rootless).document
+    assert {"cgroupsPath", "resources"}.isdisjoint(found["linux"])
+    assert {"type": "cgroup"} not in found["linux"]["namespaces"]
+    shown = {mount["destination"]: mount for mount in found["mounts"]}
+    assert "/sys/fs/cgroup" not in shown
+    assert (shown["/sys"]["type"], shown["/sys"]["source"]) == ("bind", "/sys")
+    assert "gid=5" not in shown["/dev/pts"]["options"]
+    assert found["process"]["user"] == {"uid": 0, "gid": 0, "additionalGids": []}
+    alone = spec(outside=rootless, network="none").document["mounts"]
+    assert [mount["type"] for mount in alone if mount["destination"] == "/sys"] == ["sysfs"]
+    for user in ("ann", "0:9"):
+        with pytest.raises(RunError, match="a container without root has no user"):
+            spec(outside=rootless, user=user)
+
+
+def test_a_user_namespace_in_the_spec() -> None:
+    found = spec(first_id=100_000).document["linux"]
+    assert {"type": "user"} in found["namespaces"]
+    assert found["uidMappings"] == found["gidMappings"] == [{"containerID": 0, "hostID": 100_000, "size": 65536}]
+    assert {"uidMappings", "gidMappings"}.isdisjoint(spec().document["linux"])
+    spec(first_id=1, user="65535:65535")
+    for user in ("65536", "0:65536"):
+        with pytest.raises(RunError, match="beyond the 65536 users"):
+            spec(first_id=1, user=user)
+
+
+@pytest.mark.parametrize(
+    ("modes", "writable", "mapped"),
+    [
+        ("ro", False, False),
+        ("rw", True, False),
+        ("idmap", True, True),
+        ("ro,idmap", False, True),
+        ("idmap,rw", True, True),
+    ],
+)
+def test_modes_of_binds(modes: str, writable: bool, mapped: bool) -> None:
+    assert Bind.parse(f"/a:/b:{modes}") == Bind("/a", "/b", writable, mapped=mapped)
+    for text in (f"{modes},", f"{modes},x", "ro,rw", ""):
+        with pytest.raises(ConfigError, match="--bind"):
+            Bind.parse(f"/a:/b:{text}")
