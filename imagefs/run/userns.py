@@ -183,6 +183,10 @@ def _map(descriptor: int, namespace: int, subject: str, hint: str) -> None:
 
 def _fstype(path: str) -> str:
     return max(
-        (one for one in kernel.mounts() if f"{os.path.realpath(path)}/".startswith(f"{one.path.rstrip('/')}/")),
+        (
+            one
+            for one in reversed(kernel.mounts())
+            if f"{os.path.realpath(path)}/".startswith(f"{one.path.rstrip('/')}/")
+        ),
         key=lambda one: len(one.path),
     ).fstype

@@ -155,3 +155,10 @@ def test_a_user_beyond_the_namespace(containers: Containers) -> None:
     status, _, errors = containers.run("true", first_id=FIRST, user="70000")
     assert (status, errors.count("\n")) == (125, 1)
     assert "user 70000:0 is beyond the 65536 users of its namespace" in errors
+
+
+def test_a_bind_that_cannot_be_mapped(containers: Containers) -> None:
+    binds = [Bind("/sys/kernel", "/srv", mapped=True)]
+    status, _, errors = containers.run("true", first_id=FIRST, binds=binds)
+    assert (status, errors.count("\n")) == (125, 1)
+    assert "--bind /sys/kernel with idmap is on sysfs, which can be shown to no user namespace" in errors

@@ -59,7 +59,7 @@ def test_what_is_granted(added: Sequence[str], dropped: Sequence[str], expected:
     assert granted(added, dropped, held) == list(expected)
 
 
-def test_nobody_gives_what_they_lack() -> None:
+def test_a_capability_that_the_caller_lacks() -> None:
     with pytest.raises(RunError, match="--cap-add SYS_BOOT"):
         granted(["CAP_KILL", "CAP_SYS_BOOT"], [], ["CAP_KILL"])
 
