@@ -227,7 +227,7 @@ def _status(name: str, error: Exception) -> tuple[grpc.StatusCode, str]:
         code = next((code for kind, code in _CODES if isinstance(error, kind)), grpc.StatusCode.UNKNOWN)
         if code in (grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNAVAILABLE):
             _log.warning("%s: %s", name, error)
-        return code, f"{error}; {error.hint}" if error.hint else str(error)
+        return code, str(error)
     if isinstance(error, OSError) and error.errno in _FULL:
         return grpc.StatusCode.RESOURCE_EXHAUSTED, f"the disk of the snapshots is full: {error}; free room on it"
     _log.exception("%s failed", name)

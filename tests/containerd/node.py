@@ -120,9 +120,10 @@ class Node:
         if programs is not None:
             self.environment["PATH"] = f"{programs}:{os.environ['PATH']}"
         (folder / "logs").mkdir()
-        # A disk of its own, which a test can fill.
-        self.root.mkdir()
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m,mode=711", "tmpfs", str(self.root)], check=True)
+        self.cache = folder / "cache"
+        for disk in (self.root, self.cache):  # disks of their own, which a test can fill
+            disk.mkdir()
+            subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256m,mode=711", "tmpfs", str(disk)], check=True)
         self.cri = Cri(self.socket, folder / "logs")
         self._running: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -172,19 +173,18 @@ class Node:
         """End all services, unmount everything and empty the run folders, as a machine does; then start them again."""
         for name in ("containerd", "snapshotter", "daemon"):
             self.stop(name, signal.SIGKILL)
-        self._unmount(self.root)
+        self._unmount(self.root, self.cache)
         shutil.rmtree(self.folder / "run")
         shutil.rmtree(self.folder / "c/state")
         self.start()
 
     @contextlib.contextmanager
-    def full_disk(self) -> Iterator[None]:
-        """The disk of the snapshots has no room meanwhile."""
-        filler = self.root / "filler"
-        with filler.open("wb") as file, contextlib.suppress(OSError):
+    def full_disk(self, disk: Path | None = None) -> Iterator[None]:
+        """The disk of the snapshots, unless another is given, has no room meanwhile."""
+        filler = (disk or self.root) / "filler"
+        with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
             while True:
                 file.write(bytes(1 << 20))
-                file.flush()
         try:
             yield
         finally:
@@ -233,6 +233,26 @@ class Node:
         """The daemon believes for a minute that no store has an image."""
         self.stop("daemon")
         self.start_daemon()
+
+    def status(self) -> dict[str, Any]:
+        """What the daemon says."""
+        found: dict[str, Any] = json.loads(self.imagefs("status", "--json"))
+        return found
+
+    def usage(self, key: str) -> int:
+        """Bytes that containerd is told a snapshot takes."""
+        listing = self.ctr("snapshots", "--snapshotter", "imagefs", "usage", "-b", key).stdout.splitlines()
+        return int(listing[1].split()[1])
+
+    def collect_garbage(self, image: str) -> None:
+        """Have containerd collect its garbage: it does so after an image's name went."""
+        self.ctr("images", "tag", image, f"{image}-garbage")
+        self.ctr("images", "rm", "--sync", f"{image}-garbage")
+
+    def diff(self, key: str) -> bytes:
+        """What a snapshot has beyond its parent, as a layer's blob (tar, gzip)."""
+        command = ["ctr", "--address", str(self.socket), "--namespace", "k8s.io", "snapshots", "--snapshotter"]
+        return subprocess.run([*command, "imagefs", "diff", key], check=True, capture_output=True, timeout=120).stdout
 
     def snapshots(self) -> dict[str, tuple[str, str]]:
         """Parent and kind by key, as containerd lists them."""
@@ -298,6 +318,8 @@ state = "{self.folder}/c/state"
   address = "{self.socket}"
 {tables}
 {(_OWN_2 if version == "version = 2" else _OWN_3).format(pause=self._pause, folder=self.folder)}
+[plugins."io.containerd.gc.v1.scheduler"]
+  mutation_threshold = 100000  # garbage is collected when a test asks for it
 """
 
 
