@@ -115,7 +115,9 @@ class DaemonImages:
         self._parts: dict[str, frozenset[str]] = {}  # by image; what an image is made of never changes
         # What the daemon is to be told, by a thread: one that does not answer must not hold up containerd's requests.
         self._overdue: set[int] = set()
-        self._forgotten: dict[str, Callable[[], Collection[Tree]]] = {}
+        self._forgotten: dict[Tree, Callable[[], Collection[Tree]]] = {}
+        self._building = 0  # builds under way; while there are any nothing is removed from their store, and vice versa
+        self._removing = False
         self._told = threading.Condition(self._lock)
         self._closed = False
         threading.Thread(target=self._tell_all, name="leases", daemon=True).start()
@@ -191,7 +193,7 @@ class DaemonImages:
         """No snapshot is of this tree any more: its blocks leave the cache, but those that trees in `needed()` share.
         Returns before the daemon knows."""
         with self._told:
-            self._forgotten[tree.image] = needed
+            self._forgotten[tree] = needed
             self._told.notify_all()
 
     def mounted(self) -> set[int]:
@@ -256,16 +258,23 @@ class DaemonImages:
     def build(self, layer: Layer, depth: int) -> Tree:
         """Fetch these layers from the image's registry, as an image of their own. May take minutes."""
         with self._builds[layer.chain]:
-            return self._build(layer, depth)
+            with self._told:
+                self._told.wait_for(lambda: not self._removing)
+                self._building += 1
+            try:
+                return self._build(layer, depth)
+            finally:
+                with self._told:
+                    self._building -= 1
 
     def _build(self, layer: Layer, depth: int) -> Tree:
         if not layer.source:
             raise FailedPrecondition(f"the layer {layer.chain} is not here, and nothing says where it is to be fetched")
         _log.info("fetching the %d lowest layers of %s: another image shares them", depth, layer.source)
         repository = _repository(layer.source)
-        command = [*_IMAGEFS, "build", "--quiet", "--layers", str(depth), f"docker://{repository}@{layer.manifest}"]
+        command = ["build", "--quiet", "--layers", str(depth), f"docker://{repository}@{layer.manifest}"]
         command += [self._built.url, *(["--no-src-tls-verify"] if self._is_plain(repository) else [])]
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+        done = _run(command)
         if done.returncode:
             lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
             raise BuildError(
@@ -290,34 +299,63 @@ class DaemonImages:
                 self._told.wait_for(lambda: self._overdue or self._forgotten or self._closed)
                 if self._closed:
                     return
+            all_told = False
             try:
-                self._tell()
+                all_told = self._tell()
             except StripefsError as error:
                 _log.warning("the daemon does not take what is not needed any more: %s", error)
             except Exception:  # noqa: BLE001  the database of the snapshots may fail; the next try may go well
                 _log.exception("the daemon could not be told what is not needed any more")
-            else:
-                continue
-            with self._told:
-                self._told.wait_for(lambda: self._closed, _TELLS_AGAIN)
+            if not all_told:
+                with self._told:
+                    self._told.wait_for(lambda: self._closed, _TELLS_AGAIN)
 
-    def _tell(self) -> None:
-        """Raises MountError where the daemon does not answer; what it was not told is told later."""
+    def _tell(self) -> bool:
+        """Tell the daemon; False where something has to wait for a build. Raises MountError where it does not answer;
+        what it was not told is told later."""
         with self._lock:
-            overdue, forgotten = list(self._overdue), list(self._forgotten.items())
+            overdue, forgotten, all_told = list(self._overdue), list(self._forgotten.items()), True
         for number in overdue:
             self._client.release(Lease(str(number), self._name))
             with self._lock:
                 self._overdue.discard(number)
-        for image, needed in forgotten:
-            trees = needed()
-            if all(tree.image != image for tree in trees):
-                own = self._parts_of([Tree("", image)])
-                self._client.discard(image, own - self._parts_of(trees))
+        for tree, needed in forgotten:
+            left = needed()
+            if all(one.image != tree.image for one in left):
+                own = self._parts_of([tree])
+                self._client.discard(tree.image, own - self._parts_of(left))
+            if tree.store == self._built.url and not self._remove_built(tree, needed):
+                all_told = False
+                continue
             with self._lock:
-                if self._forgotten.get(image) is needed:
-                    del self._forgotten[image]
-                self._parts.pop(image, None)
+                if self._forgotten.get(tree) is needed:
+                    del self._forgotten[tree]
+                self._parts.pop(tree.image, None)
+        return all_told
+
+    def _remove_built(self, tree: Tree, needed: Callable[[], Collection[Tree]]) -> bool:
+        """Take an image that was built here off the disk, if no snapshot has it; False while something is built."""
+        with self._lock:
+            if self._building:
+                return False
+            self._removing = True
+        try:
+            if tree not in needed():
+                for command in (["rm", f"{tree.store}#{tree.image}"], ["gc", "--quiet", "--force", tree.store]):
+                    done = _run(command)
+                    if done.returncode:
+                        _log.warning("the image %s stays in %s: %s", tree.image[:12], tree.store, done.stderr.strip())
+                        break
+        finally:
+            with self._told:
+                self._removing = False
+                self._told.notify_all()
+        return True
+
+
+def _run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """`imagefs COMMAND`, to its end."""
+    return subprocess.run([*_IMAGEFS, *command], stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
 
 
 def _devices(paths: Sequence[str]) -> list[int]:

@@ -13,6 +13,7 @@ import pytest
 
 from tests.containerd.conftest import base
 from tests.containerd.node import Node, Registry
+from tests.imagefs.faults import objects
 from tests.unit.imagefs.layers import directory, file, layer
 from tests.waiting import eventually
 
@@ -86,6 +87,22 @@ def test_an_image_that_a_container_has_keeps_its_blocks(node: Node, registry: Re
     node.ctr("containers", "rm", "twice")
     node.collect_garbage(lazy(node, registry, store, "other", MIB)[0])
     eventually(lambda: not list((node.cache / "manifests").glob(digest)), "the end of the image in the cache")
+
+
+def test_layers_that_were_fetched_for_another_image_go_with_it(node: Node, registry: Registry, store: Path) -> None:
+    """Two images share layers, and only one of them is in the store: the other needs these as a tree of their own."""
+    shared = layer(directory("shared"), file("shared/a", random.Random(5).randbytes(MIB)))
+    stored = registry.push("both:stored", [base(), shared, layer(file("shared/b", b"1"))])
+    other = registry.push("both:other", [base(), shared, layer(file("shared/c", b"2"))])
+    node.imagefs("build", f"docker://{stored}", str(store), "--no-src-tls-verify")
+    for image in (stored, other):
+        node.cri.pull(image)
+    assert node.run(other, "both-other", "ls", "/shared").split() == ["a", "c"]
+    built = node.root / "built"
+    assert objects(built, "packs")
+    for image in (other, stored):
+        node.remove_image(image)
+    eventually(lambda: not (objects(built, "packs") or objects(built, "images")), "the end of its blocks")
 
 
 def test_the_file_system_of_a_container_is_that_of_the_snapshots(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -150,3 +151,30 @@ def test_leases_of_an_earlier_run_can_be_released(daemon: Daemon, images: Daemon
     assert images.mounted() == {7}
     images.release(7)
     eventually(lambda: not daemon.held, "the end of the lease")
+
+
+def test_what_was_built_here_is_removed_when_nothing_is_built(
+    daemon: Daemon, images: DaemonImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+    may_build = threading.Event()
+
+    def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+        if command[0] == "build":
+            assert may_build.wait(60)
+        ran.append(command[0])
+        return subprocess.CompletedProcess(command, 0, "digest\n", "")
+
+    monkeypatch.setattr(lazy, "_run", run)
+    builder = threading.Thread(target=images.build, args=(LAYER, 1))
+    builder.start()
+    old, kept = Tree(str(tmp_path / "built"), "old"), Tree(str(tmp_path / "built"), "kept")
+    daemon.parts = {tree.image: {tree.image: (1, 1)} for tree in (old, kept)}
+    images.forget(kept, lambda: [kept])
+    images.forget(old, lambda: [kept])
+    eventually(lambda: daemon.discarded, "a try")
+    assert ran == []
+    may_build.set()
+    builder.join()
+    eventually(lambda: len(ran) == 3, "the end of the other image")
+    assert ran == ["build", "rm", "gc"]
