@@ -60,7 +60,7 @@ class Host:
         self._ledger = Ledger(journal)
         self.state = self._ledger.state
         cache = Path(settings.cache)
-        documents = MetadataCache(cache)
+        documents = MetadataCache(cache, Path(settings.runtime, "imagefs/documents"))
         self.blocks = Blocks(
             cache / "blocks",
             limit=settings.cache_size or documents.half_of_what_is_free(),
@@ -121,7 +121,7 @@ class Host:
         source = self._opened.source_of(known)
         manifest = await self._documents.manifest(known.image, source)
         # The worker that was asked first may have died before it had this.
-        await self._documents.metadata(manifest.metadata, source)
+        self._place(known, await self._documents.metadata(manifest.metadata, source))
         return await self._described(known, manifest, shares=bool(request.get("shares")))
 
     async def _attach(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -368,9 +368,15 @@ class Host:
         """
         attachment: Attachment | None = None
         self.upkeep.keep([digest, manifest.metadata.digest, *(device.index for device in manifest.devices)])
+        path = self._documents.metadata_path(manifest.metadata)
+
+        async def bring_metadata() -> None:
+            nonlocal path
+            path = await self._documents.metadata(manifest.metadata, source)
+
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._documents.metadata, manifest.metadata, source)
+                nursery.start_soon(bring_metadata)
                 async with trio.open_nursery() as opening:
                     for device in manifest.devices:
                         opening.start_soon(self._opened.open, device.index, source)
@@ -380,6 +386,7 @@ class Host:
                     if not offline:  # else the client sees whether all of it is here
                         nursery.start_soon(self._opened.check_packs, indexes, source)
                 attachment = self._use(request, digest, manifest)
+            self._place(attachment, path)
             answer = await self._described(attachment, manifest, shares=bool(request.get("shares")))
         except BaseException as error:
             if attachment is not None and attachment.id in self.state.attachments:
@@ -389,6 +396,11 @@ class Host:
                 raise _first(error) from None
             raise
         return attachment, answer
+
+    def _place(self, attachment: Attachment, metadata: Path) -> None:
+        """The metadata of its image lies there: elsewhere than expected where the disk was full."""
+        if attachment.metadata != str(metadata):
+            self.change(attachment, metadata=str(metadata))
 
     def _resume(self, attachment: Attachment) -> None:
         devices = self._opened.devices_of(attachment)

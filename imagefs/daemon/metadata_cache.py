@@ -8,13 +8,18 @@
 All calls block. A file appears under its name when it is whole; one that cannot be read, or does not hold
 what its name says, counts as missing: so what a power cut spoils is fetched again. One process at a time may use the
 folder. A file's time of change says when it was last used; `evict` removes those that were not used for longest.
+
+Where the disk has no room, documents go to the `spill` folder, in memory, and stay there while they are in use: an
+image whose blocks are read past a full cache still needs its metadata in a file.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
+import logging
 import os
 import sys
 import time
@@ -30,6 +35,8 @@ from stripefs.appearing import appearing
 
 __all__ = ["RECENT", "MetadataCache"]
 
+_log = logging.getLogger(__name__)
+
 RECENT = 600.0
 """Seconds for which a document that was used stays: an image that is being attached is not in use yet."""
 
@@ -37,10 +44,14 @@ _KINDS = ("manifests", "indexes", "metadata", "names")
 
 
 class MetadataCache:
-    """The documents below `folder`, which is made where it is missing. Raises OSError for a disk that fails."""
+    """The documents below `folder`, which is made where it is missing. Raises OSError for a disk that fails.
 
-    def __init__(self, folder: Path) -> None:
+    spill: where documents go when the disk is full; None for nowhere.
+    """
+
+    def __init__(self, folder: Path, spill: Path | None = None) -> None:
         self.folder = folder
+        self._spill = spill
         for name in _KINDS:
             (folder / name).mkdir(parents=True, exist_ok=True)
 
@@ -62,6 +73,9 @@ class MetadataCache:
             if entry.name not in in_use and not entry.name.startswith(".") and not 0 <= now - when < RECENT:
                 os.unlink(entry.path)
                 used -= size
+        for path in self._spilled():
+            if path.name not in in_use and not 0 <= now - _used(path) < RECENT:
+                path.unlink(missing_ok=True)
         return used
 
     def unused_devices(self, before: float, in_use: Collection[str]) -> list[str]:
@@ -100,9 +114,9 @@ class MetadataCache:
         """Bytes on disk and inodes of each part of an image that is here, by the name of the part: the digest of the
         manifest, of a block index with the blocks of its device, or of the metadata. Several images may have a part.
 
-        Nothing of an image whose manifest is not here. Raises OSError.
+        Nothing of an image whose manifest is not here; what is in memory takes no disk. Raises OSError.
         """
-        data = _checked(self.folder / "manifests" / image, image)
+        data = _checked(self._place("manifests", image), image)
         if data is None:
             return {}
         manifest = Manifest.from_json(data)
@@ -117,6 +131,9 @@ class MetadataCache:
         """Remove the documents of a part of an image, as `files` names it; not the blocks. Raises OSError."""
         for path in self._paths(name):
             if path.parent.name != "blocks":
+                path.unlink(missing_ok=True)
+        for path in self._spilled():
+            if path.stem == name:
                 path.unlink(missing_ok=True)
 
     def _paths(self, name: str) -> list[Path]:
@@ -164,23 +181,21 @@ class MetadataCache:
 
     def manifest(self, digest: str, images: Callable[[], Images]) -> Manifest:
         """`images` is asked for the store only when the manifest is not here. Raises what reading it raises."""
-        path = self.folder / "manifests" / digest
+        path = self._place("manifests", digest)
         data = _checked(path, digest)
         if data is None:
             data = images().manifest_bytes(digest)
-            with appearing(path) as file:
-                file.write(data)
+            path = self._keep("manifests", digest, data)
         _touch(path)
         return Manifest.from_json(data)
 
     def index(self, digest: str, images: Callable[[], Images]) -> Index:
-        path = self.folder / "indexes" / digest
+        path = self._place("indexes", digest)
         for _ in range(2):
             if (index := _index(path, digest)) is not None:
                 _touch(path)
                 return index
-            with appearing(path) as file:
-                file.write(images().index_bytes(digest))
+            path = self._keep("indexes", digest, images().index_bytes(digest))
         raise DamagedObject(f"{path} does not keep what is written to it", hint="see whether its disk is healthy")
 
     def indexes(self) -> list[str]:
@@ -190,19 +205,49 @@ class MetadataCache:
 
     def kept_index(self, digest: str) -> Index | None:
         """The block index if it is here and whole."""
-        return _index(self.folder / "indexes" / digest, digest)
+        return _index(self._place("indexes", digest), digest)
 
     def metadata_path(self, entry: Metadata) -> Path:
+        """Where the EROFS image lies, or will, unless the disk is full then. Asks no disk."""
         return self.folder / "metadata" / f"{entry.digest}.erofs"
 
     def metadata(self, entry: Metadata, images: Callable[[], Images]) -> Path:
         """Where the EROFS image lies."""
-        path = self.metadata_path(entry)
+        name = self.metadata_path(entry).name
+        path = self._place("metadata", name)
         if not _holds(path, entry.digest):
-            with appearing(path) as file:
-                file.write(images().metadata(entry))
+            path = self._keep("metadata", name, images().metadata(entry))
         _touch(path)
         return path
+
+    def _place(self, kind: str, name: str) -> Path:
+        """Where a document is; where it would be on disk if it is nowhere."""
+        path = self.folder / kind / name
+        if self._spill is not None and not path.exists() and (spilled := self._spill / kind / name).exists():
+            return spilled
+        return path
+
+    def _keep(self, kind: str, name: str, data: bytes) -> Path:
+        """Write a document; where it is then."""
+        path = self.folder / kind / name
+        try:
+            with appearing(path) as file:
+                file.write(data)
+        except OSError as error:
+            if self._spill is None or error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            _log.warning("%s has no room: %s is kept in memory, in %s", self.folder, name[:12], self._spill)
+            path = self._spill / kind / name
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with appearing(path) as file:
+                file.write(data)
+        return path
+
+    def _spilled(self) -> list[Path]:
+        """All documents in memory."""
+        if self._spill is None or not self._spill.is_dir():
+            return []
+        return [path for path in self._spill.glob("*/*") if not path.name.startswith(".")]
 
     def _name(self, url: str, name: str) -> Path:
         return self.folder / "names" / hashlib.sha256(f"{url}#{name}".encode()).hexdigest()

@@ -298,7 +298,11 @@ class Node:
     def _unmount(self, *kept: Path) -> None:
         for mount in reversed(kernel.mounts()):
             if Path(mount.path).is_relative_to(self.folder) and Path(mount.path) not in kept:
-                kernel.unmount(mount.path, kernel.MNT_DETACH)
+                try:
+                    kernel.unmount(mount.path, kernel.MNT_DETACH)
+                except OSError:  # the daemon's helper, which ends by itself, may have been quicker
+                    if kernel.find_mount(mount.path) is not None:
+                        raise
 
     def _tasks(self) -> Iterator[str]:
         yield from self.ctr("tasks", "ls").stdout.splitlines()[1:]

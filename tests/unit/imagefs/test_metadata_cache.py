@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import os
@@ -200,3 +201,35 @@ def test_parts_of_an_image_are_told_and_removed(tmp_path: Path) -> None:
         cache.remove(part)
     left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
     assert left == {f"{index}.data", f"{index}.table", f"{'3' * 64}.data"}, "blocks are removed by who has them open"
+
+
+def test_documents_go_to_memory_when_the_disk_is_full(
+    cached: tuple[MetadataCache, str, Callable[[], Images]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder, (_, digest, images) = tmp_path / "full", cached
+    cache = MetadataCache(folder, tmp_path / "spill")
+    replace = os.replace
+
+    def full(source: str, target: str) -> None:
+        if str(folder) in str(target):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", full)
+        assert cache.index(digest, images).place(7).digest == bytes([7]) * 32
+        with pytest.raises(OSError, match="No space"):
+            MetadataCache(folder).index(digest, images)
+    spilled = tmp_path / "spill/indexes" / digest
+    assert list(tmp_path.glob("full/*/*")) == []
+    assert cache.kept_index(digest) is not None, "also without the store"
+    cache.evict(0, ())
+    assert spilled.exists(), "it was used just now"
+    old = metadata_cache.time.time() - 2 * RECENT
+    os.utime(spilled, (old, old))
+    cache.evict(0, {digest})
+    assert spilled.exists(), "it is in use"
+    cache.evict(0, ())
+    assert not spilled.exists()
+    cache.index(digest, images)
+    assert (folder / "indexes" / digest).exists(), "there is room again"

@@ -157,10 +157,11 @@ def test_what_was_built_here_is_removed_when_nothing_is_built(
     daemon: Daemon, images: DaemonImages, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran: list[str] = []
-    may_build = threading.Event()
+    builds, may_build = threading.Event(), threading.Event()
 
     def run(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
         if command[0] == "build":
+            builds.set()
             assert may_build.wait(60)
         ran.append(command[0])
         return subprocess.CompletedProcess(command, 0, "digest\n", "")
@@ -168,6 +169,7 @@ def test_what_was_built_here_is_removed_when_nothing_is_built(
     monkeypatch.setattr(lazy, "_run", run)
     builder = threading.Thread(target=images.build, args=(LAYER, 1))
     builder.start()
+    assert builds.wait(60)
     old, kept = Tree(str(tmp_path / "built"), "old"), Tree(str(tmp_path / "built"), "kept")
     daemon.parts = {tree.image: {tree.image: (1, 1)} for tree in (old, kept)}
     images.forget(kept, lambda: [kept])
