@@ -144,15 +144,24 @@ def test_a_disk_that_fills_up(service: Service, small_disk: Path, tmp_path: Path
 
 
 def test_no_room_for_an_image_at_all(service: Service, small_disk: Path, tmp_path: Path) -> None:
-    """The image is refused by a line that says why; those that are mounted go on, and room is all it takes."""
+    """Its metadata lies in memory meanwhile. Where there is none either, a line says what there is no room for."""
     source, store = make_image(tmp_path / "image", size=MIB)
     other, others = make_image(tmp_path / "other", seed=2, size=MIB)
-    first, second = service.mountpoint("first"), service.mountpoint("second")
+    _, thirds = make_image(tmp_path / "another", seed=3, size=MIB)
+    first, second, third = (service.mountpoint(name) for name in ("first", "second", "third"))
     ensure(service)
     mount_here(service, store, first)
     ballast = small_disk / "ballast"
     fill_up(ballast)
-    done = service.run("mount", f"{others}#t", str(second))
+    mount_here(service, others, second)
+    assert sums(second) == sums(other)
+    documents = Path(service.settings.runtime, "imagefs/documents")
+    assert sorted(path.name for path in documents.iterdir()) == ["indexes", "manifests", "metadata"]
+    umount_here(service, second)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4k", "none", str(documents)], check=True)
+    fill_up(documents / "ballast")
+    done = service.run("mount", f"{thirds}#t", str(third))
+    kernel.unmount(str(documents), kernel.MNT_DETACH)
     assert done.returncode == 3
     assert len(done.stderr.splitlines()) == 1
     assert "cannot be kept in" in done.stderr
