@@ -170,7 +170,7 @@ class Snapshotter:
             raise
 
     def _known_tree(self, parent: str) -> Tree | None:
-        """The tree of the image that a snapshot on `parent` stands on, where the newest one is the one that is known."""
+        """The tree of the image that a snapshot on `parent` stands on, where the known one is the newest."""
         try:
             below = self._store.chain(parent) if parent else []
         except SnapshotNotFound:
