@@ -1,8 +1,9 @@
 """Other lazy snapshotters, each by its best documented mode, where their programs are on PATH. None is bundled.
 
 stargz-snapshotter gets an eStargz image that `ctr-remote image optimize` made of a start of the container, whose files
-are in front of the layers and are prefetched. SOCI gets an index beside the unchanged image, by `soci convert`. nydus
-gets what `nydusify convert` makes of the image, with the files of /usr to be prefetched.
+are in front and are prefetched. The optimiser refuses layers that leave out directories which have not changed, as
+those of umoci do, so it gets one layer that buildah makes of all. SOCI gets the unchanged layers with an index, by
+`soci convert`. nydus gets what `nydusify convert` makes of the image, with the files of /usr to be prefetched.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.container.node import Node, Service, service
-from bench.programs import run
+from bench.programs import output, run
 from bench.tools import remove_mounts, remove_tree
 
 __all__ = ["PEER_SERVICES", "Peer"]
@@ -62,6 +63,11 @@ class Peer:
 
 def _stargz_image(node: Node, image: str, target: str) -> None:
     address = ["--address", str(node.folder / "containerd.sock"), "--namespace", "k8s.io"]
+    folders = [f"--root={node.folder}/buildah", f"--runroot={node.folder}/buildah-run", "--storage-driver=overlay"]
+    name = output("buildah", *folders, "from", "--quiet", "--tls-verify=false", image).strip()
+    run("buildah", *folders, "commit", "--quiet", "--squash", "--tls-verify=false", name, f"docker://{target}-flat")
+    run("buildah", *folders, "rm", name)
+    image = f"{target}-flat"
     run(*node.ctr, "images", "pull", "--plain-http", image)
     period = ["--period", f"{_RECORDED_FOR}"]
     run("ctr-remote", *address, "images", "optimize", "--oci", *period, image, target)
@@ -83,7 +89,7 @@ def _nydus_image(_node: Node, image: str, target: str) -> None:
 PEER_SERVICES = (
     Peer(
         "stargz",
-        ("containerd-stargz-grpc", "ctr-remote"),
+        ("containerd-stargz-grpc", "ctr-remote", "buildah"),
         lambda folder: [
             *("containerd-stargz-grpc", "--address", folder / "snapshotter.sock", "--root", folder / "root"),
             *("--config", folder / "config.toml"),
