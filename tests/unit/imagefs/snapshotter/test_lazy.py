@@ -180,3 +180,29 @@ def test_what_was_built_here_is_removed_when_nothing_is_built(
     builder.join()
     eventually(lambda: len(ran) == 3, "the end of the other image")
     assert ran == ["build", "rm", "gc"]
+
+
+def test_a_mount_that_stands_is_asked_for_once(
+    daemon: Daemon, images: DaemonImages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    devices = {"/pool/a": 7}
+    monkeypatch.setattr(lazy, "_devices", lambda paths: [devices.get(path, 0) for path in paths])
+    (a,) = trees("a")
+
+    def asks() -> int:
+        before = daemon.asked
+        assert images.mount(LAYER, a, container(1)) == ["/pool/a"]
+        return daemon.asked - before
+
+    assert [asks(), asks()] == [1, 0]
+    devices["/pool/a"] = 1  # unmounted: it is the directory below
+    assert asks() == 1
+    devices["/pool/a"] = 0  # not there at all
+    assert [asks(), asks()] == [1, 1]
+    devices["/pool/a"] = 7
+    asks()
+    daemon.held.clear()  # a daemon that began anew knows no leases
+    images.mounted()
+    assert asks() == 1
+    images.release(1)
+    assert asks() == 1
