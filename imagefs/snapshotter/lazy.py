@@ -119,13 +119,13 @@ class DaemonImages:
         self._building = 0  # builds under way; while there are any nothing is removed from their store, and vice versa
         self._removing = False
         self._told = threading.Condition(self._lock)
-        self._closed = False
+        self._closed = threading.Event()
         threading.Thread(target=self._tell_all, name="leases", daemon=True).start()
 
     def close(self) -> None:
         """Tell the daemon nothing more. Leases of snapshots that are gone are released after the next start."""
         with self._told:
-            self._closed = True
+            self._closed.set()
             self._told.notify_all()
 
     def find(self, labels: Mapping[str, str]) -> LazyLayer | None:
@@ -296,8 +296,8 @@ class DaemonImages:
         """Release leases and forget trees, as they come, until `close`."""
         while True:
             with self._told:
-                self._told.wait_for(lambda: self._overdue or self._forgotten or self._closed)
-                if self._closed:
+                self._told.wait_for(lambda: self._overdue or self._forgotten or self._closed.is_set())
+                if self._closed.is_set():
                     return
             all_told = False
             try:
@@ -305,10 +305,12 @@ class DaemonImages:
             except StripefsError as error:
                 _log.warning("the daemon does not take what is not needed any more: %s", error)
             except Exception:  # noqa: BLE001  the database of the snapshots may fail; the next try may go well
+                if self._closed.is_set():
+                    return
                 _log.exception("the daemon could not be told what is not needed any more")
             if not all_told:
                 with self._told:
-                    self._told.wait_for(lambda: self._closed, _TELLS_AGAIN)
+                    self._told.wait_for(lambda: self._closed.is_set(), _TELLS_AGAIN)
 
     def _tell(self) -> bool:
         """Tell the daemon; False where something has to wait for a build. Raises MountError where it does not answer;

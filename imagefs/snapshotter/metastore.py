@@ -138,6 +138,9 @@ class Metastore:
             self._migrate(path)
         except sqlite3.Error as error:
             raise StripefsError(f"{path} cannot be used as the snapshotter's database: {error}") from error
+        except StripefsError:
+            self._connection.close()
+            raise
 
     def close(self) -> None:
         self._connection.close()

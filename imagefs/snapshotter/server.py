@@ -93,9 +93,9 @@ def _serve(
         registries=chosen.registries,
         plain_http=chosen.plain_http,
     )
-    held.callback(images.close)
     core, calls, stopped = Snapshotter(root, images), Calls(), threading.Event()
     held.callback(core.close)
+    held.callback(images.close)  # before the database that its thread asks
     held.enter_context(serving(chosen.metrics, lambda: page(calls, core.figures)))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stopped.set())
