@@ -28,7 +28,8 @@ in_image --workdir /not/there $image -- sh -c '
   unshare -r true 2>/dev/null || echo filtered
   busybox grep -E "^(CapEff|Seccomp):" /proc/self/status; exit 7'
 in_image --rw --network none --bind $bound:/bound --bind $bound:/fixed:ro --cap-drop ALL $image -- sh -c '
-  echo new >/etc/passwd; rm /srv/data; mkdir -m 0 /closed; cat /etc/passwd; touch /bound/made; touch /fixed/new || :
+  echo new >/etc/passwd; rm /srv/data; mkdir -m 0 /closed; cat /etc/passwd; touch /bound/made
+  touch /fixed/new 2>&1 || :
   busybox grep CapEff /proc/self/status'
 in_image --memory 1GiB $image
 in_image --userns auto $image

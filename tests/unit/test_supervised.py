@@ -118,7 +118,7 @@ async def test_a_worker_hears_its_supervisor_after_an_error(monkeypatch: pytest.
             worker._initialised.set()
             nursery.start_soon(worker._announce)
             for number in range(2):
-                channel.send(theirs, {"facts": {"number": number}})
+                channel.send(theirs, {"op": "facts", "facts": {"number": number}})
             while worker._facts != {"number": 1}:
                 await trio.sleep(0)
             theirs.close()
