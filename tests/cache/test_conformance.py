@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stripefs.cache import edges, key
+from stripefs.cache import edges, handle, key
 from stripefs.cache import store as cache_store
 from stripefs.cache.cache import Cache
 from stripefs.settings import CacheSettings, StoreSettings
@@ -26,6 +26,7 @@ def placed(factory: pytest.TempPathFactory, prefix: str, query: str) -> Iterator
         patch.setattr(key, "SETTLED", 0)
         # Else the one block of a file would soon be here, and the suite asks where the store has it.
         patch.setattr(edges.Edges, "add", lambda *_: None)
+        patch.setattr(handle.CachedHandle, "_keep", lambda *_: False)
         inner = open_store(StoreSettings(url=f"{prefix}file://{root}{query}"))
         cache = Cache(CacheSettings(directory=str(folder), size=1 << 30))
         store = cache_store.CachedStore(inner, cache)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -154,7 +155,9 @@ async def test_a_cache_that_does_not_answer_is_not_taken_for_removed(
     hanging: Callable[..., Hanging],
 ) -> None:  # fmt: skip
     made = backend(tmp_path, memory)
-    await made.open()
+    jumps, clock.autojump_threshold = clock.autojump_threshold, math.inf
+    await made.open()  # in a thread, by a disk that may be slow
+    clock.autojump_threshold = jumps
     ended: list[int] = []
     monkeypatch.setattr(worker.os, "_exit", ended.append)
     monkeypatch.setattr(worker.logging, "shutdown", lambda: None)
