@@ -66,9 +66,9 @@ def mount_attached(client: Client, attached: Attached, path: str, options: TreeO
 
 @contextlib.contextmanager
 def copied(attached: Attached, options: TreeOptions) -> Iterator[int]:
-    """What `place` may be given as `copy`: a mount of what is mounted already; -1 where there is none.
+    """A descriptor for the `copy` of `place`: a mount of what is mounted already; -1 where there is none.
 
-    Who has it is only to be found in its own PID namespace.
+    The process that has the mount can only be found in its own PID namespace.
     """
     descriptor = -1
     if attached.tree is not None and options.shares:

@@ -160,7 +160,7 @@ class ImageStore:
         return Lease(f"{self._root} {name}", _CLIENT, name)
 
     def _podman(self, *arguments: str) -> str:
-        """What podman prints that works on this directory and on no other. Raises RunError."""
+        """Runs podman on this directory and no other; its standard output. Raises RunError."""
         program = shutil.which("podman")
         if program is None:
             raise RunError("podman is missing", hint="apt install podman")

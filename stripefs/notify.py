@@ -60,7 +60,7 @@ class Watchdog:
         return max(self._next - now, 0.0) if self._period else None
 
     def tick(self, now: float) -> bool:
-        """Whether it is time for one, which this then counts as done."""
+        """Tells whether it is time for a tick, which this then counts as done."""
         if not self._period or now < self._next:
             return False
         self._next = now + self._period
@@ -79,5 +79,5 @@ class Watchdog:
         self._heard = None
 
     def silent(self, now: float) -> bool:
-        """Whether the other side should have answered by now."""
+        """Tells whether the other side should have answered by now."""
         return bool(self._period) and self._heard is not None and now - self._heard > 3 * self._period

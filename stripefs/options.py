@@ -359,7 +359,7 @@ class Options:
     def tables(
         self, section: str, environ: Mapping[str, str], files: Iterable[str | Path], config: str = ""
     ) -> dict[str, dict[str, Any]]:
-        """What the tables [SECTION."KEY"] of the files say, by KEY and attribute. Arguments and errors as `values`."""
+        """The tables [SECTION."KEY"] of the files, by KEY and attribute. Arguments and errors as for `values`."""
         found: dict[str, dict[str, Any]] = {}
         for file, document in self._documents(environ, files, config):
             for key, table in document.get(section, {}).items():

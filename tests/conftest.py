@@ -76,7 +76,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """What collecting makes lives as long as the run, so garbage is not looked for in it again and again."""
+    """The objects of the collection live as long as the run, so garbage is not looked for in them again and again."""
     gc.disable()
     try:
         return (yield)

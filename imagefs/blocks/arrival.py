@@ -1,4 +1,4 @@
-"""What arrived, or was found on this machine: unpacked, and checked against the SHA-256 of each block.
+"""Reads blocks from a source or from this machine, unpacks them, and checks each against its SHA-256.
 
 Runs in the threads that read. A block that is not what it must be is None; nothing is raised for it.
 """

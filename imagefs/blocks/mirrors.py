@@ -78,12 +78,12 @@ class Mirror:
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing is known against it."""
+        """True when no failure of the mirror is known."""
         return not self._health.reason(self.url)
 
     @property
     def on_probation(self) -> bool:
-        """Whether it is worth a probe: it failed, and was avoided for long enough."""
+        """True when the mirror is worth a probe: it failed, and was avoided for long enough."""
         return self._health.on_probation(self.url, self._clock())
 
     @property

@@ -62,11 +62,11 @@ class Mirror(Source, Protocol):
 
     @property
     def healthy(self) -> bool:
-        """Whether nothing is known against it."""
+        """True when no failure of the mirror is known."""
 
     @property
     def on_probation(self) -> bool:
-        """Whether it failed and is worth a probe again."""
+        """True when the mirror failed and is worth a probe again."""
 
     @property
     def avoided(self) -> tuple[float, str]:

@@ -85,7 +85,7 @@ class MirrorUpstream(Upstream):
 
     @property
     def to_probe(self) -> bool:
-        """Whether it may be well again, which nobody is finding out yet."""
+        """True when the mirror is worth a probe and no probe is under way."""
         return self.mirror.on_probation and not self._probing
 
     async def probe(self, pack: Pack, place: Place) -> None:

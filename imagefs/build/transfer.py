@@ -35,7 +35,7 @@ _AT_ONCE = 4
 
 @dataclass(slots=True)
 class Copied:
-    """What a copy did. digest: of the image; tag: that names it in the target, "" for none.
+    """The result of a copy. digest: of the image; tag: that names it in the target, "" for none.
 
     objects, bytes: packs, indexes, metadata and extents tables that were sent. linked: those that the registry took
     from another of its repositories. present: those that the target had. traces, plans: how many were stored.

@@ -1,4 +1,4 @@
-"""What `imagefs push` and `imagefs pull` share: an image is copied, and what moved is shown."""
+"""The common part of `imagefs push` and `imagefs pull`: copies an image and shows what moved."""
 
 from __future__ import annotations
 

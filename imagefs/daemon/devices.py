@@ -141,7 +141,7 @@ class DeviceTree:
         pass
 
     async def statfs(self) -> Space:
-        """What the cache takes of what it may: the sizes of devices say nothing of disks."""
+        """The size and the use of the cache, in bytes: the sizes of devices say nothing of disks."""
         limit, used = self._source.space()
         return Space(max(limit, used), max(0, limit - used), len(self._source.served()))
 

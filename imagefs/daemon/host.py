@@ -324,8 +324,10 @@ class Host:
         return {**found, "blocks": device.index.stored, "present": device.present, "complete": device.complete}
 
     async def _described(self, attachment: Attachment, manifest: Manifest, *, shares: bool) -> dict[str, Any]:
-        """What its client is told. Raises MountError when it was let go meanwhile. shares: it copies mounts of others,
-        and lets them copy its own."""
+        """The answer to the client of an attachment. Raises MountError when the attachment was released meanwhile.
+
+        shares: the client copies mounts of others, and lets them copy its own.
+        """
         self._check_in_use(attachment)
         devices: list[dict[str, Any]] = []
         pinned = {device.digest: device for device in self._pinned[attachment.id]}

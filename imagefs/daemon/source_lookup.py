@@ -76,7 +76,7 @@ class SourceLookup:
         return {"image": "", "store": -1}
 
     def _answer(self, key: _Key) -> _Answer:
-        """What is remembered, or will be."""
+        """The remembered answer to a question; starts a look-up where there is none."""
         if key not in self._answers:
             self._answers[key] = _Answer()
             what = f"looking for {key[1][:19]} in {redact(key[0].url)}"

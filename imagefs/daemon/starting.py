@@ -54,7 +54,7 @@ def daemon_job(settings: DaemonSettings) -> Job:
 
 
 def is_kept(settings: DaemonSettings) -> bool:
-    """Whether mounts wait for the next daemon of this runtime folder. Raises MountError where that cannot be told."""
+    """Tells whether mounts wait for the next daemon of this runtime folder. Raises MountError where that is unknown."""
     return keeper.is_waiting(keeper.keeper_path(Path(settings.runtime), _NAME))
 
 

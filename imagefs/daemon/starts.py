@@ -48,7 +48,7 @@ _STARTED = ("ready", "marker")
 """How a start ends that came to its end; others were broken off, or waited for no longer."""
 
 _JUDGED = ("planned_bytes", "touched_bytes", "both_bytes")
-"""What `score` says that can be added up."""
+"""The results of `score` that can be added up."""
 
 _BACKGROUND = 2
 """Ranges at once in the background: enough for the bounded rate, and little in the way of a reader."""

@@ -105,7 +105,10 @@ def command(python: str, job: str) -> list[str]:
 
 
 def order(sources: Sequence[str], mode: Mode, workers: int = 0) -> str:
-    """What is to be in that file. sources: absolute, as that interpreter sees them. workers: 0 for one a processor."""
+    """The content of the file that `command` is given: JSON.
+
+    sources: absolute, as that interpreter sees them. workers: 0 for one a processor.
+    """
     found = workers or min(len(os.sched_getaffinity(0)), len(sources) or 1)
     return json.dumps({"sources": list(sources), "mode": f"{mode.upper()}_HASH", "workers": found})
 

@@ -199,7 +199,7 @@ def _publish_here(job: Job, target: Target, descriptor: int, tell: Callable[[str
 
 
 def course_findings(done: Outcome, uncompiled: Sequence[str]) -> list[Finding]:
-    """What the course of an installation has to say. uncompiled: paths of sources."""
+    """Findings about the course of an installation. uncompiled: paths of sources."""
     findings = outcome_findings(done.status, [(one.pid, one.command) for one in done.survivors])
     return [*findings, *(Finding("bytecode", path) for path in uncompiled)]
 

@@ -33,7 +33,7 @@ _CONFIGURE = "`imagefs snapshotter config` prints the block for /etc/containerd/
 
 
 class Facts(NamedTuple):
-    """What is known of a host's containerd.
+    """Facts about a host's containerd.
 
     version: None where none is installed. config: its configuration with all defaults, as `containerd config dump`
     prints it, or the file as it is; None where neither can be had, and `trouble` says why. plugins: states of the
@@ -95,7 +95,7 @@ def judge(facts: Facts, socket: str, root: str) -> list[Finding]:
 
 
 def uses_us(config: Mapping[str, Any]) -> bool:
-    """Whether CRI starts containers by the snapshotter, all or those of a runtime handler."""
+    """Tells whether CRI starts containers by the snapshotter, all or those of a runtime handler."""
     old = _table(config, V1_CRI_PLUGIN, "containerd")
     images, new = _table(config, IMAGES_PLUGIN), _table(config, RUNTIME_PLUGIN, "containerd")
     handlers = [*old.get("runtimes", {}).values(), *new.get("runtimes", {}).values()]
@@ -131,7 +131,7 @@ def _rebase(config: Mapping[str, Any], version: tuple[int, int, int] | None) -> 
 
 
 def _images(config: Mapping[str, Any], version: tuple[int, int, int] | None) -> list[Finding]:
-    """What pulls tell the snapshotter, and which containers it is used for."""
+    """Checks that pulls name the image to the snapshotter, and which containers it is used for."""
     old, images = _table(config, V1_CRI_PLUGIN, "containerd"), _table(config, IMAGES_PLUGIN)
     settings = images or old
     findings = []
@@ -219,7 +219,7 @@ def _states(listed: str) -> dict[str, str]:
 
 
 def _output(*command: str) -> str | None:
-    """What a command prints; None where it is not there or fails."""
+    """The standard output of a command; None where the command is missing or fails."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=_ANSWERS_WITHIN)
     except (OSError, subprocess.TimeoutExpired):

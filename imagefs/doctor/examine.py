@@ -19,7 +19,7 @@ __all__ = ["Host", "examine"]
 
 
 class Host(NamedTuple):
-    """What is examined.
+    """The objects of an examination.
 
     stores: of either kind, with how each is reached. socket, root: of the snapshotter. containerd: its configuration.
     write: whether stores may be written to for a moment.

@@ -1,4 +1,4 @@
-"""What a check found: a state, what that costs and what to do about it."""
+"""The result of a check: a state, what that costs and what to do about it."""
 
 from __future__ import annotations
 

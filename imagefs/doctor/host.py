@@ -1,4 +1,4 @@
-"""What a host has beside its kernel: rights, OCI runtimes, and a place for the cache."""
+"""Checks of a host beside its kernel: rights, OCI runtimes, and a place for the cache."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _REMOTE = ("nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "lustre")
 
 
 def rights_findings(device: str = kernel.DEVICE, cgroups: str = "/sys/fs/cgroup") -> list[Finding]:
-    """Whether we are root, may open /dev/fuse, and may make cgroups."""
+    """Checks whether we are root, may open /dev/fuse, and may make cgroups."""
     return [_root(), _fuse_device(device), _cgroups(cgroups)]
 
 
@@ -119,7 +119,10 @@ def file_system_of(path: str, mounts: list[kernel.MountPoint]) -> str:
 
 
 def cache_findings(folder: str, wanted: int, mounts: list[kernel.MountPoint] | None = None) -> list[Finding]:
-    """Whether the cache's folder can hold what is fetched. wanted: bytes of --cache-size, 0 for half of the free."""
+    """Checks whether the cache's folder can hold what is fetched.
+
+    wanted: bytes of --cache-size, 0 for half of the free space.
+    """
     try:
         os.makedirs(folder, mode=0o700, exist_ok=True)
         room = os.statvfs(folder)

@@ -1,4 +1,4 @@
-"""What the kernel can do: tried where we are root, told by its version where not."""
+"""Checks of the kernel's features: tried where we are root, told by its version where not."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _COSTS: dict[str, tuple[State, str, str]] = {
 
 
 def kernel_findings(folder: str) -> list[Finding]:
-    """What the kernel can do. folder: of the cache, which is made where it is missing, and tried on by root."""
+    """Findings about the kernel. folder: of the cache, which is made where it is missing, and tried on by root."""
     version = release(os.uname().release)
     if os.geteuid() != 0:
         return judge(version, {})

@@ -121,7 +121,7 @@ def _namespace(process: int) -> int:
 
 
 def _age(service: str, process: int, remedy: str) -> Finding:
-    """Whether the service was started after what is installed now was."""
+    """Checks whether the service was started after the installed version was installed."""
     since = runs_since(process)
     if since and since < installed_at():
         return _old(service, f"the {service} was started before this version was installed", remedy)

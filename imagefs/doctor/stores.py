@@ -50,7 +50,7 @@ def _examined(store: Store, name: str, began: float, *, write: bool) -> list[Fin
 
 
 def _tried(check: str, name: str, cost: str, attempt: Callable[[], tuple[State, str]]) -> Finding:
-    """What an attempt found, or the error of the store."""
+    """The finding of an attempt, or the error of the store."""
     try:
         state, found = attempt()
     except Unsupported as error:
@@ -102,7 +102,7 @@ def _files(store: Store) -> Iterator[tuple[bytes, int]]:
 
 
 def _written(store: Store, name: str) -> list[Finding]:
-    """Whether files can be made, and the difference of the clocks, which the time of one tells."""
+    """Checks whether files can be made, and the difference of the clocks, which the time of one file tells."""
     cost = "traces and dependency snapshots of this host stay on it, so other hosts learn nothing from its starts"
     try:
         before = time.time()

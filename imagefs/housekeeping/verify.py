@@ -195,7 +195,7 @@ class _Verify:
                 self._raised(f"tags/{tag}", error)
 
     def _standing(self) -> None:
-        """What OCI manifests stand for."""
+        """Checks the images that are recorded for OCI manifests."""
         for source in self._images.sources():
             path = f"sources/{source.removeprefix('sha256:')}"
             self._result.objects += 1

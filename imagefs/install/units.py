@@ -19,7 +19,7 @@ SNAPSHOTTER = "imagefs-snapshotter.service"
 STRIPEFS = "stripefs@.service"
 
 SERVICES = (DAEMON, SNAPSHOTTER)
-"""What is enabled; a mount of stripefs is by whoever wants one."""
+"""The services that are enabled; a mount of stripefs is enabled by its user."""
 
 _DAEMON = """\
 [Unit]
@@ -124,7 +124,7 @@ def signed(name: str, text: str) -> str:
 
 
 def is_unedited(text: str) -> bool:
-    """Whether `signed` made this, of this version or of another, and nobody has changed it since."""
+    """Tells whether `signed` made this text, of this version or of another, and nobody has changed it since."""
     found = _SIGNATURE.match(text)
     return found is not None and _digest(text[found.end() :]) == found[1]
 

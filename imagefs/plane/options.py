@@ -19,6 +19,6 @@ class TreeOptions(NamedTuple):
 
     @property
     def shares(self) -> bool:
-        """Whether its EROFS mount may be a copy of another's: only root can make one, and a loop device is nobody
+        """True when its EROFS mount may be a copy of another's: only root can make one, and a loop device is nobody
         else's."""
         return os.geteuid() == 0 and self.plane != "tree" and self.backing != "loop"

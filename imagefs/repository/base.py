@@ -22,7 +22,7 @@ __all__ = ["Capabilities", "RangeReader", "Repository"]
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """What a repository can do.
+    """The capabilities of a repository.
 
     put: `put` and `remove` are tried at all. list: `entries` works. put_if_absent: of several `put` of one path that do
     not replace, one succeeds; without it all may, and the last one stays. list_objects: objects that are named by their
@@ -67,8 +67,8 @@ class Repository(ABC):
 
     @abstractmethod
     def entries(self, folder: bytes) -> list[Status]:
-        """What lies right below `folder`, in no order. Raises NotFound where nothing was stored there yet, and
-        Unsupported without the capability."""
+        """The objects and folders right below `folder`, in no order. Raises NotFound where nothing was stored there
+        yet, and Unsupported without the capability."""
 
     @abstractmethod
     def remove(self, path: bytes) -> None:

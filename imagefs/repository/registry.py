@@ -46,8 +46,8 @@ _HEX = re.compile(r"[0-9a-f]{64}")
 
 
 class RegistryRepository(Repository):
-    """What lies in the repository of `client`, which is closed with this. brief: images of container images are looked
-    for as `imagefs.repository.registry_referrers` has it."""
+    """The repository of `client` in a registry; closing it closes the client. brief: images of container images are
+    looked for as `imagefs.repository.registry_referrers` has it."""
 
     capabilities = Capabilities(put_if_absent=False, list_objects=False)
 

@@ -307,7 +307,7 @@ class RegistryClient:
         return f"Bearer {token}"
 
     def _refusal(self, response: httpx.Response) -> StoreError:
-        """What an answer means that is not the one that was hoped for."""
+        """The error for a response that is not the expected one."""
         code = response.status_code
         said = f"{self.host} answered {code}{_reason(response)}"
         if code in (404, 410):
@@ -370,7 +370,7 @@ def _drop(response: httpx.Response) -> None:
 
 
 def _reason(response: httpx.Response) -> str:
-    """What a registry says of an error, for people; "" for nothing."""
+    """The registry's explanation of an error, for people; "" for none."""
     try:
         error = json.loads(receive(response, _ANSWER_LIMIT, "an error"))["errors"][0]
         said = " ".join(str(error.get("message") or error.get("code") or "").split())
@@ -380,7 +380,7 @@ def _reason(response: httpx.Response) -> str:
 
 
 def _certificates(host: str, ca_file: str) -> ssl.SSLContext:
-    """What certificates of the host are checked against: what the system trusts, and what was named for it."""
+    """The TLS context for a host: trusts the system's certificates and those that were named for the host."""
     folders = [Path(base, host) for base in _CERTIFICATES]
     files = [ca_file] if ca_file else [str(one) for folder in folders for one in sorted(folder.glob("*.crt"))]
     return _with(tuple((file, os.stat(file).st_mtime_ns if os.path.exists(file) else 0) for file in files))

@@ -1,5 +1,5 @@
-"""What of this host a container gets: devices, directories, capabilities, the filter of its system calls, and the
-standard streams of the caller, which are the caller's again when the container has ended."""
+"""The parts of this host that a container gets: devices, directories, capabilities, the filter of its system calls,
+and the standard streams of the caller, which are the caller's again when the container has ended."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ _VERSION = re.compile(r"\bv?(\d+)\.(\d+)\.(\d+)")
 
 
 class Wanted(NamedTuple):
-    """What the configuration is to do.
+    """The wanted effect of the configuration.
 
     socket, root: of the snapshotter. platform: OS/ARCHITECTURE in containerd's words. runtime_class: only pods whose
     RuntimeClass names the handler use the snapshotter, all others what they used before. systemd_cgroup: that handler's

@@ -102,7 +102,7 @@ class Snapshotter:
         self._directories.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._images = images
         self._store = Metastore(root / "metadata.db")
-        # What a parallel unpack reads below its layer: overlayfs needs a lowerdir, and the layer has no parent yet.
+        # An empty lowerdir for a parallel unpack: overlayfs needs one, and the layer has no parent yet.
         self._empty = root / "empty"
         self._empty.mkdir(mode=0o755, exist_ok=True)
         self._lock = threading.Lock()
@@ -204,7 +204,7 @@ class Snapshotter:
     # -- asking --------------------------------------------------------------------------------------------------
 
     def mounts(self, key: str) -> list[Mount]:
-        """What shows an active snapshot or a view. Raises FailedPrecondition for a committed one."""
+        """The mounts that show an active snapshot or a view. Raises FailedPrecondition for a committed one."""
         found = self._store.get(key)
         if found.kind is Kind.COMMITTED:
             raise FailedPrecondition(f"{key} is committed and has no mounts")
@@ -214,7 +214,7 @@ class Snapshotter:
         return self._store.get(name)
 
     def usage(self, name: str) -> Usage:
-        """What the snapshot itself takes on this host now, without its parents.
+        """The space that the snapshot itself takes on this host now, without its parents.
 
         The highest layer of a lazy image has what the whole image takes in the cache; the layers below it have nothing.
         A file that several images share counts for the oldest snapshot alone, so that the sum is what the disk holds.

@@ -31,7 +31,7 @@ _PLAIN_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\
 
 
 class Fields(NamedTuple):
-    """What filters see of a snapshot."""
+    """The fields of a snapshot that filters can name."""
 
     name: str
     parent: str
@@ -54,7 +54,10 @@ class _Selector(NamedTuple):
 
 
 def compile_filters(filters: Sequence[str]) -> Callable[[Fields], bool]:
-    """Whether a snapshot is of a listing with these filters. Raises InvalidArgument for one that is none."""
+    """A function that tells whether a snapshot is of a listing with these filters.
+
+    Raises InvalidArgument for one that is no filter.
+    """
     alternatives = [_parse(text) for text in filters]
 
     def matches(fields: Fields) -> bool:

@@ -66,8 +66,8 @@ _TELLS_AGAIN = 5.0
 
 
 class _Shown(NamedTuple):
-    """What the daemon mounted for a lease. wanted: the tree, dependency snapshots and workload. devices: st_dev of each
-    lowerdir: where nothing is mounted any more, it is that of the directory below."""
+    """The mounts that the daemon made for a lease. wanted: the tree, dependency snapshots and workload. devices: st_dev
+    of each lowerdir: where nothing is mounted any more, it is that of the directory below."""
 
     wanted: tuple[Tree, str, str]
     lowerdirs: Sequence[str]
@@ -113,7 +113,7 @@ class DaemonImages:
         self._leased: set[int] = set()
         self._shown: dict[int, _Shown] = {}
         self._parts: dict[str, frozenset[str]] = {}  # by image; what an image is made of never changes
-        # What the daemon is to be told, by a thread: one that does not answer must not hold up containerd's requests.
+        # Leases and trees that a thread tells the daemon of: a daemon that does not answer must not hold up requests.
         self._overdue: set[int] = set()
         self._forgotten: dict[Tree, Callable[[], Collection[Tree]]] = {}
         self._building = 0  # builds under way; while there are any nothing is removed from their store, and vice versa

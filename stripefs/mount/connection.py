@@ -41,7 +41,7 @@ class Connection:
         self.init = kernel.read_init(self.device)
 
     def state(self) -> dict[str, Any]:
-        """What `take` needs of it besides the descriptor."""
+        """The state that `take` needs besides the descriptor."""
         return {"init": self.init.message.hex(), "mounted": self._mounted.device if self._mounted is not None else ""}
 
     def take(self, state: dict[str, Any], device: int) -> None:
@@ -65,7 +65,7 @@ class Connection:
 
     @property
     def can_resend(self) -> bool:
-        """Whether another worker can take over."""
+        """True when another worker can take over."""
         return self._job.mount.resend and self.init.can_resend
 
     def resend(self) -> bool:
@@ -93,7 +93,7 @@ class Connection:
 
     @property
     def is_seen(self) -> bool:
-        """Whether the mount is where it was put: not unmounted lazily before, and not covered by another."""
+        """True when the mount is where it was put: not unmounted lazily before, and not covered by another."""
         found = kernel.find_mount(self._path)
         return self._mounted is not None and found is not None and found.device == self._mounted.device
 
@@ -111,7 +111,7 @@ class Connection:
             return False
 
     def ends_by_itself(self) -> bool:
-        """Whether the connection ended with the unmount. A copy of the mount in another mount namespace keeps it."""
+        """Tells whether the unmount ended the connection. A copy of the mount in another mount namespace keeps it."""
         poll = select.poll()
         poll.register(self.device, 0)
         return bool(poll.poll(_ENDS_WITHIN * 1000))

@@ -49,8 +49,8 @@ _DIES_WITHIN = 10.0
 
 
 class Kept(NamedTuple):
-    """What a supervisor leaves to the next one. state: JSON that only supervisors understand; a keeper adds the
-    `generation` of the last worker. The descriptors of what was taken are the taker's own."""
+    """The state and the descriptors that a supervisor leaves to the next one. state: JSON that only supervisors
+    understand; a keeper adds the `generation` of the last worker. The taker owns the descriptors that it took."""
 
     state: dict[str, Any]
     device: int
@@ -131,7 +131,7 @@ def keeper_path(directory: Path, name: str) -> Path:
 
 
 def is_waiting(path: Path) -> bool:
-    """Whether a keeper waits there for a successor."""
+    """Tells whether a keeper waits there for a successor."""
     return _asked(path, "ask")
 
 
@@ -213,7 +213,7 @@ class _Process:
                 return
 
     def _hear(self, channel: socket.socket) -> bool:
-        """Whether to go on."""
+        """Handles a message of the supervisor or its end; False when the keeper is to end."""
         try:
             message, descriptors = talk.receive(channel)
         except EOFError:

@@ -172,7 +172,7 @@ class _Supervisor:
     # Events
 
     def _events(self) -> Iterator[tuple[str, Any]]:
-        """What happened: tick, signal NUMBER, orphaned, message DICT, died STATUS, disconnected, unkept."""
+        """Waits for events: tick, signal NUMBER, orphaned, message DICT, died STATUS, disconnected, unkept."""
         poll = select.poll()
         poll.register(self._signals, select.POLLIN)
         if self._owner >= 0 and not self._stopping:

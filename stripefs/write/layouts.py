@@ -102,10 +102,10 @@ class Layouts:
             folder = folder.rpartition(b"/")[0]
 
     async def of(self, directory: bytes) -> str:
-        """What a directory itself asks for, "" for nothing.
+        """The layout that a directory itself asks for, "" for none.
 
-        While the store fails or the file is damaged it is what was asked for last, where that is known; else raises
-        StoreError.
+        While the store fails or the file is damaged it is the layout that was asked for last, where that is known; else
+        raises StoreError.
         """
         known = self._known.get(directory)
         now = trio.current_time()

@@ -36,7 +36,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Registry]:
 
 @pytest.fixture(scope="session")
 def pause(registry: Registry) -> str:
-    """What a pod runs besides its containers."""
+    """The image that a pod runs besides its containers."""
     return registry.push("pause:1", [base()], Entrypoint=["/bin/sleep", "100000"])
 
 

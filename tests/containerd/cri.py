@@ -62,7 +62,7 @@ class Cri:
         self._image("RemoveImage", request, "RemoveImageResponse")
 
     def image_bytes(self) -> int:
-        """What kubelet is told that images take."""
+        """The bytes that images take, as kubelet is told them."""
         found = self._image("ImageFsInfo", messages().ImageFsInfoRequest(), "ImageFsInfoResponse")
         return sum(int(one.used_bytes.value) for one in found.image_filesystems)
 

@@ -209,7 +209,7 @@ class Node:
         return done.stdout
 
     def containerd(self, *arguments: str) -> str:
-        """What this node's containerd prints for a command, with its configuration."""
+        """The output of this node's containerd for a command, with its configuration."""
         command = ["containerd", "--config", str(self.folder / "config.toml"), *arguments]
         return subprocess.run(command, env=self.environment, capture_output=True, text=True, check=True).stdout
 
@@ -222,7 +222,7 @@ class Node:
         return done
 
     def run(self, image: str, name: str, *command: str) -> str:
-        """What a container that is run to its end prints."""
+        """The output of a container that is run to its end."""
         return self.ctr("run", "--rm", "--snapshotter", "imagefs", image, name, *command).stdout
 
     def remove_image(self, image: str) -> None:
@@ -235,7 +235,7 @@ class Node:
         self.start_daemon()
 
     def status(self) -> dict[str, Any]:
-        """What the daemon says."""
+        """The status of the daemon."""
         found: dict[str, Any] = json.loads(self.imagefs("status", "--json"))
         return found
 
@@ -250,7 +250,7 @@ class Node:
         self.ctr("images", "rm", "--sync", f"{image}-garbage")
 
     def diff(self, key: str) -> bytes:
-        """What a snapshot has beyond its parent, as a layer's blob (tar, gzip)."""
+        """The changes of a snapshot to its parent, as a layer's blob (tar, gzip)."""
         command = ["ctr", "--address", str(self.socket), "--namespace", "k8s.io", "snapshots", "--snapshotter"]
         return subprocess.run([*command, "imagefs", "diff", key], check=True, capture_output=True, timeout=120).stdout
 
@@ -308,7 +308,7 @@ class Node:
         yield from self.ctr("tasks", "ls").stdout.splitlines()[1:]
 
     def _config(self) -> str:
-        """What `imagefs snapshotter config` prints, and what keeps this containerd apart from others."""
+        """The output of `imagefs snapshotter config`, and the settings that keep this containerd apart from others."""
         place = ["--socket", str(self.folder / "snapshotter.sock"), "--root", str(self.root)]
         block = self.imagefs("snapshotter", "config", *place, *self._options)
         head, version, tables = re.split(r"(version = [23])", block)

@@ -72,7 +72,7 @@ def test_a_containerd_that_is_restarted(node: Node, image: str, pod: str) -> Non
 def test_a_daemon_that_ends_under_a_running_container(
     node: Node, registry: Registry, store: Path, pod: str, how: signal.Signals
 ) -> None:
-    """What is not read yet comes from the daemon that follows."""
+    """The daemon that follows serves the bytes that are not read yet."""
     content = random.Random(how.value).randbytes(4 << 20)
     image = registry.push(f"daemon:{how.value}", [base(), layer(directory("data"), file("data/a", content))])
     node.imagefs("build", f"docker://{image}", str(store), "--no-src-tls-verify")

@@ -26,7 +26,7 @@ class _Guest(Service):
         self._before = host.log()
 
     def log(self) -> str:
-        """What was logged since the test began."""
+        """The lines that were logged since the test began."""
         return super().log().removeprefix(self._before)
 
 
@@ -34,7 +34,7 @@ class _Guest(Service):
 def visit(host: Service, folder: Path) -> Iterator[Service]:
     """The daemon as a test sees it whose own folder this is. It runs.
 
-    What it has fetched for others is still there: tests that damage a store have packages of their own in it.
+    Blocks that it fetched for others are still there: tests that damage a store have packages of their own in it.
     """
     if not host.answers():
         ensure(host)

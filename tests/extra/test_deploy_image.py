@@ -67,7 +67,7 @@ class Built:
         return done.stdout.strip()
 
     def _base(self) -> None:
-        """What debian:12-slim is: Debian's base system."""
+        """Builds Debian's base system, which is what debian:12-slim is."""
         root = self.folder / "base"
         done = subprocess.run(["debootstrap", "--variant=minbase", "bookworm", root], capture_output=True, text=True)
         assert not done.returncode, done.stdout[-2000:]
@@ -107,7 +107,7 @@ def node(built: Built, tmp_path: Path) -> Path:
 
 
 def on(node: Path, script: str) -> str:
-    """What a shell says on the node."""
+    """The output of a shell on the node."""
     entered = ["unshare", "--mount", "--propagation", "private", "sh", "-c", _ENTER.format(node=node, script=script)]
     done = subprocess.run(entered, capture_output=True, text=True, timeout=300, stdin=subprocess.DEVNULL)
     assert not done.returncode, done.stdout + done.stderr

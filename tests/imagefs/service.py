@@ -109,7 +109,7 @@ class Service:
         return [pid for pid, command in self._commands() if _KEEPER not in command]
 
     def keepers(self) -> list[int]:
-        """What keeps the connection of this daemon, or of one that has ended."""
+        """Process numbers of the keepers of this daemon's connection, or of one that has ended."""
         return [pid for pid, command in self._commands() if _KEEPER in command]
 
     def _commands(self) -> Iterator[tuple[int, Sequence[str]]]:

@@ -167,7 +167,7 @@ async def read_all(source: PackSource, place: Place, folder: Path) -> dict[str, 
 
 @pytest.mark.parametrize("fault", FAULTS)
 async def test_a_mirror_that_misbehaves_is_left(place: Place, tmp_path: Path, fault: Fault) -> None:
-    """Whether it does from the start or, since its documents are right, from the first pack on."""
+    """The mirror misbehaves from the start or, since its documents are right, from the first pack on."""
     with WebServer(place.root) as mirror, source_of(str(place.store), f"{mirror.url}/images", timeout=0.3) as source:
         digest, index = index_of(source, place)
         right = mirror.count("GET")

@@ -317,7 +317,7 @@ HOUR = 3600 * 10**9
 
 @contextlib.contextmanager
 def hours_ago(hours: float, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """What is stored in registries meanwhile was stored so long ago."""
+    """Objects that are stored in registries meanwhile were stored so long ago."""
     with monkeypatch.context() as patched:
         patched.setattr(RegistryRepository, "now_ns", lambda _: time.time_ns() - int(hours * HOUR))
         yield

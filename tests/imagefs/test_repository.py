@@ -1,4 +1,4 @@
-"""What every place for images must do: one suite over a directory store and over Debian's docker-registry."""
+"""The duties of every place for images: one suite over a directory store and over Debian's docker-registry."""
 
 from __future__ import annotations
 

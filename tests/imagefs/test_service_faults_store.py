@@ -264,7 +264,8 @@ def start(service: Service, store: Path, target: Path) -> None:
 
 
 def planned(service: Service) -> bool:
-    """Whether the daemon that runs has told of a plan from one trace. Then nothing of that start is left to be done."""
+    """Tells whether the daemon that runs has told of a plan from one trace. Then nothing is left to be done for that
+    start."""
     return '"plan_traces": 1' in service.log()
 
 

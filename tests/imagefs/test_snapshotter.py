@@ -106,7 +106,7 @@ class Running:
         return found[0] if found else 0.0
 
     def refused(self, *arguments: str) -> str:
-        """What another one with these arguments says when it ends."""
+        """The message with which another one with these arguments ends."""
         done = subprocess.run([*COMMAND, *arguments], env=self.environment, capture_output=True, text=True, timeout=120)
         assert done.returncode != 0
         return done.stderr

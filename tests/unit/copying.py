@@ -1,4 +1,4 @@
-"""What tests of `stripefs cp` share: files to copy, a store, and what the command says."""
+"""Helpers of the tests of `stripefs cp`: files to copy, a store, and the output of the command."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def store(tmp_path: Path) -> Path:
 
 
 def files(root: Path) -> dict[str, bytes]:
-    """What is below a directory, hidden things and all."""
+    """The content of the files below a directory, hidden ones and all, by path."""
     return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 

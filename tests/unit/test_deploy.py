@@ -1,4 +1,5 @@
-"""What people copy from deploy/: manifests against Kubernetes' schemas, the Dockerfile, and the node's installer."""
+"""The files that people copy from deploy/: manifests against Kubernetes' schemas, the Dockerfile, and the node's
+installer."""
 
 from __future__ import annotations
 

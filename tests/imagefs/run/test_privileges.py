@@ -1,4 +1,4 @@
-"""What the kernel refuses to a container: system calls, capabilities, and new privileges."""
+"""The system calls, capabilities and new privileges that the kernel refuses to a container."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def libraries() -> list[Bind]:
 
 
 def probed(containers: Containers, folder: Path, **options: object) -> dict[str, object]:
-    """What a program in Python found in a container; the interpreter is the host's."""
+    """The findings of a program in Python in a container; the interpreter is the host's."""
     (folder / "probe.py").write_text(PROBE)
     binds = [*libraries(), Bind(str(folder / "probe.py"), "/probe.py")]
     python = os.path.realpath(sys.executable)
@@ -127,7 +127,7 @@ def test_system_calls(containers: Containers, runtime: str, tmp_path: Path) -> N
     assert free["clone3"] == EINVAL
     assert {EPERM, ENOSYS}.isdisjoint([free["keyctl"], free["io_uring_setup"], free["personality"]])
     assert free["unknown"] == ENOSYS
-    # What a capability that was added is for passes the filter too.
+    # The filter also lets through the system calls of a capability that was added.
     admin = probed(containers, tmp_path, runtime=runtime, added=["CAP_SYS_ADMIN"])
     assert [admin[name] for name in ("unshare a user namespace", "mount", "open_tree", "keyctl")] == [0, 0, 0, EPERM]
 

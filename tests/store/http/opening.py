@@ -48,7 +48,7 @@ def certify(folder: Path) -> tuple[Path, Path]:
 
 
 def trusted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> ssl.SSLContext:
-    """What a server on loopback needs for TLS; its certificate is trusted as long as the test runs."""
+    """The TLS context of a server on loopback; its certificate is trusted as long as the test runs."""
     certificate, key = certify(folder)
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

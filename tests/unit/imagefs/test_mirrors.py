@@ -23,7 +23,7 @@ from tests.unit.imagefs.devices import FakeSource, Made, make, noise, running
 
 
 class Copies(FakeSource):
-    """What a mirror is read by."""
+    """The source through which a mirror is read."""
 
     def __init__(self, *made: Made, documents: dict[bytes, bytes] | None = None) -> None:
         super().__init__(*made)
@@ -139,7 +139,7 @@ async def test_a_mirror_that_hangs_is_waited_for_once(tmp_path: Path, mock_clock
 async def test_a_probe_brings_a_mirror_back_and_no_reader_pays(
     tmp_path: Path, mock_clock: MockClock, made: Made
 ) -> None:
-    """What is wrong is asked by probes alone, ever more seldom; what is right again is used again."""
+    """Only probes ask a mirror that is wrong, ever more seldom; one that is right again is used again."""
     store, copies = FakeSource(made), Copies(made)
     (mirror,) = before(store, copies)
     copies.fault = FAULTS["damaged"]

@@ -1,4 +1,4 @@
-"""What podman is handed for an image, and the names that it completes."""
+"""The archive that podman is handed for an image, and the names that it completes."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ NONE = {"image": "", "store": -1}
 
 
 class Stores:
-    """What each store answers, and after how many seconds."""
+    """The answers of each store, and after how many seconds they come."""
 
     def __init__(self) -> None:
         self.images: dict[str, str] = {}

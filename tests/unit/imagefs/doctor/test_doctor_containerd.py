@@ -1,4 +1,4 @@
-"""What is said of containerd, by its version, its configuration and its plugins."""
+"""Findings about containerd, by its version, its configuration and its plugins."""
 
 from __future__ import annotations
 

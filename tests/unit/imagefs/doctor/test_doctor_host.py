@@ -1,4 +1,4 @@
-"""What is said of a host's rights, runtimes, cache and services."""
+"""Findings about a host's rights, runtimes, cache and services."""
 
 from __future__ import annotations
 

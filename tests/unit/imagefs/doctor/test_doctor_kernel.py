@@ -1,4 +1,4 @@
-"""What is said of the kernel: by what was tried, or by its version."""
+"""Findings about the kernel: by what was tried, or by its version."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of stores, and the command that says all of it."""
+"""Findings about stores, and the command that prints all findings."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_time_that_a_slow_store_takes_is_no_difference_of_clocks() -> None:
 
 @pytest.fixture
 def findings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Finding]:
-    """What the command finds, in place of what is so here."""
+    """The findings that the command gets, in place of those of this host."""
     command_conformance.forget_settings(tmp_path, monkeypatch)
     made = [Finding("kernel.fuse", "ok", "FUSE: works"), Finding("cache.room", "warn", "1 GiB", "cost", "remedy")]
     monkeypatch.setattr(examine, "examine", lambda _host: iter(made))

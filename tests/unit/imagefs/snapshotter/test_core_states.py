@@ -303,7 +303,7 @@ class Snapshotters(RuleBasedStateMachine):
         assert {self.real.stat(name).id for name in needing} == set(self.images.leases)
 
     def _both(self, real: Callable[[], Any], model: Callable[[], Any]) -> Any:
-        """What the real one answers; None where both raise the same kind of error."""
+        """The answer of the real one; None where both raise the same kind of error."""
         try:
             model()
         except StripefsError as error:
