@@ -42,6 +42,8 @@ class Device:
         self.path = blocks.folder / f"{digest}.data"
         """The local file: the device itself for whoever pinned it."""
         self.users = 0
+        self.last_read = -1
+        """The last block of the latest read; -1 before the first."""
         self.upstreams = Upstreams()
         self._blocks = blocks
         self._kept: Kept | None = None
@@ -141,6 +143,7 @@ class Device:
         figures.reads += 1
         figures.bytes_read += end - offset
         blocks = range(offset // BLOCK, (end - 1) // BLOCK + 1)
+        self.last_read = blocks[-1]
         found = self._on_disk(blocks)
         if found is not None:
             if not found:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from imagefs.format.index import NOWHERE, Index, Place
 
-__all__ = ["Order", "Run"]
+__all__ = ["Order", "Run", "following"]
 
 LOOK = 64
 AT_ONCE = 512
@@ -20,6 +20,25 @@ AT_ONCE = 512
 
 Run = list[tuple[int, Place]]
 """Numbers and places of blocks, whose places are neighbours in one pack, or the same."""
+
+
+def following(count: int, last_read: Callable[[], int]) -> Iterator[int]:
+    """Every block of a device of `count` once, in an order that follows its readers: those behind the block that was
+    read last come first. A device has the files of a directory side by side, so these are the rest of the file and its
+    neighbours. last_read: -1 before the first read."""
+    left = bytearray(b"\1") * count
+    read, cursor = -1, 0
+    while True:
+        if (latest := last_read()) != read:
+            read, cursor = latest, latest + 1
+        block = left.find(1, cursor)
+        if block < 0:
+            block = left.find(1)
+        if block < 0:
+            return
+        left[block] = 0
+        cursor = block + 1
+        yield block
 
 
 class Order:

@@ -4,7 +4,9 @@ A *start* begins when an image is attached and ends when the job says so, or is 
 first touches are recorded and the image's plan is replayed: the hot device from its first block to its last, then
 whatever else the plan names. Afterwards the rest of the image is fetched at a bounded rate, so that in the end it is
 local. A dependency snapshot that has no plan yet is fetched whole at once: of what was installed for one job that job
-touches much, and import by import, each of which waits for the one before, it takes many times as long.
+touches much, and import by import, each of which waits for the one before, it takes many times as long. Of an image
+that has no plan yet everything is fetched, too, in an order that follows its readers, so that a first start does not
+take longer than fetching the whole image; a read that waits goes first.
 
 A read does not say for which mount it is. So what is recorded of a start that others join holds their reads, too. Those
 of the same image and workload are starts like it: the record counts as one, of all of them together, and ends when the
@@ -20,11 +22,13 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import trio
 
 from imagefs.blocks.fetch import Blocks, Device
+from imagefs.blocks.order import following
 from imagefs.blocks.source import PackSource
 from imagefs.daemon.documents import Documents
 from imagefs.daemon.learning import Learning, Recorded
@@ -231,6 +235,8 @@ class Starts:
             elif attachment.snapshot and self._settings.background_rate:
                 for device in start.devices:
                     await self._ahead(start, device, range(device.index.blocks))
+            elif self._settings.background_rate:
+                await self._follow(start)
             await start.over.wait()
             while self._settings.background_rate and not await self._rest(start):
                 await trio.sleep(_AGAIN)
@@ -242,6 +248,21 @@ class Starts:
         start.planned.setdefault(device.digest, set()).update(wanted)
         report = await device.fetch(wanted, at_once=self._settings.fetches)
         _log.info("fetched ahead of %s: %s", device.digest[:12], report)
+
+    async def _follow(self, start: _Start) -> None:
+        """Fetch what readers may come to, until the start is over: everything, as fast as the way to the store allows.
+        It counts for no prediction."""
+
+        async def fetch() -> None:
+            for device in start.devices:
+                order = following(device.index.blocks, partial(getattr, device, "last_read"))
+                await device.fetch(order, at_once=self._settings.fetches)
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(fetch)
+            await start.over.wait()
+            nursery.cancel_scope.cancel()
 
     async def _rest(self, start: _Start) -> bool:
         """Bring the whole image here, in turns with others, since the rate is that of all; False when some lacks."""
