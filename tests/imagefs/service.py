@@ -132,13 +132,19 @@ class Service:
         with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it is ending by itself
             card = Path(self.settings.runtime, "imagefs.json").read_text()
             os.kill(json.loads(card)["supervisor_pid"], signal.SIGTERM)
-        end_kept(self.settings)
         try:
-            eventually(lambda: not self.processes() and not self.keepers(), "the end of the daemon", 15)
-        except AssertionError:
-            for pid in (*self.processes(), *self.keepers()):
+            eventually(self._ended, "the end of the daemon")
+        except AssertionError as error:
+            left = dict(self._commands())
+            for pid in left:
                 os.kill(pid, signal.SIGKILL)
-            raise
+            raise AssertionError(f"left: {[' '.join(command)[:300] for command in left.values()]}") from error
+
+    def _ended(self) -> bool:
+        """Tells whether nothing of the daemon runs. A keeper takes an end once its supervisor is gone; another mount
+        namespace may use its mounts."""
+        end_kept(self.settings)
+        return not self.processes() and not self.keepers()
 
     def end_commands(self) -> None:
         """Kill those that still run; the daemon stays."""

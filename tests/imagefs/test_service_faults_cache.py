@@ -108,6 +108,7 @@ def test_a_block_is_damaged_while_it_is_served(service: Service, image: tuple[Pa
     """Each read is checked, of a device that is not here as a whole; the kernel's own copies are dropped."""
     source, store = image
     target = service.mountpoint()
+    service.environment["IMAGEFS_BACKGROUND_RATE"] = "0"  # nothing comes that is not read
     ensure(service)
     mount_here(service, store, target)
     with (target / "large").open("rb") as file:
