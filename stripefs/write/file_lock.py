@@ -10,9 +10,9 @@ Fencing has three layers, since no store here renames on a condition:
    the process or the machine sleeps. Nothing that others see is begun after the end (`assert_held`).
 2. By the store. `assert_held` also compares the lock there, right before each step that others see.
 3. By the names. The step that publishes renames, or joins, a hidden file of the writer. Who takes over moves all such
-   files of the writer before it to other names, before it looks at what stands at the name. So a step that was held up
-   between the comparison and the store finds nothing to rename, however late it comes. What fsync made durable is still
-   there, and `stripefs recover` knows those names too.
+   files of the writer before it to other names, before it moves that writer's lock, and again once it has its own. So
+   a step that was held up between the comparison and the store finds nothing to rename, however late it comes. What
+   fsync made durable is still there, and `stripefs recover` knows those names too.
 
 A renewal sets the lock's time, by a reading of the store's clock that all locks of a mount share (`heartbeat`), where
 the store lets times be set; else it writes the lock anew. So on HDFS only the NameNode has part in it, and no data host
@@ -274,7 +274,8 @@ def take(
             held = read_lock(store, lock)
             if held is None or held.owner != document.owner:
                 before.update(() if held is None else held.versions)
-                _clear_dead(store, path, lock, seconds, before, dead=held is not None and _same_mount(held, document))
+                dead = held is not None and _same_mount(held, document)
+                _clear_dead(store, path, lock, seconds, before, set(before).difference(versions), dead=dead)
                 continue
         found = None
         if not contended:
@@ -339,10 +340,14 @@ def _same_mount(one: LockDocument, other: LockDocument) -> bool:
     return bool(slash) and mount == other.owner.partition("/")[0]
 
 
-def _clear_dead(store: Store, path: bytes, lock: bytes, seconds: float, before: set[str], *, dead: bool) -> None:
+def _clear_dead(
+    store: Store, path: bytes, lock: bytes, seconds: float, before: set[str], fenced: Collection[str], *, dead: bool
+) -> None:
     """Make room for a lock where a dead writer's stands; raises Busy where a living one's does.
 
-    before: gets the dead writer's versions. dead: the caller knows; else the lock's age tells.
+    before: gets the dead writer's versions. fenced: those that its lock names. They are fenced while that lock still
+    stands, since whoever finds none puts its own and knows of no writer before. A writer that renews its lock in this
+    moment keeps it, and its publication fails. dead: the caller knows; else the lock's age tells.
     """
     folder = split(path)[0]
     try:
@@ -350,6 +355,7 @@ def _clear_dead(store: Store, path: bytes, lock: bytes, seconds: float, before: 
         seen = store.stat(lock)  # as late as can be: between this and the rename others may be quicker
         if not dead and now_ns - seen.mtime_ns <= seconds * 1e9:
             raise _busy(store, path, lock, seconds)
+        _fence(store, path, fenced)
         aside = _moved_aside(store, path, seen.identity)
     except NotFound:
         return  # released, or taken over by somebody else: the next try tells

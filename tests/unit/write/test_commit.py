@@ -312,3 +312,32 @@ async def test_who_dies_while_taking_over_leaves_that_to_the_next_one(
             await draft.publish(final=True)
     assert not (tmp_path / "file").exists()
     assert not [name for name in hidden(tmp_path) if name.endswith("-lock")]
+
+
+async def test_a_takeover_that_is_held_up_lets_nothing_late_through(
+    store: ThrottledStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the lock of a dead writer and that of who takes over there is none, and a third one puts its own."""
+    async with writing(store, layout=Layout.PLAIN) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        await draft.write(0, content(MIB))
+
+        def two_successors() -> None:
+            age(tmp_path)
+            first = spread(tmp_path)
+            rename = first.rename
+
+            def held_up(source: bytes, target: bytes, **options: Any) -> None:
+                rename(source, target, **options)
+                if source == file_lock.lock_path(b"/file"):
+                    raise ServiceDown("away")
+
+            monkeypatch.setattr(first, "rename", held_up)
+            with pytest.raises(ServiceDown):
+                take(first, b"/file", ["1" * 16], "first/1")
+            take(spread(tmp_path), b"/file", ["2" * 16], "second/1").release()
+
+        during(store, "rename", two_successors)
+        with pytest.raises(DraftLost):
+            await draft.publish(final=True)
+    assert not (tmp_path / "file").exists()
