@@ -108,7 +108,7 @@ def test_a_store_that_dies_between_two_documents(hasty: Service, new_image: tupl
 
 def test_a_store_that_goes_away_mid_start(service: Service, image: tuple[Path, Path]) -> None:
     source, store = image
-    service.environment |= {"IMAGEFS_IO_TIMEOUT": "1", "IMAGEFS_HOST_TIMEOUT": "0.3"}
+    service.environment |= {"IMAGEFS_IO_TIMEOUT": "5", "IMAGEFS_HOST_TIMEOUT": "0.3"}
     target = service.mountpoint()
     with FickleServer(store) as server:
         service.ok("mount", f"{server.url}#t", str(target))
