@@ -110,7 +110,7 @@ async def fetch_ahead(target: Target, blocks: Iterable[int], at_once: int, rate:
     async with trio.open_nursery() as nursery:
         while True:
             await slots.acquire()
-            size = max(BLOCK, min(most, _size(target.upstream.link.window, at_once)))
+            size = max(BLOCK, min(most, max(_size(target.upstream.link.window, at_once), target.upstream.least)))
             if not await _turn(target, pace, size):
                 break
             run = order.take(size, target.lacks)

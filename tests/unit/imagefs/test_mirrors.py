@@ -14,12 +14,13 @@ from trio.testing import MockClock
 
 from imagefs.blocks.fetch import Blocks, Device
 from imagefs.blocks.mirrors import Mirror, Mirrors
+from imagefs.blocks.upstream import MIRROR_RANGE
 from imagefs.errors import BlockUnavailable
 from imagefs.format.index import BLOCK
 from stripefs.errors import HostFailed, NotFound, ServiceDown, StoreError, Unsupported
 from stripefs.host_health import AVOID_FIRST, HostHealth
 from stripefs.settings import StoreSettings
-from tests.unit.imagefs.devices import FakeSource, Made, make, noise, running
+from tests.unit.imagefs.devices import MIB, FakeSource, Made, make, noise, running
 
 
 class Copies(FakeSource):
@@ -98,6 +99,17 @@ async def test_the_first_mirror_serves_all(tmp_path: Path, made: Made) -> None:
         assert first.reads
         assert (store.reads, second.reads) == ([], [])
         assert blocks.snapshot()["upstreams"] == {"store": 0, "http://mirror0": made.index.stored * BLOCK}
+
+
+async def test_a_mirror_is_asked_ahead_for_long_ranges(tmp_path: Path) -> None:
+    """Of which none meets the next one in a slice of a cache, but for its end; a store is asked for what the way holds."""
+    made = make(noise(192))
+    store, mirror = FakeSource(made), Copies(made)
+    before(store, mirror)
+    async with running(tmp_path / "blocks", memory=64 * MIB) as blocks:
+        device = await opened(blocks, made, store)
+        await device.fetch(range(made.index.blocks))
+    assert [length for _, length in mirror.reads] == [MIRROR_RANGE] * (192 * BLOCK // MIRROR_RANGE)
 
 
 @pytest.mark.parametrize("fault", list(FAULTS))
