@@ -23,6 +23,7 @@ from bench.cluster import BenchError
 from bench.container import report as container_report
 from bench.data import CHUNK
 from bench.deps import report as deps_report
+from bench.fleet import report as fleet_report
 from bench.image import report as image_report
 from bench.plan import CASES
 from bench.results import Document, load
@@ -56,6 +57,7 @@ _REPORTS: dict[str, _Report] = {
     "image": image_report,
     "container": container_report,
     "deps": deps_report,
+    "fleet": fleet_report,
 }
 
 
@@ -127,6 +129,25 @@ def _parser() -> argparse.ArgumentParser:
     installing.add_argument(
         "--work", type=Path, metavar="DIR", help="where wheels are kept (~/.cache/bootseer/bench-deps)"
     )
+    growing = commands.add_parser("fleet", help="a model of large fleets, checked against small ones")
+    growing.add_argument("--quick", action="store_true", help="two nodes, a smaller image, two rounds: 1 minute")
+    growing.add_argument("--rounds", type=int, default=0, metavar="N", help="rounds of each fleet (3, quick: 2)")
+    growing.add_argument("--from", type=Path, dest="startup", metavar="FILE.json",
+                         help="a document of `bench startup`, from which large fleets are simulated")  # fmt: skip
+    growing.add_argument("--json", type=Path, metavar="FILE", help="write the document here, anew after each part")
+    growing.add_argument("--chart", type=Path, metavar="FILE", help="draw the growth here (.svg, .png)")
+    growing.add_argument("--work", type=Path, metavar="DIR", help="where it works (~/.cache/bootseer/bench-fleet)")
+    for name, rate, what in (
+        ("store", "2.5GB/s", "of the store's way out"),
+        ("node", "2.5GB/s", "of each node's link"),
+        ("mirror", "2.5GB/s", "of each mirror"),
+        ("datanode", "200MB/s", "of each DataNode"),
+    ):
+        growing.add_argument(f"--{name}", type=parse_rate, default=rate, metavar="RATE", help=f"{what} ({rate})")
+    growing.add_argument("--datanodes", type=int, default=20, metavar="N", help="DataNodes at least (20)")
+    growing.add_argument("--nodes-per-datanode", type=int, default=4, metavar="N", help="a DataNode for so many (4)")
+    growing.add_argument("--replication", type=int, default=3, metavar="N", help="copies of each block (3)")
+    growing.add_argument("--failures", type=float, default=1e-4, metavar="P", help="that a MiB does not come (0.0001)")
     table = commands.add_parser("table", help="print the tables of a document as Markdown")
     table.add_argument("document", type=Path, metavar="FILE.json")
     table.add_argument("--into", type=Path, metavar="FILE.md", help="put them there, between its marks for results")
@@ -232,6 +253,18 @@ def _deps(options: argparse.Namespace) -> None:
     _show(options, partial(measure.measure, chosen, _say))
 
 
+def _fleet(options: argparse.Namespace) -> None:
+    from bench.fleet import measure
+    from bench.fleet.plan import Scenario
+
+    _need_root(options, "network namespaces, mounts")
+    names = ("store", "node", "mirror", "datanode", "datanodes", "nodes_per_datanode", "replication", "failures")
+    scenario = Scenario(**{name: getattr(options, name) for name in names})
+    work = (options.work or measure.WORK).absolute()
+    chosen = measure.Options(options.quick, options.rounds, work, options.startup, scenario)
+    _show(options, partial(measure.measure, chosen, _say))
+
+
 def _table(options: argparse.Namespace) -> None:
     document = load(options.document)
     if document.bench not in _REPORTS:
@@ -266,6 +299,7 @@ _COMMANDS = {
     "image": _image,
     "container": _container,
     "deps": _deps,
+    "fleet": _fleet,
     "table": _table,
     "simulate": _simulate,
     "build-rclone": _build_rclone,

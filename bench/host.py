@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,10 @@ _ENDS_WITHIN = 20.0
 class Host:
     """A machine that has nothing of any image yet: cache, runtime folder and daemon are this one's alone."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, prefix: Sequence[str] = ()) -> None:
+        """prefix: the command that runs another on this host, such as nsenter and its arguments."""
         self._folder = folder
+        self.prefix = tuple(prefix)
         self.cache = folder / "cache"
         self.environment = {"IMAGEFS_CACHE": str(self.cache), "IMAGEFS_RUNTIME": str(folder / "run")}
 
@@ -88,7 +90,7 @@ class Host:
         """Until it answers. Raises BenchError."""
         with (self._folder / "daemon.log").open("wb") as log:
             process = subprocess.Popen(
-                [PROGRAM, "daemon"],
+                [*self.prefix, str(PROGRAM), "daemon"],
                 env=os.environ | self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

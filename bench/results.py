@@ -54,6 +54,9 @@ UNITS = {
     "time": "s",
     "cpu_per_gb": "s/GB",  # user and system time of all processes of the system, reader included
     "datanode_cpu_per_gb": "s/GB",
+    "median_time": "s",  # of a fleet: of its middle node
+    "predicted": "s",  # by a model
+    "error": "share",  # of a model's figure against the measured one
     "sync_time": "s",  # of a write: in fsync
     "close_time": "s",  # of a write: in close, after fsync
     "close_share": "share",  # of the whole write

@@ -102,7 +102,7 @@ async def test_the_first_mirror_serves_all(tmp_path: Path, made: Made) -> None:
 
 
 async def test_a_mirror_is_asked_ahead_for_long_ranges(tmp_path: Path) -> None:
-    """Of which none meets the next one in a slice of a cache, but for its end; a store is asked for what the way holds."""
+    """Such ranges meet in a slice of a cache at their ends only."""
     made = make(noise(192))
     store, mirror = FakeSource(made), Copies(made)
     before(store, mirror)

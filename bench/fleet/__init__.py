@@ -1,0 +1,1 @@
+"""Growth with the fleet: a discrete-event model of the slowest node, and runs that it is checked against."""
