@@ -25,6 +25,7 @@ COMMANDS = {
     "ready": "Say that a job has started: its trace is complete.",
     "run": "Run a container from an image.",
     "podman": "Show images to podman and buildah.",
+    "startup": "Show where the start of a job spends its time.",
     "deps": "Install what a job needs once, and mount it everywhere.",
     "daemon": "The service behind the mounts, in the foreground.",
     "snapshotter": "Containers of containerd and Kubernetes from lazy images.",
