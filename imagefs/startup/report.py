@@ -1,0 +1,301 @@
+"""The report on starts of jobs: plain values that every output shows. docs/startup-report.md documents each field.
+
+Times are seconds since the first begin of the start they belong to; durations are made of monotonic clocks. A figure
+that cannot be known is None, never an estimate in disguise. `to_json` gives the document of `--json`, whose fields keep
+their meaning within one VERSION.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any
+
+__all__ = [
+    "VERSION", "Advice", "Cause", "Clock", "Comparison", "Growth", "Interval", "Lost", "Offender", "Overlap", "Problem",
+    "Report", "SizeGroup", "SpanRow", "Stage", "Start", "Step", "Straggler", "UnusedModule",
+]  # fmt: skip
+
+VERSION = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """An estimate with its 95% interval; low and high are None where the data allow no interval."""
+
+    value: float
+    low: float | None = None
+    high: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """A defect of the events. kind: see docs/startup-report.md; example: the file and line, or the span, of one."""
+
+    kind: str
+    count: int
+    meaning: str
+    example: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SpanRow:
+    """A span on the timeline. end_s is None where no end was found; at_least_s is then how long it surely lasted."""
+
+    node: str
+    rank: int | None
+    stage: str
+    name: str
+    kind: str
+    begin_s: float
+    end_s: float | None
+    source: str = ""
+    cause: str = ""
+    host: str = ""
+    at_least_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """The clock of one boot. skew_s: by how much its wall clock is ahead of the median; bound_s: its uncertainty.
+
+    method: "same boot" (one monotonic clock for all nodes), "barrier" (ends of `rendezvous`), or "wall" (not corrected).
+    """
+
+    nodes: list[str]
+    boot: str
+    method: str
+    skew_s: float
+    bound_s: float | None
+    jump_s: float
+    barriers: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A stage over the units of a start. A unit is a rank, or a node that has none."""
+
+    stage: str
+    units: int
+    sum_s: float
+    union_s: float
+    work_s: float
+    wait_s: float
+    alone_s: float
+    p50_s: float
+    p99_s: float
+    max_s: float
+    max_over_median: float | None
+    slowest: str
+    quantiles_s: list[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Overlap:
+    """Means over units: the sum of all stages, the time that any stage covers, the time of none, and the wall time."""
+
+    sum_s: float
+    covered_s: float
+    uncovered_s: float
+    wall_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A part of the critical path. seconds: its share of the path; stage "" is a gap that no span explains."""
+
+    node: str
+    rank: int | None
+    stage: str
+    name: str
+    kind: str
+    begin_s: float
+    end_s: float
+    seconds: float
+    wait_s: float = 0.0
+    inside: dict[str, float] = field(default_factory=dict)
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """A likely cause. seconds: how much of the time it explains; evidence: the figures that point at it."""
+
+    cause: str
+    seconds: float
+    text: str
+    evidence: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Straggler:
+    """A node whose stage took much longer than the median. causes: the likeliest first.
+
+    apparent: it only seems late, by a wall clock that is off; stage is then "".
+    """
+
+    node: str
+    stage: str
+    seconds: float
+    median_s: float
+    excess_s: float
+    threshold_s: float
+    apparent: bool
+    causes: list[Cause]
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """GPU time that starts cost. assumed: how the number of GPUs was found."""
+
+    gpus: float
+    assumed: str
+    gpu_hours: float
+    by_stage: dict[str, float]
+    cost: float | None
+    run_length_s: float | None
+    share_lost: float | None
+    effective_share: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start: an attempt of a run on all its nodes. total_s: first begin to the last unit's end of the start.
+
+    held_s: total_s without the queue, during which no GPU was held. ended_by: "ready", "first_step", or "last event"
+    where neither was found. complete: every unit has an end. side: "before" or "after" in a comparison.
+    """
+
+    job: str
+    run: str
+    attempt: int
+    side: str
+    begin_unix: float
+    nodes: int
+    ranks: int
+    units: int
+    events: int
+    total_s: float
+    held_s: float
+    ended_by: str
+    complete: bool
+    unit_end_p50_s: float
+    unit_end_p99_s: float
+    last_unit: str
+    stages: list[Stage]
+    overlap: Overlap
+    critical_path: list[Step]
+    clocks: list[Clock]
+    skew_method: str
+    skew_max_s: float
+    skew_bound_s: float | None
+    stragglers: list[Straggler]
+    causes: list[Cause]
+    unfinished: list[SpanRow]
+    lanes: list[SpanRow]
+    lost: Lost | None
+
+
+@dataclass(frozen=True, slots=True)
+class Offender:
+    """A node or DataNode (kind "node", "host") that was a straggler, or its cause, in several starts."""
+
+    kind: str
+    name: str
+    starts: int
+    seen: int
+    seconds: float
+    causes: dict[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class SizeGroup:
+    nodes: int
+    starts: int
+    median_s: float
+    p90_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """How the total grows with nodes. law "power": seconds = a * nodes ** b; "log": a + b * ln(nodes); "" too few."""
+
+    groups: list[SizeGroup]
+    law: str
+    a: float | None
+    b: Interval | None
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A figure before and after. ratio: after / before. resampled: "starts" or "units", "" where there is no interval.
+
+    stage: "" is the total.
+    """
+
+    stage: str
+    before_s: float
+    after_s: float
+    ratio: Interval | None
+    before_n: int
+    after_n: int
+    resampled: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnusedModule:
+    """A module imported and not used before the first step. units: in how many units."""
+
+    module: str
+    seconds: float
+    units: int
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """A change and its expected saving, of the total of the median start. basis: how the saving follows from the data.
+
+    at_most: the data do not show the rest that remains, so that saving_s is an upper bound.
+    """
+
+    action: str
+    stage: str
+    saving_s: float
+    saving_share: float
+    at_most: bool
+    starts: int
+    gpu_hours: float | None
+    basis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    events: int
+    lines: int
+    files: int
+    versions: dict[str, int]
+    problems: list[Problem]
+    starts: list[Start]
+    offenders: list[Offender]
+    lost: Lost | None
+    growth: Growth | None
+    comparison: list[Comparison]
+    unused: list[UnusedModule]
+    advice: list[Advice]
+    version: int = VERSION
+
+    def to_json(self) -> dict[str, Any]:
+        """The document, floats rounded to microseconds."""
+        document = _rounded(dataclasses.asdict(self))
+        assert isinstance(document, dict)
+        return document
+
+
+def _rounded(value: Any) -> Any:
+    if isinstance(value, float):
+        return round(value, 6)
+    if isinstance(value, dict):
+        return {key: _rounded(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_rounded(inner) for inner in value]
+    return value
