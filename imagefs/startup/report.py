@@ -59,7 +59,7 @@ class SpanRow:
 class Clock:
     """The clock of one boot. skew_s: by how much its wall clock is ahead of the median; bound_s: its uncertainty.
 
-    method: "same boot" (one monotonic clock for all nodes), "barrier" (ends of `rendezvous`), or "wall" (not corrected).
+    method: "same boot" (all nodes share it), "barrier" (ends of `rendezvous`), or "wall" (not corrected).
     """
 
     nodes: list[str]

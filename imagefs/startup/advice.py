@@ -1,0 +1,170 @@
+"""Changes that would shorten starts, with the saving that follows from their own events.
+
+The saving of a change is how much earlier the last unit would end: each unit's time outside of barriers is cut by the
+change, by no more than the time in which only that stage ran in it, and the slowest unit counts before and after. Time
+that the change leaves, such as the mount of a snapshot instead of an installation, is taken from units of these starts
+that show it; where none does, the saving is an upper bound and says so.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imagefs.startup.causes import Evidence
+from imagefs.startup.clock import SECOND
+from imagefs.startup.report import Advice, Start
+
+__all__ = ["Seen", "advise", "changes", "look"]
+
+_NAN = float("nan")
+_LEAST = 0.005  # a smaller share of the total is no advice
+
+
+class Seen(NamedTuple):
+    """What a start shows about the time that remains after a change, in nanoseconds (per byte); nan where nothing."""
+
+    mount: float
+    attach: float
+    cached_byte: float
+    compiled: float
+
+
+class Change(NamedTuple):
+    action: str
+    stage: str
+    saving_s: float
+    at_most: bool
+    basis: str
+
+
+def look(starts: Sequence[Evidence]) -> Seen:
+    """The medians over the units of all starts that show such a time."""
+    mounts, attaches, rates, compiled = [], [], [], []
+    for evidence in starts:
+        t, union = evidence.timeline, evidence.breakdown.union
+        checkpoint = t.label("checkpoint")
+        cached, stored = evidence.cache_bytes[:, checkpoint], evidence.store_bytes[:, checkpoint]
+        warm = cached > 9 * stored
+        attach = evidence.named("image", "attach")
+        compile_ = union[:, t.label("compile")]
+        mounts.append(evidence.mount[evidence.mount > 0])
+        attaches.append(attach[attach > 0])
+        rates.append(union[warm, checkpoint] / cached[warm])
+        compiled.append(compile_[compile_ > 0])
+    fast = np.concatenate(compiled)
+    return Seen(
+        _median(mounts), _median(attaches), _median(rates), float(np.quantile(fast, 0.05)) if len(fast) else _NAN
+    )
+
+
+def changes(evidence: Evidence, seen: Seen, excess: Sequence[tuple[str, float]]) -> Iterator[Change]:
+    """The changes that would help one start. seen: of all starts; excess: stragglers, seconds beyond the median."""
+    t, alone, union = evidence.timeline, evidence.breakdown.alone, evidence.breakdown.union
+    nothing = np.zeros(len(t.end), np.int64)
+
+    def saved(stage: str, time: NDArray[Any]) -> float:
+        """By how much the start is shorter when each unit saves this time of a stage, "" for any stage."""
+        own = t.end - union[:, t.label("rendezvous")]
+        limit = alone[:, t.label(stage)] if stage else own
+        return float(own.max() - (own - np.clip(time, 0, np.minimum(limit, own))).max()) / SECOND
+
+    def without(stage: str, remains: float) -> tuple[float, bool]:
+        """The saving when only so much of a stage remains, and that it is an upper bound if that is not known."""
+        known = remains == remains
+        return saved(stage, union[:, t.label(stage)] - (remains if known else 0.0)), not known
+
+    install = evidence.install + evidence.waited(["dependencies"], "lease")
+    bare = ~(evidence.mount + install > 0)  # programs other than imagefs show one span of another name
+    install = np.where(bare, union[:, t.label("dependencies")], install)
+    if install.any():
+        known = seen.mount == seen.mount
+        remains = (
+            f"a mount of {seen.mount / SECOND:.1f} s remains" if known else "no mount in these data shows the rest"
+        )
+        saving = saved("dependencies", install - (seen.mount if known else 0.0))
+        basis = f"installation takes {install.max() / SECOND:.1f} s on the slowest unit; {remains}"
+        yield Change("dependency snapshots (imagefs run --deps)", "dependencies", saving, not known, basis)
+    lazy = evidence.named("image", "attach")
+    pulled = np.where(lazy > 0, nothing, union[:, t.label("image")])
+    if pulled.any():
+        known = seen.attach == seen.attach
+        saving = saved("image", pulled - (seen.attach if known else 0.0))
+        remains = (
+            f"an attach takes {seen.attach / SECOND:.1f} s" if known else "no lazy image in these data shows the rest"
+        )
+        basis = f"the image takes {pulled.max() / SECOND:.1f} s on the slowest unit; {remains}"
+        yield Change("lazy image (imagefs build, then run)", "image", saving, not known, basis)
+    if evidence.on_demand_wait.any():
+        basis = f"readers waited up to {evidence.on_demand_wait.max() / SECOND:.1f} s for blocks fetched on demand"
+        saving = saved("", evidence.on_demand_wait)
+        yield Change("record and replay of the image (imagefs trace, optimize)", "image", saving, True, basis)
+    checkpoint = t.label("checkpoint")
+    size = evidence.cache_bytes[:, checkpoint] + evidence.store_bytes[:, checkpoint]
+    if evidence.store_bytes[:, checkpoint].any() and seen.cached_byte == seen.cached_byte:
+        saving = saved("checkpoint", union[:, checkpoint] - size * seen.cached_byte)
+        basis = f"units that read from their cache got {1 / seen.cached_byte:.2f} GB/s"
+        yield Change("checkpoint cache (stripefs --cache)", "checkpoint", saving, False, basis)
+    if union[:, checkpoint].any():
+        first = np.full(len(t.end), np.iinfo(np.int64).max)
+        np.minimum.at(first, t.unit[t.stage == checkpoint], t.begin[t.stage == checkpoint])
+        early = t.stage != t.label("queue")
+        begun = np.full(len(t.end), np.iinfo(np.int64).max)
+        np.minimum.at(begun, t.unit[early], t.begin[early])
+        before = np.where(union[:, checkpoint] > 0, first - begun, 0)
+        basis = f"{np.median(before) / SECOND:.1f} s of other stages run before it, if they leave the link free"
+        saving = saved("checkpoint", before)
+        yield Change("checkpoint warmed while the image starts (stripefs warm)", "checkpoint", saving, True, basis)
+    for host, _ in list(evidence.hosts("datanode").items())[:1]:
+        waited = evidence.waited([], "datanode", host)
+        basis = f"units waited up to {waited.max() / SECOND:.1f} s for it"
+        yield Change(f"DataNode {host} repaired or taken out", "", saved("", waited), False, basis)
+    fast = union[:, t.label("compile")]
+    if fast.any():
+        known = seen.compiled < 0.3 * float(fast.max())
+        saving, _ = without("compile", seen.compiled if known else _NAN)
+        basis = (
+            f"the fastest units compile in {seen.compiled / SECOND:.1f} s"
+            if known
+            else f"compiling takes up to {fast.max() / SECOND:.1f} s; no unit shows the rest"
+        )
+        yield Change("start-up caches (compiled kernels)", "compile", saving, not known, basis)
+    if excess:
+        more: dict[str, float] = defaultdict(float)
+        for node, seconds in excess:
+            more[node] += seconds
+        beyond = np.array([more.get(t.node(unit), 0.0) * SECOND for unit in range(len(t.end))])
+        nodes = ", ".join(sorted(more)[:3]) + (", …" if len(more) > 3 else "")
+        yield Change("stragglers replaced", "", saved("", beyond), False, f"their time beyond the median: {nodes}")
+
+
+def advise(starts: Sequence[Start], found: Sequence[Sequence[Change]]) -> list[Advice]:
+    """The changes of all starts together, the largest saving first; saving_s is the mean of starts that they help."""
+    total = sum(start.total_s for start in starts) or 1.0
+    by_action: dict[str, list[tuple[Start, Change]]] = defaultdict(list)
+    for start, some in zip(starts, found, strict=True):
+        for change in some:
+            if change.saving_s > 0:
+                by_action[change.action].append((start, change))
+    made = []
+    for action, pairs in by_action.items():
+        savings = [change.saving_s for _, change in pairs]
+        hours = [change.saving_s * start.lost.gpus / 3600 for start, change in pairs if start.lost]
+        largest = max((change for _, change in pairs), key=lambda one: one.saving_s)
+        if (share := sum(savings) / total) >= _LEAST:
+            made.append(
+                Advice(
+                    action, largest.stage, sum(savings) / len(savings), share, any(one.at_most for _, one in pairs),
+                    len(pairs), sum(hours) if hours else None, largest.basis,
+                )
+            )  # fmt: skip
+    return sorted(made, key=lambda one: -one.saving_share)
+
+
+def _median(parts: Sequence[NDArray[Any]]) -> float:
+    values = np.concatenate(parts)
+    return float(np.median(values)) if len(values) else _NAN

@@ -1,0 +1,164 @@
+"""`analyse`: from places with events to the report on the starts in them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from imagefs.startup.advice import advise, changes, look
+from imagefs.startup.breakdown import measure
+from imagefs.startup.causes import Evidence, common_causes, stragglers
+from imagefs.startup.clock import SECOND
+from imagefs.startup.critical_path import critical_path
+from imagefs.startup.fleet import Gpus, compare, growth, lost, lost_together, offenders
+from imagefs.startup.load import Problems, load
+from imagefs.startup.report import Report, SpanRow, Start, Step, Straggler
+from imagefs.startup.sources import File
+from imagefs.startup.spans import pair, quantile
+from imagefs.startup.timeline import Timeline, timelines
+from stripefs.errors import ConfigError
+
+__all__ = ["Gpus", "analyse"]
+
+_LANES = 8  # units that are drawn
+_LANE = 200  # spans of each, the longest
+_UNFINISHED = 100  # spans that are shown
+_METHODS = ("wall", "barrier", "same boot")  # the weakest first
+
+
+def analyse(sides: Sequence[tuple[str, Sequence[File]]], runs: Iterable[str] = (), gpus: Gpus | None = None) -> Report:
+    """The report on the starts in these files. sides: ("", files), or the files "before" and those "after".
+
+    runs: only starts of these runs. Raises ConfigError where no start is found.
+    """
+    gpus, wanted = gpus or Gpus(), frozenset(runs)
+    problems = Problems()
+    loaded, found = [], []
+    for side, files in sides:
+        spans = pair(load(files, problems), problems)
+        loaded.append(spans.events)
+        of_side = [(side, Evidence(measure(one))) for one in timelines(spans, problems, wanted)]
+        if not of_side:
+            named = sorted(set(spans.events.words["run"]) - {""})
+            hint = f"runs there: {', '.join(named[:5])}" if named and wanted else "a start needs the begin of a span"
+            raise ConfigError("no start among the events", hint=hint)
+        found += of_side
+    starts = [_start(side, evidence, gpus) for side, evidence in found]
+    remaining = look([evidence for _, evidence in found])
+    advised = [
+        list(changes(evidence, remaining, _excess(start))) for start, (_, evidence) in zip(starts, found, strict=True)
+    ]
+    units = {id(start): _seconds(evidence) for start, (_, evidence) in zip(starts, found, strict=True)}
+    before, after = ([one for one in starts if one.side == side] for side in ("before", "after"))
+    versions: dict[str, int] = {}
+    for events in loaded:
+        versions = {name: versions.get(name, 0) + events.versions.get(name, 0) for name in versions | events.versions}
+    return Report(
+        sum(map(len, loaded)),
+        sum(events.lines for events in loaded),
+        sum(events.files for events in loaded),
+        versions,
+        problems.listed(),
+        starts,
+        offenders(starts),
+        lost_together(starts, gpus),
+        growth(starts),
+        compare(before, after, units) if before and after else [],
+        [],
+        advise(starts, advised),
+    )
+
+
+def _start(side: str, evidence: Evidence, gpus: Gpus) -> Start:
+    t, breakdown = evidence.timeline, evidence.breakdown
+    last = int(t.end.argmax())
+    queued = int(t.stop[t.stage == t.label("queue")].max(initial=0))
+    total = int(t.end[last])
+    p50, p99 = quantile(t.end / SECOND, 0.5, 0.99)
+    clocks = t.alignment.clocks
+    bounds = [clock.bound_s for clock in clocks]
+    slow, path = stragglers(evidence), critical_path(t)
+    alone = {t.stages[label]: float(breakdown.alone[:, label].mean() / SECOND) for label in range(len(t.stages))}
+    held = {stage: seconds for stage, seconds in alone.items() if seconds and stage != "queue"}
+    nodes, ranks, held_s = (
+        len(np.unique(t.unit_node)),
+        int(np.count_nonzero(t.unit_rank >= 0)),
+        (total - queued) / SECOND,
+    )
+    return Start(
+        *t.key,
+        side,
+        t.origin_ns / SECOND,
+        nodes,
+        ranks,
+        len(t.end),
+        len(t.events),
+        total / SECOND,
+        held_s,
+        t.ended_by[last],
+        "last event" not in t.ended_by,
+        p50,
+        p99,
+        t.name(last),
+        breakdown.stages(),
+        breakdown.overlap(),
+        path,
+        clocks,
+        min((clock.method for clock in clocks), key=_METHODS.index),
+        max(abs(clock.skew_s) for clock in clocks),
+        None if None in bounds else max(bound for bound in bounds if bound is not None),
+        slow,
+        common_causes(evidence),
+        _unfinished(t),
+        _lanes(t, slow, path),
+        lost(nodes, ranks, held_s, held, gpus),
+    )
+
+
+def _excess(start: Start) -> list[tuple[str, float]]:
+    return [(one.node, one.excess_s) for one in start.stragglers if not one.apparent]
+
+
+def _seconds(evidence: Evidence) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float64]]]:
+    t, union = evidence.timeline, evidence.breakdown.union
+    return {"": t.end / SECOND} | {name: union[:, label] / SECOND for label, name in enumerate(t.stages)}
+
+
+def _unfinished(t: Timeline) -> list[SpanRow]:
+    """Spans without an end, each surely as long as its process goes on writing events; the longest first."""
+    events = t.events
+    rows = []
+    for span in np.flatnonzero(t.spans.end < 0):
+        begin = int(t.spans.begin[span])
+        same = (events.ints["pid"] == events.ints["pid"][begin]) & (events.codes["node"] == events.codes["node"][begin])
+        same &= events.codes["boot"] == events.codes["boot"][begin]
+        surely = int(events.ints["mono_ns"][same].max() - events.ints["mono_ns"][begin])
+        rows.append(_row(t, int(span), events.word("node", begin), events.rank(begin), surely / SECOND))
+    return sorted(rows, key=lambda one: -(one.at_least_s or 0.0))[:_UNFINISHED]
+
+
+def _lanes(t: Timeline, slow: list[Straggler], path: list[Step]) -> list[SpanRow]:
+    """The spans of the units of the critical path, of the median unit, and of the slowest stragglers."""
+    names = {(t.node(unit), t.rank(unit)): unit for unit in range(len(t.end))}
+    wanted = [int(t.end.argmax()), *(names[step.node, step.rank] for step in reversed(path))]
+    wanted.append(int(np.argsort(t.end, kind="stable")[len(t.end) // 2]))
+    nodes = [one.node for one in sorted(slow, key=lambda one: -one.excess_s)]
+    last = {t.node(int(unit)): int(unit) for unit in np.argsort(t.end, kind="stable")}
+    wanted += [last[node] for node in nodes if node in last]
+    lanes = []
+    for unit in list(dict.fromkeys(wanted))[:_LANES]:
+        rows = np.flatnonzero(t.unit == unit)
+        rows = np.sort(rows[np.argsort(t.begin[rows] - t.stop[rows], kind="stable")][:_LANE])
+        lanes += [_row(t, int(t.span[row]), t.node(unit), t.rank(unit)) for row in rows[np.argsort(t.begin[rows])]]
+    return lanes
+
+
+def _row(t: Timeline, span: int, node: str, rank: int | None, at_least_s: float | None = None) -> SpanRow:
+    begin, end = int(t.spans.begin[span]), int(t.spans.end[span])
+    word, fact = t.events.word, end if end >= 0 else begin
+    return SpanRow(
+        node, rank, word("stage", begin), word("name", begin), word("kind", begin) or "work",
+        t.aligned[begin] / SECOND, t.aligned[end] / SECOND if end >= 0 else None,
+        word("source", begin), word("cause", fact), word("host", fact), at_least_s,
+    )  # fmt: skip

@@ -1,0 +1,177 @@
+"""What many starts tell together: nodes that are slow again and again, growth with job size, before and after, and GPU
+time. Intervals are percentiles of bootstraps whose random numbers are always the same."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imagefs.startup.report import Comparison, Growth, Interval, Lost, Offender, SizeGroup, Start
+from imagefs.startup.spans import quantile
+
+__all__ = ["Gpus", "compare", "growth", "lost", "lost_together", "offenders"]
+
+_Floats = NDArray[np.float64]
+
+_RESAMPLES = 1000
+_FEW = 3  # fewer starts are not resampled
+_SAMPLED = 1000  # units that are resampled at most: that many of their quantiles
+
+
+@dataclass(frozen=True, slots=True)
+class Gpus:
+    """Options about the cost of a start; 0 is not given."""
+
+    gpus: float = 0.0
+    per_node: float = 0.0
+    price: float = 0.0
+    run_length_s: float = 0.0
+
+
+def offenders(starts: Sequence[Start]) -> list[Offender]:
+    """Nodes that straggled in at least two starts and a third of those they were in, and data hosts that stragglers
+    waited for in at least two, those that cost most first."""
+    seen = Counter(node for start in starts for clock in start.clocks for node in clock.nodes)
+    seconds: dict[tuple[str, str], float] = defaultdict(float)
+    causes: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
+    where: dict[tuple[str, str], set[int]] = defaultdict(set)
+    for number, start in enumerate(starts):
+        found: set[tuple[tuple[str, str], str]] = set()
+        for one in start.stragglers:
+            if one.apparent:
+                continue
+            likely = one.causes[0]
+            keys = [("node", one.node)]
+            if host := likely.evidence.get("host"):
+                keys.append(("host", str(host)))
+            for key in keys:
+                seconds[key] += one.excess_s if key[0] == "node" else likely.seconds
+                where[key].add(number)
+                found.add((key, likely.cause))
+        for key, cause in found:
+            causes[key][cause] += 1
+    made = [
+        Offender(kind, name, len(numbers), seen[name] or len(starts), seconds[kind, name], dict(causes[kind, name]))
+        for (kind, name), numbers in where.items()
+        if len(numbers) > 1
+    ]
+    return sorted(
+        (one for one in made if 3 * one.starts >= one.seen or one.kind == "host"), key=lambda one: -one.seconds
+    )
+
+
+def lost(nodes: int, ranks: int, held_s: float, alone: dict[str, float], options: Gpus) -> Lost | None:
+    """GPU time that a start cost. alone: seconds of the mean unit in which only this stage ran."""
+    gpus, assumed = options.gpus, "--gpus"
+    if not gpus and options.per_node:
+        gpus, assumed = options.per_node * nodes, f"{options.per_node:g} per node"
+    if not gpus and ranks:
+        gpus, assumed = float(ranks), "one per rank"
+    if not gpus:
+        return None
+    hours = gpus * held_s / 3600
+    return _lost(gpus, assumed, hours, {stage: gpus * value / 3600 for stage, value in alone.items()}, 1, options)
+
+
+def lost_together(starts: Sequence[Start], options: Gpus) -> Lost | None:
+    """GPU time of all starts that tell theirs."""
+    each = [start.lost for start in starts if start.lost]
+    if not each:
+        return None
+    stages: Counter[str] = Counter()
+    for one in each:
+        stages.update(one.by_stage)
+    gpus = sum(one.gpus for one in each) / len(each)
+    return _lost(gpus, each[0].assumed, sum(one.gpu_hours for one in each), dict(stages), len(each), options)
+
+
+def _lost(gpus: float, assumed: str, hours: float, by_stage: dict[str, float], starts: int, options: Gpus) -> Lost:
+    cost = hours * options.price if options.price else None
+    length = options.run_length_s or None
+    share = hours / (hours + gpus * length * starts / 3600) if length else None
+    return Lost(gpus, assumed, hours, by_stage, cost, length, share, None if share is None else 1 - share)
+
+
+def growth(starts: Sequence[Start]) -> Growth | None:
+    """How the total grows with the number of nodes: the power or logarithmic law, whichever is closer to the starts."""
+    nodes = np.array([start.nodes for start in starts], float)
+    total = np.array([start.total_s for start in starts], float)
+    sizes = np.unique(nodes)
+    if len(sizes) < 2:
+        return None
+    groups = []
+    for size in sizes:
+        values = total[nodes == size]
+        groups.append(SizeGroup(int(size), len(values), *quantile(values, 0.5, 0.9)))
+    if len(sizes) < _FEW or total.min() <= 0:
+        return Growth(groups, "", None, None)
+    laws = {"power": np.log(total), "log": total}
+    x = np.log(nodes)
+    fits = {law: _line(x[None], y[None]) for law, y in laws.items()}
+    errors = {}
+    for law, (a, b) in fits.items():
+        predicted = np.exp(a + b * x) if law == "power" else a + b * x
+        errors[law] = float(np.square(predicted - total).sum())
+    law = min(errors, key=lambda one: errors[one])
+    first, slope = (float(value[0]) for value in fits[law])
+    chosen = np.random.default_rng(0).integers(0, len(x), (_RESAMPLES, len(x)))
+    chosen = chosen[np.ptp(x[chosen], axis=1) > 0]
+    slopes = _line(x[chosen], laws[law][chosen])[1]
+    low, high = quantile(slopes, 0.025, 0.975)
+    return Growth(groups, law, float(np.exp(first)) if law == "power" else first, Interval(slope, low, high))
+
+
+def _line(x: _Floats, y: _Floats) -> tuple[_Floats, _Floats]:
+    """Least squares in each row: intercept and slope."""
+    from_mean = x - x.mean(axis=1, keepdims=True)
+    b = (from_mean * (y - y.mean(axis=1, keepdims=True))).sum(axis=1) / np.square(from_mean).sum(axis=1)
+    return y.mean(axis=1) - b * x.mean(axis=1), b
+
+
+def compare(before: Sequence[Start], after: Sequence[Start], units: dict[int, dict[str, _Floats]]) -> list[Comparison]:
+    """The median total and the median of each stage's mean over units. units: seconds of each unit by stage ("": its
+    end), by id() of the start; they are resampled where there are too few starts."""
+    order = [""] + [one.stage for start in (*after, *before) for one in start.stages]
+    made = []
+    for stage in dict.fromkeys(order):
+        sides = [[_figure(start, stage) for start in side] for side in (before, after)]
+        by_starts = min(len(before), len(after)) >= _FEW
+        first, second = (float(np.median(values)) for values in sides)
+        samples = [np.array(values) for values in sides]
+        if not by_starts:
+            nothing = np.zeros(1)
+            samples = [np.concatenate([units[id(one)].get(stage, nothing) for one in side]) for side in (before, after)]
+        ratio = _ratio(samples[0], samples[1], np.median if by_starts or not stage else np.mean)
+        if ratio and not by_starts:
+            ratio = Interval(second / first, ratio.low, ratio.high) if first else None
+        resampled = "" if ratio is None or ratio.low is None else "starts" if by_starts else "units"
+        made.append(Comparison(stage, first, second, ratio, len(samples[0]), len(samples[1]), resampled))
+    return [made[0], *sorted(made[1:], key=lambda one: -max(one.before_s, one.after_s))]
+
+
+def _figure(start: Start, stage: str) -> float:
+    if not stage:
+        return start.total_s
+    return next((one.union_s for one in start.stages if one.stage == stage), 0.0)
+
+
+def _ratio(before: _Floats, after: _Floats, statistic: object) -> Interval | None:
+    """after / before of a statistic, with its interval where both have several values."""
+    assert callable(statistic)
+    if not statistic(before) > 0:
+        return None
+    value = float(statistic(after) / statistic(before))
+    if min(len(before), len(after)) < _FEW:
+        return Interval(value)
+    generator = np.random.default_rng(0)
+    resampled = []
+    for values in (before, after):
+        if len(values) > _SAMPLED:
+            values = np.quantile(values, np.linspace(0, 1, _SAMPLED))
+        resampled.append(statistic(values[generator.integers(0, len(values), (_RESAMPLES, len(values)))], axis=1))
+    usable = resampled[0] > 0
+    return Interval(value, *quantile(resampled[1][usable] / resampled[0][usable], 0.025, 0.975))

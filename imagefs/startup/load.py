@@ -1,0 +1,414 @@
+"""Events out of JSON lines, as columns.
+
+`load` parses blocks of many lines with pyarrow, which is faster than Python's json. A block that pyarrow refuses is
+halved until the lines that it refuses are alone; those go through Python's json, and what cannot be used of them is
+counted in `Problems`. Events are never repaired: a line is used as it is, without a field, or not at all.
+
+Strings are codes into a list of words, the empty one being -1, and times are nanoseconds; both are numpy arrays.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, NamedTuple
+
+from imagefs.startup.report import Problem
+from imagefs.startup.sources import PIECE, File, read_files
+from stripefs.errors import ConfigError
+
+try:
+    import numpy as np
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from numpy.typing import NDArray
+    from pyarrow import json as arrow_json
+except ImportError as error:
+    raise ConfigError("reports are made with pyarrow and numpy", hint="pip install 'bootseer[arrow]'") from error
+
+__all__ = ["Codes", "Events", "Ints", "Problems", "group_ids", "load"]
+
+Ints = NDArray[np.int64]
+Codes = NDArray[np.int32]
+
+HUGE = 1 << 20
+"""A longer line is no event."""
+
+_FEW = 16  # lines that are parsed one by one when pyarrow refuses them together
+_INTS = ("v", "wall_ns", "mono_ns", "attempt", "rank", "pid", "seq")
+_WORDS = ("event", "stage", "name", "job", "run", "node", "boot", "source", "span", "parent", "kind")
+_FACT_INTS = ("bytes", "cache_bytes", "store_bytes", "hits", "misses", "wait_ns", "events")
+_FACT_WORDS = ("cause", "host", "key", "error")
+_FACTS = pa.struct([(name, pa.int64()) for name in _FACT_INTS] + [(name, pa.string()) for name in _FACT_WORDS])
+_SCHEMA = pa.schema(
+    [(name, pa.int64()) for name in _INTS]
+    + [(name, pa.string()) for name in _WORDS]
+    + [("cut", pa.bool_()), ("facts", _FACTS)]
+)
+_ABSENT = {"rank": -1, "seq": -1}
+
+MEANINGS = {
+    "garbage": "lines that are no JSON object; left out",
+    "truncated": "last lines that end in the midst of an event; left out",
+    "huge line": f"lines of more than {HUGE} bytes; left out",
+    "surrogate": "lines with half of a surrogate pair, which is shown as '?'",
+    "bad field": "fields of the wrong type; the event is used without them",
+    "not an event": "objects without event, stage or time; left out",
+    "damaged file": "files that cannot be read, or only in part",
+    "duplicate": "events that were there already (same writer, number and time); left out",
+    "newer version": "events of a schema that is newer than this program; what it knows of them is used",
+    "no version": "events that name no version of the schema",
+    "cut": "events that lost their facts because the line was too long",
+    "lost": "events missing from the numbers of a process",
+    "dropped": "events that processes say they could not write",
+    "out of order": "events written after a later one of the same process",
+    "no monotonic clock": "events with a wall clock only; their durations follow from it",
+    "no run": "events of a whole node that name no run; each counts for the start that ended next on its node",
+    "no start": "events that name no run, of nodes that no start names; left out",
+    "end without begin": "ends whose begin is missing; left out",
+    "repeated": "further begins or ends of a span; left out",
+    "ends before it begins": "spans whose end lies before their begin; left out",
+    "unfinished": "spans without an end; shown, not counted in durations",
+    "late": "events after the end of the start they belong to; not counted in it",
+}
+"""Each kind of problem, and what became of the events."""
+
+
+class Problems:
+    """Counts what is wrong with events, with the first example of each kind."""
+
+    def __init__(self) -> None:
+        self._counts: Counter[str] = Counter()
+        self._examples: dict[str, str] = {}
+
+    def note(self, kind: str, example: str = "", count: int = 1) -> None:
+        if count > 0:
+            self._counts[kind] += int(count)
+            if example:
+                self._examples.setdefault(kind, example)
+
+    def listed(self) -> list[Problem]:
+        """In the order of MEANINGS."""
+        return [
+            Problem(kind, self._counts[kind], meaning, self._examples.get(kind, ""))
+            for kind, meaning in MEANINGS.items()
+            if self._counts[kind]
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Events as columns, each event once. ints: v, wall_ns, mono_ns, attempt, rank (-1: none), pid, seq, and the facts
+    that are numbers (0: absent); codes: positions in `words` of the same name (-1: the empty word).
+    """
+
+    ints: dict[str, Ints]
+    codes: dict[str, Codes]
+    words: dict[str, list[str]]
+    lines: int
+    files: int
+    versions: dict[str, int]
+
+    def __len__(self) -> int:
+        return len(self.ints["wall_ns"])
+
+    def taken(self, chosen: NDArray[Any]) -> Events:
+        """Only these events: positions, or a truth value each."""
+        ints = {name: column[chosen] for name, column in self.ints.items()}
+        codes = {name: column[chosen] for name, column in self.codes.items()}
+        return Events(ints, codes, self.words, self.lines, self.files, self.versions)
+
+    def code(self, column: str, word: str) -> int:
+        """The code of a word, -2 where no event has it."""
+        try:
+            return self.words[column].index(word)
+        except ValueError:
+            return -2
+
+    def word(self, column: str, row: int) -> str:
+        return self.words[column][int(self.codes[column][row])]
+
+    def rank(self, row: int) -> int | None:
+        rank = int(self.ints["rank"][row])
+        return None if rank < 0 else rank
+
+
+def load(files: Sequence[File], problems: Problems) -> Events:
+    """The events of these files. Raises ConfigError where they hold none."""
+    lines = 0
+    tables: list[pa.Table] = []
+    blocks = _blocks(files, problems)
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        while batch := list(islice(blocks, 8)):  # so many are in memory at once
+            for parsed in pool.map(_parse, batch):
+                lines += parsed.lines
+                tables += parsed.tables
+                for note in parsed.notes:
+                    problems.note(*note)
+        if not tables:
+            raise ConfigError(f"none of {lines} lines in {len(files)} files is an event")
+        ints, codes, words = _columns(pa.concat_tables(tables), pool, problems)
+    events = Events(ints, codes, words, lines, len(files), _versions(ints["v"], problems))
+    events = _without_duplicates(events, problems)
+    _count_losses(events, problems)
+    return events
+
+
+class _Block(NamedTuple):
+    """Whole lines of one or more files. origins: offset in data, file and its line number there; open_ended: offsets of
+    lines that no newline ended."""
+
+    data: bytes
+    origins: list[tuple[int, str, int]]
+    open_ended: set[int]
+
+
+class _Parsed(NamedTuple):
+    tables: list[pa.Table]
+    notes: list[tuple[str, str]]
+    lines: int
+
+
+def _blocks(files: Sequence[File], problems: Problems) -> Iterator[_Block]:
+    """The content of the files in blocks of about PIECE bytes. A line that is too long for a block is left out."""
+    parts: list[bytes] = []
+    origins: list[tuple[int, str, int]] = []
+    open_ended: set[int] = set()
+    size = 0
+
+    def add(data: bytes, name: str, line: int) -> None:
+        nonlocal size
+        parts.append(data)
+        origins.append((size, name, line))
+        size += len(data)
+
+    for name, pieces in read_files(files, lambda file, reason: problems.note("damaged file", f"{file}: {reason}")):
+        rest, skipping, line = b"", False, 1
+        for piece in pieces:
+            if skipping:
+                _, newline, piece = piece.partition(b"\n")
+                skipping = not newline
+                line += not skipping
+            end = piece.rfind(b"\n") + 1
+            if end:
+                whole = rest + piece[:end]
+                rest = piece[end:]
+                add(whole, name, line)
+                line += whole.count(b"\n")
+            elif not skipping:
+                rest += piece
+            if len(rest) > HUGE:
+                problems.note("huge line", f"{name}:{line}")
+                rest, skipping = b"", True
+            if size >= PIECE:
+                yield _Block(b"".join(parts), origins, open_ended)
+                parts, origins, open_ended, size = [], [], set(), 0
+        if rest:
+            open_ended.add(size)
+            add(rest + b"\n", name, line)
+    if size:
+        yield _Block(b"".join(parts), origins, open_ended)
+
+
+def _parse(block: _Block) -> _Parsed:
+    lines = block.data[:-1].split(b"\n")
+    tables: list[pa.Table] = []
+    notes: list[tuple[str, str]] = []
+    rows: list[dict[str, Any]] = []
+
+    def where(offset: int) -> str:
+        start, name, line = next(one for one in reversed(block.origins) if one[0] <= offset)
+        number = line + block.data.count(b"\n", start, offset)
+        return f"{name}:{number}"
+
+    def take(first: int, last: int, offset: int) -> None:
+        """Parse lines[first:last], of which the first begins at `offset`."""
+        part = lines[first:last]
+        data = block.data if len(part) == len(lines) else b"\n".join(part) + b"\n"
+        table = _arrow(data, len(part)) if max(map(len, part)) <= HUGE else None
+        if table is not None:
+            tables.append(table)
+        elif len(part) > _FEW:
+            middle = (first + last) // 2
+            take(first, middle, offset)
+            take(middle, last, offset + sum(map(len, lines[first:middle])) + middle - first)
+        else:
+            for line in part:
+                found: set[str] = set()
+                row = _row(line, found.add)
+                if "garbage" in found and offset in block.open_ended:
+                    found = {"truncated"}
+                notes.extend((kind, where(offset)) for kind in sorted(found))
+                if row:
+                    rows.append(row)
+                offset += len(line) + 1
+
+    take(0, len(lines), 0)
+    if rows:
+        tables.append(pa.Table.from_pylist(rows, schema=_SCHEMA))
+    return _Parsed(tables, notes, len(lines))
+
+
+def _arrow(data: bytes, lines: int) -> pa.Table | None:
+    """The lines as a table, None where pyarrow refuses them or takes another number of objects for them."""
+    try:
+        if not data.isascii():
+            data.decode()
+        table = arrow_json.read_json(
+            pa.BufferReader(data),
+            read_options=arrow_json.ReadOptions(use_threads=False, block_size=len(data) + 1),
+            parse_options=arrow_json.ParseOptions(explicit_schema=_SCHEMA, unexpected_field_behavior="ignore"),
+        )
+    except (pa.ArrowInvalid, UnicodeDecodeError):
+        return None
+    return table if table.num_rows == lines else None
+
+
+def _row(line: bytes, note: Callable[[str], object]) -> dict[str, Any] | None:
+    """The event of one line with the fields of the schema."""
+    if not line.strip():
+        return None
+    if len(line) > HUGE:
+        note("huge line")
+        return None
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        note("garbage")
+        return None
+    facts = found.get("facts") or {}
+    if not isinstance(facts, dict):
+        note("bad field")
+        facts = {}
+    row = _typed(found, _INTS, _WORDS, note)
+    row["cut"] = found.get("cut") is True
+    row["facts"] = _typed(facts, _FACT_INTS, _FACT_WORDS, note)
+    return row
+
+
+def _typed(
+    found: dict[str, Any], ints: Sequence[str], words: Sequence[str], note: Callable[[str], object]
+) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for name in (*ints, *words):
+        value = found.get(name)
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        if isinstance(value, str) and name in words:
+            if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+                note("surrogate")
+                value = value.encode("utf-8", "replace").decode()
+            row[name] = value
+        elif type(value) is int and name in ints and -(1 << 63) <= value < 1 << 63:
+            row[name] = value
+        elif value is not None:
+            note("bad field")
+    return row
+
+
+def _columns(
+    table: pa.Table, pool: ThreadPoolExecutor, problems: Problems
+) -> tuple[dict[str, Ints], dict[str, Codes], dict[str, list[str]]]:
+    event, kinds = table["event"], pa.array(["begin", "end", "instant"])
+    usable = pc.and_(pc.is_in(event, kinds), pc.and_(pc.is_valid(table["stage"]), pc.is_valid(table["wall_ns"])))
+    kept = pc.sum(usable).as_py()
+    if kept < table.num_rows:
+        problems.note("not an event", count=table.num_rows - kept)
+        table = table.filter(usable)
+    if not kept:
+        raise ConfigError(f"none of {table.num_rows} JSON objects is an event")
+    problems.note("cut", count=pc.sum(table["cut"]).as_py() or 0)
+    facts = table["facts"].combine_chunks()
+    fact_columns = dict(zip((*_FACT_INTS, *_FACT_WORDS), facts.flatten(), strict=True))
+    columns = {name: table[name] for name in (*_INTS, *_WORDS)} | fact_columns
+
+    timed = np.asarray(pc.is_valid(table["mono_ns"]))
+    ints = {
+        name: np.asarray(pc.fill_null(columns[name], _ABSENT.get(name, 0)), np.int64) for name in (*_INTS, *_FACT_INTS)
+    }
+    ints["mono_ns"] = np.where(timed, ints["mono_ns"], ints["wall_ns"])
+    encoded = dict(
+        zip((*_WORDS, *_FACT_WORDS), pool.map(_encoded, map(columns.get, (*_WORDS, *_FACT_WORDS))), strict=True)
+    )
+    codes = {name: codes for name, (codes, _) in encoded.items()}
+    words = {name: words for name, (_, words) in encoded.items()}
+    if untimed := int((~timed).sum()):
+        problems.note("no monotonic clock", count=untimed)
+        codes["boot"] = np.where(timed, codes["boot"], np.int32(len(words["boot"]) - 1))
+        words["boot"][-1:] = ["wall clock", ""]
+    return ints, codes, words
+
+
+def _encoded(column: pa.ChunkedArray) -> tuple[Codes, list[str]]:
+    array = pc.dictionary_encode(column)
+    if isinstance(array, pa.ChunkedArray):
+        array = array.combine_chunks()
+    codes = np.asarray(pc.fill_null(array.indices, -1), np.int32)
+    words = array.dictionary.to_pylist()
+    if "" in words:
+        codes[codes == words.index("")] = -1
+    return codes, [*words, ""]
+
+
+def _versions(v: Ints, problems: Problems) -> dict[str, int]:
+    versions = {str(int(version)): int(count) for version, count in zip(*np.unique(v, return_counts=True), strict=True)}
+    problems.note("no version", count=versions.get("0", 0))
+    problems.note("newer version", count=sum(count for version, count in versions.items() if int(version) > 1))
+    return versions
+
+
+def group_ids(*columns: NDArray[Any]) -> Ints:
+    """A number for each row, the same for rows that are equal in all columns. Codes may be -1, and are below 2**31."""
+    made = columns[0].astype(np.int64) + 1
+    for column in columns[1:]:
+        size = int(column.max(initial=0)) + 2
+        if int(made.max(initial=0)) >= (1 << 62) // size:
+            made = np.unique(made, return_inverse=True)[1].astype(np.int64)
+        made = made * size + column + 1
+    return made
+
+
+def _without_duplicates(events: Events, problems: Problems) -> Events:
+    ints, codes = events.ints, events.codes
+    columns: list[NDArray[Any]] = [codes[name] for name in ("node", "boot", "source", "event", "span", "stage", "name")]
+    columns += [ints[name] for name in ("mono_ns", "seq", "pid", "rank")]
+    mixed = np.zeros(len(events), np.uint64)
+    for column in columns:
+        mixed = (mixed ^ column.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+        mixed ^= mixed >> np.uint64(29)
+    order = np.argsort(mixed, kind="stable")
+    again = np.flatnonzero(mixed[order][1:] == mixed[order][:-1]) + 1
+    for column in columns:
+        again = again[column[order[again]] == column[order[again - 1]]]
+    if not len(again):
+        return events
+    problems.note("duplicate", count=len(again))
+    kept = np.ones(len(events), bool)
+    kept[order[again]] = False
+    return events.taken(kept)
+
+
+def _count_losses(events: Events, problems: Problems) -> None:
+    """Gaps and inversions in the numbers of each process, and the losses that processes tell themselves."""
+    told = events.codes["stage"] == events.code("stage", "dropped")
+    problems.note("dropped", count=int(events.ints["events"][told].sum()))
+    numbered = events.taken(events.ints["seq"] >= 0)
+    if not len(numbered):
+        return
+    writer = group_ids(*(numbered.codes[name] for name in ("node", "boot", "source")), numbered.ints["pid"])
+    order = np.lexsort((numbered.ints["seq"], writer))
+    writer, seq, mono = writer[order], numbered.ints["seq"][order], numbered.ints["mono_ns"][order]
+    same = writer[1:] == writer[:-1]
+    gaps = np.where(same, np.maximum(np.diff(seq) - 1, 0), seq[1:])
+    at = int(np.argmax(gaps)) + 1 if len(gaps) and gaps.any() else 0
+    row = int(order[at])
+    example = f"{numbered.word('node', row)} pid {numbered.ints['pid'][row]}: before number {seq[at]}"
+    problems.note("lost", example, count=int(gaps.sum() + seq[0]))
+    problems.note("out of order", count=int((same & (np.diff(mono) < 0)).sum()))

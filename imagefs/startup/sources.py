@@ -1,0 +1,119 @@
+"""The files that hold events: local ones, those below a folder, and those of any store that stripefs reaches.
+
+Files end in `.jsonl`, `.ndjson` or `.json`, with `.gz` or `.zst` behind it when they are compressed; one that is named
+itself may have any name. `read_files` opens them one after another; a file that cannot be read, or ends in the midst of
+its compressed data, gives what could be read and is told to `damaged`, so that one bad file hides no other.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import os
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import BinaryIO, NamedTuple, cast
+
+import zstandard
+
+from stripefs.errors import ConfigError, NotFound
+
+__all__ = ["PIECE", "File", "find_files", "read_files"]
+
+PIECE = 8 << 20
+"""Bytes that are read at a time."""
+
+_ENDINGS = tuple(f".{name}{packed}" for name in ("jsonl", "ndjson", "json") for packed in ("", ".gz", ".zst"))
+_AT_ONCE = 16  # files of a store that are fetched at the same time
+
+
+class File(NamedTuple):
+    """A file: its name for messages, and what opens it."""
+
+    name: str
+    open: Callable[[], BinaryIO]
+
+
+def find_files(places: Sequence[str]) -> list[File]:
+    """The files at these paths and URLs, in the order of their names below each.
+
+    Raises NotFound for a place that is not there, ConfigError for one without events, and what the store raises.
+    """
+    found: list[File] = []
+    for place in places:
+        files = _remote(place) if "://" in place else _local(Path(place))
+        if not files:
+            raise ConfigError(f"{place} holds no events", hint=f"files of events end in {', '.join(_ENDINGS[:2])}")
+        found += files
+    return found
+
+
+def read_files(files: Iterable[File], damaged: Callable[[str, str], None]) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """The name of each file and its content in pieces, decompressed. damaged(name, reason) is told once a bad file."""
+    for file in files:
+        yield file.name, _pieces(file, damaged)
+
+
+def _pieces(file: File, damaged: Callable[[str, str], None]) -> Iterator[bytes]:
+    try:
+        with file.open() as raw:
+            stream: BinaryIO = raw
+            if file.name.endswith(".gz"):
+                stream = cast(BinaryIO, gzip.GzipFile(fileobj=raw))
+            elif file.name.endswith(".zst"):
+                stream = cast(BinaryIO, zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True))
+            while piece := stream.read(PIECE):
+                yield piece
+    except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
+        damaged(file.name, str(error) or type(error).__name__)
+
+
+def _local(place: Path) -> list[File]:
+    if place.is_dir():
+        names = [Path(folder, name) for folder, _, names in os.walk(place) for name in names if _holds_events(name)]
+    elif place.exists():
+        names = [place]
+    else:
+        raise NotFound(f"{place} does not exist")
+    return [File(str(name), lambda name=name: open(name, "rb", buffering=0)) for name in sorted(names)]  # type: ignore[misc]
+
+
+def _remote(url: str) -> list[File]:
+    from stripefs.api.filesystem import FileSystem
+
+    store, path = FileSystem.of_service(url)
+    if not store.exists(path):
+        raise NotFound(f"{url} does not exist")
+    names: list[str] = [os.fsdecode(path)]
+    if store.isdir(path):
+        names = sorted(
+            f"{folder}/{name}" for folder, _, all_ in store.walk(path) for name in all_ if _holds_events(name)
+        )
+    fetched: dict[str, bytes | OSError] = {}
+
+    def content(number: int) -> BinaryIO:
+        """Fetch this file and those that are read next."""
+        name = names[number]
+        if name not in fetched:
+            fetched.clear()
+            following = names[number : number + _AT_ONCE]
+            with ThreadPoolExecutor(_AT_ONCE) as pool:
+                fetched.update(zip(following, pool.map(read, following), strict=True))
+        data = fetched.pop(name)
+        if isinstance(data, OSError):
+            raise data
+        return io.BytesIO(data)
+
+    def read(name: str) -> bytes | OSError:
+        try:
+            return store.read_bytes(name)
+        except OSError as error:
+            return error
+
+    return [File(name, lambda number=number: content(number)) for number, name in enumerate(names)]  # type: ignore[misc]
+
+
+def _holds_events(name: str) -> bool:
+    return name.endswith(_ENDINGS)

@@ -1,0 +1,137 @@
+"""Spans out of begins and ends, and the algebra of their intervals.
+
+`pair` matches begins and ends by node, boot and span. Intervals are half-open, in nanoseconds, and belong to groups:
+the other functions handle all groups of a start at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imagefs.startup.load import Codes, Events, Ints, Problems, group_ids
+
+__all__ = ["Spans", "alone", "durations", "merged", "pair", "quantile"]
+
+_NONE = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Rows of `events`: of the begin and of the end of each span; end is -1 where there is none."""
+
+    events: Events
+    begin: Ints
+    end: Ints
+
+    def __len__(self) -> int:
+        return len(self.begin)
+
+    def number(self, name: str) -> Ints:
+        """A fact of each span: the end's, else the begin's."""
+        column = self.events.ints[name]
+        ends = np.where(self.end >= 0, column[self.end], 0)
+        return np.where(ends != 0, ends, column[self.begin])
+
+    def code(self, name: str) -> Codes:
+        column = self.events.codes[name]
+        ends = np.where(self.end >= 0, column[self.end], np.int32(-1))
+        return np.where(ends >= 0, ends, column[self.begin])
+
+
+def pair(events: Events, problems: Problems) -> Spans:
+    """The spans of all events, in the order of their begins' rows.
+
+    A span begins at its first begin and ends at its first end after that; what else there is of it is counted.
+    """
+    kind = events.codes["event"]
+    rows = np.flatnonzero(kind != events.code("event", "instant"))
+    ends = kind[rows] == events.code("event", "end")
+    span = events.codes["span"][rows]
+    unnamed = span < 0  # these are told apart by their process, stage and name
+    columns = [events.codes[name][rows] for name in ("node", "boot")] + [span]
+    if unnamed.any():
+        columns += [np.where(unnamed, events.codes[name][rows], -1) for name in ("stage", "name")]
+        columns += [np.where(unnamed, events.ints[name][rows], -1) for name in ("pid", "rank")]
+    key = group_ids(*columns)
+    order = np.lexsort((ends, events.ints["mono_ns"][rows], key))
+    rows, ends, key = rows[order], ends[order], key[order]
+    if not len(rows):
+        return Spans(events, rows, rows)
+
+    firsts = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1])))
+    group = np.cumsum(np.concatenate(([False], key[1:] != key[:-1])))
+    position = np.arange(len(rows))
+    first_begin = np.minimum.reduceat(np.where(ends, _NONE, position), firsts)
+    closing = ends & (position > first_begin[group])
+    first_end = np.minimum.reduceat(np.where(closing, position, _NONE), firsts)
+    begun, ended = first_begin < _NONE, first_end < _NONE
+
+    def example(which: NDArray[np.bool_]) -> str:
+        row = int(rows[int(np.argmax(which))])
+        return f"{events.word('node', row)}: {events.word('stage', row)} {events.word('name', row)}".rstrip()
+
+    orphans, early = ends & ~begun[group], ends & begun[group] & ~closing
+    repeated = np.where(ends, closing & (position != first_end[group]), position != first_begin[group])
+    for name, which in (("end without begin", orphans), ("ends before it begins", early), ("repeated", repeated)):
+        problems.note(name, example(which), count=int(which.sum()))
+    open_ended = begun & ~ended
+    problems.note("unfinished", example((open_ended[group]) & ~ends), count=int(open_ended.sum()))
+
+    begin = rows[first_begin[begun]]
+    end = np.where(ended[begun], rows[np.where(ended, first_end, 0)[begun]], -1)
+    order = np.argsort(begin)
+    return Spans(events, begin[order], end[order])
+
+
+def merged(group: Ints, begin: Ints, end: Ints) -> tuple[Ints, Ints, Ints]:
+    """The union of the intervals of each group: disjoint intervals in the order of group and time."""
+    if not len(group):
+        return group, begin, end
+    order = np.lexsort((begin, group))
+    group, begin, end = group[order], begin[order], end[order]
+    changes = group[1:] != group[:-1]
+    number = np.concatenate(([0], np.cumsum(changes)))
+    low = int(begin.min())
+    width = int(end.max()) - low + 1
+    if int(number[-1]) >= (1 << 62) // width:  # too many for the numbers below: in two halves
+        cut = int(np.searchsorted(number, number[-1] // 2, side="right"))
+        halves = (merged(group[:cut], begin[:cut], end[:cut]), merged(group[cut:], begin[cut:], end[cut:]))
+        return tuple(map(np.concatenate, zip(*halves, strict=True)))  # type: ignore[return-value]
+    latest = np.maximum.accumulate(end - low + number * width) - number * width + low  # a running maximum in each group
+    starts = np.concatenate(([True], changes | (begin[1:] > latest[:-1])))
+    lasts = np.concatenate((np.flatnonzero(starts)[1:] - 1, [len(group) - 1]))
+    return group[starts], begin[starts], latest[lasts]
+
+
+def durations(group: Ints, begin: Ints, end: Ints, groups: int) -> Ints:
+    """The time that the union of the intervals of each of the groups 0 to `groups` - 1 covers."""
+    number, first, last = merged(group, begin, end)
+    return np.bincount(number, weights=last - first, minlength=groups).astype(np.int64)
+
+
+def alone(group: Ints, label: Ints, begin: Ints, end: Ints, groups: int, labels: int) -> Ints:
+    """Per group and label: the time in which intervals of this label ran, and of no other; one more column holds the
+    time that several covered."""
+    key, begin, end = merged(group * labels + label, begin, end)
+    group, label = key // labels, key % labels
+    moment = np.concatenate((begin, end))
+    order = np.lexsort((moment, np.concatenate((group, group))))
+    moment, owner = moment[order], np.concatenate((group, group))[order]
+    running = np.cumsum(np.concatenate((np.ones_like(begin), -np.ones_like(end)))[order])
+    which = np.cumsum(np.concatenate((label, -label))[order])
+    length = np.diff(moment)
+    used = (running[:-1] > 0) & (length > 0)
+    column = np.where(running[:-1] == 1, which[:-1], labels)[used]
+    sums = np.bincount(owner[:-1][used] * (labels + 1) + column, weights=length[used], minlength=groups * (labels + 1))
+    return sums.astype(np.int64).reshape(groups, labels + 1)
+
+
+def quantile(values: NDArray[Any], *shares: float) -> list[float]:
+    """Quantiles by linear interpolation, 0 of nothing."""
+    if not len(values):
+        return [0.0] * len(shares)
+    return [float(value) for value in np.quantile(values, shares)]

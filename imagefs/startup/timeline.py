@@ -1,0 +1,217 @@
+"""The starts among events, and the timeline of each: spans of all units, on aligned clocks, until each unit's end.
+
+A start is an attempt of a run. A unit is a rank, or a node that has no ranks; spans of a whole node count for each of
+its ranks. A unit's end is its `ready`, else that of its node, else the end of its first `first_step`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from imagefs.startup.clock import Alignment, Barriers, align, find_barriers
+from imagefs.startup.load import Events, Ints, Problems, group_ids
+from imagefs.startup.spans import Spans
+from stripefs.startup_events import STAGES
+
+__all__ = ["Timeline", "timelines"]
+
+_LATEST = np.iinfo(np.int64).max
+_OTHERS = 20  # stages that are not in the vocabulary and keep their own name
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """One start. aligned: the times of its events; units: node codes and ranks, in this order; end: of each unit.
+
+    Of each pair of a finished span and a unit that it counts for, in no order: unit, span (position in `spans`), stage
+    (position in `stages`), wait, begin, end. Times are nanoseconds since the first begin.
+    """
+
+    key: tuple[str, str, int]
+    spans: Spans
+    aligned: Ints
+    origin_ns: int
+    alignment: Alignment
+    barriers: Barriers
+    stages: list[str]
+    unit_node: Ints
+    unit_rank: Ints
+    end: Ints
+    ended_by: list[str]
+    unit: Ints
+    span: Ints
+    stage: Ints
+    wait: NDArray[np.bool_]
+    begin: Ints
+    stop: Ints
+
+    @property
+    def events(self) -> Events:
+        return self.spans.events
+
+    def name(self, unit: int) -> str:
+        rank = int(self.unit_rank[unit])
+        return self.node(unit) + (f" rank {rank}" if rank >= 0 else "")
+
+    def node(self, unit: int) -> str:
+        return self.events.words["node"][int(self.unit_node[unit])]
+
+    def rank(self, unit: int) -> int | None:
+        rank = int(self.unit_rank[unit])
+        return None if rank < 0 else rank
+
+    def units_of(self, rows: Ints) -> tuple[Ints, Ints]:
+        """The units that each of these events counts for: positions in `rows`, and units."""
+        return _spread(self.events, rows, self.unit_node, self.unit_rank)
+
+    def label(self, stage: str) -> int:
+        return self.stages.index(stage) if stage in self.stages else -1
+
+
+def timelines(spans: Spans, problems: Problems, runs: frozenset[str] = frozenset()) -> Iterator[Timeline]:
+    """The starts in the order of time; only those of `runs`, unless there are none."""
+    events = spans.events
+    of_row = _starts(events, problems)
+    finished = spans.end >= 0
+    of_row[spans.end[finished]] = of_row[spans.begin[finished]]
+    names, stage_of = _stages(events)
+    order = np.argsort(of_row, kind="stable")
+    bounds = np.searchsorted(of_row[order], np.arange(int(of_row.max(initial=-1)) + 2))
+    of_span = of_row[spans.begin]
+    span_order = np.argsort(of_span, kind="stable")
+    span_bounds = np.searchsorted(of_span[span_order], np.arange(len(bounds)))
+    made = []
+    for number in range(len(bounds) - 1):
+        rows = order[bounds[number] : bounds[number + 1]]
+        chosen = np.sort(span_order[span_bounds[number] : span_bounds[number + 1]])
+        named = rows[(events.codes["run"][rows] >= 0) | (events.codes["job"][rows] >= 0)]
+        row = int(named[0] if len(named) else rows[0])
+        key = (events.word("job", row), events.word("run", row), int(events.ints["attempt"][row]))
+        if len(chosen) and (not runs or key[1] in runs):
+            made.append((int(np.min(events.ints["wall_ns"][spans.begin[chosen]])), key, rows, chosen))
+    position = np.full(len(events) + 1, -1, np.int64)
+    for _, key, rows, chosen in sorted(made, key=lambda one: one[:2]):
+        position[rows] = np.arange(len(rows))
+        local = Spans(events.taken(rows), position[spans.begin[chosen]], position[spans.end[chosen]])
+        position[rows] = -1
+        yield _timeline(key, local, names, stage_of, problems)
+
+
+def _timeline(
+    key: tuple[str, str, int], spans: Spans, names: list[str], stage_of: Ints, problems: Problems
+) -> Timeline:
+    events = spans.events
+    barriers = find_barriers(spans)
+    alignment = align(spans, barriers)
+    aligned = events.ints["mono_ns"] + alignment.shift
+    origin = int(aligned[spans.begin].min())
+    aligned -= origin
+
+    node, rank = events.codes["node"], events.ints["rank"]
+    pairs = np.unique(np.stack((node, rank)), axis=1)
+    ranked = np.isin(pairs[0], pairs[0][pairs[1] >= 0])
+    unit_node, unit_rank = pairs[:, (pairs[1] >= 0) | ~ranked]
+
+    finished = np.flatnonzero(spans.end >= 0)
+    at, unit = _spread(events, spans.begin[finished], unit_node, unit_rank)
+    span = finished[at]
+    stage = stage_of[events.codes["stage"][spans.begin[span]]]
+    begin, stop = aligned[spans.begin[span]], aligned[spans.end[span]]
+    wait = spans.code("kind")[span] == events.code("kind", "wait")
+
+    count = len(unit_node)
+    ready = np.flatnonzero(events.codes["stage"] == events.code("stage", "ready"))
+    own, of_node, stepped = (np.full(count, _LATEST) for _ in range(3))
+    at, where = _spread(events, ready, unit_node, unit_rank)
+    mine = rank[ready[at]] >= 0
+    np.minimum.at(own, where[mine], aligned[ready[at[mine]]])
+    np.minimum.at(of_node, where[~mine], aligned[ready[at[~mine]]])
+    steps = stage == (names.index("first_step") if "first_step" in names else -1)
+    np.minimum.at(stepped, unit[steps], stop[steps])
+    last = np.zeros(count, np.int64)
+    np.maximum.at(last, unit, stop)
+    end = np.where(own < _LATEST, own, of_node)
+    by_ready = end < _LATEST
+    end = np.where(by_ready, end, np.where(stepped < _LATEST, stepped, last))
+    by_step = ~by_ready & (stepped < _LATEST)
+
+    late = begin >= end[unit]
+    ended = by_ready | by_step
+    which = late & ended[unit]
+    row = int(spans.begin[span[int(np.argmax(which))]]) if which.any() else 0
+    problems.note("late", f"{events.word('node', row)}: {events.word('stage', row)}", count=len(np.unique(span[which])))
+    kept = ~late
+    return Timeline(
+        key, spans, aligned, origin, alignment, barriers, names, unit_node, unit_rank, end,
+        ["ready" if first else "first_step" if second else "last event"
+         for first, second in zip(by_ready.tolist(), by_step.tolist(), strict=True)],
+        unit[kept], span[kept], stage[kept], wait[kept], begin[kept], np.minimum(stop, end[unit])[kept],
+    )  # fmt: skip
+
+
+def _spread(events: Events, rows: Ints, unit_node: Ints, unit_rank: Ints) -> tuple[Ints, Ints]:
+    """Pairs of a position in `rows` and a unit: the unit of its rank, or all units of its node."""
+    node, rank = events.codes["node"][rows].astype(np.int64), events.ints["rank"][rows]
+    units = np.lexsort((unit_rank, unit_node))
+    low = np.searchsorted(unit_node[units], node, side="left")
+    high = np.searchsorted(unit_node[units], node, side="right")
+    width = int(unit_rank.max(initial=0)) + 2
+    keys = unit_node[units] * width + unit_rank[units] + 1
+    exact = np.searchsorted(keys, node * width + rank + 1)
+    low, high = np.where(rank >= 0, exact, low), np.where(rank >= 0, exact + 1, high)
+    counts = np.maximum(high - low, 0)
+    at = np.repeat(np.arange(len(rows)), counts)
+    within = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return at, units[low[at] + within]
+
+
+def _stages(events: Events) -> tuple[list[str], Ints]:
+    """Names of stages, and the position of the stage of each code in them. Too many unknown names become `other`."""
+    known = [name for name in STAGES if name != "ready"]
+    unknown = sorted(set(events.words["stage"]) - set(STAGES) - {"dropped", ""})
+    names = [*known, *unknown[:_OTHERS], "other"]
+    found = {name: number for number, name in enumerate(names)}
+    return names, np.array([found.get(word, len(names) - 1) for word in events.words["stage"]], np.int64)
+
+
+def _starts(events: Events, problems: Problems) -> Ints:
+    """The number of the start of each event. Events without a run belong to the start that ended next on their node, or
+    else to its last."""
+    named = (events.codes["run"] >= 0) | (events.codes["job"] >= 0)
+    key = group_ids(events.codes["job"], events.codes["run"], events.ints["attempt"])
+    keys, of_row = np.unique(np.where(named, key, -1), return_inverse=True)
+    if named.all() or not named.any():
+        return of_row.astype(np.int64)
+    of_row = of_row.astype(np.int64) - 1
+    loose = np.flatnonzero(~named)
+    problems.note("no run", events.word("node", int(loose[0])), count=len(loose))
+    if len(keys) == 2:
+        return np.zeros(len(events), np.int64)
+    node, wall = events.codes["node"], events.ints["wall_ns"]
+    closing = np.flatnonzero(named & (events.codes["event"] != events.code("event", "begin")))
+    order = np.lexsort((-wall[closing], of_row[closing], node[closing]))
+    closing = closing[order]
+    fresh = np.concatenate(([True], np.diff(group_ids(node[closing], of_row[closing])) != 0))
+    ends = closing[fresh[: len(closing)]]  # the last event of each start on each node
+
+    mixed = np.concatenate((ends, loose))
+    is_end = np.arange(len(mixed)) < len(ends)
+    order = np.lexsort((is_end, wall[mixed], node[mixed]))
+    mixed, is_end = mixed[order], is_end[order]
+    position = np.arange(len(mixed))
+    following = np.minimum.accumulate(np.where(is_end, position, len(mixed))[::-1])[::-1]
+    previous = np.maximum.accumulate(np.where(is_end, position, -1))
+    ends_next = mixed[np.minimum(following, len(mixed) - 1)]
+    ends_before = mixed[np.maximum(previous, 0)]
+    fits_next = (following < len(mixed)) & (node[ends_next] == node[mixed])
+    fits_before = (previous >= 0) & (node[ends_before] == node[mixed])
+    chosen = np.where(fits_next, of_row[ends_next], np.where(fits_before, of_row[ends_before], -1))
+    of_row[mixed[~is_end]] = chosen[~is_end]
+    strangers = loose[of_row[loose] < 0]
+    if len(strangers):
+        problems.note("no start", events.word("node", int(strangers[0])), count=len(strangers))
+    return of_row
