@@ -111,15 +111,18 @@ def _skews(barrier: Ints, clock: Ints, left: Ints, count: int) -> tuple[Ints, In
     np.maximum.at(latest, (barrier, clock), left)
     there = latest > 0
     told = there & (there.sum(axis=1) > 1)[:, None]
-    apart = np.zeros((_SEVERAL, count))
-    for row in np.flatnonzero(told.any(axis=1)):
-        apart[row] = earliest[row] - np.median(earliest[row][told[row]])
+    rows, some = np.flatnonzero(told.any(axis=1)), np.flatnonzero(told.any(axis=0))
     skew, bound = np.zeros(count, np.int64), np.full(count, -1, np.int64)
-    for one in np.flatnonzero(told.any(axis=0)):
-        mine = apart[told[:, one], one]
-        spread = np.median((latest - earliest)[told[:, one], one])
-        skew[one] = np.median(mine)
-        bound[one] = max(_BOUND, int(mine.max() - mine.min()) // 2, int(spread))
+    if len(some):
+        told_here = told[np.ix_(rows, some)]
+        first, last = earliest[np.ix_(rows, some)], latest[np.ix_(rows, some)]
+        apart = np.full(first.shape, np.nan)
+        for row, there in enumerate(told_here):
+            apart[row, there] = first[row, there] - np.median(first[row, there])
+        skew[some] = np.nanmedian(apart, axis=0)
+        half = (np.nanmax(apart, axis=0) - np.nanmin(apart, axis=0)) / 2
+        spread = np.nanmedian(np.where(told_here, last - first, np.nan), axis=0)
+        bound[some] = np.maximum(_BOUND, np.maximum(half, spread))
     return skew, bound, told.sum(axis=0)
 
 

@@ -7,7 +7,6 @@ their meaning within one VERSION.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -286,16 +285,18 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """The document, floats rounded to microseconds."""
-        document = _rounded(dataclasses.asdict(self))
+        document = _plain(self)
         assert isinstance(document, dict)
         return document
 
 
-def _rounded(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, 6)
-    if isinstance(value, dict):
-        return {key: _rounded(inner) for key, inner in value.items()}
     if isinstance(value, list):
-        return [_rounded(inner) for inner in value]
+        return [_plain(inner) for inner in value]
+    if isinstance(value, dict):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
     return value

@@ -112,9 +112,11 @@ def _timeline(
     aligned -= origin
 
     node, rank = events.codes["node"], events.ints["rank"]
-    pairs = np.unique(np.stack((node, rank)), axis=1)
-    ranked = np.isin(pairs[0], pairs[0][pairs[1] >= 0])
-    unit_node, unit_rank = pairs[:, (pairs[1] >= 0) | ~ranked]
+    width = int(rank.max()) + 2
+    pairs = np.unique(node.astype(np.int64) * width + rank + 1)
+    unit_node, unit_rank = pairs // width, pairs % width - 1
+    kept = (unit_rank >= 0) | ~np.isin(unit_node, unit_node[unit_rank >= 0])
+    unit_node, unit_rank = unit_node[kept], unit_rank[kept]
 
     finished = np.flatnonzero(spans.end >= 0)
     at, unit = _spread(events, spans.begin[finished], unit_node, unit_rank)

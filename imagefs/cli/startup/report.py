@@ -1,0 +1,69 @@
+"""`imagefs startup report PLACE...`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+
+import click
+
+from imagefs.cli.common import json_flag, print_json
+from stripefs.errors import ConfigError
+from stripefs.units import parse_duration
+
+__all__ = ["command"]
+
+
+@click.command("report")
+@click.argument("places", nargs=-1, metavar="[RUN|DIR|FILE|URL]...")
+@click.option("--events", envvar="BOOTSEER_EVENTS", default="", metavar="DIR|URL", help="Where a RUN is looked for.")
+@click.option("--run", "runs", multiple=True, metavar="RUN", help="Only starts of this run; may be given repeatedly.")
+@click.option("--before", multiple=True, metavar="DIR|FILE|URL", help="Starts to compare those of --after with.")
+@click.option("--after", multiple=True, metavar="DIR|FILE|URL", help="Starts to compare with those of --before.")
+@click.option("--gpus", type=click.FloatRange(min=0), default=0.0, help="GPUs of a start.  [one per rank]")
+@click.option("--gpus-per-node", type=click.FloatRange(min=0), default=0.0, help="GPUs of each node of a start.")
+@click.option("--gpu-price", type=click.FloatRange(min=0), default=0.0, help="Price of a GPU-hour.")
+@click.option("--run-length", default="", metavar="TIME", help="How long a run trains after its start, such as 6h.")
+@click.option("--all", "everything", is_flag=True, help="Show every start in full, not the slowest alone.")
+@json_flag
+def command(
+    places: tuple[str, ...],
+    events: str,
+    runs: tuple[str, ...],
+    before: tuple[str, ...],
+    after: tuple[str, ...],
+    gpus: float,
+    gpus_per_node: float,
+    gpu_price: float,
+    run_length: str,
+    everything: bool,
+    as_json: bool,
+) -> None:
+    """Show where starts of jobs lost time, on which node, the likely cause, and the changes that would help.
+
+    Events are files of JSON lines (.jsonl, also .gz and .zst), directories of them, or URLs of either. A RUN is a name
+    that is no path: its starts are looked for in --events. docs/startup-report.md explains the figures.
+    """
+    if bool(before) != bool(after):
+        raise ConfigError("--before and --after are given together")
+    if bool(places) == bool(before):
+        raise ConfigError("name either places or --before and --after", hint="imagefs startup report DIR")
+    if gpus and gpus_per_node:
+        raise ConfigError("--gpus and --gpus-per-node exclude each other")
+    names = [place for place in places if "://" not in place and not os.path.lexists(place)]
+    if names and (not events or any(os.sep in name for name in names)):
+        raise ConfigError(f"{names[0]} does not exist", hint="a run's name needs --events, the folder of its events")
+    from imagefs.cli.startup.report_text import report_text
+    from imagefs.startup.analysis import Gpus, analyse
+    from imagefs.startup.sources import find_files
+
+    wanted = [place for place in places if place not in names] + [events] * bool(names)
+    sides = [("before", find_files(before)), ("after", find_files(after))] if before else [("", find_files(wanted))]
+    cost = Gpus(gpus, gpus_per_node, gpu_price, parse_duration(run_length) if run_length else 0.0)
+    report = analyse(sides, [*runs, *names], cost)
+    if as_json:
+        print_json(report.to_json())
+        return
+    width = min(100, max(60, shutil.get_terminal_size((80, 24)).columns)) if sys.stdout.isatty() else 100
+    sys.stdout.write(report_text(report, width, everything=everything, bold=sys.stdout.isatty()))
