@@ -140,12 +140,15 @@ def _unfinished(t: Timeline) -> list[SpanRow]:
 
 def _lanes(t: Timeline, slow: list[Straggler], path: list[Step]) -> list[SpanRow]:
     """The spans of the units of the critical path, of the median unit, and of the slowest stragglers."""
-    names = {(t.node(unit), t.rank(unit)): unit for unit in range(len(t.end))}
-    wanted = [int(t.end.argmax()), *(names[step.node, step.rank] for step in reversed(path))]
-    wanted.append(int(np.argsort(t.end, kind="stable")[len(t.end) // 2]))
-    nodes = [one.node for one in sorted(slow, key=lambda one: -one.excess_s)]
-    last = {t.node(int(unit)): int(unit) for unit in np.argsort(t.end, kind="stable")}
-    wanted += [last[node] for node in nodes if node in last]
+    order = np.argsort(t.end, kind="stable")
+
+    def last(node: str, rank: int | None = None) -> int:
+        """The unit of this rank, or the last of the node."""
+        mine = t.unit_node[order] == t.events.code("node", node)
+        return int(order[np.flatnonzero(mine if rank is None else mine & (t.unit_rank[order] == rank))[-1]])
+
+    wanted = [int(order[-1]), *(last(step.node, step.rank) for step in reversed(path)), int(order[len(order) // 2])]
+    wanted += [last(one.node) for one in sorted(slow, key=lambda one: -one.excess_s)[:_LANES] if not one.apparent]
     lanes = []
     for unit in list(dict.fromkeys(wanted))[:_LANES]:
         rows = np.flatnonzero(t.unit == unit)

@@ -41,9 +41,9 @@ HUGE = 1 << 20
 
 _FEW = 16  # lines that are parsed one by one when pyarrow refuses them together
 _INTS = ("v", "wall_ns", "mono_ns", "attempt", "rank", "pid", "seq")
-_WORDS = ("event", "stage", "name", "job", "run", "node", "boot", "source", "span", "parent", "kind")
-_FACT_INTS = ("bytes", "cache_bytes", "store_bytes", "hits", "misses", "wait_ns", "events")
-_FACT_WORDS = ("cause", "host", "key", "error")
+_WORDS = ("event", "stage", "name", "job", "run", "node", "boot", "source", "span", "kind")
+_FACT_INTS = ("cache_bytes", "store_bytes", "misses", "wait_ns", "events")
+_FACT_WORDS = ("cause", "host", "key")
 _FACTS = pa.struct([(name, pa.int64()) for name in _FACT_INTS] + [(name, pa.string()) for name in _FACT_WORDS])
 _SCHEMA = pa.schema(
     [(name, pa.int64()) for name in _INTS]

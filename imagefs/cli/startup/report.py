@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
 
 import click
 
-from imagefs.cli.common import json_flag, print_json
+from imagefs.cli.common import json_flag
 from stripefs.errors import ConfigError
 from stripefs.units import parse_duration
 
@@ -63,7 +64,7 @@ def command(
     cost = Gpus(gpus, gpus_per_node, gpu_price, parse_duration(run_length) if run_length else 0.0)
     report = analyse(sides, [*runs, *names], cost)
     if as_json:
-        print_json(report.to_json())
+        sys.stdout.write(json.dumps(report.to_json()) + "\n")  # in one line, which takes a tenth of the time
         return
     width = min(100, max(60, shutil.get_terminal_size((80, 24)).columns)) if sys.stdout.isatty() else 100
     sys.stdout.write(report_text(report, width, everything=everything, bold=sys.stdout.isatty()))
