@@ -42,9 +42,13 @@ HUGE = 1 << 20
 _FEW = 16  # lines that are parsed one by one when pyarrow refuses them together
 _INTS = ("v", "wall_ns", "mono_ns", "attempt", "rank", "pid", "seq")
 _WORDS = ("event", "stage", "name", "job", "run", "node", "boot", "source", "span", "kind")
-_FACT_INTS = ("cache_bytes", "store_bytes", "misses", "wait_ns", "events")
+_FACT_INTS = ("cache_bytes", "store_bytes", "misses", "wait_ns", "events", "own_ns")
 _FACT_WORDS = ("cause", "host", "key")
-_FACTS = pa.struct([(name, pa.int64()) for name in _FACT_INTS] + [(name, pa.string()) for name in _FACT_WORDS])
+_FACTS = pa.struct(
+    [(name, pa.int64()) for name in _FACT_INTS] + [(name, pa.string()) for name in _FACT_WORDS] + [("used", pa.bool_())]
+)
+_SERVICES = ("imagefs", "snapshotter", "stripefs")
+"""Sources whose processes serve many starts, of which only some may be there: gaps in their numbers tell nothing."""
 _SCHEMA = pa.schema(
     [(name, pa.int64()) for name in _INTS]
     + [(name, pa.string()) for name in _WORDS]
@@ -64,15 +68,13 @@ MEANINGS = {
     "newer version": "events of a schema that is newer than this program; what it knows of them is used",
     "no version": "events that name no version of the schema",
     "cut": "events that lost their facts because the line was too long",
-    "lost": "events missing from the numbers of a process",
+    "lost": "events missing from the numbers of a job's processes, dropped ones included",
     "dropped": "events that processes say they could not write",
     "out of order": "events written after a later one of the same process",
     "no monotonic clock": "events with a wall clock only; their durations follow from it",
     "no run": "events of a whole node that name no run; each counts for the start that ended next on its node",
     "no start": "events that name no run, of nodes that no start names; left out",
     "end without begin": "ends whose begin is missing; left out",
-    "repeated": "further begins or ends of a span; left out",
-    "ends before it begins": "spans whose end lies before their begin; left out",
     "unfinished": "spans without an end; shown, not counted in durations",
     "late": "events after the end of the start they belong to; not counted in it",
 }
@@ -103,8 +105,8 @@ class Problems:
 
 @dataclass(frozen=True, slots=True)
 class Events:
-    """Events as columns, each event once. ints: v, wall_ns, mono_ns, attempt, rank (-1: none), pid, seq, and the facts
-    that are numbers (0: absent); codes: positions in `words` of the same name (-1: the empty word).
+    """Events as columns, each event once. ints: v, wall_ns, mono_ns, attempt, rank (-1: none), pid, seq, the facts that
+    are numbers (0: absent), and `used` (1: absent); codes: positions in `words` of the same name (-1: the empty word).
     """
 
     ints: dict[str, Ints]
@@ -289,7 +291,8 @@ def _row(line: bytes, note: Callable[[str], object]) -> dict[str, Any] | None:
         facts = {}
     row = _typed(found, _INTS, _WORDS, note)
     row["cut"] = found.get("cut") is True
-    row["facts"] = _typed(facts, _FACT_INTS, _FACT_WORDS, note)
+    used = facts.get("used")
+    row["facts"] = _typed(facts, _FACT_INTS, _FACT_WORDS, note) | {"used": used if isinstance(used, bool) else None}
     return row
 
 
@@ -326,13 +329,14 @@ def _columns(
         raise ConfigError(f"none of {table.num_rows} JSON objects is an event")
     problems.note("cut", count=pc.sum(table["cut"]).as_py() or 0)
     facts = table["facts"].combine_chunks()
-    fact_columns = dict(zip((*_FACT_INTS, *_FACT_WORDS), facts.flatten(), strict=True))
+    fact_columns = dict(zip((*_FACT_INTS, *_FACT_WORDS, "used"), facts.flatten(), strict=True))
     columns = {name: table[name] for name in (*_INTS, *_WORDS)} | fact_columns
 
     timed = np.asarray(pc.is_valid(table["mono_ns"]))
     ints = {
         name: np.asarray(pc.fill_null(columns[name], _ABSENT.get(name, 0)), np.int64) for name in (*_INTS, *_FACT_INTS)
     }
+    ints["used"] = np.asarray(pc.fill_null(columns["used"], True), np.int64)
     ints["mono_ns"] = np.where(timed, ints["mono_ns"], ints["wall_ns"])
     encoded = dict(
         zip((*_WORDS, *_FACT_WORDS), pool.map(_encoded, map(columns.get, (*_WORDS, *_FACT_WORDS))), strict=True)
@@ -399,7 +403,8 @@ def _count_losses(events: Events, problems: Problems) -> None:
     """Gaps and inversions in the numbers of each process, and the losses that processes tell themselves."""
     told = events.codes["stage"] == events.code("stage", "dropped")
     problems.note("dropped", count=int(events.ints["events"][told].sum()))
-    numbered = events.taken(events.ints["seq"] >= 0)
+    services = [events.code("source", name) for name in _SERVICES]
+    numbered = events.taken((events.ints["seq"] >= 0) & ~np.isin(events.codes["source"], services))
     if not len(numbered):
         return
     writer = group_ids(*(numbered.codes[name] for name in ("node", "boot", "source")), numbered.ints["pid"])

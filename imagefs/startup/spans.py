@@ -16,8 +16,6 @@ from imagefs.startup.load import Codes, Events, Ints, Problems, group_ids
 
 __all__ = ["Spans", "alone", "durations", "merged", "pair", "quantile"]
 
-_NONE = np.iinfo(np.int64).max
-
 
 @dataclass(frozen=True, slots=True)
 class Spans:
@@ -45,7 +43,7 @@ class Spans:
 def pair(events: Events, problems: Problems) -> Spans:
     """The spans of all events, in the order of their begins' rows.
 
-    A span begins at its first begin and ends at its first end after that; what else there is of it is counted.
+    Begins and ends that share a span belong together in the order of time: the first end to the first begin, and so on.
     """
     kind = events.codes["event"]
     rows = np.flatnonzero(kind != events.code("event", "instant"))
@@ -62,27 +60,33 @@ def pair(events: Events, problems: Problems) -> Spans:
     if not len(rows):
         return Spans(events, rows, rows)
 
-    firsts = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1])))
     group = np.cumsum(np.concatenate(([False], key[1:] != key[:-1])))
-    position = np.arange(len(rows))
-    first_begin = np.minimum.reduceat(np.where(ends, _NONE, position), firsts)
-    closing = ends & (position > first_begin[group])
-    first_end = np.minimum.reduceat(np.where(closing, position, _NONE), firsts)
-    begun, ended = first_begin < _NONE, first_end < _NONE
+    first = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1])))[group]
+    begun = np.cumsum(~ends)
+    balance = 2 * begun - np.arange(1, len(rows) + 1)  # begins less ends
+    balance -= (balance - np.where(ends, -1, 1))[first]
+    far = 2 * len(rows) + 2  # keeps the groups apart in one running minimum
+    lowest = np.minimum.accumulate(np.minimum(balance, 0) - group * far) + group * far
+    orphans = ends & (balance < np.where(first == np.arange(len(rows)), 0, np.concatenate(([0], lowest[:-1]))))
 
     def example(which: NDArray[np.bool_]) -> str:
         row = int(rows[int(np.argmax(which))])
         return f"{events.word('node', row)}: {events.word('stage', row)} {events.word('name', row)}".rstrip()
 
-    orphans, early = ends & ~begun[group], ends & begun[group] & ~closing
-    repeated = np.where(ends, closing & (position != first_end[group]), position != first_begin[group])
-    for name, which in (("end without begin", orphans), ("ends before it begins", early), ("repeated", repeated)):
-        problems.note(name, example(which), count=int(which.sum()))
-    open_ended = begun & ~ended
-    problems.note("unfinished", example((open_ended[group]) & ~ends), count=int(open_ended.sum()))
-
-    begin = rows[first_begin[begun]]
-    end = np.where(ended[begun], rows[np.where(ended, first_end, 0)[begun]], -1)
+    problems.note("end without begin", example(orphans), count=int(orphans.sum()))
+    closing = ends & ~orphans
+    closed = np.cumsum(closing)
+    width = len(rows) + 1  # of the numbers of a group's begins, and of its ends
+    begins = np.flatnonzero(~ends)
+    wanted = (group * width + begun - (begun - ~ends)[first])[begins]
+    there = (group * width + closed - (closed - closing)[first])[closing]  # both ascend
+    at = np.searchsorted(there, wanted)
+    there, last = np.append(there, -1), np.append(rows[closing], -1)
+    end = np.where(there[at] == wanted, last[at], -1)
+    unfinished = np.zeros(len(rows), bool)
+    unfinished[begins[end < 0]] = True
+    problems.note("unfinished", example(unfinished), count=int(unfinished.sum()))
+    begin = rows[begins]
     order = np.argsort(begin)
     return Spans(events, begin[order], end[order])
 

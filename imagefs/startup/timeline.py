@@ -20,6 +20,7 @@ from stripefs.startup_events import STAGES
 __all__ = ["Timeline", "timelines"]
 
 _LATEST = np.iinfo(np.int64).max
+_BEFORE = 600 * 10**9  # ns: events that name no run belong to a start that begins so much later at most
 _OTHERS = 20  # stages that are not in the vocabulary and keep their own name
 
 
@@ -182,7 +183,7 @@ def _stages(events: Events) -> tuple[list[str], Ints]:
 
 def _starts(events: Events, problems: Problems) -> Ints:
     """The number of the start of each event. Events without a run belong to the start that ended next on their node, or
-    else to its last."""
+    else to its last, unless they lie more than ten minutes before it."""
     named = (events.codes["run"] >= 0) | (events.codes["job"] >= 0)
     key = group_ids(events.codes["job"], events.codes["run"], events.ints["attempt"])
     keys, of_row = np.unique(np.where(named, key, -1), return_inverse=True)
@@ -191,8 +192,6 @@ def _starts(events: Events, problems: Problems) -> Ints:
     of_row = of_row.astype(np.int64) - 1
     loose = np.flatnonzero(~named)
     problems.note("no run", events.word("node", int(loose[0])), count=len(loose))
-    if len(keys) == 2:
-        return np.zeros(len(events), np.int64)
     node, wall = events.codes["node"], events.ints["wall_ns"]
     closing = np.flatnonzero(named & (events.codes["event"] != events.code("event", "begin")))
     order = np.lexsort((-wall[closing], of_row[closing], node[closing]))
@@ -213,6 +212,10 @@ def _starts(events: Events, problems: Problems) -> Ints:
     fits_before = (previous >= 0) & (node[ends_before] == node[mixed])
     chosen = np.where(fits_next, of_row[ends_next], np.where(fits_before, of_row[ends_before], -1))
     of_row[mixed[~is_end]] = chosen[~is_end]
+    starting = np.full(len(keys), np.iinfo(np.int64).max)
+    np.minimum.at(starting, of_row[named] + 1, wall[named])
+    early = loose[wall[loose] < starting[of_row[loose] + 1] - _BEFORE]
+    of_row[early] = -1
     strangers = loose[of_row[loose] < 0]
     if len(strangers):
         problems.note("no start", events.word("node", int(strangers[0])), count=len(strangers))
