@@ -133,6 +133,11 @@ def changes(evidence: Evidence, seen: Seen, excess: Sequence[tuple[str, float]])
             else f"compiling takes up to {fast.max() / SECOND:.1f} s; no unit shows the rest"
         )
         yield Change("start-up caches (compiled kernels)", "compile", saving, not known, basis)
+    if evidence.unused_time.any():
+        names = sorted({t.events.word("name", int(row)) for row in evidence.unused})
+        listed = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+        saving = saved("imports", evidence.unused_time)
+        yield Change("imports left out that the start does not use", "imports", saving, False, listed)
     if excess:
         more: dict[str, float] = defaultdict(float)
         for node, seconds in excess:

@@ -11,7 +11,7 @@ from imagefs.startup.breakdown import measure
 from imagefs.startup.causes import Evidence, common_causes, stragglers
 from imagefs.startup.clock import SECOND
 from imagefs.startup.critical_path import critical_path
-from imagefs.startup.fleet import Gpus, compare, growth, lost, lost_together, offenders
+from imagefs.startup.fleet import Gpus, compare, growth, lost, lost_together, offenders, unused_modules
 from imagefs.startup.load import Problems, load
 from imagefs.startup.report import Report, SpanRow, Start, Step, Straggler
 from imagefs.startup.sources import File
@@ -65,7 +65,7 @@ def analyse(sides: Sequence[tuple[str, Sequence[File]]], runs: Iterable[str] = (
         lost_together(starts, gpus),
         growth(starts),
         compare(before, after, units) if before and after else [],
-        [],
+        unused_modules([evidence for _, evidence in found]),
         advise(starts, advised),
     )
 

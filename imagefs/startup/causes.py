@@ -47,6 +47,11 @@ class Evidence:
         on_demand = instants[events.codes["name"][instants] == events.code("name", "on demand")]
         self.on_demand_misses = self._summed(on_demand, events.ints["misses"])
         self.on_demand_wait = self._summed(on_demand, events.ints["wait_ns"])
+        unused = events.ints["used"][instants] == 0
+        unused &= events.codes["stage"][instants] == events.code("stage", "imports")
+        self.unused = instants[unused]
+        """Events of modules that were imported and not used before the first step."""
+        self.unused_time = self._summed(self.unused, events.ints["own_ns"])
         misses = instants[events.codes["stage"][instants] == events.code("stage", "dependencies")]
         misses = misses[events.codes["name"][misses] == events.code("name", "miss")]
         self.dependency_misses = self._summed(misses, np.ones(len(events), np.int64))

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from imagefs.startup.report import Comparison, Growth, Interval, Lost, Offender, SizeGroup, Start
+from imagefs.startup.causes import Evidence
+from imagefs.startup.clock import SECOND
+from imagefs.startup.report import Comparison, Growth, Interval, Lost, Offender, SizeGroup, Start, UnusedModule
 from imagefs.startup.spans import quantile
 
-__all__ = ["Gpus", "compare", "growth", "lost", "lost_together", "offenders"]
+__all__ = ["Gpus", "compare", "growth", "lost", "lost_together", "offenders", "unused_modules"]
 
 _Floats = NDArray[np.float64]
 
@@ -62,6 +64,18 @@ def offenders(starts: Sequence[Start]) -> list[Offender]:
     return sorted(
         (one for one in made if 3 * one.starts >= one.seen or one.kind == "host"), key=lambda one: -one.seconds
     )
+
+
+def unused_modules(starts: Sequence[Evidence]) -> list[UnusedModule]:
+    """The modules that units imported and did not use, the slowest first. seconds: of the mean unit that shows it."""
+    seconds: Counter[str] = Counter()
+    units: Counter[str] = Counter()
+    for evidence in starts:
+        events = evidence.timeline.events
+        for row in evidence.unused.tolist():
+            seconds[events.word("name", row)] += events.ints["own_ns"][row] / SECOND
+            units[events.word("name", row)] += 1
+    return [UnusedModule(name, float(total / units[name]), units[name]) for name, total in seconds.most_common()]
 
 
 def lost(nodes: int, ranks: int, held_s: float, alone: dict[str, float], options: Gpus) -> Lost | None:

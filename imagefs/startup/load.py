@@ -357,7 +357,7 @@ def _encoded(column: pa.ChunkedArray) -> tuple[Codes, list[str]]:
     codes = np.asarray(pc.fill_null(array.indices, -1), np.int32)
     words = array.dictionary.to_pylist()
     if "" in words:
-        codes[codes == words.index("")] = -1
+        codes = np.where(codes == words.index(""), np.int32(-1), codes)
     return codes, [*words, ""]
 
 

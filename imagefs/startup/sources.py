@@ -15,12 +15,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
+from urllib.parse import quote
 
 import zstandard
 
 from stripefs.errors import ConfigError, NotFound
 
-__all__ = ["PIECE", "File", "find_files", "read_files"]
+__all__ = ["PIECE", "File", "find_files", "find_run", "read_files"]
 
 PIECE = 8 << 20
 """Bytes that are read at a time."""
@@ -48,6 +49,28 @@ def find_files(places: Sequence[str]) -> list[File]:
             raise ConfigError(f"{place} holds no events", hint=f"files of events end in {', '.join(_ENDINGS[:2])}")
         found += files
     return found
+
+
+def find_run(folder: str, run: str) -> list[str]:
+    """The directories of a run, or of JOB/RUN, in a collector folder, and that of events without a run.
+
+    Where there are none the folder itself, whose events then tell. Raises NotFound and what the store raises.
+    """
+    exists: Callable[[str], bool] = lambda path: os.path.isdir(os.path.join(folder, path))  # noqa: E731
+    if "://" in folder:
+        from stripefs.api.filesystem import FileSystem
+
+        store = FileSystem(folder)
+        jobs, exists = store.listdir(), store.isdir
+    elif os.path.isdir(folder):
+        jobs = os.listdir(folder)
+    else:
+        raise NotFound(f"{folder} is no directory", hint="a run is looked for in the collector folder, --events")
+    job, _, name = run.rpartition("/")
+    wanted = [quote(job, safe="")] if job else sorted(jobs)
+    found = [path for one in wanted if exists(path := f"{one}/{quote(name, safe='')}")]
+    nameless = ["_/_"] if found and exists("_/_") else []
+    return [f"{folder.rstrip('/')}/{path}" for path in found + nameless] or [folder]
 
 
 def read_files(files: Iterable[File], damaged: Callable[[str, str], None]) -> Iterator[tuple[str, Iterator[bytes]]]:

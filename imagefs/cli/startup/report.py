@@ -18,7 +18,13 @@ __all__ = ["command"]
 
 @click.command("report")
 @click.argument("places", nargs=-1, metavar="[RUN|DIR|FILE|URL]...")
-@click.option("--events", envvar="BOOTSEER_EVENTS", default="", metavar="DIR|URL", help="Where a RUN is looked for.")
+@click.option(
+    "--events",
+    envvar="BOOTSEER_COLLECTOR",
+    default="",
+    metavar="DIR|URL",
+    help="The collector folder, where a RUN is looked for.  [$BOOTSEER_COLLECTOR]",
+)
 @click.option("--run", "runs", multiple=True, metavar="RUN", help="Only starts of this run; may be given repeatedly.")
 @click.option("--before", multiple=True, metavar="DIR|FILE|URL", help="Starts to compare those of --after with.")
 @click.option("--after", multiple=True, metavar="DIR|FILE|URL", help="Starts to compare with those of --before.")
@@ -44,7 +50,7 @@ def command(
     """Show where starts of jobs lost time, on which node, the likely cause, and the changes that would help.
 
     Events are files of JSON lines (.jsonl, also .gz and .zst), directories of them, or URLs of either. A RUN is a name
-    that is no path: its starts are looked for in --events. docs/startup-report.md explains the figures.
+    or JOB/RUN that is no path: its starts are looked for in --events. docs/startup-report.md explains the figures.
     """
     if bool(before) != bool(after):
         raise ConfigError("--before and --after are given together")
@@ -53,16 +59,17 @@ def command(
     if gpus and gpus_per_node:
         raise ConfigError("--gpus and --gpus-per-node exclude each other")
     names = [place for place in places if "://" not in place and not os.path.lexists(place)]
-    if names and (not events or any(os.sep in name for name in names)):
-        raise ConfigError(f"{names[0]} does not exist", hint="a run's name needs --events, the folder of its events")
+    if names and (not events or any(name.startswith((".", "/")) for name in names)):
+        raise ConfigError(f"{names[0]} does not exist", hint="for a run's name --events says where its events are")
     from imagefs.cli.startup.report_text import report_text
     from imagefs.startup.analysis import Gpus, analyse
-    from imagefs.startup.sources import find_files
+    from imagefs.startup.sources import find_files, find_run
 
-    wanted = [place for place in places if place not in names] + [events] * bool(names)
+    wanted = [place for place in places if place not in names]
+    wanted += dict.fromkeys(found for name in names for found in find_run(events, name))
     sides = [("before", find_files(before)), ("after", find_files(after))] if before else [("", find_files(wanted))]
     cost = Gpus(gpus, gpus_per_node, gpu_price, parse_duration(run_length) if run_length else 0.0)
-    report = analyse(sides, [*runs, *names], cost)
+    report = analyse(sides, [*runs, *(name.rpartition("/")[2] for name in names)], cost)
     if as_json:
         sys.stdout.write(json.dumps(report.to_json()) + "\n")  # in one line, which takes a tenth of the time
         return
