@@ -2,31 +2,57 @@
 
 Writers are the job itself, `imagefs`, its snapshotter and `stripefs`; docs/startup-events.md documents the fields.
 This file imports nothing but the standard library, runs on Python 3.9 and later, and is complete by itself, so that a
-container whose image has none of this project can import it, or run it, from a bind mount.
+container whose image has none of this project can import it from a bind mount, or run it:
+`python startup_events.py mark STAGE [begin|end|instant]`.
 
 A writer never blocks its caller and never raises into it: an event is stamped, numbered and queued, and a thread writes
 it to a file of this process alone in a local spool folder. Events that find the queue full, the disk full or the folder
-gone are counted; the gap in their numbers and the count in a later `dropped` event show the loss. Files rotate:
-the first file of a process is kept, since it tells how the start began, and of the later ones the newest.
+gone, and those of files that rotation deletes, leave a gap in the numbers; `dropped` events account for each of them,
+by cause. Files rotate: the first file of a process is kept, since it tells how the start began, and of the later ones
+the newest. The interpreter's end waits for the disk no longer than a second. A folder on FUSE is refused: the kernel
+lets no process end that waits for a FUSE server which has taken its request and never answers.
 
-A process that has forked gets a file and numbers of its own in the child. Thread-safe.
+Threads, signal handlers and finalizers may all emit: they share a queue whose `put` is reentrant. A process that has
+forked gets a file and numbers of its own in the child; events that it emits right before `os._exit` may be lost.
 """
 
 from __future__ import annotations
 
+import _thread
 import atexit
-import collections
+import contextlib
+import errno
 import functools
+import itertools
 import json
+import math
+import operator
 import os
+import queue
 import re
-import secrets
+import reprlib
+import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+import weakref
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-__all__ = ["KINDS", "STAGES", "VERSION", "Identity", "Span", "Writer", "default_writer", "identity"]
+__all__ = [
+    "KINDS",
+    "SECTIONS",
+    "STAGES",
+    "VERSION",
+    "Identity",
+    "Span",
+    "Stage",
+    "Writer",
+    "default_writer",
+    "follow_sections",
+    "identity",
+    "main",
+    "span_of",
+]
 
 VERSION = 1
 
@@ -47,6 +73,9 @@ STAGES = (
 )
 """The stages that reports know, in the order in which most jobs go through them."""
 
+SECTIONS = {"step": "first_step", "checkpointing": "checkpoint"}
+"""Other names of stages: the sections of NVIDIA's fault tolerance tools. `setup` has that name there, too."""
+
 KINDS = ("work", "wait")
 
 ENV_FOLDER, ENV_JOB, ENV_RUN = "BOOTSEER_EVENTS", "BOOTSEER_JOB", "BOOTSEER_RUN"
@@ -65,9 +94,17 @@ QUEUE = 10_000
 """Events that may wait for the disk."""
 
 LINE_BYTES = 4000
-"""A longer line loses its facts, and then the end of its name: appends of up to a page are not torn."""
+"""A longer line loses its facts."""
 
-_NAME = 512
+_VALUE = 512
+"""Bytes of a name, and of a fact that is text."""
+
+_FACTS = 64
+_BATCH = 256 << 10
+"""Bytes that are written at once, or little more."""
+
+_EXIT_SECONDS = 1.0
+_COROUTINE = 0x80  # of code objects, as in inspect, which takes long to load
 
 _FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
 
@@ -94,18 +131,30 @@ def identity(environ: Mapping[str, str] | None = None) -> Identity:
     def first(names: tuple[str, ...]) -> str:
         return next((environ[name] for name in names if environ.get(name)), "")
 
-    found = re.fullmatch(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}.*", environ.get("TRACEPARENT", ""))
+    def number(names: tuple[str, ...]) -> int | None:
+        text = first(names)
+        return int(text) if text.isdecimal() and len(text) < 10 else None
+
+    form = r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}(?:-|$)"
+    found = re.match(form, environ.get("TRACEPARENT", ""))
     trace, parent = found.groups() if found else ("", "")
-    rank, attempt = first(_RANKS), first(_ATTEMPTS)
     return Identity(
         job=first(_JOBS),
         run=first(_RUNS) or trace,
-        attempt=int(attempt) if attempt.isdecimal() else 0,
+        attempt=number(_ATTEMPTS) or 0,
         node=environ.get(ENV_NODE) or os.uname().nodename,
-        rank=int(rank) if rank.isdecimal() else None,
+        rank=number(_RANKS),
         trace=trace,
         parent=parent,
     )
+
+
+def span_of(who: Identity, stage: str, name: str = "") -> str:
+    """The span that processes agree on which know nothing of one another: of a stage of this start, node and rank."""
+    import hashlib
+
+    text = json.dumps([who.job, who.run, who.attempt, who.node, who.rank, SECTIONS.get(stage, stage), name])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 class Span:
@@ -114,7 +163,7 @@ class Span:
     def __init__(self, writer: Writer, stage: str, name: str, kind: str, parent: str) -> None:
         self._writer, self._stage, self._name, self._kind = writer, stage, name, kind
         self.parent = parent
-        self.id = secrets.token_hex(8)
+        self.id = os.urandom(8).hex()
         self._ended = False
 
     def end(self, **facts: Any) -> None:
@@ -130,33 +179,66 @@ class Span:
         self.end(**({} if kind is None else {"error": kind.__name__}))
 
 
+class Stage:
+    """A stage that has not begun. As a context manager it is a span; as a decorator each call of the function, or run
+    of the coroutine, is one."""
+
+    def __init__(self, writer: Writer, stage: str, name: str, kind: str) -> None:
+        self._writer, self._stage, self._name, self._kind = writer, stage, name, kind
+        self._spans: list[Span] = []
+
+    def __enter__(self) -> Span:
+        self._spans.append(self._writer.begin(self._stage, self._name, kind=self._kind))
+        return self._spans[-1]
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, traceback: object) -> None:
+        self._spans.pop().__exit__(kind, error, traceback)
+
+    def __call__(self, function: _FunctionT) -> _FunctionT:
+        def begin() -> Span:
+            return self._writer.begin(self._stage, self._name or function.__qualname__, kind=self._kind)
+
+        if getattr(getattr(function, "__code__", None), "co_flags", 0) & _COROUTINE:
+
+            @functools.wraps(function)
+            async def timed(*arguments: Any, **options: Any) -> Any:
+                with begin():
+                    return await function(*arguments, **options)
+
+        else:
+
+            @functools.wraps(function)
+            def timed(*arguments: Any, **options: Any) -> Any:
+                with begin():
+                    return function(*arguments, **options)
+
+        return timed  # type: ignore[return-value]
+
+
 class Writer:
     """Writes the events of one process. folder: the spool, made when it is missing; "" writes nothing.
 
-    source: the program that writes, such as "stripefs" or "job".
+    source: the program that writes, such as "stripefs" or "job". problem: why the last events that were lost were lost,
+    "" where none were.
     """
 
     def __init__(
         self, folder: str, who: Identity, source: str, *, file_bytes: int = FILE_BYTES, files: int = FILES
     ) -> None:
-        self.folder, self.identity, self.source = folder, who, source
+        self.folder, self.identity, self.source = _absolute(folder), who, source
         self._file_bytes, self._files = file_bytes, files
-        self._lock = threading.Lock()
         self._reset()
         if folder:
-            os.register_at_fork(after_in_child=self._reset)
-            atexit.register(self.close)
+            _writers.add(self)
 
     def _reset(self) -> None:
         """Begin a file and numbers of this process's own."""
-        self._lock = threading.Lock()
-        self._queue: collections.deque[bytes] = collections.deque()
-        self._wake = threading.Semaphore(0)
-        self._thread: threading.Thread | None = None
-        self._idle = threading.Event()
-        self._idle.set()
-        self._seq = self._dropped = 0
-        self._stem = ""
+        self._lock = threading.RLock()  # a signal's handler may emit while its thread does
+        self._queue: queue.SimpleQueue[bytes | threading.Event] = queue.SimpleQueue()
+        self._started = False
+        self._numbers = itertools.count()
+        self._refused = 0
+        self.problem = ""
 
     def instant(self, stage: str, name: str = "", *, kind: str = "work", **facts: Any) -> None:
         self.emit("instant", stage, name, kind=kind, facts=facts)
@@ -166,18 +248,9 @@ class Writer:
         self.emit("begin", stage, name, span=span.id, parent=span.parent, kind=kind, facts=facts)
         return span
 
-    def stage(self, stage: str, name: str = "", *, kind: str = "work") -> Callable[[_FunctionT], _FunctionT]:
-        """A decorator: each call of the function is a span."""
-
-        def decorate(function: _FunctionT) -> _FunctionT:
-            @functools.wraps(function)
-            def timed(*arguments: Any, **options: Any) -> Any:
-                with self.begin(stage, name or function.__qualname__, kind=kind):
-                    return function(*arguments, **options)
-
-            return timed  # type: ignore[return-value]
-
-        return decorate
+    def stage(self, stage: str, name: str = "", *, kind: str = "work") -> Stage:
+        """For `with writer.stage("model"):`, and as a decorator, where the name defaults to the function's."""
+        return Stage(self, stage, name, kind)
 
     def emit(
         self,
@@ -201,77 +274,245 @@ class Writer:
             return
         wall_ns = time.time_ns() if wall_ns is None else wall_ns
         mono_ns = time.monotonic_ns() if mono_ns is None else mono_ns
-        who = who or self.identity
-        with self._lock:
-            if len(self._queue) >= QUEUE:
-                self._seq += 1
-                self._dropped += 1
-                return
-            if self._dropped:
-                self._append(who, wall_ns, mono_ns, "instant", "dropped", "", "", "", "wait", {"events": self._dropped})
-                self._dropped = 0
-            self._append(who, wall_ns, mono_ns, event, stage, name, span, parent, kind, facts or {})
-            if self._thread is None:
-                self._stem = f"{_safe(who.node) or 'node'}.{os.getpid()}.{secrets.token_hex(4)}"
-                self._thread = threading.Thread(target=self._write, name="startup-events", daemon=True)
-                try:
-                    self._thread.start()
-                except RuntimeError:  # no thread can be had, or the interpreter ends: the queue is all there is
-                    self._thread = None
-        self._wake.release()
-
-    def _append(
-        self, who: Identity, wall: int, mono: int, event: str, stage: str, name: str, span: str, parent: str, kind: str,
-        facts: Mapping[str, Any],
-    ) -> None:  # fmt: skip
-        fields: dict[str, Any] = {
-            "v": VERSION, "wall_ns": wall, "mono_ns": mono, "event": event, "stage": stage, "name": name[:_NAME],
-            "job": who.job, "run": who.run, "attempt": who.attempt, "node": who.node, "rank": who.rank,
-            "boot": _boot(), "pid": os.getpid(), "source": self.source, "seq": self._seq, "span": span,
-            "parent": parent, "kind": kind, "trace": who.trace,
-        }  # fmt: skip
-        kept = {key: value for key, value in fields.items() if value not in ("", None)}
-        line = _line({**kept, "facts": dict(facts)} if facts else kept)
-        if len(line) > LINE_BYTES:
-            line = _line({**kept, "name": name[:_NAME].encode("ascii", "replace").decode(), "cut": True})
-        self._seq += 1
-        self._idle.clear()
-        self._queue.append(line)
-
-    def _write(self) -> None:
-        """The thread: append what is queued. An error drops the line and counts it."""
-        number, size, descriptor = 0, 0, -1
-        queue, wake, idle = self._queue, self._wake, self._idle
-        while True:
-            if not queue:
-                idle.set()
-            wake.acquire()
-            while queue:
-                line = queue.popleft()
-                try:
-                    if descriptor < 0 or size + len(line) > self._file_bytes:
-                        if descriptor >= 0:
-                            os.close(descriptor)
-                            descriptor, number, size = -1, number + 1, 0
-                            self._forget(number - self._files + 1)
-                        os.makedirs(self.folder, exist_ok=True)
-                        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-                        descriptor = os.open(self._path(number), flags, 0o644)
-                    size += os.write(descriptor, line)
-                except OSError:
-                    with self._lock:
-                        self._dropped += 1
-
-    def _path(self, number: int) -> str:
-        return os.path.join(self.folder, f"{self._stem}.{number}.jsonl")
-
-    def _forget(self, number: int) -> None:
-        if number > 0:
-            os.unlink(self._path(number))
+        seq = next(self._numbers)
+        line = self._line(seq, who or self.identity, wall_ns, mono_ns, event, stage, name, span, parent, kind, facts)
+        if self._queue.qsize() >= QUEUE:
+            with self._lock:
+                self._refused += 1
+            self.problem = "the disk is too slow"
+            return
+        self._queue.put(line)
+        if not self._started:
+            self._start()
 
     def close(self, timeout: float = 1.0) -> bool:
-        """Wait until everything queued is written, at most so many seconds; tells whether it was."""
-        return not self.folder or self._thread is None or self._idle.wait(timeout)
+        """Wait until everything queued is written or lost, at most so many seconds; tells whether it is."""
+        if not self._started and self._queue.empty():
+            return True
+        self._start()
+        over = threading.Event()
+        self._queue.put(over)
+        return over.wait(timeout)
+
+    def _line(
+        self, seq: int, who: Identity, wall: int, mono: int, event: str, stage: str, name: str, span: str, parent: str,
+        kind: str, facts: Mapping[str, Any] | None,
+    ) -> bytes:  # fmt: skip
+        fields: dict[str, Any] = {
+            "v": VERSION, "wall_ns": wall, "mono_ns": mono, "event": event, "seq": seq,
+            "stage": _text(SECTIONS.get(stage, stage), 64), "name": _text(name, _VALUE) if name else "",
+            "span": _text(span, 32) if span else "", "parent": _text(parent, 32) if parent else "", "kind": kind,
+            "pid": os.getpid(), "attempt": who.attempt, "rank": who.rank, **_origin(who, self.source),
+        }  # fmt: skip
+        kept = {key: value for key, value in fields.items() if value not in ("", None)}
+        if not facts:
+            return _encoded(kept)
+        try:
+            some = itertools.islice(facts.items(), _FACTS)
+            line = _encoded({**kept, "facts": {_text(key, 64): _plain(value) for key, value in some}})
+        except Exception:  # noqa: BLE001 what the job handed over makes its own text
+            line = b""
+        return line if 0 < len(line) <= LINE_BYTES else _encoded({**kept, "cut": True})
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._started:
+                return
+            self._started = True
+            try:  # not by threading.Thread, which no handler of a signal can start while it starts another one
+                _thread.start_new_thread(self._write, ())
+            except RuntimeError:  # no thread can be had, or the interpreter ends: the queue is all there is
+                self._started, self.problem = False, "no thread can be started"
+                return
+        util = sys.modules.get("multiprocessing.util")
+        if util is not None:  # whose processes end without atexit
+            util.Finalize(None, self.close, exitpriority=-100)
+
+    def _write(self) -> None:
+        """The thread: write what is queued, and tell what was lost as soon as something can be written."""
+        spool = _Spool(self.folder, self.identity.node, self._file_bytes, self._files)
+        arrived, lost = self._queue, spool.lost
+        for lines, waiting in _batches(arrived):
+            with self._lock:
+                lost["queue"] += self._refused
+                self._refused = 0
+            failure = spool.append(lines)
+            if not failure and any(lost.values()):
+                told = {cause: events for cause, events in lost.items() if events}
+                failure = spool.append([self._dropped(*each) for each in told.items()], told)
+            self.problem = failure or self.problem
+            for each in waiting:
+                each.set()
+
+    def _dropped(self, cause: str, events: int) -> bytes:
+        facts = {"events": events, "cause": cause}
+        wall, mono = time.time_ns(), time.monotonic_ns()
+        seq = next(self._numbers)
+        return self._line(seq, self.identity, wall, mono, "instant", "dropped", cause, "", "", "wait", facts)
+
+
+def _batches(
+    arrived: queue.SimpleQueue[bytes | threading.Event],
+) -> Iterator[tuple[list[bytes], list[threading.Event]]]:
+    """All that is queued, as soon as there is something, up to `_BATCH` bytes and up to somebody who waits."""
+    while True:
+        lines: list[bytes] = []
+        size = 0
+        item: bytes | threading.Event | None = arrived.get()
+        while isinstance(item, bytes):
+            lines.append(item)
+            size += len(item)
+            try:
+                item = arrived.get_nowait() if size < _BATCH else None
+            except queue.Empty:
+                break
+        yield lines, [item] if isinstance(item, threading.Event) else []
+
+
+class _Spool:
+    """The files of one process, for its thread. lost: by cause, the events that no file holds or tells of."""
+
+    def __init__(self, folder: str, node: str, file_bytes: int, files: int) -> None:
+        self._folder, self._file_bytes, self._files = folder, file_bytes, max(files, 2)
+        self._stem = f"{re.sub('[^A-Za-z0-9_-]', '-', node)[:64] or 'node'}.{os.getpid()}.{os.urandom(4).hex()}"
+        self._descriptor, self._number, self._size = -1, -1, 0
+        self._held: dict[int, dict[str, int]] = {}  # by file: lines, and of which losses by cause they tell
+        self.lost = {"queue": 0, "disk": 0, "rotation": 0}
+
+    def append(self, lines: Sequence[bytes], told: Mapping[str, int] | None = None) -> str:
+        """Write lines, or as many as can be, and count the others; why not all were. told: the losses they tell of,
+        one a line."""
+        causes = list((told or {}).items())
+        done = 0
+        try:
+            while done < len(lines):
+                self._open(0 if told else len(lines[done]))  # that losses are told is to cause none
+                end, size = done + 1, len(lines[done])
+                while end < len(lines) and self._size + size + len(lines[end]) <= self._file_bytes:
+                    size += len(lines[end])
+                    end += 1
+                written, failure = self._put(b"".join(lines[done:end]))
+                for cause, events in causes[done : done + written]:
+                    self.lost[cause] -= events
+                    held = self._held[self._number]
+                    held[cause] = held.get(cause, 0) + events
+                done += written
+                if failure:
+                    raise failure
+        except OSError as error:
+            self.lost["disk"] += len(lines) - done
+            return error.strerror or str(error)
+        return ""
+
+    def _open(self, wanted: int) -> None:
+        """Have a file that still has a name and takes so many bytes more. Raises OSError."""
+        if self._descriptor >= 0:
+            fits = not wanted or not self._size or self._size + wanted <= self._file_bytes
+            if fits and os.fstat(self._descriptor).st_nlink:
+                return
+            self._leave()
+        _refuse_fuse(self._folder)
+        os.makedirs(self._folder, exist_ok=True)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
+        self._descriptor = os.open(self._path(self._number + 1), flags, 0o644)
+        self._number, self._size = self._number + 1, 0
+        self._held[self._number] = {"": 0}
+        for old in [number for number in self._held if 0 < number <= self._number - self._files + 1]:
+            held = self._held.pop(old)
+            try:
+                os.unlink(self._path(old))
+            except OSError:  # gone with the folder, or it stays
+                continue
+            self.lost["rotation"] += held.pop("")
+            for cause, events in held.items():
+                self.lost[cause] += events
+
+    def _put(self, data: bytes) -> tuple[int, OSError | None]:
+        """Write whole lines; how many the file now holds more, and why not all."""
+        done, failure = 0, None
+        try:
+            while done < len(data):
+                done += os.write(self._descriptor, data[done:] if done else data)
+        except OSError as error:
+            failure = error
+        if not os.fstat(self._descriptor).st_nlink:
+            self._leave()
+            return 0, OSError(errno.ENOENT, "the folder was removed")
+        whole = data.rfind(b"\n", 0, done) + 1
+        self._size += whole
+        lines = data.count(b"\n", 0, whole)
+        self._held[self._number][""] += lines
+        if whole < done:
+            try:
+                os.ftruncate(self._descriptor, self._size)
+            except OSError:  # a line that is torn ends its file
+                self._leave()
+        return lines, failure
+
+    def _leave(self) -> None:
+        descriptor, self._descriptor = self._descriptor, -1
+        with contextlib.suppress(OSError):  # such as a network's disk tells only now; the descriptor is free anyhow
+            os.close(descriptor)
+
+    def _path(self, number: int) -> str:
+        return os.path.join(self._folder, f"{self._stem}.{number}.jsonl")
+
+
+def _refuse_fuse(folder: str) -> None:
+    """Raises OSError for a folder on a FUSE mount, which it does not touch. fuse-overlayfs is the root of containers
+    of plain users, whose every process depends on it."""
+    try:
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+            mounts = [line.split() for line in file]
+    except OSError:
+        return
+    kinds = {}
+    for fields in mounts:
+        place = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[4])
+        kinds[place] = fields[fields.index("-") + 1]  # of several at a place the last is seen
+
+    rest, path, links = folder.split("/")[1:], "/", 0
+    while True:
+        kind = kinds.get(path, "")
+        if kind.partition(".")[0] == "fuse" and kind != "fuse.fuse-overlayfs":
+            raise OSError(errno.EOPNOTSUPP, f"{path} is a FUSE mount; use a folder on a local disk")
+        if not rest:
+            return
+        below = os.path.normpath(os.path.join(path, rest.pop(0)))
+        if below not in kinds and links < 40:
+            try:
+                target = os.readlink(below)
+            except OSError:  # no link, or nothing yet
+                pass
+            else:
+                links += 1
+                rest, below = [*target.strip("/").split("/"), *rest], "/" if target.startswith("/") else path
+        path = below
+
+
+def _absolute(folder: str) -> str:
+    try:
+        return os.path.abspath(folder) if folder else ""
+    except OSError:  # the working directory is gone
+        return folder
+
+
+_writers: weakref.WeakSet[Writer] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    for writer in list(_writers):
+        writer._reset()
+
+
+def _close_all() -> None:
+    end = time.monotonic() + _EXIT_SECONDS
+    for writer in list(_writers):
+        writer.close(max(0.0, end - time.monotonic()))
+
+
+os.register_at_fork(after_in_child=_forked)
+atexit.register(_close_all)
 
 
 @functools.cache
@@ -280,19 +521,137 @@ def default_writer(source: str = "job") -> Writer:
     return Writer(os.environ.get(ENV_FOLDER, ""), identity(), source)
 
 
+def follow_sections(client: Any, writer: Writer | None = None) -> None:
+    """Make stages of the sections that a job tells NVIDIA's RankMonitorClient, until its first step has ended.
+
+    client: has start_section(name) and end_section(name). Later sections, such as checkpoints that are saved, are no
+    part of the start.
+    """
+    events = writer or default_writer()
+    start, end = client.start_section, client.end_section
+    spans: dict[str, Span] = {}
+
+    def start_section(section: str) -> Any:
+        spans[section] = events.begin(section)
+        return start(section)
+
+    def end_section(section: str) -> Any:
+        answer = end(section)
+        if section in spans:
+            spans.pop(section).end()
+        if SECTIONS.get(section, section) == "first_step":
+            client.start_section, client.end_section = start, end
+        return answer
+
+    client.start_section, client.end_section = start_section, end_section
+
+
 @functools.cache
 def _boot() -> str:
     """Names the boot whose monotonic clock `mono_ns` is; "" where the kernel does not tell."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().replace("-", "")[:16].strip()
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:  # a signal's handler can load no encoding
+            return file.read().decode().replace("-", "")[:16].strip()
     except OSError:
         return ""
 
 
-def _safe(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_-]", "-", name)[:64]
+_NO_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\u2028\u2029]")
 
 
-def _line(fields: Mapping[str, Any]) -> bytes:
-    return json.dumps(fields, separators=(",", ":"), default=str).encode("ascii") + b"\n"
+def _text(value: object, limit: int = 256) -> str:
+    """At most so many bytes of UTF-8, without control characters and lone surrogates."""
+    if not isinstance(value, str):
+        value = os.fsdecode(value) if isinstance(value, (bytes, os.PathLike)) else reprlib.repr(value)
+    if len(value) <= limit and value.isascii() and value.isprintable():
+        return value
+    return _NO_TEXT.sub("\ufffd", value[:limit]).encode()[:limit].decode("utf-8", "ignore")
+
+
+def _plain(value: object) -> object:
+    """A fact as JSON and every reader of it can hold it."""
+    if value is None or isinstance(value, (bool, str)):
+        return _text(value, _VALUE) if isinstance(value, str) else value
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else str(value)
+    if hasattr(type(value), "__index__"):
+        number = operator.index(value)  # type: ignore[arg-type]
+        return number if -(1 << 63) <= number < 1 << 63 else _text(hex(number), _VALUE)
+    return _text(value, _VALUE)
+
+
+@functools.lru_cache(maxsize=64)
+def _origin(who: Identity, source: str) -> dict[str, str]:
+    texts = {"job": who.job, "run": who.run, "node": who.node, "source": source, "trace": who.trace}
+    return {key: _text(text, 64 if key in ("source", "trace") else 256) for key, text in texts.items()} | {
+        "boot": _boot()
+    }
+
+
+_encode = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+
+
+def _encoded(fields: Mapping[str, Any]) -> bytes:
+    return _encode(fields).encode() + b"\n"
+
+
+_USE = "mark STAGE [begin|end|instant] [--name NAME] [--fact KEY=VALUE]... [--events DIR]"
+
+
+def main(arguments: Sequence[str], program: str = "startup_events.py") -> int:
+    """`mark STAGE …`: write one event. 2 for a line that is no such, else 0: a job is not to fail for it.
+
+    `begin` and `end` of two processes make one span: its id follows from the start, the node, the rank, the stage and
+    the name.
+    """
+
+    def tell(text: str) -> None:
+        sys.stderr.write(f"{program} mark: {text}\n")
+
+    words: list[str] = []
+    given: dict[str, list[str]] = {"--name": [], "--fact": [], "--events": []}
+    rest = iter(arguments)
+    for word in rest:
+        flag, equals, value = word.partition("=")
+        if flag in given:
+            given[flag].append(value if equals else next(rest, ""))
+        else:
+            words.append(word)
+    if len(words) == 2:
+        words.append("instant")
+    facts = dict(fact.partition("=")[::2] for fact in given["--fact"])
+    wrong = any(word.startswith("-") or not word for word in words) or not all(facts)
+    if wrong or len(words) != 3 or words[0] != "mark" or words[2] not in ("begin", "end", "instant"):
+        sys.stderr.write(f"usage: {program} {_USE}\n")
+        return 2
+    _, stage, event = words
+    folder = given["--events"][-1] if given["--events"] else os.environ.get(ENV_FOLDER)
+    if not folder:
+        if folder is None:
+            tell(f"nothing is written; set {ENV_FOLDER} to a folder, or to nothing to be silent")
+        return 0
+    if SECTIONS.get(stage, stage) not in STAGES:
+        tell(f"{stage!r} is no stage that reports know: {', '.join(STAGES)}")
+    writer, name = Writer(folder, identity(), "job"), given["--name"][-1] if given["--name"] else ""
+    span = "" if event == "instant" else span_of(writer.identity, stage, name)
+    parent = writer.identity.parent if event == "begin" else ""
+    values = {key: _value(text) for key, text in facts.items()}
+    writer.emit(event, stage, name, span=span, parent=parent, facts=values)
+    written = writer.close(2.0)
+    if writer.problem or not written:
+        tell(f"the event is lost: {folder}: {writer.problem or 'the disk does not answer'}")
+    return 0
+
+
+def _value(text: str) -> object:
+    """What a fact on a command line means: a number, true, false, or the text."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False}.get(text, text)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -52,7 +52,11 @@ Example:
   imagefs run /srv/images#python -- python -c 'print("hello")'
 """
 
-_PLAIN = {"run": "imagefs.cli.plain:plain_run", "deps": "imagefs.cli.deps.begin:plain_deps"}
+_PLAIN = {
+    "run": "imagefs.cli.plain:plain_run",
+    "deps": "imagefs.cli.deps.begin:plain_deps",
+    "startup": "imagefs.cli.startup.begin:plain_startup",
+}
 
 PROGRAM = Program("imagefs", "imagefs.cli", COMMANDS, _PAGE, _PLAIN)
 

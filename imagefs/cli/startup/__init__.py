@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from imagefs.config import nearest
-from stripefs.cli.lazy import group
-from stripefs.cli.program import Program
-
-__all__ = ["COMMANDS", "command"]
+__all__ = ["COMMANDS"]
 
 COMMANDS = {
     "mark": "Write that a stage begins, ends, or that something happened.",
@@ -31,5 +27,15 @@ Options:
   -h, --help  Print this page; `imagefs startup COMMAND --help` prints that command's.
 """
 
-command = group(Program("startup", __name__, COMMANDS, _PAGE), lambda word: nearest(word, COMMANDS))
-command.help = "Show where the start of a job spends its time."
+
+def __getattr__(name: str) -> object:
+    """`command`, the click group: `mark` and `trace` need none of what it takes."""
+    if name != "command":
+        raise AttributeError(name)
+    from imagefs.config import nearest
+    from stripefs.cli.lazy import group
+    from stripefs.cli.program import Program
+
+    command = group(Program("startup", __name__, COMMANDS, _PAGE), lambda word: nearest(word, COMMANDS))
+    command.help = "Show where the start of a job spends its time."
+    return command
