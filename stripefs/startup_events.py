@@ -106,6 +106,9 @@ _BATCH = 256 << 10
 _EXIT_SECONDS = 1.0
 _COROUTINE = 0x80  # of code objects, as in inspect, which takes long to load
 
+at_ready: list[Callable[[], None]] = []
+"""Called once when this process writes that the start is over. They raise nothing."""
+
 _FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
 
 
@@ -160,8 +163,10 @@ def span_of(who: Identity, stage: str, name: str = "") -> str:
 class Span:
     """A stage, or a part of one, that has begun. Ends once, also as a context manager; an exception is noted."""
 
-    def __init__(self, writer: Writer, stage: str, name: str, kind: str, parent: str) -> None:
-        self._writer, self._stage, self._name, self._kind = writer, stage, name, kind
+    def __init__(
+        self, writer: Writer, stage: str, name: str, kind: str, parent: str, who: Identity | None = None
+    ) -> None:
+        self._writer, self._stage, self._name, self._kind, self._who = writer, stage, name, kind, who
         self.parent = parent
         self.id = os.urandom(8).hex()
         self._ended = False
@@ -170,7 +175,8 @@ class Span:
         """facts: plain values, such as bytes=, hits=, misses=, source=, cause=."""
         if not self._ended:
             self._ended = True
-            self._writer.emit("end", self._stage, self._name, span=self.id, kind=self._kind, facts=facts)
+            writer, who = self._writer, self._who
+            writer.emit("end", self._stage, self._name, span=self.id, kind=self._kind, facts=facts, who=who)
 
     def __enter__(self) -> Span:
         return self
@@ -243,9 +249,12 @@ class Writer:
     def instant(self, stage: str, name: str = "", *, kind: str = "work", **facts: Any) -> None:
         self.emit("instant", stage, name, kind=kind, facts=facts)
 
-    def begin(self, stage: str, name: str = "", *, kind: str = "work", parent: str = "", **facts: Any) -> Span:
-        span = Span(self, stage, name, kind, parent or self.identity.parent)
-        self.emit("begin", stage, name, span=span.id, parent=span.parent, kind=kind, facts=facts)
+    def begin(
+        self, stage: str, name: str = "", *, kind: str = "work", parent: str = "", who: Identity | None = None,
+        **facts: Any,
+    ) -> Span:  # fmt: skip
+        span = Span(self, stage, name, kind, parent or self.identity.parent, who)
+        self.emit("begin", stage, name, span=span.id, parent=span.parent, kind=kind, facts=facts, who=who)
         return span
 
     def stage(self, stage: str, name: str = "", *, kind: str = "work") -> Stage:
@@ -284,6 +293,10 @@ class Writer:
         self._queue.put(line)
         if not self._started:
             self._start()
+        if at_ready and (stage == "ready" or (event == "end" and SECTIONS.get(stage, stage) == "first_step")):
+            calls, at_ready[:] = at_ready[:], []
+            for call in calls:
+                call()
 
     def close(self, timeout: float = 1.0) -> bool:
         """Wait until everything queued is written or lost, at most so many seconds; tells whether it is."""

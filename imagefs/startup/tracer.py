@@ -1,0 +1,152 @@
+"""Runs a command and sees its stages without any help of it: `imagefs startup trace`.
+
+The command is a child of this process and gets the signals that this one gets. What it does is seen in /proc
+(`imagefs.startup.processes`) and by the timing of imports that its interpreters load (`stripefs.startup_imports`). All
+its events, and those of all programs that know BOOTSEER_EVENTS or TRACEPARENT, belong to one start and have the span of
+the command, `setup`, above them. That tracing fails is told, and is no reason for the command to.
+
+Little is loaded before the command runs, and the rest beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from imagefs.errors import CommandNotExecutable, CommandNotFound
+from stripefs import startup_events
+from stripefs.startup_events import ENV_FOLDER, Identity, Writer, identity
+
+__all__ = ["run_traced"]
+
+_KEPT = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGABRT, signal.SIGSYS}
+"""Signals of mistakes of this process itself."""
+
+_IGNORED_BY_PYTHON = (signal.SIGPIPE, signal.SIGXFSZ)
+
+
+def run_traced(
+    command: Sequence[str],
+    folder: str,
+    *,
+    imports: bool = True,
+    unused: bool = False,
+    ready_file: str = "",
+    tell: Callable[[str], None] = lambda _: None,
+) -> int:
+    """The exit status of the command, 128+N where signal N ended it. Raises RunErrors where it cannot be executed.
+
+    folder: the spool. unused: tell of packages that are imported and not used. ready_file: the start is over when it
+    appears. tell: hears that events cannot be written or seen.
+    """
+    who = identity()
+    trace = who.trace or os.urandom(16).hex()
+    who = who._replace(trace=trace, run=who.run or trace)
+    every = signal.valid_signals() - _KEPT
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, every)  # for the writer's thread as well, which would get them
+    writer = Writer(folder, who, "trace")
+    span = writer.begin("setup", os.path.basename(command[0]), command=" ".join(command))
+    environ = _environment(os.environ, writer.folder, who, span.id)
+    if imports:
+        _time_imports(environ, unused=unused)
+    pid, since = 0, time.monotonic_ns()
+    try:
+        pid = _spawned(command, environ, mask)
+        look = _looks(writer, pid, who, span.id, since, ready_file, tell)
+        status = _waited(pid, look, every)
+        look()
+    finally:
+        while signal.sigtimedwait(every, 0) is not None:  # those that came too late for the command
+            pass
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        span.end(**({"status": status} if pid else {"error": "OSError"}))
+        written = writer.close(1.0)
+    if writer.problem or not written:
+        tell(f"events are lost: {folder}: {writer.problem or 'the disk does not answer'}")
+    return status
+
+
+def _environment(environ: Mapping[str, str], folder: str, who: Identity, span: str) -> dict[str, str]:
+    flags = environ.get("TRACEPARENT", "")[53:55] or "01"
+    return {**environ, ENV_FOLDER: folder, "TRACEPARENT": f"00-{who.trace}-{span}-{flags}"}
+
+
+def _time_imports(environ: dict[str, str], *, unused: bool) -> None:
+    injected = os.path.join(os.path.dirname(os.path.abspath(__file__)), "injected")
+    environ["PYTHONPATH"] = os.pathsep.join(filter(None, [injected, environ.get("PYTHONPATH")]))
+    hook = os.path.dirname(os.path.abspath(startup_events.__file__))
+    environ["BOOTSEER_IMPORTS"] = f"{hook}:{'unused' if unused else 'time'}"
+
+
+def _spawned(command: Sequence[str], environ: Mapping[str, str], mask: set[int | signal.Signals]) -> int:
+    try:
+        return os.posix_spawnp(command[0], list(command), environ, setsigmask=mask, setsigdef=_IGNORED_BY_PYTHON)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise CommandNotFound(f"{command[0]}: {error.strerror}") from error
+    except OSError as error:
+        raise CommandNotExecutable(f"{command[0]}: {error.strerror}") from error
+
+
+def _looks(
+    writer: Writer, pid: int, who: Identity, span: str, since: int, ready_file: str, tell: Callable[[str], None]
+) -> Callable[[], float]:
+    """A function that looks at the processes, and answers in how many seconds it wants to look again."""
+    from imagefs.startup.processes import Watcher
+
+    watcher = Watcher(writer, pid, who, span, since)
+    ready = not ready_file
+    failed = False
+
+    def look() -> float:
+        nonlocal ready, failed
+        if not ready and os.path.exists(ready_file):
+            ready = True
+            writer.instant("ready")
+        if failed:
+            return 1.0 if ready else 0.1
+        try:
+            return watcher.look()
+        except Exception as error:  # noqa: BLE001 the command is not to fail for it
+            failed = True
+            tell(f"the processes are not watched any more: {type(error).__name__}: {error}")
+            return 0.1
+
+    return look
+
+
+def _waited(pid: int, look: Callable[[], float], every: set[signal.Signals]) -> int:
+    """Wait for the command and pass signals on; its exit status."""
+    after = time.monotonic()
+    while True:
+        pause = after - time.monotonic()
+        if pause <= 0:
+            after = time.monotonic() + (pause := look())
+        found = signal.sigtimedwait(every, max(pause, 0.0))
+        if found is None:
+            continue
+        if found.si_signo == signal.SIGCHLD:
+            status = _reaped(pid)
+            if status is not None:
+                return status
+        elif found.si_code <= 0:  # a process sent it; the kernel, for a terminal, sent it to the command as well
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, found.si_signo)
+        elif found.si_signo == signal.SIGTSTP:
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _reaped(pid: int) -> int | None:
+    """Reap what has ended, orphans of the command included where this is their init; the command's exit status."""
+    while True:
+        try:
+            ended, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return None
+        if ended == pid:
+            code = os.waitstatus_to_exitcode(status)
+            return code if code >= 0 else 128 - code
+        if not ended:
+            return None
