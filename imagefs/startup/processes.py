@@ -17,7 +17,7 @@ import contextlib
 import os
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from stripefs.startup_events import Identity, Span, Writer, identity
 
@@ -49,12 +49,15 @@ class _Process:
 class Watcher:
     """Of the process `root` and all below it, for one thread.
 
-    since: the monotonic time in nanoseconds at which the root began. parent: the span that contains all others.
+    parent: the span that contains all others. since, others: the monotonic time in nanoseconds, and what /proc held,
+    before the root began.
     """
 
-    def __init__(self, writer: Writer, root: int, who: Identity, parent: str, since: int) -> None:
+    def __init__(
+        self, writer: Writer, root: int, who: Identity, parent: str, since: int, others: Iterable[str]
+    ) -> None:
         self._writer, self._parent, self._who = writer, parent, who
-        self._known: set[str] = set(os.listdir("/proc")) - {str(root)}
+        self._known = set(others)
         self._members: dict[int, _Process] = {}
         self._root = root
         self._mounts: tuple[str, ...] = ()
@@ -171,7 +174,9 @@ def _program(words: list[str]) -> str:
             return next(rest, name)
         if word == "-c":
             return name
-        if word and not word.startswith("-"):
+        if word in ("-X", "-W"):
+            next(rest, "")
+        elif word and not word.startswith("-"):
             return os.path.basename(word)
     return name
 

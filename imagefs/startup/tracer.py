@@ -15,10 +15,14 @@ import os
 import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from imagefs.errors import CommandNotExecutable, CommandNotFound
 from stripefs import startup_events
 from stripefs.startup_events import ENV_FOLDER, Identity, Writer, identity
+
+if TYPE_CHECKING:
+    from imagefs.startup.processes import Watcher
 
 __all__ = ["run_traced"]
 
@@ -52,10 +56,12 @@ def run_traced(
     environ = _environment(os.environ, writer.folder, who, span.id)
     if imports:
         _time_imports(environ, unused=unused)
-    pid, since = 0, time.monotonic_ns()
+    pid, since, others = 0, time.monotonic_ns(), os.listdir("/proc")
     try:
         pid = _spawned(command, environ, mask)
-        look = _looks(writer, pid, who, span.id, since, ready_file, tell)
+        from imagefs.startup.processes import Watcher
+
+        look = _looks(Watcher(writer, pid, who, span.id, since, others), writer, ready_file, tell)
         status = _waited(pid, look, every)
         look()
     finally:
@@ -90,13 +96,8 @@ def _spawned(command: Sequence[str], environ: Mapping[str, str], mask: set[int |
         raise CommandNotExecutable(f"{command[0]}: {error.strerror}") from error
 
 
-def _looks(
-    writer: Writer, pid: int, who: Identity, span: str, since: int, ready_file: str, tell: Callable[[str], None]
-) -> Callable[[], float]:
+def _looks(watcher: Watcher, writer: Writer, ready_file: str, tell: Callable[[str], None]) -> Callable[[], float]:
     """A function that looks at the processes, and answers in how many seconds it wants to look again."""
-    from imagefs.startup.processes import Watcher
-
-    watcher = Watcher(writer, pid, who, span, since)
     ready = not ready_file
     failed = False
 
