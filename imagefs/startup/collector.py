@@ -91,7 +91,7 @@ class Collector:
         return Collected(files, events, objects, unreadable)
 
     def _new(self) -> Iterator[tuple[str, bytes]]:
-        """The whole lines that each file has gained."""
+        """The whole lines that each file has gained. No two files of a spool ever have the same name."""
         for name in sorted(os.listdir(self._spool)):
             if not name.endswith(".jsonl"):
                 continue
