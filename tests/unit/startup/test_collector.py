@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -120,6 +122,11 @@ def test_lines_that_are_no_events_stay_where_they_are(tmp_path: Path, line: byte
     assert collected(tmp_path / "target") == {"job/run/node": [event(0, 1)]}
 
 
+def catches_sigterm(process: subprocess.Popen[str]) -> bool:
+    caught = re.search(r"^SigCgt:\s+(\w+)", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)
+    return caught is not None and bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)
+
+
 def test_collectors_side_by_side_while_processes_write(tmp_path: Path) -> None:
     spool, target = tmp_path / "spool", tmp_path / "target"
     writers = [Writer(str(spool), start, "job") for start in STARTS]
@@ -128,6 +135,7 @@ def test_collectors_side_by_side_while_processes_write(tmp_path: Path) -> None:
         for writer in writers:
             writer.instant("model", str(number))
     eventually(lambda: len(collected(target)) == 3, "all starts")
+    eventually(lambda: all(map(catches_sigterm, running)), "both to follow")
     for writer in writers:
         writer.instant("ready")
         assert writer.close(PATIENCE)
