@@ -14,6 +14,7 @@ from imagefs.daemon.client import Attached, Client, Recording, new_identifier
 from imagefs.plane.options import TreeOptions
 from imagefs.run.options import RunOptions
 from imagefs.settings import DaemonSettings, ready_folder
+from imagefs.startup.emission import events
 from stripefs.errors import MountError, StripefsError
 from stripefs.settings import StoreSettings
 
@@ -61,7 +62,7 @@ class Image:
         where nobody says how it does."""
         from imagefs.run import container
 
-        waits = marked and not self.recording.off and self.recording.ready_file == f"{self._signals}/ready"
+        tells = (self.recording.off and events().on) or self._is_told
         settings = self.client.settings
         with self.layer() as layer:
             return container.run(
@@ -71,8 +72,19 @@ class Image:
                 f"{settings.runtime}/imagefs",
                 os.path.dirname(self.attached.upper),
                 kept_dir,
-                self._tell if waits else None,
+                self._started if marked and tells else None,
+                events().executed if marked and events().on else None,
             )
+
+    @property
+    def _is_told(self) -> bool:
+        """Whether the daemon waits for our word that the job has started."""
+        return not self.recording.off and self.recording.ready_file == f"{self._signals}/ready"
+
+    def _started(self) -> None:
+        events().instant("ready")
+        if self._is_told:
+            self._tell()
 
     def _tell(self) -> None:
         """Let the daemon know, which looks for this file, also when it is being replaced just now."""
@@ -90,15 +102,17 @@ def attached(
     signals = ready_folder(settings.runtime, identifier)
     if not recording.ready_file and not recording.off:
         recording = recording._replace(ready_file=f"{signals}/ready")
-    found = client.attach(
-        store,
-        image,
-        recording,
-        owner=os.getpid(),
-        identifier=identifier,
-        shares=tree.shares,
-        meanwhile=lambda: _load(runtime),
-    )
+    with events().begin("image", "attach", image=image) as span:
+        found = client.attach(
+            store,
+            image,
+            recording,
+            owner=os.getpid(),
+            identifier=identifier,
+            shares=tree.shares,
+            meanwhile=lambda: _load(runtime),
+        )
+        span.end(image=found.image)
     try:
         with _shared(signals) as held:
             yield Image(client, found, image, tree, recording, held)

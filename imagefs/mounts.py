@@ -21,6 +21,7 @@ from imagefs.daemon.starting import devices_mount
 from imagefs.plane import erofs, overlay, shared
 from imagefs.plane.options import TreeOptions
 from imagefs.settings import DaemonSettings
+from imagefs.startup.emission import events
 from stripefs.errors import ConfigError, MountError, StripefsError
 from stripefs.mount import kernel
 from stripefs.mount.unmounting import unmount
@@ -36,9 +37,10 @@ def mount(
     client: Client, store: StoreSettings, image: str, target: str, options: TreeOptions, recording: Recording
 ) -> tuple[Attached, str]:
     """Mount the image of this tag or digest at `target`; the plane that shows it. Nothing is left behind on failure."""
-    with _reserved(target) as path:
+    with _reserved(target) as path, events().begin("image", "attach", image=image, mount=path) as span:
         attached = client.attach(store, image, recording, owner=os.getpid(), mountpoint=path, shares=options.shares)
         plane = mount_attached(client, attached, path, options, name=image)
+        span.end(image=attached.image)
     return attached, plane
 
 

@@ -163,6 +163,7 @@ def begin_run(image: str, command: Sequence[str], values: Mapping[str, Any], giv
     from imagefs.plane.options import TreeOptions
     from imagefs.run.options import Bind, Limits, RunOptions, parse_cgroup, parse_userns
     from imagefs.run.privileges import parse_capabilities
+    from imagefs.startup.emission import environment, events
 
     reference = parse_reference(image)
     settings = resolve(given, url=reference.store, config=values["config"])
@@ -172,7 +173,7 @@ def begin_run(image: str, command: Sequence[str], values: Mapping[str, Any], giv
         entrypoint=None if entrypoint is None else ((entrypoint,) if entrypoint else ()),
         writable=values["rw"],
         binds=[Bind.parse(text) for text in values["binds"]],
-        env=values["env"],
+        env=[*environment(os.environ), *values["env"]],
         workdir=values["workdir"],
         user=values["user"],
         hostname=values["hostname"],
@@ -193,13 +194,14 @@ def begin_run(image: str, command: Sequence[str], values: Mapping[str, Any], giv
         TreeOptions(plane=values["plane"], backing=values["backing"]),
     )
     record = recording(values["workload"], values["ready_file"], values["no_record"])
-    if any(values[flag.field] != flag.unset for flag in DEPS):
-        from imagefs.cli.deps.above import begin_above
+    with events().called():
+        if any(values[flag.field] != flag.unset for flag in DEPS):
+            from imagefs.cli.deps.above import begin_above
 
-        return begin_above(client, settings, reference.name, options, tree, record, values)
-    from imagefs import containers
+            return begin_above(client, settings, reference.name, options, tree, record, values)
+        from imagefs import containers
 
-    return containers.run(client, settings.store, reference.name, options, tree, record)
+        return containers.run(client, settings.store, reference.name, options, tree, record)
 
 
 def recording(workload: str, ready_file: str, no_record: bool) -> Recording:

@@ -25,7 +25,9 @@ def command(ctx: click.Context, mount: str, as_json: bool) -> None:
     What it touched until now becomes a trace for the next starts, and what was fetched ahead is judged.
     """
     from imagefs.daemon.client import Client
+    from imagefs.startup.emission import events
 
     which = os.path.realpath(mount) if os.sep in mount or os.path.isdir(mount) else mount
     figures = Client(settings_of(ctx).daemon).ready(which)
+    events().instant("ready")
     click.echo(json.dumps(figures, indent=2) if as_json else judged(figures))

@@ -9,11 +9,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from imagefs.deps import outcome
 from imagefs.errors import DamagedBlock, DamagedObject
+from imagefs.startup.emission import events
 from stripefs.errors import MountError, NotFound
 from stripefs.settings import StoreSettings, redact
 
@@ -72,18 +75,35 @@ def found_or_installed(
 
     patience: seconds to wait for another host that installs the same. Raises what these two raise.
     """
-    found = hit()
+    found = _used(name, hit)
     if not isinstance(found, Missed):
         return found
+    events().instant("dependencies", "miss", key=name)
     if not found.absent:
         return install(found.reason, None)
     from imagefs.deps.lease import Leading  # not needed by most, who find what they want
 
+    waits = contextlib.ExitStack()
+
     def waiting(who: str) -> None:
+        told: dict[str, Any] = {"cause": "lease", "key": name} | ({"host": who} if who else {})
+        waits.enter_context(events().begin("dependencies", "wait", kind="wait", **told))
         tell(f"miss {name[:SHORT]}: waiting for what another host installs{f' ({who})' if who else ''}")
 
-    with Leading(store, name, patience if found.mountable else 0.0, waiting, doubted=found.doubted) as leading:
+    with waits:
+        leads = Leading(store, name, patience if found.mountable else 0.0, waiting, doubted=found.doubted)
+    with leads as leading:
         if not leading.published:
             return install(f"{found.reason}{leading.remark}", leading)
-        again = hit() if found.mountable else found
+        again = _used(name, hit) if found.mountable else found
         return install(again.reason, None) if isinstance(again, Missed) else again
+
+
+def _used(name: str, hit: Callable[[], _T | Missed]) -> _T | Missed:
+    """What `hit` has; a hit, and the time that it took, are events."""
+    begun = time.monotonic()
+    found = hit()
+    if not isinstance(found, Missed):
+        events().begin("dependencies", "mount", ago=time.monotonic() - begun, key=name).end()
+        events().instant("dependencies", "hit", key=name)
+    return found

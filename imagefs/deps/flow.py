@@ -22,6 +22,7 @@ from imagefs.deps.use import Used, let_go, use
 from imagefs.deps.wish import Wish
 from imagefs.errors import CommandNotExecutable, CommandNotFound
 from imagefs.format.snapshot import key_digest
+from imagefs.startup.emission import events
 from stripefs.errors import StripefsError
 from stripefs.mount import kernel
 
@@ -45,6 +46,8 @@ def install_without(reason: str, command: Sequence[str], tell: Callable[[str], N
     tell(f"{reason}; installing without a snapshot")
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and that would be inherited
         signal.signal(number, signal.SIG_DFL)
+    events().instant("dependencies", "miss")
+    events().close()
     try:
         os.execvp(command[0], list(command))  # noqa: S606
     except OSError as error:
@@ -74,6 +77,7 @@ class _Flow:
         state = self._target.state(self._name)
         if state is State.FINISHED:
             self._note(lambda: self._target.join(self._wish.users))
+            events().instant("dependencies", "hit", key=self._name)
             self._tell(f"hit {self._short}: {self._wish.target} was installed by an earlier start")
             self._publish_after_all()
             return 0

@@ -29,6 +29,7 @@ from imagefs.deps.wish import Wish
 from imagefs.errors import SnapshotError
 from imagefs.format.snapshot import key_digest
 from imagefs.settings import DaemonSettings
+from imagefs.startup.emission import FOLDER, events
 from stripefs.errors import StripefsError
 
 __all__ = [
@@ -68,7 +69,8 @@ def install_here(
     """
     tell(f"miss {name[:SHORT]}: {reason}; installing into {wish.target}")
     target.begin(name, wish.users)
-    done, broken = _installed(wish, tell)
+    with events().begin("dependencies", "install", key=name):
+        done, broken = _installed(wish, tell)
     if done.status:
         tell(f"the installer ended with status {done.status}, so nothing is kept")
         if leading is not None:
@@ -232,6 +234,8 @@ def _publisher(job: Job, held: Sequence[int]) -> subprocess.Popen[bytes]:
             start_new_session=True,
             pass_fds=held,
             cwd="/",
+            # It is no part of the start, which goes on beside it.
+            env={name: value for name, value in os.environ.items() if name != FOLDER},
         )
     assert process.stdin is not None
     with process.stdin:

@@ -32,7 +32,7 @@ from imagefs.run import cgroups, host, namespace, runtime, userns, volumes
 from imagefs.run.folder import RunFolder, sweep
 from imagefs.run.image_config import ImageConfig, parse_signal
 from imagefs.run.init import SI_KERNEL, stay_behind
-from imagefs.run.marker import Marker
+from imagefs.run.marker import Marker, watched
 from imagefs.run.options import AUTO, Limits, RunOptions
 from imagefs.run.rootfs import RootTree
 from imagefs.run.spec import Outside, arguments, build
@@ -75,6 +75,7 @@ def run(
     scratch_dir: str | None = None,
     kept_dir: str = "",
     started: Callable[[], None] | None = None,
+    executed: Callable[[], None] | None = None,
 ) -> int:
     """Run a container and wait for it. Answers the exit status of its command, 128 + N where signal N ended it.
 
@@ -84,6 +85,7 @@ def run(
     root, what is written lies below it until the container ends; `runtime_dir` where it is None, memory where it lies
     on an overlay. kept_dir: where it lies instead, for good, as `imagefs.plane.overlay.mount` has it. started: called,
     on another thread, when the command creates the file $IMAGEFS_READY; without it there is no such variable.
+    executed: called, on another thread, when the runtime has started the command.
 
     Forwards signals, and so must be called on the main thread. Raises RunError, whose exit code is that of `docker
     run`; LayerFailed for a layer that could not be mounted.
@@ -128,6 +130,7 @@ def run(
             ) as (child, report),
             _swept(runtime_dir),
             marker.watched(started) if marker and started else contextlib.nullcontext(),
+            watched(folder.path, folder.started, executed) if executed else contextlib.nullcontext(),
         ):
             status, ended_by = _wait(child, report, folder, forwarded, stop, terminal=outside.terminal)
             if ended_by:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 
 from imagefs.plane import shared
 
-__all__ = ["Marker"]
+__all__ = ["Marker", "watched"]
 
 _NAME = "ready"
 
@@ -40,35 +40,9 @@ class Marker:
         os.mkdir(target, 0o700)
         shared.show(self._mount, target)
 
-    @contextlib.contextmanager
-    def watched(self, started: Callable[[], None]) -> Iterator[None]:
+    def watched(self, started: Callable[[], None]) -> contextlib.AbstractContextManager[None]:
         """Call `started` on another thread, once, when the file is there before the block ends. Raises OSError."""
-        stop = os.eventfd(0, os.EFD_CLOEXEC)
-        try:
-            changes = _notify(f"/proc/self/fd/{self._mount}")
-            try:
-                thread = threading.Thread(target=self._wait, args=(changes, stop, started))
-                thread.start()
-                try:
-                    yield
-                finally:
-                    os.eventfd_write(stop, 1)
-                    thread.join()
-            finally:
-                os.close(changes)
-        finally:
-            os.close(stop)
-
-    def _wait(self, changes: int, stop: int, started: Callable[[], None]) -> None:
-        poll = select.poll()
-        poll.register(changes, select.POLLIN)
-        poll.register(stop, select.POLLIN)
-        while not self._is_there():
-            ready = {descriptor for descriptor, _ in poll.poll()}
-            if changes not in ready:
-                return
-            os.read(changes, 4096)
-        started()
+        return watched(f"/proc/self/fd/{self._mount}", self._is_there, started)
 
     def _is_there(self) -> bool:
         try:
@@ -76,6 +50,39 @@ class Marker:
         except FileNotFoundError:
             return False
         return True
+
+
+@contextlib.contextmanager
+def watched(folder: str, is_there: Callable[[], bool], call: Callable[[], None]) -> Iterator[None]:
+    """Call `call` on another thread, once, when `is_there` is true after a name came into `folder`, or before, until
+    the block ends. Raises OSError."""
+    stop = os.eventfd(0, os.EFD_CLOEXEC)
+    try:
+        changes = _notify(folder)
+        try:
+            thread = threading.Thread(target=_wait, args=(changes, stop, is_there, call))
+            thread.start()
+            try:
+                yield
+            finally:
+                os.eventfd_write(stop, 1)
+                thread.join()
+        finally:
+            os.close(changes)
+    finally:
+        os.close(stop)
+
+
+def _wait(changes: int, stop: int, is_there: Callable[[], bool], call: Callable[[], None]) -> None:
+    poll = select.poll()
+    poll.register(changes, select.POLLIN)
+    poll.register(stop, select.POLLIN)
+    while not is_there():
+        ready = {descriptor for descriptor, _ in poll.poll()}
+        if changes not in ready:
+            return
+        os.read(changes, 4096)
+    call()
 
 
 def _notify(path: str) -> int:

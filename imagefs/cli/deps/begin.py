@@ -21,6 +21,7 @@ from imagefs.deps.request import Refusal, Request, checked
 from imagefs.format.inode import printable
 from imagefs.plane.options import TreeOptions
 from imagefs.reference import parse_store
+from imagefs.startup.emission import events
 from stripefs.cli.border import INTERRUPTED, tell
 from stripefs.cli.plain import Flag
 from stripefs.errors import ConfigError, StripefsError
@@ -146,7 +147,8 @@ def _asked(
 
     locks, why = locks_of(settings, scratch.run), ""
     try:
-        answer = ask(request, locks, build=scratch.build, downloads=scratch.downloads)
+        with events().begin("dependencies", "resolve"):
+            answer = ask(request, locks, build=scratch.build, downloads=scratch.downloads)
         why = answer.found.reason if isinstance(answer.found, Refusal) else ""
     except (StripefsError, OSError) as error:
         why = str(error)

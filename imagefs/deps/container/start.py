@@ -38,6 +38,7 @@ from imagefs.run.container import Layer
 from imagefs.run.image_config import ImageConfig
 from imagefs.run.options import Bind, RunOptions
 from imagefs.run.spec import PATH, own_mount, variables
+from imagefs.startup.emission import events
 from stripefs.errors import ConfigError, StripefsError
 from stripefs.settings import StoreSettings
 
@@ -179,13 +180,15 @@ class _Start:
         """What lies above the image of the job's container. Raises _Failed, and RunError for what users meet."""
         wish, unread = self._wish, [*self._wish.files, *self._wish.request.inputs]
         try:
-            known = self.known()
+            with events().begin("dependencies", "resolve"):
+                known = self.known()
         except (StripefsError, OSError) as error:
             return self._without(str(error), unread)
         request = checked(self._request(known))
         self._targets = [target.path for target in request.targets]
         try:
-            self._answer = self.asked(known)
+            with events().begin("dependencies", "resolve"):
+                self._answer = self.asked(known)
         except (StripefsError, OSError) as error:
             return self._without(str(error), unread)
         if isinstance(self._answer.found, Refusal):
@@ -289,7 +292,8 @@ class _Start:
     def _install(self, reason: str, leading: Leading | None) -> Layer:
         self._tell(f"miss {self._name[:SHORT]}: {reason}; installing in a container")
         installation = self._installation()
-        done, broken = self._run(installation)
+        with events().begin("dependencies", "install", key=self._name):
+            done, broken = self._run(installation)
         if done.status:
             failed = _Failed(done.status)
             self._tell(f"{failed}, so nothing is kept")
@@ -363,8 +367,10 @@ class _Start:
 
     def _without(self, reason: str, paths: Sequence[str]) -> Layer:
         self._tell(f"{reason}; installing without a snapshot")
+        events().instant("dependencies", "miss")
         installation = self._installation()
-        done = installation.run(self._command(), paths, compiles=True)
+        with events().begin("dependencies", "install"):
+            done = installation.run(self._command(), paths, compiles=True)
         if done.status:
             raise _Failed(done.status)
         return installation.layer()

@@ -1,0 +1,184 @@
+"""The start-up events that a command of imagefs writes about itself, where BOOTSEER_EVENTS names a folder.
+
+Without the variable nothing is loaded, written or waited for. `imagefs run` forks, and its main thread then waits for
+signals itself, so no other thread may run before: its events are held in memory, with the time at which they happened,
+until the command of the container is executed (`Events.executed`) or `imagefs run` ends. A command that is killed
+before that leaves no events.
+
+The daemon observes parts of a start that no command sees. It either has a folder of its own, or answers them to the
+command that attached the image, which writes them (`Events.add`, docs/startup-events.md).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from stripefs.startup_events import Writer
+
+__all__ = ["FOLDER", "Events", "Part", "environment", "events"]
+
+FOLDER = "BOOTSEER_EVENTS"
+"""Names the spool folder."""
+
+_IDENTITY = ("BOOTSEER_JOB", "BOOTSEER_RUN", "BOOTSEER_ATTEMPT", "BOOTSEER_NODE", "BOOTSEER_RANK", "TRACEPARENT")
+"""The variables that a container gets: who it is. The folder is another one there."""
+
+_FIELDS = ("event", "stage", "name", "span", "parent", "kind", "facts", "wall_ns", "mono_ns")
+
+
+@functools.cache
+def events() -> Events:
+    """Those of this process."""
+    if not os.environ.get(FOLDER):
+        return Events(None)
+    from stripefs.startup_events import default_writer
+
+    return Events(default_writer("imagefs"))
+
+
+def environment(environ: Mapping[str, str]) -> list[str]:
+    """NAME=VALUE for a container that belongs to the same start."""
+    found = {name: environ[name] for name in _IDENTITY if environ.get(name)}
+    if environ.get(FOLDER):
+        from stripefs.startup_events import identity
+
+        who = identity(environ)  # by the variables of schedulers, too, which the container does not get
+        own = (who.job, who.run, str(who.attempt), who.node, "" if who.rank is None else str(who.rank))
+        found = {name: value for name, value in zip(_IDENTITY, own, strict=False) if value} | found
+    return [f"{name}={value}" for name, value in found.items()]
+
+
+class Part:
+    """A span that has begun. It ends once, also as a context manager, which notes an exception."""
+
+    def __init__(self, owner: Events, stage: str, name: str, kind: str) -> None:
+        self._owner, self._stage, self._name, self._kind = owner, stage, name, kind
+        self.id = os.urandom(8).hex() if owner.on else ""
+        self._ended = not owner.on
+
+    def end(self, **facts: Any) -> None:
+        if not self._ended:
+            self._ended = True
+            self._owner.emit("end", self._stage, self._name, span=self.id, kind=self._kind, facts=facts)
+
+    def __enter__(self) -> Part:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
+        self.end(**({} if kind is None else {"error": kind.__name__}))
+
+
+class Events:
+    """The events of one command. writer: None for one that writes none; then every method does nothing.
+
+    on: whether anything is written.
+    """
+
+    def __init__(self, writer: Writer | None) -> None:
+        self.on = writer is not None
+        self._writer = writer
+        self._held: list[dict[str, Any]] | None = None
+        self._call = Part(self, "container", "exec", "work")
+
+    def begin(self, stage: str, name: str = "", *, kind: str = "work", ago: float = 0.0, **facts: Any) -> Part:
+        """ago: seconds since it has begun."""
+        part = Part(self, stage, name, kind)
+        self.emit("begin", stage, name, span=part.id, kind=kind, facts=facts, ago=ago)
+        return part
+
+    def instant(self, stage: str, name: str = "", **facts: Any) -> None:
+        self.emit("instant", stage, name, facts=facts)
+
+    def emit(
+        self,
+        event: str,
+        stage: str,
+        name: str,
+        *,
+        span: str = "",
+        kind: str = "work",
+        facts: Mapping[str, Any],
+        ago: float = 0.0,
+    ) -> None:
+        if self.on:
+            before = int(ago * 1e9)
+            when = {"wall_ns": time.time_ns() - before, "mono_ns": time.monotonic_ns() - before}
+            self._put(
+                {"event": event, "stage": stage, "name": name, "span": span, "kind": kind, "facts": facts, **when}
+            )
+
+    def add(self, observed: Sequence[Mapping[str, Any]]) -> None:
+        """Events of this start that the daemon has observed and answered."""
+        for one in observed if self.on else ():
+            self._put({name: one[name] for name in _FIELDS if name in one})
+
+    def identity(self, parent: str = "") -> dict[str, Any]:
+        """The start for a request to the daemon, {} where its events are not wanted. parent: a span that contains what
+        the request causes."""
+        if self._writer is None:
+            return {}
+        who = self._writer.identity._asdict()
+        return who | ({"parent": parent} if parent else {})
+
+    @contextlib.contextmanager
+    def called(self) -> Iterator[None]:
+        """In the block a container is started and waited for: a span from the start of this process until `executed`.
+        Events are held until then."""
+        if not self.on:
+            yield
+            return
+        self._held = []
+        self._call = self.begin("container", "exec", ago=_age())
+        try:
+            yield
+        except BaseException as error:
+            self._call.end(error=type(error).__name__)
+            raise
+        finally:
+            self.close()
+
+    def executed(self) -> None:
+        """The container's command has been executed."""
+        self._call.end()
+        self.release()
+
+    def release(self) -> None:
+        """Write what is held, from now on at once, by a thread that takes no signals of this process."""
+        held, self._held = self._held, None
+        if held is not None:
+            import signal
+
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            try:
+                for one in held:
+                    self._put(one)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+    def close(self) -> None:
+        """Wait a moment until all is written, before this process ends or becomes another program."""
+        if self._writer is not None:
+            self.release()
+            self._writer.close()
+
+    def _put(self, one: dict[str, Any]) -> None:
+        if self._held is not None:
+            self._held.append(one)
+        elif self._writer is not None:
+            self._writer.emit(**one)
+
+
+def _age() -> float:
+    """Seconds since this process was started; 0 where the kernel does not tell."""
+    try:
+        with open("/proc/self/stat", encoding="utf-8", errors="replace") as file:
+            ticks = int(file.read().rpartition(")")[2].split()[19])
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    return max(0.0, time.clock_gettime(time.CLOCK_BOOTTIME) - ticks / os.sysconf("SC_CLK_TCK"))
