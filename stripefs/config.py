@@ -124,6 +124,8 @@ STRIPEFS = Options("stripefs", _TITLES, (
     Option("mount", "resend", parse_bool, "true", "Re-queue requests when a worker is replaced (kernel 6.9)."),
     Option("mount", "metrics", loopback, "", "Serve Prometheus metrics here; loopback only.", "HOST:PORT",
            shown="none"),
+    Option("mount", "events", some_folder, "", "Write start-up events of reads into this local folder.", "DIR",
+           shown="BOOTSEER_EVENTS, else none"),
     *LOG,
 ))  # fmt: skip
 

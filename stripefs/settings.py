@@ -145,6 +145,7 @@ class MountSettings(NamedTuple):
     resend: bool = True  # False forces the fallback for kernels without FUSE_NOTIFY_RESEND
     options: tuple[str, ...] = ()  # further mount options: noexec, nosuid, nodev, context=…
     metrics: str = ""  # HOST:PORT on a loopback address, "" for none
+    events: str = ""  # folder of start-up events, "" for that of BOOTSEER_EVENTS, if any
     log_format: str = "text"
     log_level: str = "info"
     log_file: str = ""  # "" is standard error in the foreground, syslog-less file in the state folder else

@@ -14,6 +14,7 @@ a service without sources; the next call connects again.
 
 from __future__ import annotations
 
+import os
 from operator import methodcaller
 from typing import NamedTuple
 
@@ -170,7 +171,12 @@ class Service:
 
     async def _readers(self, store: Store) -> Reader:
         if self._reader is None:
-            reader, self._reading = Reader(store, self._read), trio.CancelScope()
+            observer = None
+            if events := os.environ.get("BOOTSEER_EVENTS"):
+                from stripefs.read_events import events_of_reads
+
+                observer = events_of_reads(events, self._settings.url)
+            reader, self._reading = Reader(store, self._read, observer=observer), trio.CancelScope()
             await self._nursery.start(_run_in, self._reading, reader)
             self._reader = reader
         return self._reader

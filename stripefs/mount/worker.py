@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -25,6 +26,7 @@ from stripefs.tree import State, Tree
 if TYPE_CHECKING:
     from stripefs.cache.store import CachedStore
     from stripefs.mount.writing import Writing
+    from stripefs.read_events import ReadEvents
 
 __all__ = ["StoreBackend"]
 
@@ -48,6 +50,7 @@ class StoreBackend:
         self._connecting = Lane("connecting", 1)
         self._store: StripedStore
         self._cached: CachedStore | None = None
+        self._events: ReadEvents | None = None
         self._reader: Reader
         self._tree: Tree
 
@@ -70,13 +73,19 @@ class StoreBackend:
             queue = queue_for(self._settings.read.memory or default_budget())
             cache = Cache(self._settings.cache, self._settings.mount.mountpoint, queue)
             self._cached = CachedStore(self._store, cache)
+        if events := self._settings.mount.events or os.environ.get("BOOTSEER_EVENTS"):
+            from stripefs.read_events import events_of_reads
+
+            self._events = events_of_reads(events, self._settings.store.url)
         if self._settings.mount.rw:
             from stripefs.mount.writing import Writing  # what only reads starts without all that
 
             self._writing = Writing(self._store, self._settings, self._writer, self._cached)
 
     async def run(self, *, task_status: trio.TaskStatus[ServedTree]) -> None:
-        self._reader = Reader(self._cached or self._store, self._settings.read, Heap(self._writers_memory))
+        self._reader = Reader(
+            self._cached or self._store, self._settings.read, Heap(self._writers_memory), self._events
+        )
         state = State(self._start.journal)
         state.replay(self._start.journal.load())
         async with trio.open_nursery() as nursery:
@@ -110,6 +119,8 @@ class StoreBackend:
         return render(status)
 
     def close(self) -> None:
+        if self._events is not None:
+            self._events.close()
         self._store.close()
         if self._cached is not None:
             self._cached.cache.close()

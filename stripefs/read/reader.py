@@ -29,7 +29,7 @@ from stripefs.store.base import Block, Buffer, Handle, Identity, Status, Store
 from stripefs.supervised import contain, supervise
 from stripefs.units import Pace, shown
 
-__all__ = ["OpenFile", "Reader"]
+__all__ = ["FileObserver", "Observer", "OpenFile", "Reader"]
 
 log = logging.getLogger(__name__)
 
@@ -49,11 +49,15 @@ class Reader:
     """Reads files of one service through one memory budget. Start `run` before the first `open`.
 
     store: one of that service; others reached in the same way can do the same. heap: of a process that keeps freed
-    buffers for this reader; it is trimmed while buffers come and go, and when the last is gone.
+    buffers for this reader; it is trimmed while buffers come and go, and when the last is gone. observer: is told of
+    files and waits.
     """
 
-    def __init__(self, store: Store, settings: ReadSettings, heap: Heap | None = None) -> None:
+    def __init__(
+        self, store: Store, settings: ReadSettings, heap: Heap | None = None, observer: Observer | None = None
+    ) -> None:
         self.store = store
+        self.observer = observer
         self.settings = settings
         self.budget = settings.memory or default_budget()
         range_size = min(settings.range_size, self.budget // 8)
@@ -220,6 +224,8 @@ class Reader:
             if now >= next_tick:
                 self.planner.tick(now)
                 self.figures.pace.tick(now, self.figures.bytes_read)
+                if self.observer is not None:
+                    self.observer.tick()
                 next_tick = now + TICK_EVERY
             self.pump()
             if self._heap is not None:
@@ -252,6 +258,31 @@ class Figures:
         self.pace = Pace()
 
 
+class Observer(Protocol):
+    """Is told of every file that is opened, on trio's thread."""
+
+    def opened(self, name: str, length: int) -> FileObserver | None:
+        """What is told of this file; None where nothing is."""
+
+    def tick(self) -> None:
+        """A second has passed, or more."""
+
+
+class FileObserver(Protocol):
+    """Is told of one open file, on trio's thread. A host is that of `Range.host`."""
+
+    def took(self, host: str, size: int) -> None:
+        """A read was handed `size` bytes that had come from this host."""
+
+    def waits(self) -> None:
+        """A read begins to wait."""
+
+    def waited(self, begun: float, host: str) -> None:
+        """A read waited since `begun`, by the monotonic clock, for bytes; for this host the longest."""
+
+    def closed(self) -> None: ...
+
+
 class Take(Protocol):
     """Gets pieces of a read. What it keeps of one that is not the last must be a copy."""
 
@@ -275,6 +306,7 @@ class OpenFile:
             reader.executor,
         )
         self._reader = reader
+        self._observer = reader.observer.opened(self.name, handle.status.length) if reader.observer else None
 
     async def read(self, offset: int, size: int) -> Buffer:
         """Exactly min(size, length - offset) bytes from `offset`; b"" at the end and beyond.
@@ -333,6 +365,8 @@ class OpenFile:
             self._reader.pump()
             take(part, last=stop == end)
             del part
+            if self._observer is not None:
+                self._observer.took(range_.host, stop - offset)
             offset = stop
 
     async def _ready(self, offset: int) -> Range:
@@ -353,10 +387,16 @@ class OpenFile:
         if range_.signal is None:
             range_.signal = trio.Event()
         range_.waiters += 1
+        begun = time.monotonic()
+        if self._observer is not None:
+            self._observer.waits()
         try:
             await range_.signal.wait()
         finally:
             range_.waiters -= 1
+            if self._observer is not None:
+                under_way = range_.attempts[0].host if range_.attempts else ""
+                self._observer.waited(begun, range_.slowest[1] or under_way)
         return range_.state
 
     def _check(self) -> None:
@@ -372,6 +412,9 @@ class OpenFile:
 
     async def aclose(self) -> None:
         self._reader.forget(self)
+        if self._observer is not None:
+            self._observer.closed()
+            self._observer = None
         lane = self._reader.executor.lane("open")
         with trio.CancelScope(shield=True), contextlib.suppress(ServiceDown):
             await lane.run(f"close {self.name}", self.handle.close, timeout=CLOSE)

@@ -15,7 +15,7 @@ from stripefs.startup_events import Identity, Writer
 from tests.deps.installed import snapshots_in
 from tests.deps.starting import away, by_uv, done
 from tests.imagefs.service import Service
-from tests.imagefs.started import events_in, pairs
+from tests.started import events_in, pairs
 
 
 @pytest.fixture

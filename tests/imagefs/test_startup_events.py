@@ -10,7 +10,7 @@ import pytest
 
 from tests.imagefs.containers import fill
 from tests.imagefs.service import Service, built
-from tests.imagefs.started import events_in, pairs
+from tests.started import events_in, pairs
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 

@@ -42,7 +42,9 @@ class Range:
     waiters: int = 0
     demanded: bool = False
     wanted: bool = False  # whether a reader ever asked for a byte of it
+    host: str = ""  # which its bytes came from; "" for one of the client's choice
     near: bool = False  # whether its bytes came from a host that is near
+    slowest: tuple[float, str] = (0.0, "")  # the longest that a host was waited for, in seconds, and that host
     attempts: list[Attempt] = field(default_factory=list)
     tried: list[str] = field(default_factory=list)
     failures: int = 0

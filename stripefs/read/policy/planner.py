@@ -274,7 +274,7 @@ class Planner:
 
     def succeeded(self, attempt: Attempt, data: object, now: float) -> Range | None:
         """The attempt's bytes are here. Answers the range when waiters can go on, None when they came too late."""
-        range_ = self._ended(attempt)
+        range_ = self._ended(attempt, now)
         self.bytes_fetched += range_.length
         if attempt.late or attempt.cancelled:
             self.pool.release(range_.length)
@@ -287,7 +287,7 @@ class Planner:
                 self.hosts.suspect(other.host, now, "was overtaken by another replica")
         self.hedge_wins += attempt.hedge
         range_.state, range_.data, range_.demanded, range_.used = State.READY, data, False, now
-        range_.near = attempt.host in self.limits.near
+        range_.host, range_.near = attempt.host, attempt.host in self.limits.near
         if range_.cursor is not None and (range_.cursor.forgotten or range_.cursor.left(range_)):
             range_.cursor = None
         self.pool.arrived(range_)
@@ -295,7 +295,7 @@ class Planner:
 
     def failed(self, attempt: Attempt, error: Exception, now: float) -> list[Range]:
         """The attempt failed. Answers the ranges that are FAILED for good, whose waiters take `error`."""
-        range_ = self._ended(attempt)
+        range_ = self._ended(attempt, now)
         self.pool.release(range_.length)
         if attempt.late or attempt.cancelled:
             return []
@@ -330,11 +330,16 @@ class Planner:
         self._wanted[range_] = None
         return []
 
-    def _ended(self, attempt: Attempt) -> Range:
+    def _ended(self, attempt: Attempt, now: float) -> Range:
         self._settled = False
         del self.attempts[attempt]
         self.hosts.ended(attempt.host)
         attempt.range.attempts.remove(attempt)
+        if not attempt.late:
+            range_ = attempt.range
+            range_.slowest = max(
+                [range_.slowest, *((now - one.started, one.host) for one in (attempt, *range_.attempts))]
+            )
         return attempt.range
 
     def _fail(self, range_: Range, error: Exception) -> Range:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.deps.container.job import SEEN, Job
-from tests.imagefs.started import events_in, pairs
+from tests.started import events_in, pairs
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 

@@ -1,0 +1,37 @@
+"""Which waits are told as stalls in start-up events. Pure: times are seconds of one clock, which the caller has.
+
+When a host falls silent, all that wait for it wait together: a kernel has a hundred reads under way. So a wait is told
+only where it adds `LEAST` or more to what was told last of the same cause and host. Whatever happens, there is about
+one event a second for each at most.
+"""
+
+from __future__ import annotations
+
+__all__ = ["LEAST", "Stalls"]
+
+LEAST = 1.0
+"""Seconds: a read of a healthy store takes a hundredth of that, and one that took longer shows in the start."""
+
+_MOST = 1024
+"""Pairs of cause and host that are remembered."""
+
+
+class Stalls:
+    """What has been told so far."""
+
+    def __init__(self) -> None:
+        self._told: dict[tuple[str, str], tuple[float, float]] = {}
+
+    def ended(self, begun: float, now: float, cause: str, host: str) -> bool:
+        """Whether the wait that began at `begun` and ends now is to be told."""
+        if now - begun < LEAST:
+            return False
+        first, last = self._told.get((cause, host), (begun, begun))
+        if begun > last:
+            first = last = begun
+        if max(0.0, first - begun) + now - last < LEAST:
+            return False
+        if len(self._told) >= _MOST:
+            self._told.clear()
+        self._told[cause, host] = min(first, begun), now
+        return True
