@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import os
 from operator import methodcaller
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import trio
 
@@ -53,6 +53,9 @@ from stripefs.store.wrappers.striped import StripedStore
 from stripefs.supervised import contain
 from stripefs.write.names import split
 
+if TYPE_CHECKING:
+    from stripefs.read_events import ReadEvents
+
 __all__ = ["Sources", "Where"]
 
 _LEVELS = 32
@@ -80,6 +83,7 @@ class Service:
         self._read = read
         self._cache = cache
         self._reader: Reader | None = None
+        self._events: ReadEvents | None = None
         self._reading = trio.CancelScope()
         self._sources: dict[tuple[bytes, tuple[str, ...]], Source] = {}
         self._forgotten: list[Source] = []  # in use until their users are gone
@@ -163,6 +167,8 @@ class Service:
             await contain(f"closing {redact(source.store.url)}", self._close, source.store)
 
     def close(self) -> None:
+        if self._events is not None:
+            self._events.close()
         for source in [*self._sources.values(), *self._forgotten]:
             source.store.close()
 
@@ -171,12 +177,11 @@ class Service:
 
     async def _readers(self, store: Store) -> Reader:
         if self._reader is None:
-            observer = None
-            if events := os.environ.get("BOOTSEER_EVENTS"):
+            if self._events is None and (folder := os.environ.get("BOOTSEER_EVENTS")):
                 from stripefs.read_events import events_of_reads
 
-                observer = events_of_reads(events, self._settings.url)
-            reader, self._reading = Reader(store, self._read, observer=observer), trio.CancelScope()
+                self._events = events_of_reads(folder, self._settings.url)
+            reader, self._reading = Reader(store, self._read, observer=self._events), trio.CancelScope()
             await self._nursery.start(_run_in, self._reading, reader)
             self._reader = reader
         return self._reader
