@@ -63,7 +63,8 @@ def registries(given: str) -> tuple[str, ...]:
 
 
 IMAGEFS = Options("imagefs", {"store": "The store", "daemon": "The service", "build": "Building",
-                              "deps": "Dependency snapshots", "snapshotter": "The snapshotter"}, (
+                              "deps": "Dependency snapshots", "snapshotter": "The snapshotter",
+                              "services": "Both services"}, (
     *STORE,
     Option("store", "mirror", mirrors, "", "Fetch from this HTTP mirror or proxy while it is well; may be given again.",
            "URL", "mirrors", shown="none", many=True),
@@ -123,6 +124,8 @@ IMAGEFS = Options("imagefs", {"store": "The store", "daemon": "The service", "bu
            "plain_http", shown="none", many=True),
     Option("snapshotter", "snapshotter-metrics", loopback, "", "Serve the snapshotter's metrics here; loopback only.",
            "HOST:PORT", "metrics", shown="none"),
+    Option("services", "events", some_folder, "", "Write start-up events of this host into this local folder.", "DIR",
+           shown="none"),
 ), keyed=["mirror"])  # fmt: skip
 
 
@@ -177,7 +180,7 @@ def resolve(given: Given, *, url: str = "", config: str = "", environ: Mapping[s
     asked = {one.attribute: one.name for one in IMAGEFS.all if one.section == "daemon" and one.attribute in chosen}
     for name, default in (("cache", default_cache), ("runtime", default_runtime)):
         values["daemon"][name] = values["daemon"].get(name) or default()  # which depends on who asks
-    daemon = DaemonSettings(**values["daemon"])
+    daemon = DaemonSettings(**values["daemon"], **values["services"])
     snapshotter = values["snapshotter"]
     snapshotter["socket"] = snapshotter.get("socket") or os.path.join(daemon.runtime, "snapshotter.sock")
     tmp = values["build"].pop("tmp", "") or os.path.join(daemon.cache, "build")

@@ -25,6 +25,9 @@ __all__ = ["Image", "attached", "layer_of", "let_go", "run"]
 
 _MS_BIND = 4096
 
+_EVENTS_WITHIN = 2.0
+"""Seconds for the daemon to tell what it observed of a start."""
+
 
 def run(
     client: Client, store: StoreSettings, image: str, options: RunOptions, tree: TreeOptions, recording: Recording
@@ -85,6 +88,9 @@ class Image:
         events().instant("ready")
         if self._is_told:
             self._tell()
+        if events().on:
+            with contextlib.suppress(StripefsError):  # what the daemon observed comes when the image is let go
+                self.client.ready(self.attached.id, timeout=_EVENTS_WITHIN)
 
     def _tell(self) -> None:
         """Let the daemon know, which looks for this file, also when it is being replaced just now."""
@@ -111,6 +117,7 @@ def attached(
             identifier=identifier,
             shares=tree.shares,
             meanwhile=lambda: _load(runtime),
+            span=span.id,
         )
         span.end(image=found.image)
     try:

@@ -38,7 +38,9 @@ def mount(
 ) -> tuple[Attached, str]:
     """Mount the image of this tag or digest at `target`; the plane that shows it. Nothing is left behind on failure."""
     with _reserved(target) as path, events().begin("image", "attach", image=image, mount=path) as span:
-        attached = client.attach(store, image, recording, owner=os.getpid(), mountpoint=path, shares=options.shares)
+        attached = client.attach(
+            store, image, recording, owner=os.getpid(), mountpoint=path, shares=options.shares, span=span.id
+        )
         plane = mount_attached(client, attached, path, options, name=image)
         span.end(image=attached.image)
     return attached, plane

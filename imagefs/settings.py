@@ -69,6 +69,7 @@ class DaemonSettings(NamedTuple):
     log_format: str = "text"
     log_level: str = "info"
     log_file: str = ""  # "" is standard error in the foreground, a file in the runtime folder else
+    events: str = ""  # folder of start-up events, also of the snapshotter's, "" for none
 
     @property
     def socket(self) -> str:

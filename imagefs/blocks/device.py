@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import trio
@@ -20,16 +22,35 @@ from imagefs.blocks.upstream import Upstream, Upstreams
 from imagefs.errors import BlockUnavailable
 from imagefs.format.index import BLOCK, Index, Place
 from stripefs.errors import StoreError
+from stripefs.stalls import LEAST as STALL
 from stripefs.store.base import Buffer
 
 if TYPE_CHECKING:
     from imagefs.blocks.fetch import Blocks
 
-__all__ = ["Device"]
+__all__ = ["Device", "Reads"]
+
+BUSY = 4
+"""A read waited for the link where so many times its own bytes came meanwhile."""
 
 _ZEROS = memoryview(bytes(BLOCK))
 
 _Found = tuple[int, int, int]  # a block on disk: its number, length, XXH3
+
+
+@dataclass(slots=True)
+class Reads:
+    """Of one device: blocks that reads found on this machine, those that they waited for, the bytes of these, and the
+    seconds that they waited."""
+
+    hits: int = 0
+    misses: int = 0
+    missed_bytes: int = 0
+    waited: float = 0.0
+
+    def since(self, before: Reads) -> Reads:
+        mine, theirs = dataclasses.astuple(self), dataclasses.astuple(before)
+        return Reads(*(now - then for now, then in zip(mine, theirs, strict=True)))
 
 
 class Device:
@@ -44,6 +65,7 @@ class Device:
         self.users = 0
         self.last_read = -1
         """The last block of the latest read; -1 before the first."""
+        self.reads = Reads()
         self.upstreams = Upstreams()
         self._blocks = blocks
         self._kept: Kept | None = None
@@ -195,6 +217,7 @@ class Device:
         for block, _, _ in found:
             local.table.touch(block, now)
         self._blocks.figures.hits_disk += len(found)
+        self.reads.hits += len(found)
         self._blocks.figures.served["disk"] += sum(length for _, length, _ in found)
         return buffer
 
@@ -221,6 +244,7 @@ class Device:
             data = self._blocks.memory.get(place.digest)
             if data is not None:
                 self._blocks.figures.hits_memory += 1
+                self.reads.hits += 1
                 self._blocks.figures.served["memory"] += len(data)
                 pieces[block] = data
             elif self.local is not None and self.local.table.checksum(block) is not None:
@@ -252,7 +276,7 @@ class Device:
         return self._blocks.flights.want(self, self.upstreams, self.index.packs, run, demand=True)
 
     async def _wait(self, flights: Sequence[tuple[int, Flight[Device]]], pieces: dict[int, Buffer]) -> None:
-        begun = trio.current_time()
+        begun, arrived = trio.current_time(), self.upstream.link.arrived
         try:
             for block, flight in flights:
                 await flight.landed.wait()
@@ -264,8 +288,16 @@ class Device:
                     ) from flight.error
                 pieces[block] = flight.data
                 self._blocks.figures.served["peer" if flight.copied else "store"] += len(flight.data)
+                self.reads.misses += 1
+                self.reads.missed_bytes += len(flight.data)
         finally:
-            self._blocks.figures.waits.add(trio.current_time() - begun)
+            waited = trio.current_time() - begun
+            self._blocks.figures.waits.add(waited)
+            self.reads.waited += waited
+            if waited >= STALL and self._blocks.stalled is not None:
+                wanted = sum(flight.place.stored for _, flight in flights)
+                busy = self.upstream.link.arrived - arrived > BUSY * wanted
+                self._blocks.stalled(self.digest, waited, *_cause([flight for _, flight in flights], busy=busy))
 
     def keep(self, block: int, digest: bytes, arrived: Arrived, ahead: bool) -> None:
         """The block has come; keep it on disk, if that can be."""
@@ -323,6 +355,19 @@ class Device:
             else:
                 rest.append((block, place))
         return self._blocks.flights.want(self, self.upstreams, self.index.packs, rest, demand=False)
+
+
+def _cause(flights: Sequence[Flight[Device]], *, busy: bool) -> tuple[str, str]:
+    """Whom a read has waited for, as events of a start name it: the cause and the host. busy: other bytes came
+    meanwhile."""
+    for flight in flights:
+        if flight.trouble is not None:
+            return flight.trouble
+    from_store = next((flight for flight in flights if not flight.copied), None)
+    if from_store is None:
+        return "disk", ""
+    host = from_store.asked.host if from_store.asked is not None else ""
+    return ("link" if busy else "store"), host
 
 
 def _neighbours(blocks: Sequence[int]) -> Iterator[range]:

@@ -18,13 +18,14 @@ import errno
 import fcntl
 import logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import trio
 
 from imagefs.blocks.arrival import Copy
-from imagefs.blocks.device import Device
+from imagefs.blocks.device import Device, Reads
 from imagefs.blocks.disk import Disk
 from imagefs.blocks.figures import Figures
 from imagefs.blocks.flights import Flights
@@ -43,7 +44,7 @@ from stripefs.executor import Lane
 from stripefs.store.allocator import give_back
 from stripefs.supervised import contain, supervise
 
-__all__ = ["Blocks", "Device"]
+__all__ = ["Blocks", "Device", "Reads"]
 
 _log = logging.getLogger(__name__)
 
@@ -74,6 +75,8 @@ class Blocks:
         self.folder = folder
         self.changed = trio.lowlevel.ParkingLot()
         self.figures = Figures()
+        self.stalled: Callable[[str, float, str, str], None] | None = None
+        """Is told of each read that has waited for long: the digest of its device, seconds, cause and host."""
         self.memory = Memory(memory)
         self.warn = Seldom(_log)
         self.disk_reads = Lane("disk reads", DISK_READS)

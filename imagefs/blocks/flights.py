@@ -27,7 +27,7 @@ from imagefs.blocks.upstream import SWITCH_AFTER, MirrorUpstream, Upstream, Upst
 from imagefs.errors import DamagedObject
 from imagefs.format.index import Pack, Place
 from stripefs.backoff import Backoff, Seldom
-from stripefs.errors import Abandoned, ServiceDown, StoreError, StripefsError, Transient
+from stripefs.errors import Abandoned, HostFailed, ServiceDown, StoreError, StripefsError, Transient
 from stripefs.executor import Lane
 from stripefs.supervised import contain
 
@@ -63,6 +63,10 @@ class Flight(Generic[_T]):
     copied: bool = False
     tries: int = 0
     ride: _Ride[_T] | None = None
+    asked: Upstream | None = None
+    """The upstream that its bytes were last asked of."""
+    trouble: tuple[str, str] | None = None
+    """The first failure on its way, as the cause of a stall and its host."""
 
     def join(self, *, demand: bool, deadline: float) -> None:
         """Somebody else waits for it too, until `deadline`."""
@@ -217,9 +221,14 @@ class Flights(Generic[_T]):
         backoff = Backoff()
         while ride.pending:
             run = next(_neighbours(ride.pending, 0))
+            for flight in run:
+                flight.asked = ride.upstream
             try:
                 arrived = await self._read_in_time(ride, run)
             except StripefsError as error:
+                host = error.host if isinstance(error, HostFailed) else ""
+                for flight in run:
+                    flight.trouble = flight.trouble or ("datanode" if host else "store", host or ride.upstream.host)
                 passing = isinstance(error, Transient) or isinstance(ride.upstream, MirrorUpstream)
                 if passing:
                     ride.upstream.failed(error.message)

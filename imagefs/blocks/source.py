@@ -41,8 +41,11 @@ PAUSE = 5.0
 
 
 class Source(Protocol):
-    """Called from many threads at once; a call may block. `mirrors` are to be asked before it, in their order."""
+    """Called from many threads at once; a call may block. `mirrors` are to be asked before it, in their order. url:
+    without secrets."""
 
+    @property
+    def url(self) -> str: ...
     @property
     def mirrors(self) -> Sequence[Mirror]: ...
 
@@ -55,10 +58,6 @@ class Source(Protocol):
 
 class Mirror(Source, Protocol):
     """A place of copies that may be wrong, late or gone. The other methods answer at once."""
-
-    @property
-    def url(self) -> str:
-        """Without secrets."""
 
     @property
     def healthy(self) -> bool:

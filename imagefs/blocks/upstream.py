@@ -43,7 +43,7 @@ AHEAD = 64
 class Upstream:
     """One store. `most` bytes may be in flight ahead of readers. `demand` counts ranges that readers wait for.
 
-    label: under which its bytes are counted.
+    label: under which its bytes are counted. host: whom people know it as, "" where its URL names none.
     """
 
     label = "store"
@@ -52,6 +52,7 @@ class Upstream:
         self.source = source
         self.least = 0
         """Stored bytes of a range that is fetched ahead, at least."""
+        self.host = host_of(source.url)
         self.mirrors = [MirrorUpstream(one, most) for one in source.mirrors]
         self.link = Link(most)
         self.demand = 0
@@ -115,6 +116,12 @@ class MirrorUpstream(Upstream):
             self.failed(wrong)
         else:
             self.mirror.answered()
+
+
+def host_of(url: str) -> str:
+    """The host and port in the URL of a store, "" where there is none."""
+    _, found, rest = url.partition("://")
+    return rest.partition("/")[0].partition("?")[0] if found else ""
 
 
 class Upstreams:

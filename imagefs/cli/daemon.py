@@ -26,7 +26,7 @@ _ENDS_WITHIN = 10.0
 )
 @click.option("--force", is_flag=True, help="With --stop: such mounts answer EIO from then on.")
 @click.option("--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones.")
-@settings_flags("daemon", options=IMAGEFS)
+@settings_flags("daemon", "services", options=IMAGEFS)
 @click.pass_context
 def command(ctx: click.Context, stop: bool, force: bool, config: str) -> int:
     """Serve the images of this host, in the foreground, until SIGTERM; for systemd (Type=notify).

@@ -23,7 +23,7 @@ class _Group(SettingsCommand, click.Group):
 
 @click.group("snapshotter", cls=_Group, invoke_without_command=True)
 @click.option("--config", default="", metavar="FILE", help="Read this TOML file instead of the usual ones.")
-@settings_flags("snapshotter", also=["runtime", "log-format", "log-level", "log-file"], options=IMAGEFS)
+@settings_flags("snapshotter", "services", also=["runtime", "log-format", "log-level", "log-file"], options=IMAGEFS)
 @click.pass_context
 def command(ctx: click.Context, config: str) -> int:
     """Start containerd's containers from lazy images: serve its snapshots service, in the foreground, until SIGTERM.

@@ -23,6 +23,7 @@ from imagefs.daemon import processes
 from imagefs.daemon.protocol import FindRequest, Held, HoldRequest, Lease, SnapshotKey, source_digest
 from imagefs.errors import DamagedBlock, DamagedObject, NoSuchImage
 from imagefs.settings import DaemonSettings
+from imagefs.startup.emission import events
 from stripefs.errors import MountError
 from stripefs.mount.asking import ask
 from stripefs.settings import StoreSettings
@@ -157,6 +158,7 @@ class Client:
         identifier: str = "",
         shares: bool = False,
         meanwhile: Callable[[], None] | None = None,
+        span: str = "",
     ) -> Attached:
         """Have the image of this tag or digest served; the daemon is started where none runs.
 
@@ -164,9 +166,12 @@ class Client:
         `detach`. mountpoint: where it will be mounted, absolute, links resolved; "" for where only the owner sees it.
         identifier: of the attachment, `new_identifier()` unless given. shares: the mount of a lazy image is copied from
         another client's, or made and told by `shown` or `mounted`. meanwhile: what to do while the daemon is busy.
+        span: of start-up events, which contains this.
         """
         request = self._request(store, image, recording, owner, mountpoint)
         request |= {"id": identifier or new_identifier(), "shares": shares}
+        if span:
+            request["events"] |= {"parent": span}
         answer = self._ask_started("attach", request, meanwhile)
         self._compare(answer.get("settings") or {})
         return _attached(answer)
@@ -245,6 +250,7 @@ class Client:
             "namespace": processes.namespace(),
             "timeout": self.settings.io_timeout,
             "recording": recording._asdict(),
+            **({"events": start} if (start := events().identity()) else {}),
         }
 
     def _ask_started(
@@ -284,17 +290,18 @@ class Client:
         *,
         workload: str = "default",
         above: Sequence[tuple[StoreSettings, str]] = (),
+        start: Mapping[str, Any] | None = None,
     ) -> Held:
         """Have the image mounted until the lease is released; the daemon is started where none runs.
 
         image: as for `HoldRequest`. above: stores and names of snapshots to be stacked above, the uppermost first;
-        those that cannot be had are in the answer's `unusable`. Asking again changes nothing, and is quick where the
-        image is named by its digest. Raises NoSuchImage, DamagedObject, MountError, and what keeps the image from being
-        mounted.
+        those that cannot be had are in the answer's `unusable`. start: to which events belong, as `HoldRequest` has it.
+        Asking again changes nothing, and is quick where the image is named by its digest. Raises NoSuchImage,
+        DamagedObject, MountError, and what keeps the image from being mounted.
         """
         keys = tuple(SnapshotKey(where._asdict(), key) for where, key in above)
         request = HoldRequest(
-            store._asdict(), image, lease, processes.namespace(), self.settings.io_timeout, workload, keys
+            store._asdict(), image, lease, processes.namespace(), self.settings.io_timeout, workload, keys, start or {}
         ).to_json()
         answer = self._ask_started("hold", request)
         for kind, error in (("missing", NoSuchImage), ("damaged", DamagedObject)):
@@ -338,11 +345,18 @@ class Client:
         self._ask("discard", _PATIENCE, image=image, parts=sorted(parts))
 
     def detach(self, identifier: str) -> None:
-        self._ask("detach", _PATIENCE, id=identifier)
+        self._add(self._ask("detach", _PATIENCE, id=identifier))
 
-    def ready(self, which: str) -> dict[str, Any]:
+    @staticmethod
+    def _add(answer: dict[str, Any]) -> dict[str, Any]:
+        """The answer without the events in it, which become ours to write."""
+        if told := answer.pop("events", None):
+            events().add(told)
+        return answer
+
+    def ready(self, which: str, timeout: float = _PATIENCE) -> dict[str, Any]:
         """Tell that the start of an attachment (its id, or its mountpoint) is over; what its replay was worth."""
-        return self._ask("ready", _PATIENCE, which=which)
+        return self._add(self._ask("ready", timeout, which=which))
 
     def status(self) -> dict[str, Any]:
         return self._ask("status", _PATIENCE)

@@ -32,6 +32,7 @@ from imagefs.daemon.protocol import SOURCE, holder_json, source_digest
 from imagefs.daemon.serving import Serving
 from imagefs.daemon.shares import Shares, checked, finder, image_of, shared_by
 from imagefs.daemon.source_lookup import SourceLookup
+from imagefs.daemon.start_events import Moment, identity_of
 from imagefs.daemon.starts import Starts
 from imagefs.daemon.state import Attachment, DeviceUse
 from imagefs.daemon.sweeper import Sweeper
@@ -48,7 +49,19 @@ __all__ = ["Host"]
 
 _log = logging.getLogger(__name__)
 
-_INNER = {"store", "devices", "begun", "owner_began", "namespace", "leaving", "pooled", "lingers", "leases", "shown"}
+_INNER = {
+    "store",
+    "devices",
+    "begun",
+    "owner_began",
+    "namespace",
+    "leaving",
+    "pooled",
+    "lingers",
+    "leases",
+    "shown",
+    "events",
+}
 """Of an attachment: what `status` does not show, or in another way."""
 
 
@@ -77,7 +90,9 @@ class Host:
         self._shares = Shares(self, Path(settings.cache, "deps/damaged"))
         self.leases = Leases(settings, self)
         self.sources = SourceLookup(self._image_from, self._opened.wanting)
-        self.serving = Serving(self._ledger, self._opened, self._starts.touch, self._shares.failed, self._space)
+        self.serving = Serving(
+            self._ledger, self._opened, self._starts.touch, self._starts.served, self._shares.failed, self._space
+        )
         self.upkeep = CacheUpkeep(settings.cache_age, self.blocks, self._documents, self._in_use)
         self.client_mounts = ClientMounts(self)
         self._pool = MountPool(lambda: {one.image for one in self.state.attachments.values()})
@@ -110,6 +125,9 @@ class Host:
             nursery.start_soon(self.upkeep.run)
             await contain("offering blocks of other images", self._opened.offer_what_is_kept)
 
+    def close(self) -> None:
+        self._starts.close()
+
     # -- requests ------------------------------------------------------------------------------------------------
 
     async def attach(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,13 +148,15 @@ class Host:
         processes.must_be_seen(int(request["owner"]), int(request["owner_began"]))
         with self._opened.wanting(store):
             with trio.move_on_after(timeout):
-                source = self._opened.source(store)
+                begun, source = Moment(), self._opened.source(store)
                 digest, offline = await self._documents.resolve(source, name, finder(request))
                 manifest = checked(request, await self._documents.manifest(digest, source))
                 if "snapshot" in request and await self._base_is_here(manifest, source):
                     digest, manifest = manifest.base, await self._documents.manifest(manifest.base, source)
                 with self._opened.wanting(*(one.index for one in manifest.devices)):
+                    found = Moment()
                     attachment, answer = await self._bring(request, digest, manifest, source, offline=offline)
+                    self._starts.resolved(attachment, begun, found)
                     if not offline and not is_digest(name):
                         await self._prefer(attachment)
                     return {**answer, "offline": offline}
@@ -171,6 +191,7 @@ class Host:
             namespace=int(request["namespace"]),
             ready_file=str(recording["ready_file"]),
             record_seconds=float(recording["seconds"]) or self._settings.record_seconds,
+            events=identity_of(request.get("events")),
             **shared_by(request),
         )
         for other in list(self.state.attachments.values()):
@@ -247,7 +268,7 @@ class Host:
         for attachment in reversed(self.state.attachments.values()):
             if which and which in (attachment.id, attachment.mountpoint):
                 self.finish(attachment, "ready")
-                return self._starts.figures(attachment)
+                return {**self._starts.figures(attachment), **self._told(attachment)}
         raise ConfigError(f"no image is mounted at {which}", hint="imagefs status lists them")
 
     async def unrecord(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -261,9 +282,17 @@ class Host:
     async def detach(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Nobody uses it any more, or never did."""
         attachment = self.state.attachments.get(str(request["id"]))
-        if attachment is not None:  # else an answer that was lost is asked for again
-            self.let_go(attachment)
-        return {}
+        if attachment is None:  # an answer that was lost is asked for again
+            return {}
+        self.finish(attachment, "unmount")
+        told = self._told(attachment)
+        self.let_go(attachment)
+        return told
+
+    def _told(self, attachment: Attachment) -> dict[str, Any]:
+        """The events of its start that its client writes, beside all else in an answer."""
+        told = self._starts.told(attachment)
+        return {"events": told} if told else {}
 
     # -- what is noticed (`imagefs.daemon.watch`) ------------------------------------------------------------------
 

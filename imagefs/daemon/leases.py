@@ -244,6 +244,7 @@ class Leases:
                 "lease": asked.lease.to_json(),
                 "shares": True,
                 **({"snapshot": {"name": snapshot}} if snapshot else {}),
+                **({"events": asked.events} if asked.events else {}),
             }
         )
         try:

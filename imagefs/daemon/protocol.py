@@ -121,7 +121,7 @@ class HoldRequest(NamedTuple):
     """store: the fields of `StoreSettings`. image: a tag or digest there, or `SOURCE` and the digest of the OCI
     manifest that it was built from. namespace: the mount namespace of the client. timeout: seconds for the store, 0 for
     the daemon's own. workload: under which name the start is recorded. above: snapshots to be stacked above the image,
-    the uppermost first.
+    the uppermost first. events: the start to which events belong, as `imagefs.daemon.start_events` reads it.
 
     An image that is named by its own digest needs no store where its documents are in the cache.
     """
@@ -133,6 +133,7 @@ class HoldRequest(NamedTuple):
     timeout: float = 0.0
     workload: str = "default"
     above: tuple[SnapshotKey, ...] = ()
+    events: Mapping[str, Any] = {}
 
     def to_json(self) -> dict[str, Any]:
         above = [one._asdict() for one in self.above]
@@ -150,6 +151,7 @@ class HoldRequest(NamedTuple):
                 float(data.get("timeout") or 0.0),
                 str(data.get("workload") or "default"),
                 tuple(SnapshotKey(dict(one["store"]), str(one["key"])) for one in data.get("above") or ()),
+                dict(data.get("events") or {}),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ConfigError(f"this is no request for a lease: {error!r}") from error

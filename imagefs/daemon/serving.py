@@ -18,7 +18,8 @@ _log = logging.getLogger(__name__)
 class Serving:
     """A `Source` of `imagefs.daemon.devices`: the devices in `opened`.
 
-    touched: told of each read (device, offset, length). failed: told of each block that could not be had.
+    touched: told of each read (device, offset, length). served: told of each that was answered (device). failed: told
+    of each block that could not be had.
     space: bytes that the cache may take, and takes.
     """
 
@@ -27,12 +28,14 @@ class Serving:
         ledger: Ledger,
         opened: Opened,
         touched: Callable[[str, int, int], None],
+        served: Callable[[str], None],
         failed: Callable[[str, BlockUnavailable], None],
         space: Callable[[], tuple[int, int]],
     ) -> None:
         self._ledger = ledger
         self._opened = opened
         self._touched = touched
+        self._served = served
         self._failed = failed
         self._space = space
 
@@ -75,10 +78,12 @@ class Serving:
         self._touched(index, offset, length)
         try:
             try:
-                return await device.read(offset, length)
+                data = await device.read(offset, length)
             except DocumentUnreadable as error:
                 _log.warning("%s; fetching it anew", error)
-                return await (await self._opened.renew(index)).read(offset, length)
+                data = await (await self._opened.renew(index)).read(offset, length)
         except BlockUnavailable as error:
             self._failed(index, error)
             raise
+        self._served(index)
+        return data

@@ -18,6 +18,7 @@ What was recorded is learned from in `imagefs.daemon.learning`.
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -27,11 +28,12 @@ from typing import Any
 
 import trio
 
-from imagefs.blocks.fetch import Blocks, Device
+from imagefs.blocks.fetch import Blocks, Device, Reads
 from imagefs.blocks.order import following
 from imagefs.blocks.source import PackSource
 from imagefs.daemon.documents import Documents
 from imagefs.daemon.learning import Learning, Recorded
+from imagefs.daemon.start_events import Moment, StartEvents
 from imagefs.daemon.state import Attachment, State
 from imagefs.format.index import BLOCK
 from imagefs.format.plan import Plan
@@ -39,6 +41,8 @@ from imagefs.settings import DaemonSettings
 from imagefs.trace.record import Recorder
 from imagefs.trace.score import score
 from stripefs.errors import StripefsError
+from stripefs.stalls import Stalls
+from stripefs.startup_events import Identity, Writer, identity
 from stripefs.supervised import contain
 
 __all__ = ["Starts"]
@@ -78,6 +82,7 @@ class _Start:
     attachment: Attachment
     devices: Sequence[Device]
     begun: float
+    events: StartEvents
     recorder: Recorder | None = None
     complete: bool = False
     """Tells whether one that joined has started, so that nothing is added to the record any more."""
@@ -88,6 +93,10 @@ class _Start:
     planned: dict[str, set[int]] = field(default_factory=dict)
     waited_before: float = 0.0
     judged: dict[str, Any] = field(default_factory=dict)
+    unread: bool = False
+    """Tells whether somebody wants to know of the first byte, and none has come yet."""
+    read_before: list[Reads] = field(default_factory=list)
+    """The counts of each device when this start began."""
 
 
 class Starts:
@@ -99,6 +108,10 @@ class Starts:
         self._documents = documents
         self._learning = Learning(settings)
         self._starts: dict[str, _Start] = {}  # by attachment
+        self._writer = _writer(settings.events) if settings.events else None
+        self._unread: set[str] = set()  # devices of starts that are `unread`, and maybe of some that were
+        self._stalls = Stalls()
+        blocks.stalled = self._stalled
         self._nursery: trio.Nursery
         self._background = trio.Lock()
         self._ended: Counter[str] = Counter()
@@ -132,6 +145,35 @@ class Starts:
                 for number, device in enumerate(start.devices):
                     if device.digest == index:
                         start.recorder.touch(number + 1, offset, length, now - start.begun)
+
+    def served(self, index: str) -> None:
+        """A read of this device was answered."""
+        if index not in self._unread:
+            return
+        for start in self._starts.values():
+            if start.unread and any(device.digest == index for device in start.devices):
+                start.unread = False
+                start.events.instant("first byte")
+        self._unread = {device.digest for one in self._starts.values() if one.unread for device in one.devices}
+
+    def _stalled(self, index: str, waited: float, cause: str, host: str) -> None:
+        """A read of this device has waited for long."""
+        now = trio.current_time()
+        if self._stalls.ended(now - waited, now, cause, host):
+            told = {"cause": cause} | ({"host": host} if host else {})
+            for start in self._starts.values():
+                if not start.over.is_set() and any(device.digest == index for device in start.devices):
+                    start.events.span("stall", Moment(waited), told, kind="wait")
+
+    def resolved(self, attachment: Attachment, begun: Moment, ended: Moment) -> None:
+        """The documents of its image were found between these."""
+        if (start := self._starts.get(attachment.id)) is not None:
+            start.events.span("resolve", begun, ended=ended, parent=str(attachment.events.get("parent", "")))
+
+    def told(self, attachment: Attachment) -> dict[str, Any]:
+        """The events of its start that its client is to write; each is told once."""
+        start = self._starts.get(attachment.id)
+        return start.events.taken() if start is not None else {}
 
     # -- the course of a start -----------------------------------------------------------------------------------
 
@@ -186,6 +228,18 @@ class Starts:
                 other.complete = other.complete or (other.begun <= start.begun and _alike(attachment, other.attachment))
         start.judged = {"seconds": round(trio.current_time() - start.begun, 3), "ended_by": how}
         start.judged["waited_ms"] = round(self._blocks.waited_ms - start.waited_before, 1)
+        start.unread = False
+        if start.events.on:
+            counts = [
+                device.reads.since(before) for device, before in zip(start.devices, start.read_before, strict=True)
+            ]
+            start.events.instant(
+                "on demand",
+                bytes=sum(one.missed_bytes for one in counts),
+                hits=sum(one.hits for one in counts),
+                misses=sum(one.misses for one in counts),
+                wait_ns=int(sum(one.waited for one in counts) * 1e9),
+            )
         if start.recorder is None:
             return
         touched = {device.digest: start.recorder.touched_blocks(n) for n, device in enumerate(start.devices, 1)}
@@ -203,6 +257,11 @@ class Starts:
         if (start := self._starts.pop(attachment.id, None)) is not None:
             start.fetching.cancel()
 
+    def close(self) -> None:
+        """Wait a moment until all events are written."""
+        if self._writer is not None:
+            self._writer.close()
+
     def figures(self, attachment: Attachment) -> dict[str, Any]:
         start = self._starts.get(attachment.id)
         if start is None:
@@ -219,19 +278,29 @@ class Starts:
         return {"ended": dict(self._ended), **{name: self._judged[name] for name in _JUDGED}}
 
     def _add(self, attachment: Attachment, devices: Sequence[Device]) -> _Start:
-        start = _Start(attachment, devices, trio.current_time(), waited_before=self._blocks.waited_ms)
+        events = StartEvents(attachment, self._writer)
+        start = _Start(attachment, devices, trio.current_time(), events, waited_before=self._blocks.waited_ms)
         self._starts[attachment.id] = start
+        if events.on:
+            start.unread = True
+            start.read_before = [dataclasses.replace(device.reads) for device in devices]
+            self._unread.update(device.digest for device in devices)
         return start
 
     async def _fetch(self, attachment: Attachment, start: _Start, source: PackSource) -> None:
         """What the start will touch, then, when it is over, everything else."""
         with start.fetching:
+            begun, came = Moment(), Counter[str]()
             for use, device in zip(attachment.devices, start.devices, strict=True):
                 if use.tag == HOT:
-                    await self._ahead(start, device, range(device.index.blocks))
+                    came += await self._ahead(start, device, range(device.index.blocks))
             if (plan := await self._plan(attachment, source)) is not None:
                 for number, device in enumerate(start.devices, 1):
-                    await self._ahead(start, device, _planned(plan, number, device))
+                    came += await self._ahead(start, device, _planned(plan, number, device))
+            if start.planned:
+                start.events.span("hot device", begun, {name: came[name] for name in ("bytes", "hits", "misses")})
+            if plan is not None:
+                pass  # the rest waits until the start is over
             elif attachment.snapshot and self._settings.background_rate:
                 for device in start.devices:
                     await self._ahead(start, device, range(device.index.blocks))
@@ -241,13 +310,15 @@ class Starts:
             while self._settings.background_rate and not await self._rest(start):
                 await trio.sleep(_AGAIN)
 
-    async def _ahead(self, start: _Start, device: Device, blocks: Iterable[int]) -> None:
+    async def _ahead(self, start: _Start, device: Device, blocks: Iterable[int]) -> Counter[str]:
+        """The bytes that came, and the blocks that were here and that were not."""
         wanted = list(blocks)
         if not wanted:
-            return
+            return Counter()
         start.planned.setdefault(device.digest, set()).update(wanted)
         report = await device.fetch(wanted, at_once=self._settings.fetches)
         _log.info("fetched ahead of %s: %s", device.digest[:12], report)
+        return Counter(bytes=report.bytes, hits=report.skipped + report.copied, misses=report.blocks + report.failed)
 
     async def _follow(self, start: _Start) -> None:
         """Fetch what readers may come to, until the start is over: everything, as fast as the way to the store allows.
@@ -288,6 +359,11 @@ class Starts:
         except StripefsError as error:
             _log.warning("the plan of %s cannot be had, it starts without: %s", attachment.name, error)
             return None
+
+
+def _writer(folder: str) -> Writer:
+    """A daemon that a job has started has that job's variables, and serves others."""
+    return Writer(folder, Identity(node=identity().node), "imagefs")
 
 
 def _alike(one: Attachment, other: Attachment) -> bool:

@@ -72,7 +72,8 @@ class Attachment:
     goes when its last user has ended: users are processes and when they were started, as of owner; kept: it stays
     until it is unmounted; leaving: it is being unmounted. pooled: it is mounted for leases (`imagefs.daemon.protocol`),
     and goes after the last of them, or, where it lingers, some time later. shown: where its EROFS mount can be copied
-    from (`ClientMount`), empty where it cannot.
+    from (`ClientMount`), empty where it cannot. events: the start to which its events belong, as `Identity` of
+    `stripefs.startup_events` has it; empty where nobody wants them.
     """
 
     id: str
@@ -102,6 +103,7 @@ class Attachment:
     lingers: bool = True
     leases: list[dict[str, Any]] = field(default_factory=list)
     shown: list[str] = field(default_factory=list)
+    events: dict[str, Any] = field(default_factory=dict)
     extra: dict[str, Any] = field(default_factory=dict)
     """What another version said of it: kept for that version, and not used."""
 

@@ -118,7 +118,7 @@ class DaemonBackend:
         return render(status)
 
     def close(self) -> None:
-        pass
+        self._host.close()
 
 
 def _host(cache: Path, settings: DaemonSettings, journal: MemoryJournal) -> Host:

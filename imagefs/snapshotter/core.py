@@ -28,6 +28,7 @@ from imagefs.errors import DamagedObject, NoSuchImage
 from imagefs.snapshotter.errors import AlreadyExists, FailedPrecondition, InvalidArgument, SnapshotNotFound
 from imagefs.snapshotter.filters import Fields, compile_filters
 from imagefs.snapshotter.metastore import Kind, Layer, Metastore, Snapshot, Tree, Usage
+from imagefs.snapshotter.start_events import NodeEvents
 from stripefs.errors import StripefsError
 
 __all__ = ["LazyImages", "LazyLayer", "Mount", "Snapshotter"]
@@ -95,9 +96,10 @@ class LazyImages(Protocol):
 
 
 class Snapshotter:
-    """All snapshots below `root`."""
+    """All snapshots below `root`. events: of the snapshotter."""
 
-    def __init__(self, root: Path, images: LazyImages) -> None:
+    def __init__(self, root: Path, images: LazyImages, events: NodeEvents | None = None) -> None:
+        self._events = events or NodeEvents()
         self._directories = root / "snapshots"
         self._directories.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._images = images
@@ -117,13 +119,18 @@ class Snapshotter:
         """Make an active snapshot. Raises AlreadyExists too where the layer that it is for need not be extracted."""
         _check_labels(labels)
         target = labels.get(TARGET, "")
-        layer = self._images.find(labels) if target else None
-        if layer is not None and not _is_parallel(labels, parent):
-            self._adopt(target, parent, labels, layer)
-            self._count("lazy")
-            raise AlreadyExists(f"the layer {target} is of an image that a store has")
-        mounts = self._make(key, parent, Kind.ACTIVE, labels, layer)
+        with self._events.part("prepare", labels, key=key) as part:
+            layer = self._images.find(labels) if target else None
+            if target:
+                part.facts["misses" if layer is None else "hits"] = 1
+            if layer is not None and not _is_parallel(labels, parent):
+                self._adopt(target, parent, labels, layer)
+                mounts = None
+            else:
+                mounts = self._make(key, parent, Kind.ACTIVE, labels, layer)
         self._count("lazy" if layer is not None else "fallback" if target else "ordinary")
+        if mounts is None:
+            raise AlreadyExists(f"the layer {target} is of an image that a store has")
         return mounts
 
     def view(self, key: str, parent: str, labels: Mapping[str, str]) -> list[Mount]:

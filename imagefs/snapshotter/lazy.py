@@ -27,6 +27,7 @@ from imagefs.repository.url import registry_url
 from imagefs.snapshotter.core import TARGET, LazyLayer
 from imagefs.snapshotter.errors import FailedPrecondition
 from imagefs.snapshotter.metastore import Layer, Snapshot, Tree, Usage
+from imagefs.snapshotter.start_events import NodeEvents, start_of
 from stripefs.errors import StripefsError
 from stripefs.settings import StoreSettings, redact
 
@@ -84,7 +85,7 @@ class DaemonImages:
     store_at: how the store at a URL is reached. registries: whether the image's own registry is asked too, and
     plain_http: with which of them, as HOST[:PORT], plain http is spoken, beside those on this machine.
     name: of this snapshotter among those that share the daemon. built: folder of a store for trees that are built here.
-    deps: where dependency snapshots are that name no store.
+    deps: where dependency snapshots are that name no store. events: of the snapshotter.
     Used by several threads.
     """
 
@@ -99,6 +100,7 @@ class DaemonImages:
         deps: str = "",
         registries: bool = False,
         plain_http: Sequence[str] = (),
+        events: NodeEvents | None = None,
     ) -> None:
         self._client = client
         self._stores = [store_at(url) for url in stores]
@@ -108,6 +110,7 @@ class DaemonImages:
         self._deps = deps
         self._registries = registries
         self._plain_http = frozenset(plain_http)
+        self._events = events or NodeEvents()
         self._builds: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
         self._lock = threading.Lock()
         self._leased: set[int] = set()
@@ -160,13 +163,16 @@ class DaemonImages:
             shown = self._shown.get(snapshot.id)
         if shown is not None and shown.wanted == wanted and shown.stands():
             return list(shown.lowerdirs)
-        held = self._client.hold(
-            self._settings(tree.store),
-            tree.image,
-            Lease(str(snapshot.id), self._name, snapshot.name),
-            workload=workload,
-            above=[self._deps_of(one) for one in deps.split(",") if one],
-        )
+        with self._events.part("attach", snapshot.labels, key=snapshot.name, image=tree.image) as part:
+            start = start_of(snapshot.labels)
+            held = self._client.hold(
+                self._settings(tree.store),
+                tree.image,
+                Lease(str(snapshot.id), self._name, snapshot.name),
+                workload=workload,
+                above=[self._deps_of(one) for one in deps.split(",") if one],
+                start=start | {"parent": part.span} if part.span else start,
+            )
         for one in held.unusable:
             _log.warning("%s starts without the dependency snapshot %s: %s", snapshot.name, one.key, one.why)
         if layer.chain != (found := chain_id(held.config)):

@@ -20,6 +20,7 @@ from imagefs.snapshotter.core import Snapshotter
 from imagefs.snapshotter.lazy import DaemonImages
 from imagefs.snapshotter.metrics import Calls, page, serving
 from imagefs.snapshotter.service import serve
+from imagefs.snapshotter.start_events import NodeEvents
 from stripefs.errors import MountError, StripefsError
 from stripefs.notify import notify
 from stripefs.settings import StoreSettings
@@ -83,6 +84,7 @@ def _serve(
     root: Path,
     held: contextlib.ExitStack,
 ) -> int:
+    events = NodeEvents(daemon.events)
     images = DaemonImages(
         Client(daemon, starts=False, waits=_DAEMON_RETURNS_WITHIN),
         chosen.stores,
@@ -92,8 +94,10 @@ def _serve(
         deps=deps,
         registries=chosen.registries,
         plain_http=chosen.plain_http,
+        events=events,
     )
-    core, calls, stopped = Snapshotter(root, images), Calls(), threading.Event()
+    core, calls, stopped = Snapshotter(root, images, events), Calls(), threading.Event()
+    held.callback(events.close)
     held.callback(core.close)
     held.callback(images.close)  # before the database that its thread asks
     held.enter_context(serving(chosen.metrics, lambda: page(calls, core.figures)))

@@ -15,7 +15,7 @@ import contextlib
 import functools
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -113,18 +113,29 @@ class Events:
                 {"event": event, "stage": stage, "name": name, "span": span, "kind": kind, "facts": facts, **when}
             )
 
-    def add(self, observed: Sequence[Mapping[str, Any]]) -> None:
-        """Events of this start that the daemon has observed and answered."""
-        for one in observed if self.on else ():
-            self._put({name: one[name] for name in _FIELDS if name in one})
-
-    def identity(self, parent: str = "") -> dict[str, Any]:
-        """The start for a request to the daemon, {} where its events are not wanted. parent: a span that contains what
-        the request causes."""
+    def add(self, observed: Any) -> None:
+        """Events that the daemon has observed and answered, of the start that was named when the image was attached.
+        Those of another version that cannot be read are left out."""
         if self._writer is None:
+            return
+        with contextlib.suppress(TypeError, ValueError, KeyError, AttributeError):
+            own = self._writer.identity
+            who = own._replace(
+                **{"rank": None, **{name: observed["who"][name] for name in own._fields if name in observed["who"]}}
+            )
+            for one in observed["events"]:
+                told = {name: one[name] for name in _FIELDS if name in one}
+                self._put({"event": str(told.pop("event")), "stage": str(told.pop("stage")), **told, "who": who})
+
+    def identity(self) -> dict[str, Any]:
+        """The start, for a request to the daemon, which may have a folder of its own; {} where nothing names it."""
+        if self._writer is not None:
+            return self._writer.identity._asdict()
+        if not any(os.environ.get(name) for name in _IDENTITY):
             return {}
-        who = self._writer.identity._asdict()
-        return who | ({"parent": parent} if parent else {})
+        from stripefs.startup_events import identity
+
+        return identity()._asdict()
 
     @contextlib.contextmanager
     def called(self) -> Iterator[None]:

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from imagefs.format.index import BLOCK
 from tests.imagefs.containers import fill
-from tests.imagefs.service import Service, built
+from tests.imagefs.faults import FickleServer
+from tests.imagefs.service import Service, built, eventually
 from tests.started import events_in, pairs
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
@@ -21,12 +25,26 @@ TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("source") / "root"
+    return stored(tmp_path_factory.mktemp("image"))
+
+
+@pytest.fixture
+def new_store(tmp_path: Path) -> Path:
+    """One whose blocks no daemon has."""
+    return stored(tmp_path / "image")
+
+
+def stored(folder: Path) -> Path:
+    """A store with an image of programs and 8 MiB that compress badly."""
+    root = folder / "root"
     fill(root)
-    (root / "large").write_bytes(os.urandom(1 << 20) * 8)
-    path = tmp_path_factory.mktemp("store")
-    built(root, path, "small", {"config": {"Env": ["PATH=/bin"], "Cmd": ["sh"]}})
-    return path
+    (root / "large").write_bytes(os.urandom(8 << 20))
+    built(root, folder / "store", "small", {"config": {"Env": ["PATH=/bin"], "Cmd": ["sh"]}})
+    return folder / "store"
+
+
+def names(spool: Path) -> list[str]:
+    return [str(one.get("name", "")) for one in events_in(spool)]
 
 
 @pytest.fixture
@@ -57,6 +75,10 @@ def test_a_container(host: Service, store: Path, spool: Path, record: list[str])
     (ready,) = [one for one in events if one["stage"] == "ready"]
     assert ready["event"] == "instant"
     assert executed[0]["mono_ns"] < ready["mono_ns"]
+    resolve = spans["image", "resolve"]  # which the daemon saw
+    assert resolve[0]["parent"] == attach[0]["span"]
+    assert attach[0]["mono_ns"] <= resolve[0]["mono_ns"] <= resolve[1]["mono_ns"] <= attach[1]["mono_ns"]
+    assert [one["name"] for one in events if one["event"] == "instant" and one["stage"] == "image"][-1] == "on demand"
 
 
 def test_a_command_that_cannot_be_executed(host: Service, store: Path, spool: Path) -> None:
@@ -88,3 +110,72 @@ def test_without_a_folder_nothing_is_written_or_handed_on(host: Service, store: 
     said = host.ok("run", f"{store}#small", "--", "sh", "-c", "echo $BOOTSEER_RUN $BOOTSEER_NODE.")
     assert said == "r7 .\n"
     assert not spool.exists()
+
+
+def test_what_the_daemon_saw(service: Service, new_store: Path, tmp_path: Path) -> None:
+    """Of a first start, all of whose blocks come when they are touched."""
+    spool = tmp_path / "events"
+    service.environment |= {"BOOTSEER_EVENTS": str(spool), "BOOTSEER_RUN": "r8"}
+    script = "busybox md5sum /large >/dev/null; touch $IMAGEFS_READY; read line"
+    process = service.start("run", f"{new_store}#small", "--", "sh", "-c", script, stdin=-1)
+    eventually(lambda: names(spool).count("on demand"), "the end of the start")
+    events = events_in(spool)
+    (first,) = [one for one in events if one.get("name") == "first byte"]
+    (on_demand,) = [one for one in events if one.get("name") == "on demand"]
+    attach = next(one for one in events if one.get("name") == "attach")
+    assert attach["mono_ns"] < first["mono_ns"] < on_demand["mono_ns"]
+    assert (first["run"], on_demand["run"]) == ("r8", "r8")
+    facts = on_demand["facts"]
+    assert facts["bytes"] <= facts["misses"] * BLOCK
+    assert facts["bytes"] + facts["hits"] * BLOCK >= 8 << 20
+    assert (facts["misses"] > 0, facts["wait_ns"] > 0) == (True, True)
+    process.communicate("\n", timeout=60)
+    assert names(spool).count("on demand") == 1
+    pairs(events_in(spool))
+
+
+def test_what_comes_ahead(service: Service, new_store: Path, tmp_path: Path) -> None:
+    """The second start has a plan, on a host whose cache is empty. The daemon has a folder of its own."""
+    script = ["sh", "-c", "busybox md5sum /large >/dev/null; touch $IMAGEFS_READY"]
+    service.ok("run", f"{new_store}#small", "--", *script)
+    eventually(lambda: "plan_traces" in service.log(), "the plan")
+    service.stop()
+    shutil.rmtree(service.settings.cache)
+    spool = tmp_path / "host"
+    service.environment |= {"IMAGEFS_EVENTS": str(spool), "BOOTSEER_EVENTS": str(tmp_path / "job")}
+    service.environment |= {"BOOTSEER_RUN": "r9", "BOOTSEER_RANK": "5"}
+    service.ok("run", f"{new_store}#small", "--", *script)
+    service.stop()
+    events = events_in(spool)
+    assert {(one["run"], one.get("rank")) for one in events} == {("r9", 5)}
+    _, end = pairs(events)["image", "hot device"]
+    assert end["facts"]["misses"] * BLOCK >= end["facts"]["bytes"] >= 8 << 20
+    assert {"resolve", "first byte", "on demand"} <= set(names(spool))
+    assert set(names(tmp_path / "job")) == {"exec", "attach", ""}
+
+
+@pytest.mark.parametrize("of_host", [False, True])
+def test_a_store_that_is_away(service: Service, new_store: Path, tmp_path: Path, of_host: bool) -> None:
+    """A wait of the job for its blocks has a cause, and is told once."""
+    spool = tmp_path / "events"
+    service.environment |= {"IMAGEFS_EVENTS" if of_host else "BOOTSEER_EVENTS": str(spool), "BOOTSEER_RUN": "r8"}
+    script = "echo begun; read line; busybox md5sum /large >/dev/null; touch $IMAGEFS_READY; read line"
+    with FickleServer(new_store) as server:
+        process = service.start("run", f"{server.url}#small", "--", "sh", "-c", script, stdin=-1)
+        assert process.stdout is not None
+        assert process.stdin is not None
+        assert process.stdout.readline() == "begun\n"
+        server.always = "reset"
+        process.stdin.write("\n")
+        process.stdin.flush()
+        eventually(lambda: re.search(r"next try in [12]\.", service.log()), "a pause of a second")
+        server.always = None
+        process.communicate("\n", timeout=60)
+        service.stop()
+        told = {"cause": "store", "host": server.url.removeprefix("http://")}
+    stalls = [one for one in events_in(spool) if one.get("name") == "stall"]
+    assert [(one["event"], one["kind"], one["facts"]) for one in stalls[:2]] == [
+        ("begin", "wait", told),
+        ("end", "wait", told),
+    ]
+    assert stalls[0]["run"] == "r8"

@@ -77,6 +77,7 @@ class FakeSource:
         self.packs = {digest: data for one in made for digest, data in one.packs.items()}
         self.fault = fault
         self.mirrors: Sequence[Mirror] = ()
+        self.url = "memory://server:1/store"
         self.gate = threading.Event()
         self.gate.set()
         self.reads: list[tuple[int, int]] = []

@@ -22,6 +22,7 @@ PARTS = {
     "build": Limits,
     "deps": DepsSettings,
     "snapshotter": SnapshotterSettings,
+    "services": DaemonSettings,
 }
 
 
@@ -31,9 +32,9 @@ def no_files(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_setting_has_an_option_and_every_option_a_setting() -> None:
-    settings = {(section, field) for section, part in PARTS.items() for field in part._fields}
-    declared = {(option.section, option.attribute) for option in IMAGEFS.all}
-    assert declared - {("build", "tmp")} == settings - {("store", "url"), ("store", "proxy")}
+    settings = {(part, field) for part in PARTS.values() for field in part._fields}
+    declared = {(PARTS[option.section], option.attribute) for option in IMAGEFS.all}
+    assert declared - {(Limits, "tmp")} == settings - {(StoreSettings, "url"), (StoreSettings, "proxy")}
 
 
 @pytest.mark.parametrize("option", IMAGEFS.all, ids=lambda option: option.name)

@@ -114,7 +114,7 @@ async def test_a_device_whose_index_is_lost_is_read_on(tmp_path: Path) -> None:
     ledger.record({"attach": {**attachment, "devices": [use]}})
     async with running(tmp_path / "blocks") as blocks:
         opened = Opened(ledger.state, blocks, Documents(cache, 5.0))
-        serving = Serving(ledger, opened, lambda *_: None, lambda *_: None, lambda: (1, 0))
+        serving = Serving(ledger, opened, lambda *_: None, lambda _: None, lambda *_: None, lambda: (1, 0))
         source = opened.source(store)
         await opened.open(made.digest, source)
         assert bytes(await serving.read(made.digest, 0, 10)) == made.content[:10]
