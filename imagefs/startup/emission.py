@@ -84,12 +84,13 @@ class Events:
         self.on = writer is not None
         self._writer = writer
         self._held: list[dict[str, Any]] | None = None
-        self._call = Part(self, "container", "exec", "work")
+        self._call: Part | None = None
+        self._parent = writer.identity.parent if writer is not None else ""
 
     def begin(self, stage: str, name: str = "", *, kind: str = "work", ago: float = 0.0, **facts: Any) -> Part:
         """ago: seconds since it has begun."""
         part = Part(self, stage, name, kind)
-        self.emit("begin", stage, name, span=part.id, kind=kind, facts=facts, ago=ago)
+        self.emit("begin", stage, name, span=part.id, parent=self._parent, kind=kind, facts=facts, ago=ago)
         return part
 
     def instant(self, stage: str, name: str = "", **facts: Any) -> None:
@@ -102,6 +103,7 @@ class Events:
         name: str,
         *,
         span: str = "",
+        parent: str = "",
         kind: str = "work",
         facts: Mapping[str, Any],
         ago: float = 0.0,
@@ -109,9 +111,8 @@ class Events:
         if self.on:
             before = int(ago * 1e9)
             when = {"wall_ns": time.time_ns() - before, "mono_ns": time.monotonic_ns() - before}
-            self._put(
-                {"event": event, "stage": stage, "name": name, "span": span, "kind": kind, "facts": facts, **when}
-            )
+            what = {"event": event, "stage": stage, "name": name, "span": span, "parent": parent, "kind": kind}
+            self._put({**what, "facts": facts, **when})
 
     def add(self, observed: Any) -> None:
         """Events that the daemon has observed and answered, of the start that was named when the image was attached.
@@ -145,32 +146,29 @@ class Events:
             yield
             return
         self._held = []
-        self._call = self.begin("container", "exec", ago=_age())
+        self._call, outer = self.begin("container", "exec", ago=_age()), self._parent
+        self._parent = self._call.id
         try:
             yield
         except BaseException as error:
             self._call.end(error=type(error).__name__)
             raise
         finally:
+            self._call.end(error="Interrupted")  # unless the command was executed
+            self._parent = outer
             self.close()
 
     def executed(self) -> None:
         """The container's command has been executed."""
-        self._call.end()
+        if self._call is not None:
+            self._call.end()
         self.release()
 
     def release(self) -> None:
-        """Write what is held, from now on at once, by a thread that takes no signals of this process."""
+        """Write what is held, and from now on at once."""
         held, self._held = self._held, None
-        if held is not None:
-            import signal
-
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-            try:
-                for one in held:
-                    self._put(one)
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for one in held or ():
+            self._put(one)
 
     def close(self) -> None:
         """Wait a moment until all is written, before this process ends or becomes another program."""
@@ -182,7 +180,13 @@ class Events:
         if self._held is not None:
             self._held.append(one)
         elif self._writer is not None:
-            self._writer.emit(**one)
+            import signal
+
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+            try:  # signals are for the main thread, and not for the one that may begin here
+                self._writer.emit(**one)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _age() -> float:
