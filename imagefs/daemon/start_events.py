@@ -19,7 +19,7 @@ from stripefs.startup_events import Identity, Writer
 __all__ = ["MOST", "Moment", "StartEvents", "identity_of"]
 
 MOST = 200
-"""Events that are kept for a client: stalls of minutes, one a second."""
+"""Events that are kept for a client: stalls of minutes."""
 
 _LONGEST = 256
 """Characters of a name of a job, run or node that a request may give."""

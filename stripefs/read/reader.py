@@ -272,7 +272,7 @@ class FileObserver(Protocol):
     """Is told of one open file, on trio's thread. A host is that of `Range.host`."""
 
     def took(self, host: str, size: int) -> None:
-        """A read was handed `size` bytes that had come from this host."""
+        """A read that was answered has `size` bytes that had come from this host."""
 
     def waits(self) -> None:
         """A read begins to wait."""
@@ -354,6 +354,7 @@ class OpenFile:
 
     async def _read_pieces(self, offset: int, end: int, take: Take) -> None:
         planner = self._reader.planner
+        parts: list[tuple[str, int]] = []
         await self.locator.known(offset, end)
         self._check()
         planner.read(self.plan, offset, end - offset, time.monotonic())
@@ -365,9 +366,11 @@ class OpenFile:
             self._reader.pump()
             take(part, last=stop == end)
             del part
-            if self._observer is not None:
-                self._observer.took(range_.host, stop - offset)
+            parts.append((range_.host, stop - offset))
             offset = stop
+        if self._observer is not None:  # not before all is here: a read that fails is asked again
+            for host, size in parts:
+                self._observer.took(host, size)
 
     async def _ready(self, offset: int) -> Range:
         while True:

@@ -19,6 +19,7 @@ from tests.hdfs_instance import HdfsInstance
 from tests.soak.command import REPLACED, Live, Place, eventually
 from tests.soak.crowd import Crowd
 from tests.soak.engine import Contents
+from tests.started import events_in
 
 pytestmark = [pytest.mark.cluster, pytest.mark.mount, pytest.mark.root]
 
@@ -86,6 +87,22 @@ def test_a_datanode_dies_or_freezes(cluster: HdfsInstance, place: Place, how: st
     assert (status["requests"]["failed"], status["restarts"]) == (0, 0)
     cluster.restore()
     live.umount()
+
+
+def test_a_frozen_datanode_is_named_in_events(cluster: HdfsInstance, place: Place, tmp_path: Path) -> None:
+    events = tmp_path / "events"
+    live = mount(place, cluster, "--hdfs-transport", "auto", "--events", events)
+    cluster.pause("dn2")
+    with checked_copy(live.path / "file2") as copy:
+        assert outcome(copy) == ""
+    size = (live.path / "file2").stat().st_size
+    cluster.restore()
+    live.umount()
+    (victim,) = (node["transfer"] for node in cluster.datanodes if node["node"] == "dn2")
+    stalls = [one["facts"] for one in events_in(events) if one.get("name") == "stall"]
+    assert {"cause": "datanode", "host": victim} in stalls
+    (told,) = [one["facts"] for one in events_in(events) if one["event"] == "end" and one["name"] != "stall"]
+    assert (told["bytes"], told["store_bytes"]) == (size, size)
 
 
 def test_the_namenode_dies_and_comes_back(cluster: HdfsInstance, place: Place, transport: str) -> None:
