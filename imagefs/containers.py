@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from imagefs.daemon.client import Attached, Client, Recording, new_identifier
 from imagefs.plane.options import TreeOptions
 from imagefs.run.options import RunOptions
-from imagefs.settings import DaemonSettings, ready_folder
+from imagefs.settings import DaemonSettings, ready_folder, told_by_client
 from imagefs.startup.emission import events
 from stripefs.errors import MountError, StripefsError
 from stripefs.settings import StoreSettings
@@ -82,7 +82,8 @@ class Image:
     @property
     def _is_told(self) -> bool:
         """Whether the daemon waits for our word that the job has started."""
-        return not self.recording.off and self.recording.ready_file == f"{self._signals}/ready"
+        told = told_by_client(self.client.settings.runtime, self.attached.id)
+        return not self.recording.off and self.recording.ready_file == told
 
     def _started(self) -> None:
         events().instant("ready")
@@ -107,7 +108,7 @@ def attached(
     identifier = new_identifier()
     signals = ready_folder(settings.runtime, identifier)
     if not recording.ready_file and not recording.off:
-        recording = recording._replace(ready_file=f"{signals}/ready")
+        recording = recording._replace(ready_file=told_by_client(settings.runtime, identifier))
     with events().begin("image", "attach", image=image) as span:
         found = client.attach(
             store,

@@ -16,7 +16,14 @@ from stripefs.errors import ConfigError
 from stripefs.folders import user_runtime
 from stripefs.settings import known
 
-__all__ = ["DaemonSettings", "SnapshotterSettings", "default_cache", "default_runtime", "ready_folder"]
+__all__ = [
+    "DaemonSettings",
+    "SnapshotterSettings",
+    "default_cache",
+    "default_runtime",
+    "ready_folder",
+    "told_by_client",
+]
 
 MIB = 1 << 20
 
@@ -44,6 +51,11 @@ def default_runtime(environ: Mapping[str, str] | None = None) -> str:
 def ready_folder(runtime: str, identifier: str) -> str:
     """Where the daemon is told that the job of a container has started. identifier: of the attachment."""
     return os.path.join(runtime, "imagefs/ready", identifier)
+
+
+def told_by_client(runtime: str, identifier: str) -> str:
+    """The file by which `imagefs run` tells the daemon so, where nobody names another one."""
+    return os.path.join(ready_folder(runtime, identifier), "ready")
 
 
 class DaemonSettings(NamedTuple):

@@ -60,8 +60,9 @@ class StartEvents:
         self.on = writer is not None or bool(self._who)
         """Whether anybody wants them."""
 
-    def instant(self, name: str, **facts: Any) -> None:
-        self._put("instant", name, Moment(), facts=facts)
+    def instant(self, name: str, *, stage: str = "", **facts: Any) -> None:
+        """stage: in place of that of the image."""
+        self._put("instant", name, Moment(), stage=stage or self._stage, facts=facts)
 
     def span(
         self,
@@ -92,12 +93,12 @@ class StartEvents:
         return {"who": self._who, "events": kept}
 
     def _put(self, event: str, name: str, at: Moment, **more: Any) -> None:
-        more |= {"wall_ns": at.wall_ns, "mono_ns": at.mono_ns}
+        more = {"stage": self._stage, **more, "wall_ns": at.wall_ns, "mono_ns": at.mono_ns}
         if self._writer is not None:
             who = Identity(**self._who) if self._who else None
             who = who._replace(node=self._writer.identity.node) if who is not None and not who.node else who
-            self._writer.emit(event, self._stage, name, who=who, **more)
+            self._writer.emit(event, name=name, who=who, **more)
         elif self._who and len(self._kept) < MOST:
-            self._kept.append({"event": event, "stage": self._stage, "name": name, **more})
+            self._kept.append({"event": event, "name": name, **more})
         elif self._who:
             self._dropped += 1

@@ -37,7 +37,7 @@ from imagefs.daemon.start_events import Moment, StartEvents
 from imagefs.daemon.state import Attachment, State
 from imagefs.format.index import BLOCK
 from imagefs.format.plan import Plan
-from imagefs.settings import DaemonSettings
+from imagefs.settings import DaemonSettings, told_by_client
 from imagefs.trace.record import Recorder
 from imagefs.trace.score import score
 from stripefs.errors import StripefsError
@@ -229,6 +229,8 @@ class Starts:
         start.judged = {"seconds": round(trio.current_time() - start.begun, 3), "ended_by": how}
         start.judged["waited_ms"] = round(self._blocks.waited_ms - start.waited_before, 1)
         start.unread = False
+        if how == "marker" and attachment.ready_file != told_by_client(self._settings.runtime, attachment.id):
+            start.events.instant("", stage="ready")
         if start.events.on:
             counts = [
                 device.reads.since(before) for device, before in zip(start.devices, start.read_before, strict=True)

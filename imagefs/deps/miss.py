@@ -29,7 +29,7 @@ from imagefs.deps.wish import Wish
 from imagefs.errors import SnapshotError
 from imagefs.format.snapshot import key_digest
 from imagefs.settings import DaemonSettings
-from imagefs.startup.emission import FOLDER, events
+from imagefs.startup.emission import events, unnamed
 from stripefs.errors import StripefsError
 
 __all__ = [
@@ -235,7 +235,7 @@ def _publisher(job: Job, held: Sequence[int]) -> subprocess.Popen[bytes]:
             pass_fds=held,
             cwd="/",
             # It is no part of the start, which goes on beside it.
-            env={name: value for name, value in os.environ.items() if name != FOLDER},
+            env=unnamed(os.environ),
         )
     assert process.stdin is not None
     with process.stdin:

@@ -21,9 +21,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from stripefs.startup_events import Writer
 
-__all__ = ["FOLDER", "Events", "Part", "environment", "events"]
+__all__ = ["Events", "Part", "environment", "events", "unnamed"]
 
-FOLDER = "BOOTSEER_EVENTS"
+_FOLDER = "BOOTSEER_EVENTS"
 """Names the spool folder."""
 
 _IDENTITY = ("BOOTSEER_JOB", "BOOTSEER_RUN", "BOOTSEER_ATTEMPT", "BOOTSEER_NODE", "BOOTSEER_RANK", "TRACEPARENT")
@@ -35,7 +35,7 @@ _FIELDS = ("event", "stage", "name", "span", "parent", "kind", "facts", "wall_ns
 @functools.cache
 def events() -> Events:
     """Those of this process."""
-    if not os.environ.get(FOLDER):
+    if not os.environ.get(_FOLDER):
         return Events(None)
     from stripefs.startup_events import default_writer
 
@@ -45,13 +45,18 @@ def events() -> Events:
 def environment(environ: Mapping[str, str]) -> list[str]:
     """NAME=VALUE for a container that belongs to the same start."""
     found = {name: environ[name] for name in _IDENTITY if environ.get(name)}
-    if environ.get(FOLDER):
+    if environ.get(_FOLDER):
         from stripefs.startup_events import identity
 
         who = identity(environ)  # by the variables of schedulers, too, which the container does not get
         own = (who.job, who.run, str(who.attempt), who.node, "" if who.rank is None else str(who.rank))
         found = {name: value for name, value in zip(_IDENTITY, own, strict=False) if value} | found
     return [f"{name}={value}" for name, value in found.items()]
+
+
+def unnamed(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables for a program that is no part of a start."""
+    return {name: value for name, value in environ.items() if name not in (_FOLDER, *_IDENTITY)}
 
 
 class Part:

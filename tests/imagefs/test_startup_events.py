@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from imagefs.daemon.client import Client
+from imagefs.daemon.protocol import Lease
 from imagefs.format.index import BLOCK
+from stripefs.settings import StoreSettings
 from tests.imagefs.containers import fill
 from tests.imagefs.faults import FickleServer
 from tests.imagefs.service import Service, built, eventually
@@ -86,6 +89,24 @@ def test_a_command_that_cannot_be_executed(host: Service, store: Path, spool: Pa
     assert host.run("run", f"{store}#small", "--", "nothing").returncode == 127
     executed = pairs(events_in(spool))["container", "exec"]
     assert executed[1]["facts"] == {"error": "CommandNotFound"}
+
+
+def test_a_job_whose_file_says_that_it_is_ready(host: Service, store: Path, spool: Path, tmp_path: Path) -> None:
+    """Which the daemon looks for."""
+    script = [
+        "--bind",
+        f"{tmp_path}:/srv",
+        "--ready-file",
+        str(tmp_path / "is ready"),
+        f"{store}#small",
+        "--",
+        "sh",
+        "-c",
+    ]
+    process = host.start("run", *script, "touch '/srv/is ready'; read line", stdin=-1)
+    eventually(lambda: [one for one in host.status()["images"] if one["ready"]], "the job to be ready")
+    process.communicate("\n", timeout=60)
+    assert [one["event"] for one in events_in(spool) if one["stage"] == "ready"] == ["instant"]
 
 
 def test_a_folder_that_cannot_be_written_changes_nothing(host: Service, store: Path, spool: Path) -> None:
@@ -177,3 +198,18 @@ def test_a_store_that_is_away(service: Service, new_store: Path, tmp_path: Path,
     stalls = [one for one in events_in(spool) if one.get("name") == "stall"]
     assert all((one["kind"], one["facts"], one["run"]) == ("wait", told, "r8") for one in stalls)
     assert pairs(stalls)
+
+
+def test_a_lease_is_of_the_start_that_it_names(service: Service, new_store: Path, tmp_path: Path) -> None:
+    """The folder is the daemon's own, whatever a request says."""
+    client = Client(service.settings._replace(events=str(tmp_path / "events")))
+    lease, start = Lease("1", "test"), {"run": "r9", "rank": 2, "folder": str(tmp_path / "mine"), "events": "/mine"}
+    held = client.hold(StoreSettings(url=str(new_store)), "small", lease, start=start)
+    assert len(Path(held.lowerdir, "large").read_bytes()) == 8 << 20
+    client.release(lease, at_once=True)
+    eventually(lambda: service.status()["images"] == [], "the end of the mount")
+    service.stop()
+    events = events_in(tmp_path / "events")
+    assert {(one["run"], one["rank"]) for one in events} == {("r9", 2)}
+    assert [one["name"] for one in events if one["event"] == "instant"] == ["first byte", "on demand"]
+    assert not (tmp_path / "mine").exists()
