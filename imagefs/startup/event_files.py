@@ -1,0 +1,111 @@
+"""Reads event files line by line, without pyarrow, and pairs begins with ends: for exports that show every event.
+
+Lines that are no events are counted. An event that a collector copied twice is kept once.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from imagefs.errors import FormatError
+from stripefs.startup_events import VERSION
+
+__all__ = ["Event", "EventFiles", "Paired", "paired", "read_events"]
+
+Event = dict[str, Any]
+
+_TYPES: dict[str, type] = {
+    "wall_ns": int, "mono_ns": int, "stage": str, "name": str, "span": str, "parent": str, "kind": str, "job": str,
+    "run": str, "attempt": int, "node": str, "rank": int, "pid": int, "source": str, "boot": str, "trace": str,
+    "facts": dict,
+}  # fmt: skip
+
+
+class EventFiles(NamedTuple):
+    """The events by time, and how many lines were no events of this version."""
+
+    events: list[Event]
+    bad_lines: int
+
+
+class Paired(NamedTuple):
+    """A span: begin or end is None where it was lost. An instant has `begin` alone, whose `event` tells."""
+
+    begin: Event | None
+    end: Event | None
+
+    @property
+    def first(self) -> Event:
+        event = self.begin or self.end
+        assert event is not None
+        return event
+
+    @property
+    def begin_ns(self) -> int:
+        """Wall clock of the begin."""
+        return int(self.first["wall_ns"])
+
+    @property
+    def end_ns(self) -> int:
+        """Wall clock of the begin plus what the monotonic clock says, where both are of one boot."""
+        if not self.begin or not self.end:
+            return self.begin_ns
+        one, other = self.begin, self.end
+        clock = (
+            "mono_ns" if "mono_ns" in one and "mono_ns" in other and one.get("boot") == other.get("boot") else "wall_ns"
+        )
+        return int(one["wall_ns"]) + max(0, int(other[clock]) - int(one[clock]))
+
+
+def read_events(paths: Iterable[Path]) -> EventFiles:
+    """The events of files and of all *.jsonl below folders. Raises FormatError."""
+    events: list[Event] = []
+    seen: set[tuple[Any, ...]] = set()
+    bad = 0
+    for path in paths:
+        for file in sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]:
+            try:
+                lines = file.read_bytes().split(b"\n")
+            except OSError as error:
+                raise FormatError(f"{file} cannot be read: {error.strerror}") from error
+            for line in filter(None, map(bytes.strip, lines)):
+                event = _event(line)
+                if event is None:
+                    bad += 1
+                    continue
+                if "seq" in event:
+                    key = tuple(str(event.get(name)) for name in ("run", "node", "boot", "pid", "seq", "wall_ns"))
+                    if key in seen:
+                        continue
+                    seen.add(key)
+                events.append(event)
+    events.sort(key=lambda event: event["wall_ns"])
+    return EventFiles(events, bad)
+
+
+def paired(events: Iterable[Event]) -> list[Paired]:
+    """Each span and each instant once, in order of their first event. The first begin, and the first end, count."""
+    spans: dict[tuple[str, str], dict[str, Event]] = {}
+    for number, event in enumerate(events):
+        alone = event["event"] == "instant" or not event.get("span")
+        key = ("", str(number)) if alone else (event.get("run", ""), event["span"])
+        spans.setdefault(key, {}).setdefault("end" if event["event"] == "end" else "begin", event)
+    return [Paired(found.get("begin"), found.get("end")) for found in spans.values()]
+
+
+def _event(line: bytes) -> Event | None:
+    try:
+        event = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    if (
+        not isinstance(event, dict)
+        or event.get("v") != VERSION
+        or event.get("event") not in ("begin", "end", "instant")
+    ):
+        return None
+    whole = "wall_ns" in event and "stage" in event
+    return event if whole and all(type(event.get(name, kind())) is kind for name, kind in _TYPES.items()) else None
