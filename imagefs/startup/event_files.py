@@ -6,11 +6,10 @@ Lines that are no events are counted. An event that a collector copied twice is 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from imagefs.errors import FormatError
+from imagefs.startup.sources import find_files, read_files
 from stripefs.startup_events import VERSION
 
 __all__ = ["Event", "EventFiles", "Paired", "paired", "read_events"]
@@ -20,15 +19,16 @@ Event = dict[str, Any]
 _TYPES: dict[str, type] = {
     "wall_ns": int, "mono_ns": int, "stage": str, "name": str, "span": str, "parent": str, "kind": str, "job": str,
     "run": str, "attempt": int, "node": str, "rank": int, "pid": int, "source": str, "boot": str, "trace": str,
-    "facts": dict,
+    "facts": dict, "seq": int,
 }  # fmt: skip
 
 
 class EventFiles(NamedTuple):
-    """The events by time, and how many lines were no events of this version."""
+    """The events by time, how many lines were no events of this version, and files that could not be read whole."""
 
     events: list[Event]
     bad_lines: int
+    damaged: list[str]
 
 
 class Paired(NamedTuple):
@@ -60,30 +60,35 @@ class Paired(NamedTuple):
         return int(one["wall_ns"]) + max(0, int(other[clock]) - int(one[clock]))
 
 
-def read_events(paths: Iterable[Path]) -> EventFiles:
-    """The events of files and of all *.jsonl below folders. Raises FormatError."""
+def read_events(places: Sequence[str]) -> EventFiles:
+    """The events of the files at these paths and URLs. Raises what `find_files` raises."""
     events: list[Event] = []
     seen: set[tuple[Any, ...]] = set()
-    bad = 0
-    for path in paths:
-        for file in sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]:
-            try:
-                lines = file.read_bytes().split(b"\n")
-            except OSError as error:
-                raise FormatError(f"{file} cannot be read: {error.strerror}") from error
-            for line in filter(None, map(bytes.strip, lines)):
-                event = _event(line)
-                if event is None:
-                    bad += 1
+    bad, damaged = 0, []
+    for _, pieces in read_files(find_files(places), lambda name, why: damaged.append(f"{name}: {why}")):
+        for line in _lines(pieces):
+            event = _event(line)
+            if event is None:
+                bad += 1
+                continue
+            if "seq" in event:
+                key = tuple(event.get(name) for name in ("run", "node", "boot", "pid", "seq", "wall_ns"))
+                if key in seen:
                     continue
-                if "seq" in event:
-                    key = tuple(str(event.get(name)) for name in ("run", "node", "boot", "pid", "seq", "wall_ns"))
-                    if key in seen:
-                        continue
-                    seen.add(key)
-                events.append(event)
+                seen.add(key)
+            events.append(event)
     events.sort(key=lambda event: event["wall_ns"])
-    return EventFiles(events, bad)
+    return EventFiles(events, bad, damaged)
+
+
+def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of a file that comes in pieces, those without text left out."""
+    rest = b""
+    for piece in pieces:
+        *whole, rest = (rest + piece).split(b"\n")
+        yield from filter(None, map(bytes.strip, whole))
+    if rest.strip():
+        yield rest.strip()
 
 
 def paired(events: Iterable[Event]) -> list[Paired]:
@@ -99,6 +104,8 @@ def paired(events: Iterable[Event]) -> list[Paired]:
 def _event(line: bytes) -> Event | None:
     try:
         event = json.loads(line)
+        if b"\\ud" in line.lower():  # half a surrogate pair, which no other program takes
+            event = json.loads(json.dumps(event, ensure_ascii=False).encode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None
     if (

@@ -30,7 +30,8 @@ need_packages() {
 }
 
 # What the tests need besides: a second opinion on the images that we write and on what layers mean, what runs containers
-# of them, a registry to build them from, programs that write files in ways of their own, and a Python that is no CPython.
+# of them, a registry to build them from, programs that write files in ways of their own, a Python that is no CPython, and
+# a browser.
 need_test_packages() {
     local missing=()
     command -v fsck.erofs >/dev/null || missing+=(erofs-utils)
@@ -43,6 +44,7 @@ need_test_packages() {
     command -v debootstrap >/dev/null || missing+=(debootstrap)
     command -v docker-registry >/dev/null || missing+=(docker-registry)
     command -v systemd-analyze >/dev/null || missing+=(systemd)
+    command -v chromium-headless-shell >/dev/null || missing+=(chromium-headless-shell)
     local program
     for program in fio rsync sqlite3 zip; do
         command -v "$program" >/dev/null || missing+=("$program")

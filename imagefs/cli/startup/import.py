@@ -84,6 +84,9 @@ def command(kind: str, files: tuple[str, ...], out: str, mapping: str, **given: 
     )  # fmt: skip
     imported = read(kind, [Path("/dev/stdin" if file == "-" else file) for file in files], wanted)
     _tell(imported, files)
+    nameless = sum("run" not in event for event in imported.events)
+    if nameless:
+        sys.stderr.write(f"{nameless} events name no run; --run makes them a start\n")
     if not imported.events:
         raise FormatError(f"nothing of {' '.join(files)} tells of a start", hint=f"is it of the kind {kind}?")
     text = "".join(json.dumps(event, separators=(",", ":")) + "\n" for event in imported.events)

@@ -19,8 +19,8 @@ _MANY = 100_000
 
 
 def read(text: str, imported: Imported) -> None:
-    """`queue` spans from Submit to Start, once for each job; `setup` spans on each of its nodes from Start to the first
-    step's Start, where steps are in the output."""
+    """Each node of a job has `queue` spans from Submit to Start and, where steps are in the output, a `setup` span from
+    Start to the Start of the first step."""
     lines = text.splitlines()
     heads = lines[0].split("|") if lines else []
     missing = [name for name in _NEEDED if name not in heads]
@@ -72,12 +72,12 @@ def _job(row: dict[str, str], step: int | None, imported: Imported) -> None:
         raise ValueError(f"NNodes is {count}, and NodeList {row['NodeList']} has {len(nodes)}")
     facts = {"cause": "queue", "nodes": int(count) if count.isdecimal() else len(nodes) or None}
     facts = {key: value for key, value in facts.items() if value}
-    if submit < eligible <= start:
-        imported.span("queue", "not eligible", submit, eligible, kind="wait", facts=facts, **who)
     begun = min(max(submit, eligible), start)
-    imported.span("queue", "eligible", begun, start, kind="wait", facts=facts, **who)
-    for node in nodes:
-        if step is not None and step >= start:
+    for node in nodes or [""]:
+        if submit < begun:
+            imported.span("queue", "not eligible", submit, begun, kind="wait", facts=facts, node=node, **who)
+        imported.span("queue", "eligible", begun, start, kind="wait", facts=facts, node=node, **who)
+        if node and step is not None and step >= start:
             imported.span("setup", "before the first step", start, step, node=node, **who)
 
 
