@@ -14,7 +14,7 @@ from stripefs.errors import ConfigError
 
 __all__ = ["command"]
 
-_CHARTS = ("timeline", "breakdown", "spread", "critical-path")
+_CHARTS = ("timeline", "breakdown", "spread", "critical-path", "growth", "comparison")
 
 
 @click.command("export")
@@ -22,14 +22,16 @@ _CHARTS = ("timeline", "breakdown", "spread", "critical-path")
 @click.option("--format", "form", required=True, type=click.Choice(("perfetto", "otlp", "svg", "html")),
               help="perfetto, otlp (JSON lines), svg (one chart) or html (a page).")  # fmt: skip
 @click.option("-o", "--out", required=True, metavar="OUT", help="The file to write; - is standard output.")
+@click.option("--before", multiple=True, metavar="FILE|DIR|URL", help="Starts to compare with, for html and svg.")
 @click.option("--run", default="", help="Only this run; svg shows the slowest start of several.")
 @click.option("--chart", default="timeline", type=click.Choice(_CHARTS), help="The chart of svg.  [timeline]")
-def command(paths: tuple[str, ...], form: str, out: str, run: str, chart: str) -> None:
+def command(paths: tuple[str, ...], form: str, out: str, before: tuple[str, ...], run: str, chart: str) -> None:
     """Write starts for Perfetto, OpenTelemetry, as a chart, or as a page that needs nothing else."""
     if form in ("perfetto", "otlp"):
         _write(out, _events(paths, form, run))
     else:
-        _write(out, [_picture(paths, form, run, chart)])
+        sides = [("before", before), ("after", paths)] if before else [("", paths)]
+        _write(out, [_picture(sides, form, run, chart)])
 
 
 def _events(places: tuple[str, ...], form: str, run: str) -> Iterable[str]:
@@ -50,18 +52,26 @@ def _events(places: tuple[str, ...], form: str, run: str) -> Iterable[str]:
     return [to_perfetto(events) + "\n"]
 
 
-def _picture(places: tuple[str, ...], form: str, run: str, chart: str) -> str:
-    """The page of all starts, or a chart of the slowest."""
+def _picture(sides: list[tuple[str, tuple[str, ...]]], form: str, run: str, chart: str) -> str:
+    """The page of all starts, or a chart of all, or of the slowest."""
     from imagefs.startup.analysis import analyse
     from imagefs.startup.sources import find_files
 
-    report = analyse([("", find_files(places))], [run] if run else [])
+    report = analyse([(side, find_files(places)) for side, places in sides], [run] if run else [])
     if form == "html":
         from imagefs.startup.html import to_html
 
         return to_html(report)
     from imagefs.startup import svg
 
+    if chart == "growth":
+        if report.growth is None:
+            raise FormatError("all starts have the same number of nodes", hint="growth needs starts of several sizes")
+        return svg.standalone(svg.growth(report.growth))
+    if chart == "comparison":
+        if not report.comparison:
+            raise ConfigError("there is nothing to compare with", hint="give --before")
+        return svg.standalone(svg.comparison(report.comparison))
     start = max(report.starts, key=lambda one: one.total_s)
     draw = {
         "timeline": svg.timeline,

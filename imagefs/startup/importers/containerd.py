@@ -51,6 +51,8 @@ def read(text: str, imported: Imported) -> None:
                               facts={"image": images.get(container, "")})  # fmt: skip
             else:
                 imported.pass_over(topic)
+                if topic in ("/snapshot/remove", "/containers/delete"):  # given up, or over
+                    prepared.pop(fields.get("key", fields.get("id", "")), None)
         except KeyError as error:
             imported.reject(number, f"{error.args[0]} is missing")
         except (ValueError, TypeError) as error:

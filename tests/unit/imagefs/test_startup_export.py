@@ -194,6 +194,13 @@ def test_data_of_another_tool_become_a_page_and_charts(tmp_path: Path) -> None:
         text = start("export", "--format", "svg", "--chart", chart, str(tmp_path / "events"), "-o", "-").stdout
         assert f"<title>{title}</title>" in text
         assert text.count('class="b s-setup') >= 1
+    growth = start("export", "--format", "svg", "--chart", "growth", str(tmp_path / "events"), "-o", "-").stdout
+    assert growth.count("<circle") == 2
+    before = ["--before", str(tmp_path / "events")]
+    both = start(
+        "export", "--format", "svg", "--chart", "comparison", *before, str(tmp_path / "events"), "-o", "-"
+    ).stdout
+    assert "total after" in both
     one = start("export", "--format", "svg", "--run", "901", str(tmp_path / "events"), "-o", "-").stdout
     assert "gpu001" in one
     assert "gpu008" not in one

@@ -71,7 +71,7 @@ def test_containerd() -> None:
     }
     (created,) = (event for event in answer.events if event["event"] == "instant")
     assert created["facts"] == {"image": "registry.example/train:1"}
-    assert sorted(answer.rejected()) == [8, 10, 11]
+    assert sorted(answer.rejected()) == [8, 12, 13]
 
 
 def test_kubernetes() -> None:
