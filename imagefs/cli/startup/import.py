@@ -106,7 +106,8 @@ def _tell(imported: Imported, files: tuple[str, ...]) -> None:
     if over:
         named = ", ".join(f"{count} {what}" for what, count in over[:_SHOWN])
         lines.append(f"{sum(imported.passed_over.values())} rows say nothing about a start: {named}")
-    sys.stderr.write("".join(f"{line.encode('ascii', 'backslashreplace').decode()}\n" for line in lines))
+    shown = ("".join(one if one.isprintable() else "?" for one in line) for line in lines)
+    sys.stderr.writelines(f"{line}\n" for line in shown)
 
 
 def _write(folder: Path, stem: str, text: str) -> None:

@@ -21,7 +21,11 @@ _TIME = re.compile(
     r"(?: ?(Z|[+-]\d\d(?::?\d\d)?))?(?: (\w+))?"
 )
 _PART = r"(\d+(?:\.\d+)?)\s*(d|h|min|ms|us|µs|μs|ns|m|s)"
-_BLANK, _BRACE, _ITEMS = re.compile(r"[\s,]*"), re.compile(r"^\s*\{", re.MULTILINE), re.compile(r'"items"\s*:\s*\[')
+_BRACE = re.compile(r"^\s*\{", re.MULTILINE)
+_PAIR = r'"\w+"\s*:\s*(?:"[^"]*"|\{[^{}]*\})'
+_BETWEEN = re.compile(rf'(?:[\s,\[]|\{{\s*(?:{_PAIR}\s*,\s*)*"items"\s*:\s*\[|\](?:\s*,\s*{_PAIR})*\s*\}}?)*')
+"""What opens, parts and closes lists, those of Kubernetes with their other keys."""
+
 _UNITS = {"d": 86400 * 10**9, "h": 3600 * 10**9, "min": 60 * 10**9, "m": 60 * 10**9, "s": 10**9, "ms": 10**6,
           "us": 1000, "µs": 1000, "μs": 1000, "ns": 1}  # fmt: skip
 
@@ -65,7 +69,7 @@ class Imported:
         self.passed_over: dict[str, int] = {}
 
     def reject(self, line: int, why: str) -> None:
-        self.rejected.append(Rejected(self.file, line, why))
+        self.rejected.append(Rejected(self.file, line, why[:200]))
 
     def pass_over(self, what: str) -> None:
         """Count a row that is well-formed and says nothing about a start."""
@@ -73,18 +77,24 @@ class Imported:
 
     def event(self, event: str, stage: str, name: str, wall_ns: int, *, facts: Mapping[str, Any] | None = None,
               **fields: Any) -> None:  # fmt: skip
-        """Add one event; empty fields are left out."""
+        """Add one event; empty fields are left out. Raises ValueError for a number that no event can have."""
         given = {"job": self.given.job, "run": self.given.run, "node": self.given.node}
         fields |= {key: value for key, value in given.items() if value}
         whole = {"v": VERSION, "wall_ns": wall_ns, "event": event, "stage": stage, "name": name,
                  "source": f"import:{self.kind}", **fields, "facts": dict(facts or {})}  # fmt: skip
+        if wall_ns < 0 or any(isinstance(value, int) and value >= 1 << 63 for value in whole.values()):
+            raise ValueError("a time or number is out of range")
         self.events.append({key: value for key, value in whole.items() if value not in ("", None, {})})
 
     def span(self, stage: str, name: str, begin: int, end: int, *, kind: str = "work", span: str = "",
              parent: str = "", facts: Mapping[str, Any] | None = None, **fields: Any) -> str:  # fmt: skip
-        """Add the begin and the end of a span; its id, which follows from its fields."""
+        """Add the begin and the end of a span; its id, which follows from its fields. Raises ValueError."""
+        if not 0 <= begin <= end < 1 << 63:
+            raise ValueError("it ends before it begins, or its time is out of range")
         if not span:
-            text = json.dumps([self.kind, stage, name, begin, end, kind, parent, fields], sort_keys=True, default=str)
+            text = json.dumps(
+                [self.kind, stage, name, begin, end, kind, parent, fields, facts], sort_keys=True, default=str
+            )
             span = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
         self.event("begin", stage, name, begin, span=span, parent=parent, kind=kind, **fields)
         self.event("end", stage, name, end, span=span, kind=kind, facts=facts, **fields)
@@ -128,9 +138,9 @@ def json_objects(text: str, imported: Imported) -> Iterator[tuple[int, dict[str,
 
     What is no JSON is rejected, and reading goes on at the next line that begins with a brace.
     """
-    decoder, line, position = json.JSONDecoder(), 1, 0
+    line, position, decoder = 1, 0, json.JSONDecoder()
     while True:
-        start = _BLANK.match(text, position).end()  # type: ignore[union-attr]
+        start = _BETWEEN.match(text, position).end()  # type: ignore[union-attr]
         line += text.count("\n", position, start)
         if start == len(text):
             return
@@ -141,27 +151,8 @@ def json_objects(text: str, imported: Imported) -> Iterator[tuple[int, dict[str,
             following = _BRACE.search(text, text.find("\n", start) + 1 or len(text))
             position = following.start() if following else len(text)
         else:
-            if isinstance(value, list):
-                yield from _items(text, start + 1, line, value, imported)
-            elif isinstance(value, dict) and isinstance(value.get("items"), list):
-                found = _ITEMS.search(text, start, position)
-                at = found.end() if found else start
-                yield from _items(text, at, line + text.count("\n", start, at), value["items"], imported)
+            if isinstance(value, dict):
+                yield line, value
             else:
-                yield from _items(text, start, line, [value], imported)
-        line += text.count("\n", start, position)
-
-
-def _items(
-    text: str, position: int, line: int, values: list[Any], imported: Imported
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of `values`, which are written after one another from `position` in `line` on, each with its line."""
-    for value in values:
-        start = _BLANK.match(text, position).end()  # type: ignore[union-attr]
-        line += text.count("\n", position, start)
-        if isinstance(value, dict):
-            yield line, value
-        else:
-            imported.reject(line, "not a JSON object")
-        position = json.JSONDecoder().raw_decode(text, start)[1]
+                imported.reject(line, "not a JSON object")
         line += text.count("\n", start, position)

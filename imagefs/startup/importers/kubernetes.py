@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from imagefs.startup.importers.events import Imported, duration_ns, json_objects, time_ns
 
@@ -30,17 +30,27 @@ _RUN = ("jobset.sigs.k8s.io/jobset-uid", "batch.kubernetes.io/controller-uid", "
 _INDEX = "batch.kubernetes.io/job-completion-index"
 
 
+class _Pull(NamedTuple):
+    """A pull as its message tells it, in nanoseconds: alone, and with the wait for others."""
+
+    image: str
+    alone: int
+    lasted: int
+    size: int | None
+
+
 @dataclass
 class _Container:
-    """The first moment of each reason, and the message of Pulled."""
+    """The first moment of each reason. pull is None where the image was present."""
 
     at: dict[str, int] = field(default_factory=dict)
-    pulled: str = ""
-    error: str = ""
+    image: str = ""
+    pull: _Pull | None = None
 
 
 @dataclass
 class _Pod:
+    line: int
     where: dict[str, Any] = field(default_factory=dict)
     created: int | None = None
     scheduled: int | None = None
@@ -54,11 +64,11 @@ def read(text: str, imported: Imported) -> None:
     for line, document in json_objects(text, imported):
         try:
             if document.get("kind") == "Pod":
-                _pod(document, pods)
+                _pod(line, document, pods)
             elif document.get("kind") == "Event":
                 about = document.get("involvedObject") or document.get("regarding") or {}
                 if about.get("kind") == "Pod" and document.get("reason") in _START:
-                    _event(document, about, pods)
+                    _event(line, document, about, pods)
                 else:
                     imported.pass_over(str(document.get("reason")))
             else:
@@ -68,16 +78,19 @@ def read(text: str, imported: Imported) -> None:
         except (ValueError, TypeError, AttributeError) as error:
             imported.reject(line, str(error))
     for name, pod in pods.items():
-        _emit(name, pod, imported)
+        try:
+            _emit(name, pod, imported)
+        except ValueError as error:
+            imported.reject(pod.line, str(error))
 
 
-def _event(document: dict[str, Any], about: dict[str, Any], pods: dict[str, _Pod]) -> None:
+def _event(line: int, document: dict[str, Any], about: dict[str, Any], pods: dict[str, _Pod]) -> None:
     reason, message = document["reason"], document.get("message") or document.get("note") or ""
     first = document.get("firstTimestamp") or document.get("eventTime") or document.get("deprecatedFirstTimestamp")
     if not first:
         raise ValueError(f"the event {reason} has no time")
     at = time_ns(first)
-    pod = pods.setdefault(f"{about.get('namespace', '')}/{about['name']}", _Pod())
+    pod = pods.setdefault(f"{about.get('namespace', '')}/{about['name']}", _Pod(line))
     source = document.get("source") or document.get("deprecatedSource") or {}
     if reason == "Scheduled":
         pod.scheduled = at if pod.scheduled is None else min(pod.scheduled, at)
@@ -95,17 +108,24 @@ def _event(document: dict[str, Any], about: dict[str, Any], pods: dict[str, _Pod
     container = pod.containers.setdefault(inside[1], _Container())
     if reason == "Failed" and not message.startswith("Failed to pull"):
         return
-    if at < container.at.get(reason, at + 1):
-        container.at[reason] = at
-        if reason == "Pulled":
-            if not _PULLED.fullmatch(message) and not _PRESENT.fullmatch(message):
-                raise ValueError(f"the message of Pulled is unknown: {message}")
-            container.pulled = message
+    if at >= container.at.get(reason, at + 1):
+        return
+    if reason == "Pulled":
+        pulled, present = _PULLED.fullmatch(message), _PRESENT.fullmatch(message)
+        if pulled:
+            alone = duration_ns(pulled[2])
+            lasted = max(alone, duration_ns(pulled[3])) if pulled[3] else alone
+            container.pull = _Pull(pulled[1], alone, lasted, int(pulled[4]) if pulled[4] else None)
+        elif present:
+            container.image, container.pull = present[1], None
+        else:
+            raise ValueError("the message of Pulled is none that kubelets write")
+    container.at[reason] = at
 
 
-def _pod(document: dict[str, Any], pods: dict[str, _Pod]) -> None:
+def _pod(line: int, document: dict[str, Any], pods: dict[str, _Pod]) -> None:
     metadata, status = document["metadata"], document.get("status") or {}
-    pod = pods.setdefault(f"{metadata.get('namespace', '')}/{metadata['name']}", _Pod())
+    pod = pods.setdefault(f"{metadata.get('namespace', '')}/{metadata['name']}", _Pod(line))
     labels = (metadata.get("labels") or {}) | (metadata.get("annotations") or {})
     index = labels.get(_INDEX, "")
     pod.where |= {
@@ -131,9 +151,11 @@ def _pod(document: dict[str, Any], pods: dict[str, _Pod]) -> None:
 
 
 def _emit(name: str, pod: _Pod, imported: Imported) -> None:
-    where = pod.where
+    """The events of a pod. Times of whole seconds may stand in the wrong order: a span then has no length."""
+    where, facts = pod.where, {"pod": name}
     if pod.created is not None and pod.scheduled is not None:
-        imported.span("queue", name, pod.created, pod.scheduled, kind="wait", facts={"cause": "queue"}, **where)
+        scheduled = max(pod.created, pod.scheduled)
+        imported.span("queue", name, pod.created, scheduled, kind="wait", facts={"cause": "queue"}, **where)
     elif pod.scheduled is not None:
         imported.event("instant", "queue", f"scheduled {name}", pod.scheduled, **where)
     begun = [at for one in pod.containers.values() for reason, at in one.at.items() if reason != "Started"]
@@ -141,33 +163,30 @@ def _emit(name: str, pod: _Pod, imported: Imported) -> None:
     if pod.scheduled is not None and sandbox is not None:
         imported.span("container", f"sandbox {name}", pod.scheduled, max(sandbox, pod.scheduled), **where)
     for init, start, finish in pod.finished:
-        imported.span("container", f"init {init}", start, finish, **where)
+        imported.span("container", f"init {init}", start, finish, facts=facts, **where)
     for container, one in pod.containers.items():
         if "Pulled" in one.at:
-            _pull(one, where, imported)
+            _pull(one, facts, where, imported)
         elif "Failed" in one.at:
-            imported.event(
-                "instant", "image", "pull failed", one.at["Failed"], facts={"error": "ErrImagePull"}, **where
-            )
+            failed = {**facts, "error": "ErrImagePull"}
+            imported.event("instant", "image", "pull failed", one.at["Failed"], facts=failed, **where)
         since = one.at.get("Pulled", one.at.get("Created", sandbox if sandbox is not None else pod.scheduled))
         if since is not None and "Started" in one.at:
-            imported.span("container", container, since, max(since, one.at["Started"]), **where)
+            imported.span("container", container, since, max(since, one.at["Started"]), facts=facts, **where)
 
 
-def _pull(one: _Container, where: dict[str, Any], imported: Imported) -> None:
+def _pull(one: _Container, facts: dict[str, Any], where: dict[str, Any], imported: Imported) -> None:
     """The pull of an image: as long as the message of Pulled says, longer where attempts before it failed."""
-    end, present, pulled = one.at["Pulled"], _PRESENT.fullmatch(one.pulled), _PULLED.fullmatch(one.pulled)
-    if present or not pulled:
-        facts = {"image": present[1] if present else "", "hits": 1, "source": "cache"}
+    end, pull = one.at["Pulled"], one.pull
+    if pull is None:
+        facts = {**facts, "image": one.image, "hits": 1, "source": "cache"}
         imported.event("instant", "image", "present", end, facts=facts, **where)
         return
-    image, alone, waiting, size = pulled.groups()
-    lasted = duration_ns(waiting or alone)
-    begin = end - lasted
+    begin = end - pull.lasted
     if one.at.get("Pulling", end) < begin - _RESOLUTION:
         begin = one.at["Pulling"]
-    facts = {"image": image, "misses": 1, "bytes": int(size) if size else None}
-    span = imported.span("image", f"pull {image}", begin, end, facts={k: v for k, v in facts.items() if v}, **where)
-    if waiting and lasted > duration_ns(alone):
-        imported.span("image", "pull queue", end - lasted, end - duration_ns(alone), kind="wait", parent=span,
-                      facts={"cause": "queue"}, **where)  # fmt: skip
+    of_image = {**facts, "image": pull.image, "misses": 1, **({"bytes": pull.size} if pull.size else {})}
+    span = imported.span("image", f"pull {pull.image}", begin, end, facts=of_image, **where)
+    if pull.lasted > pull.alone:
+        imported.span("image", "pull queue", end - pull.lasted, end - pull.alone, kind="wait", parent=span,
+                      facts={**facts, "cause": "queue"}, **where)  # fmt: skip

@@ -49,7 +49,7 @@ def _span(row: dict[str, Any], process: dict[str, Any], imported: Imported) -> N
     if not re.fullmatch(r"[0-9a-f]{16}", span):
         raise ValueError(f"the spanId {span!r} is not 16 hexadecimal digits")
     begin, end = int(row["startTimeUnixNano"]), int(row["endTimeUnixNano"])
-    if end < begin or begin <= 0:
+    if not 0 < begin <= end:
         raise ValueError("it ends before it begins, or has no time")
     fields: dict[str, Any] = {name: process.get(key) for name, key in RESOURCE.items() if name != "source"}
     for name, keys in _FALLBACK.items():

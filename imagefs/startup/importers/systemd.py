@@ -80,4 +80,7 @@ def _plot(text: str, origin: int, imported: Imported) -> None:
         elif not done or done < began:
             imported.reject(line, f"{name} began and was not activated")
         else:
-            imported.span("container", name, origin + began * 1000, origin + done * 1000, node=imported.file.stem)
+            try:
+                imported.span("container", name, origin + began * 1000, origin + done * 1000, node=imported.file.stem)
+            except ValueError as error:
+                imported.reject(line, str(error))

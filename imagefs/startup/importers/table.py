@@ -98,8 +98,6 @@ def _moments(fields: dict[str, Any], prefix: str, imported: Imported) -> tuple[i
         end = begin + lasted
     if begin is None or end is None:
         raise ValueError(f"{prefix or 'the row '}needs two of begin, end and seconds")
-    if end < begin:
-        raise ValueError("the end is before the begin")
     return begin, end
 
 

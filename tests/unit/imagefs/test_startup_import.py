@@ -87,7 +87,9 @@ def test_kubernetes() -> None:
     mine = [event for event in answer.events if event["node"] == "gpu-03"]
     assert {(event["job"], event["run"][:8], event["rank"]) for event in mine} == {("llm", "0d9a6f1e", 3)}
     (pulled,) = (event for event in mine if event["event"] == "end" and event["name"].startswith("pull reg"))
-    assert pulled["facts"] == {"image": "registry.example/train:1", "misses": 1, "bytes": 543804759}
+    assert pulled["facts"] == {
+        "pod": "ml/llm-3-x7k2p", "image": "registry.example/train:1", "misses": 1, "bytes": 543804759,
+    }  # fmt: skip
     (present,) = (event for event in answer.events if event.get("name") == "present")
     assert (present["node"], present["wall_ns"]) == ("gpu-04", at("2026-03-02T08:00:04") + S // 2)
     lines = (SAMPLES / "kubernetes.json").read_text().splitlines()
@@ -268,4 +270,7 @@ def test_damaged_data_never_fail_with_another_error(
         return
     for event in imported.events:
         json.dumps(event)
-    assert all(one.line > 0 and "\n" not in one.why for one in imported.rejected)
+        assert all(not isinstance(value, int) or 0 <= value < 1 << 63 for value in event.values())
+    begins = {event["span"] for event in imported.events if event["event"] == "begin"}
+    assert begins == {event["span"] for event in imported.events if event["event"] == "end"}
+    assert all(one.line > 0 for one in imported.rejected)
