@@ -237,9 +237,9 @@ def comparison(found: Sequence[Comparison]) -> Chart:
             drawing.line(at + _BAR * 1.5 + 1, low, high, f"{name}, 95% interval: {seconds(low)} to {seconds(high)}")
         drawing.grow(_BAR + 1)
     rows = [[one.stage or "total", seconds(one.before_s), seconds(one.after_s), ratio(one),
-             f"{one.before_n} / {one.after_n}"] for one in found]  # fmt: skip
+             f"{one.before_n} / {one.after_n} {one.resampled}".strip()] for one in found]  # fmt: skip
     return drawing.chart("Before and after", "Grey before, blue after; the line is the 95% interval of the ratio.",
-                         ("Stage", "Before", "After", "Ratio (95%)", "Starts"), rows)  # fmt: skip
+                         ("Stage", "Before", "After", "Ratio (95%)", "Sample"), rows)  # fmt: skip
 
 
 class _Drawing:
@@ -281,7 +281,7 @@ class _Drawing:
     def legend(self, stages: Iterable[str]) -> None:
         """The colour of each stage, several in a line below the axis. Call it after the last row."""
         for number, stage in enumerate(sorted(set(stages), key=_order)):
-            x, y = number % 4 * _W / 4, self._y + number // 4 * 18 + 22
+            x, y = number % 3 * _W / 3, self._y + number // 3 * 18 + 22
             self._parts.append(
                 f'<rect class="b {_class(stage)}" x="{x:g}" y="{y:g}" width="10" height="10"/>'
                 f'<text class="dim" x="{x + 14:g}" y="{y + 9:g}">{escape(stage[:14])}</text>'

@@ -73,6 +73,9 @@ def command(kind: str, files: tuple[str, ...], out: str, mapping: str, **given: 
     for stage in tables["stages"].values():
         if stage not in STAGES:
             raise ConfigError(f"{stage!r} is no stage", hint=f"stages are {', '.join(STAGES)}")
+    delimiter = plain["delimiter"].replace("\\t", "\t") or ","
+    if len(delimiter) != 1:
+        raise ConfigError(f"the delimiter {delimiter!r} is not one character")
     zone = _zone(plain["zone"])
     try:
         origin = events.time_ns(plain["origin"], zone) if plain["origin"] else None
@@ -80,7 +83,7 @@ def command(kind: str, files: tuple[str, ...], out: str, mapping: str, **given: 
         raise ConfigError(f"--origin: {error}", hint="write it like 2026-01-31T12:00:00Z") from error
     wanted = Given(
         job=plain["job"], run=plain["run"], node=plain["node"], zone=zone, origin=origin,
-        time_format=plain["time_format"] or "iso", delimiter=plain["delimiter"] or ",", **tables,
+        time_format=plain["time_format"] or "iso", delimiter=delimiter, **tables,
     )  # fmt: skip
     imported = read(kind, [Path("/dev/stdin" if file == "-" else file) for file in files], wanted)
     _tell(imported, files)

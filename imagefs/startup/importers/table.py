@@ -39,9 +39,7 @@ def read(text: str, imported: Imported) -> None:
         try:
             if "" in row or None in row.values():
                 raise ValueError(f"the first line has {len(heads)} fields, and this one has not")
-            _row(
-                {given.columns[head]: value for head, value in row.items() if head in given.columns and value}, imported
-            )
+            _row({field: row[head] for head, field in given.columns.items() if row[head]}, imported)
         except ValueError as error:
             imported.reject(rows.line_num, str(error))
 
@@ -53,11 +51,10 @@ def _check(given: Given, heads: Any, imported: Imported) -> None:
         raise FormatError(f"{imported.file} {what}", hint=f"its columns are {', '.join(heads)}; see --map")
     for name in [*given.columns.values(), *given.constants]:
         stage, _, moment = name.partition(".")
-        if name not in (*_TEXTS, *_NUMBERS, *_MOMENTS) and (stage not in (*STAGES, "facts") or not moment):
-            hint = (
-                f"fields are {', '.join((*_TEXTS, *_NUMBERS, *_MOMENTS))}, facts.NAME and STAGE.begin, .end, .seconds"
-            )
-            raise FormatError(f"{name} is no field of an event", hint=hint)
+        of_stage = stage in STAGES and moment in _MOMENTS
+        if name not in (*_TEXTS, *_NUMBERS, *_MOMENTS) and not of_stage and not (stage == "facts" and moment):
+            known = ", ".join((*_TEXTS, *_NUMBERS, *_MOMENTS))
+            raise FormatError(f"{name} is no field of an event", hint=f"fields are {known}, facts.NAME and STAGE.begin")
 
 
 def _row(cells: dict[str, str], imported: Imported) -> None:

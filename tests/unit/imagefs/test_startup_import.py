@@ -208,6 +208,8 @@ def test_the_identity_given_on_the_command_line_replaces_that_of_the_data(tmp_pa
         (["csv", str(SAMPLES / "wide.csv"), "--delimiter", ";", "--map", "host=b"], "b is no field"),
         (["csv", str(SAMPLES / "wide.csv")], "nothing maps to fields"),
         (["csv", str(SAMPLES / "wide.csv"), "--map", "host"], "NAME=VALUE"),
+        (["csv", str(SAMPLES / "wide.csv"), "--delimiter", ";", "--map", "host=image.x"], "image.x is no field"),
+        (["csv", str(SAMPLES / "wide.csv"), "--delimiter", "ab"], "not one character"),
         (["csv", str(SAMPLES / "wide.csv"), "--mapping", str(SAMPLES / "wide.csv")], "not TOML"),
         (["otlp", str(SAMPLES / "collector.jsonl"), "--stage", "a=b"], "'b' is no stage"),
         (["slurm", str(SAMPLES / "sacct.txt"), "--zone", "Mars/Base"], "no time zone"),
