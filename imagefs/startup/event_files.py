@@ -6,6 +6,7 @@ Lines that are no events are counted. An event that a collector copied twice is 
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -50,14 +51,11 @@ class Paired(NamedTuple):
 
     @property
     def end_ns(self) -> int:
-        """Wall clock of the begin plus what the monotonic clock says, where both are of one boot."""
+        """Wall clock of the begin plus what the monotonic clock says, or the wall clock where there is no other."""
         if not self.begin or not self.end:
             return self.begin_ns
-        one, other = self.begin, self.end
-        clock = (
-            "mono_ns" if "mono_ns" in one and "mono_ns" in other and one.get("boot") == other.get("boot") else "wall_ns"
-        )
-        return int(one["wall_ns"]) + max(0, int(other[clock]) - int(one[clock]))
+        clock = "mono_ns" if "mono_ns" in self.begin and "mono_ns" in self.end else "wall_ns"
+        return self.begin_ns + max(0, int(self.end[clock]) - int(self.begin[clock]))
 
 
 def read_events(places: Sequence[str]) -> EventFiles:
@@ -92,13 +90,21 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def paired(events: Iterable[Event]) -> list[Paired]:
-    """Each span and each instant once, in order of their first event. The first begin, and the first end, count."""
-    spans: dict[tuple[str, str], dict[str, Event]] = {}
-    for number, event in enumerate(events):
-        alone = event["event"] == "instant" or not event.get("span")
-        key = ("", str(number)) if alone else (event.get("run", ""), event["span"])
-        spans.setdefault(key, {}).setdefault("end" if event["event"] == "end" else "begin", event)
-    return [Paired(found.get("begin"), found.get("end")) for found in spans.values()]
+    """Each span and each instant once, by time. Of begins and ends that share a span, as marks of one stage do, the first
+    end belongs to the first begin, and so on."""
+    found: list[list[Event | None]] = []
+    waiting: dict[tuple[Any, ...], deque[list[Event | None]]] = {}
+    for event in sorted(events, key=lambda one: (one.get("mono_ns", one["wall_ns"]), one["event"] == "end")):
+        unnamed = () if "span" in event else (event["stage"], event.get("name"), event.get("pid"))
+        key = (*(event.get(name) for name in ("run", "node", "boot", "rank", "span")), *unnamed)
+        begun = waiting.setdefault(key, deque())
+        if event["event"] == "end" and begun:
+            begun.popleft()[1] = event
+            continue
+        found.append([None, event] if event["event"] == "end" else [event, None])
+        if event["event"] == "begin":
+            begun.append(found[-1])
+    return sorted((Paired(begin, end) for begin, end in found), key=lambda one: one.begin_ns)
 
 
 def _event(line: bytes) -> Event | None:

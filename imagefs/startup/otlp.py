@@ -30,6 +30,7 @@ _LINE_SPANS = 1000
 def to_otlp(events: Iterable[Event]) -> Iterator[str]:
     """The lines, each with its newline."""
     processes: dict[tuple[Any, ...], list[Paired]] = {}
+    seen: set[tuple[str, str]] = set()
     for one in paired(events):
         processes.setdefault(tuple(one.first.get(name) for name in RESOURCE), []).append(one)
     for key, spans in processes.items():
@@ -37,12 +38,13 @@ def to_otlp(events: Iterable[Event]) -> Iterator[str]:
             "attributes": attributes({RESOURCE[name]: value for name, value in zip(RESOURCE, key, strict=True)})
         }
         for start in range(0, len(spans), _LINE_SPANS):
-            rows = [_span(one) for one in spans[start : start + _LINE_SPANS]]
+            rows = [_span(one, seen) for one in spans[start : start + _LINE_SPANS]]
             scopes = [{"scope": {"name": "bootseer.startup"}, "spans": rows}]
             yield json.dumps({"resourceSpans": [{"resource": resource, "scopeSpans": scopes}]}) + "\n"
 
 
-def _span(one: Paired) -> dict[str, Any]:
+def _span(one: Paired, seen: set[tuple[str, str]]) -> dict[str, Any]:
+    """The span. Its id is that of the events, unless one of `seen`, by trace and id, has it already."""
     event, begin, end = one.first, one.begin or {}, one.end or {}
     whole = bool(begin and end)
     start = [event.get("job", ""), event.get("run", ""), event.get("attempt", 0)]
@@ -52,11 +54,16 @@ def _span(one: Paired) -> dict[str, Any]:
         "bootseer.parent": event.get("parent"), "bootseer.name": event.get("name"),
         "bootseer.begin.mono_ns": begin.get("mono_ns"), "bootseer.end.mono_ns": end.get("mono_ns"),
     }  # fmt: skip
+    if whole and end.get("pid") != begin.get("pid"):
+        own["bootseer.end.pid"] = end.get("pid")
     own |= {f"bootseer.begin.facts.{key}": value for key, value in begin.get("facts", {}).items()}
     own |= {f"bootseer.end.facts.{key}": value for key, value in end.get("facts", {}).items()}
+    trace, known = _hexadecimal(event.get("trace", ""), 32, start), event.get("span", "")
+    number = _hexadecimal("" if (trace, known) in seen else known, 16, [start, event])
+    seen.add((trace, number))
     span = {
-        "traceId": _hexadecimal(event.get("trace", ""), 32, start),
-        "spanId": _hexadecimal(event.get("span", ""), 16, [start, event]),
+        "traceId": trace,
+        "spanId": number,
         "name": event.get("name") or event["stage"],
         "kind": 1,  # internal
         "startTimeUnixNano": str(event["wall_ns"]),

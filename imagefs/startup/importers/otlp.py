@@ -11,7 +11,6 @@ from typing import Any
 
 from imagefs.startup.importers.events import Imported, json_objects
 from imagefs.startup.otlp import RESOURCE, plain_values
-from stripefs.startup_events import STAGES
 
 __all__ = ["read"]
 
@@ -61,8 +60,6 @@ def _span(row: dict[str, Any], process: dict[str, Any], imported: Imported) -> N
         imported.span(stage, row["name"], begin, end, span=span, parent=parent,
                       facts={"error": error} if error else None, **fields)  # fmt: skip
         return
-    if stage not in (*STAGES, "dropped"):
-        raise ValueError(f"{stage!r} is no stage")
     fields |= {"kind": own.get("bootseer.kind"), "span": own.get("bootseer.span"), "trace": own.get("bootseer.trace")}
     for event, at in {"begin": begin, "end": end, "instant": begin}.items():
         side = "end" if event == "end" else "begin"
@@ -70,5 +67,7 @@ def _span(row: dict[str, Any], process: dict[str, Any], imported: Imported) -> N
             facts = {key.partition(".facts.")[2]: value for key, value in own.items()
                      if key.startswith(f"bootseer.{side}.facts.")}  # fmt: skip
             more = {"parent": own.get("bootseer.parent")} if side == "begin" else {}
+            if event == "end" and "bootseer.end.pid" in own:
+                more["pid"] = own["bootseer.end.pid"]
             imported.event(event, stage, own.get("bootseer.name", ""), at, facts=facts,
-                           mono_ns=own.get(f"bootseer.{side}.mono_ns"), **more, **fields)  # fmt: skip
+                           mono_ns=own.get(f"bootseer.{side}.mono_ns"), **(fields | more))  # fmt: skip

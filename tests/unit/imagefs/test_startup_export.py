@@ -55,6 +55,8 @@ def event_sets(draw: st.DrawFn) -> list[Event]:
             event = {**who, "event": kind, "wall_ns": at, "facts": draw(FACTS)}
             if kind != "instant":
                 event["span"] = f"{number + 1:016x}"
+            if kind == "end" and "pid" in who:
+                event["pid"] = draw(st.integers(1, 9))
             if kind == "begin":
                 event["parent"] = parent
             if clock:
@@ -131,13 +133,28 @@ def test_numbers_that_json_lacks_stay_what_they_are() -> None:
     assert values["c"].string_value == str(1 << 70)
 
 
+def test_stages_marked_several_times_are_paired_in_order() -> None:
+    """Marks of one stage share a span; each begin is by a process of its own."""
+    one = {"v": 1, "stage": "checkpoint", "name": "x", "span": "00f067aa0ba902b7", "run": "r", "node": "n", "boot": "b"}
+    marks = [("begin", 1), ("begin", 2), ("end", 5), ("end", 9), ("end", 10), ("begin", 11)]
+    events = [{**one, "event": kind, "wall_ns": ZERO + at, "mono_ns": at, "pid": at} for kind, at in reversed(marks)]
+    spans = [tuple(event and event["mono_ns"] for event in pair) for pair in paired(events)]
+    assert spans == [(1, 5), (2, 9), (None, 10), (11, None)]
+    rows = [json.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"] for line in to_otlp(events)]
+    ids = [row["spanId"] for line in rows for row in line]
+    assert len(set(ids)) == 4
+    assert ids[0] == one["span"]
+
+
 def test_durations_are_those_of_the_monotonic_clock_within_a_boot() -> None:
     begin = {"event": "begin", "wall_ns": ZERO, "mono_ns": 10, "boot": "a", "stage": "image", "span": "1"}
     end = {**begin, "event": "end", "wall_ns": ZERO - 10**9, "mono_ns": 10 + 3 * 10**9}
     (one,) = paired([begin, end])
     assert one.end_ns - one.begin_ns == 3 * 10**9
-    (other,) = paired([begin, {**end, "boot": "b", "wall_ns": ZERO + 7}])
+    walls = [{key: value for key, value in one.items() if key != "mono_ns"} for one in (begin, end)]
+    (other,) = paired([walls[0], {**walls[1], "wall_ns": ZERO + 7}])
     assert other.end_ns - other.begin_ns == 7
+    assert len(paired([begin, {**end, "boot": "b"}])) == 2
 
 
 def test_files_of_the_writer_are_exported_and_lines_that_are_none_counted(tmp_path: Path) -> None:
