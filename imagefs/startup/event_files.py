@@ -90,8 +90,8 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def paired(events: Iterable[Event]) -> list[Paired]:
-    """Each span and each instant once, by time. Of begins and ends that share a span, as marks of one stage do, the first
-    end belongs to the first begin, and so on."""
+    """Each span and each instant once, by time. Of begins and ends that share a span, as marks of one stage do, the
+    first end belongs to the first begin, and so on."""
     found: list[list[Event | None]] = []
     waiting: dict[tuple[Any, ...], deque[list[Event | None]]] = {}
     for event in sorted(events, key=lambda one: (one.get("mono_ns", one["wall_ns"]), one["event"] == "end")):

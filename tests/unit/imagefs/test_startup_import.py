@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click import Context
 from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
@@ -175,6 +177,24 @@ def test_csv_by_a_mapping_file_and_by_flags(tmp_path: Path) -> None:
     assert (event["stage"], event["event"], event["rank"]) == ("image", "instant", 0)
     assert event["wall_ns"] == 1772438400500 * 10**6
     assert list(answer.rejected()) == [3]
+
+
+def test_the_document_has_each_kind_and_its_mapping_is_accepted(tmp_path: Path) -> None:
+    text = (Path(__file__).parents[3] / "docs" / "startup-import.md").read_text()
+    assert [title for title in re.findall(r"^## (.+)", text, re.MULTILINE) if title in KINDS] == [
+        "containerd", "kubernetes", "otlp", "systemd", "slurm", "csv",
+    ]  # fmt: skip
+    (mapping,) = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "mapping.toml").write_text(mapping)
+    answer = run("csv", str(SAMPLES / "wide.csv"), "--mapping", str(tmp_path / "mapping.toml"))
+    assert {event["stage"] for event in answer.events} == {"image"}
+    known = {word for one in command.get_command(Context(command), "import").params for word in one.opts}
+    used = re.findall(r"^    imagefs startup import (.*(?:\\\n.*)?)", text, re.MULTILINE)
+    assert len(used) == 8
+    assert {word for line in used for word in re.findall(r"--[a-z-]+", line)} <= known
+    (lines,) = re.findall(r"((?:^    \d{4}-.* UTC k8s.io .*\n)+)", text, re.MULTILINE)
+    (tmp_path / "gpu.events").write_text(lines)
+    assert run("containerd", str(tmp_path / "gpu.events")).spans().keys() == {("image", "unpack sha256:aa01")}
 
 
 def test_the_identity_given_on_the_command_line_replaces_that_of_the_data(tmp_path: Path) -> None:
