@@ -6,6 +6,7 @@ Lines that are no events are counted. An event that a collector copied twice is 
 from __future__ import annotations
 
 import json
+import math
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -107,9 +108,14 @@ def paired(events: Iterable[Event]) -> list[Paired]:
     return sorted((Paired(begin, end) for begin, end in found), key=lambda one: one.begin_ns)
 
 
+def _finite(text: str) -> float | str:
+    """A number, or its text where JSON could not say it again."""
+    return float(text) if math.isfinite(float(text)) else text
+
+
 def _event(line: bytes) -> Event | None:
     try:
-        event = json.loads(line)
+        event = json.loads(line, parse_constant=str, parse_float=_finite)
         if b"\\ud" in line.lower():  # half a surrogate pair, which no other program takes
             event = json.loads(json.dumps(event, ensure_ascii=False).encode("utf-8", "replace"))
     except (ValueError, RecursionError):

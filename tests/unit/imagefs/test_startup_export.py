@@ -165,13 +165,21 @@ def test_files_of_the_writer_are_exported_and_lines_that_are_none_counted(tmp_pa
     (file,) = (tmp_path / "spool").iterdir()
     good = file.read_text()
     (tmp_path / "spool" / "copy.jsonl").write_text(good)  # a collector may copy a file twice
-    half = {"v": 1, "wall_ns": 1, "event": "instant", "stage": "image", "name": "a\ud800b"}
-    bad = [json.dumps(half), "", "{", "[]", "null", '{"v":1}', '{"v":9,"wall_ns":1,"event":"begin","stage":"a"}',
+    half = {
+        "v": 1,
+        "wall_ns": 1,
+        "event": "instant",
+        "stage": "image",
+        "name": "a\ud800b",
+        "facts": {"bytes": math.nan},
+    }
+    huge = json.dumps(half).replace("}}", ',"hits":1e999}}')
+    bad = ["", "{", "[]", "null", '{"v":1}', '{"v":9,"wall_ns":1,"event":"begin","stage":"a"}',
            '{"v":1,"wall_ns":"1","event":"begin","stage":"a"}', "\udcff"]  # fmt: skip
-    file.write_bytes(good.encode() + "\n".join(bad).encode("utf-8", "surrogateescape"))
+    file.write_bytes(good.encode() + "\n".join([huge, *bad]).encode("utf-8", "surrogateescape"))
     found = read_events([str(tmp_path)])
     assert [event["name"] for event in found.events] == ["a?b", "torch", "first byte", "torch"]
-    assert (found.bad_lines, found.damaged) == (len(bad) - 2, [])
+    assert (found.bad_lines, found.damaged) == (len(bad) - 1, [])
 
     def export(*arguments: str) -> Any:
         result = CliRunner().invoke(command, ["export", *arguments])
@@ -181,7 +189,9 @@ def test_files_of_the_writer_are_exported_and_lines_that_are_none_counted(tmp_pa
 
     out = tmp_path / "trace.json"
     assert "7 lines are no events" in export("--format", "perfetto", str(tmp_path), "-o", str(out)).stderr
-    assert {row["ph"] for row in json.loads(out.read_text())["traceEvents"]} == {"M", "b", "e", "i"}
+    rows = json.loads(out.read_text(), parse_constant=pytest.fail)["traceEvents"]
+    assert {"NaN", "1e999"} <= {fact for row in rows for fact in row.get("args", {}).values()}
+    assert {row["ph"] for row in rows} == {"M", "b", "e", "i"}
     lines = export("--format", "otlp", str(tmp_path / "spool"), "-o", "-").stdout.splitlines()
     assert [len(json.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"]) for line in lines] == [1, 2]
     for arguments, words in (
