@@ -64,7 +64,7 @@ def to_html(report: Report) -> str:
         _facts({"Events": str(report.events), "Files": str(report.files), **_lost(report.lost)}),
         _table("Problems of the events", ("Problem", "Count", "Meaning", "Example"),
                [[one.kind, str(one.count), one.meaning, one.example] for one in report.problems]),
-        _table("What would help", ("Change", "Stage", "Saving", "Share", "Starts", "Basis"),
+        _table("Advice", ("Change", "Stage", "Saving", "Share", "Starts", "Basis"),
                [[one.action, one.stage, f"{'at most ' if one.at_most else ''}{seconds(one.saving_s)}",
                  f"{one.saving_share:.0%}", str(one.starts), one.basis] for one in report.advice]),
         _pair(svg.comparison(report.comparison), "h2") if report.comparison else "",

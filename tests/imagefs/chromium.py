@@ -26,7 +26,7 @@ class Page:
             self.call(f"{domain}.enable")
 
     def call(self, method: str, **parameters: Any) -> Message:
-        """What the browser answers to a command of the protocol."""
+        """The browser's answer to a command of the protocol."""
         self._number += 1
         message: Message = {"id": self._number, "method": method, "params": parameters}
         if self._session:

@@ -1,4 +1,4 @@
-"""What all importers share: where events go, and the notations of times, durations and JSON streams."""
+"""The basis of all importers: a place for events and rejected rows, and parsers of times, durations and JSON."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _PART = r"(\d+(?:\.\d+)?)\s*(d|h|min|ms|us|µs|μs|ns|m|s)"
 _BRACE = re.compile(r"^\s*\{", re.MULTILINE)
 _PAIR = r'"\w+"\s*:\s*(?:"[^"]*"|\{[^{}]*\})'
 _BETWEEN = re.compile(rf'(?:[\s,\[]|\{{\s*(?:{_PAIR}\s*,\s*)*"items"\s*:\s*\[|\](?:\s*,\s*{_PAIR})*\s*\}}?)*')
-"""What opens, parts and closes lists, those of Kubernetes with their other keys."""
+"""Text between objects: brackets and commas of lists, and the other keys of a list of Kubernetes."""
 
 _UNITS = {"d": 86400 * 10**9, "h": 3600 * 10**9, "min": 60 * 10**9, "m": 60 * 10**9, "s": 10**9, "ms": 10**6,
           "us": 1000, "µs": 1000, "μs": 1000, "ns": 1}  # fmt: skip
@@ -32,7 +32,7 @@ _UNITS = {"d": 86400 * 10**9, "h": 3600 * 10**9, "min": 60 * 10**9, "m": 60 * 10
 
 @dataclass(frozen=True)
 class Given:
-    """What the user says about the data. Job, run and node replace those that the data name.
+    """Statements of the user about the data. Job, run and node replace those that the data name.
 
     zone: of times that name none; None is the zone of this host. origin: nanoseconds since 1970 of the moment that
     times without a date count from. stages: patterns of names to stages. columns, constants and time_format: of CSV.
@@ -136,7 +136,7 @@ def duration_ns(text: str) -> int:
 def json_objects(text: str, imported: Imported) -> Iterator[tuple[int, dict[str, Any]]]:
     """Each JSON object of a text with its line: one a line, several after one another, or the items of lists.
 
-    What is no JSON is rejected, and reading goes on at the next line that begins with a brace.
+    Text that is no JSON is rejected, and reading goes on at the next line that begins with a brace.
     """
     line, position, decoder = 1, 0, json.JSONDecoder()
     while True:
