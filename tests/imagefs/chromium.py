@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -84,8 +85,10 @@ class Page:
 @contextmanager
 def chromium(profile: Path) -> Iterator[Page]:
     """A page of a browser of its own, which ends with this."""
-    theirs_in, write = os.pipe()
-    read, theirs_out = os.pipe()
+    pipes = [*os.pipe(), *os.pipe()]
+    theirs_in, write, read, theirs_out = (fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, 10) for one in pipes)
+    for one in pipes:
+        os.close(one)
     command = ["chromium-headless-shell", "--no-sandbox", "--disable-gpu", "--no-first-run", "--remote-debugging-pipe",
                f"--user-data-dir={profile}", "about:blank"]  # fmt: skip
     # The protocol is spoken on descriptors 3 and 4.
