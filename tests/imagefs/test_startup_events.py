@@ -65,9 +65,9 @@ def spool(host: Service, tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.parametrize("record", [[], ["--no-record"]])
 def test_a_container(host: Service, store: Path, spool: Path, record: list[str]) -> None:
-    script = "touch $IMAGEFS_READY; echo $BOOTSEER_RUN $BOOTSEER_RANK $BOOTSEER_NODE $TRACEPARENT $BOOTSEER_EVENTS."
+    script = "touch $IMAGEFS_READY; echo $BOOTSEER_RUN $BOOTSEER_RANK $BOOTSEER_NODE $TRACEPARENT"
     said = host.ok("run", *record, f"{store}#small", "--", "sh", "-c", script)
-    assert said == f"r7 3 node-1 00-{TRACE}-b7ad6b7169203331-01 .\n"
+    assert said == f"r7 3 node-1 00-{TRACE}-b7ad6b7169203331-01\n"
     events = events_in(spool)
     assert {(one["run"], one["rank"], one["node"], one["trace"]) for one in events} == {("r7", 3, "node-1", TRACE)}
     spans = pairs(events)
