@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imagefs.cli.deps.asked import REQUEST
 from imagefs.config import IMAGEFS, resolve
@@ -17,19 +17,25 @@ from stripefs.cli.plain import Flag, read
 from stripefs.errors import ConfigError
 from stripefs.options import Given
 
+if TYPE_CHECKING:
+    from imagefs.run.options import Bind
+
 __all__ = [
     "CONFIG",
     "DEPS",
+    "JOB",
     "PLANE",
     "RECORDING",
     "RUN",
     "TREE",
     "WITHOUT",
+    "Extra",
     "Line",
     "begin_run",
     "plain_run",
     "read_line",
     "recording",
+    "start_run",
 ]
 
 CONFIG = Flag("config", "config", "Read this TOML file instead of the usual ones.", metavar="FILE")
@@ -110,17 +116,43 @@ DEPS = (
 )  # fmt: skip
 """What is installed above the image."""
 
+JOB = (
+    Flag("job", "job", "Read flags, image and command from this TOML file; FILE.toml as the image does the same.",
+         metavar="FILE"),
+    Flag("checkpoint", "checkpoints", "Show a directory of a store, and fetch its files while the image comes.",
+         "texts", "SOURCE[:/PATH][:ro|:rw]"),
+    Flag("checkpoint-warm", "checkpoint_warm", "Which files to fetch: all, latest, none, or a pattern.",
+         metavar="WHICH", default="all"),
+    Flag("checkpoint-share", "checkpoint_share", "Most of the link that they take while the image comes, 0 to 1.",
+         metavar="PART", default="0.5"),
+    Flag("link-rate", "link_rate", "What the link can do.  [what the image leaves is measured]", metavar="RATE"),
+    Flag("checkpoint-option", "checkpoint_options", "Options of their mounts, as stripefs mount -o has them.", "texts",
+         "A,B=C"),
+    Flag("events", "events", "Write the events of this start to files in this folder.  [BOOTSEER_EVENTS]",
+         metavar="DIR"),
+    Flag("collector", "collector", "Copy the events there when the job has ended.  [BOOTSEER_COLLECTOR]",
+         metavar="STORE"),
+)  # fmt: skip
+"""The surroundings of a job, and the file that may describe all of it."""
+
 SECTIONS, WITHOUT = ("store", "daemon", "deps"), "memory"
 """Which settings are flags of `run` besides, and the one that is not, because its name means the container's here."""
 
 
 def plain_run(arguments: Sequence[str]) -> Callable[[], int] | None:
     """What `imagefs run` with these arguments does, None where click is to read them."""
-    line = read_line(arguments, (*RUN, *DEPS), SECTIONS, WITHOUT)
-    if line is None or not line.words:
+    line = read_line(arguments, (*RUN, *DEPS, *JOB), SECTIONS, WITHOUT)
+    if line is None or not (line.words or line.values["job"]):
         return None
-    image, *command = line.words
-    return lambda: begin_run(image, command, line.values, line.given)
+    return lambda: begin_run(line.words, line.values, line.given)
+
+
+class Extra(NamedTuple):
+    """Parts of a container that come from the surroundings of its job. prepared: as `RunOptions` has it."""
+
+    binds: Sequence[Bind] = ()
+    env: Sequence[str] = ()
+    prepared: Callable[[], None] | None = None
 
 
 class Line(NamedTuple):
@@ -155,16 +187,33 @@ def read_line(
     return Line({flag.field: flag.unset for flag in flags} | values, given, words)
 
 
-def begin_run(image: str, command: Sequence[str], values: Mapping[str, Any], given: Given) -> int:
+def begin_run(words: Sequence[str], values: Mapping[str, Any], given: Given) -> int:
     """Run a container until it ends; its exit status. Raises StripefsError.
 
-    values: of the flags in `RUN` and `DEPS`, by field. given: settings, as flags say them.
+    words: the image and its command. values: of the flags in `RUN`, `DEPS` and `JOB`, by field. given: settings, as
+    flags say them.
     """
+    if (
+        any(values[flag.field] != flag.unset for flag in JOB)
+        or os.environ.get("BOOTSEER_EVENTS")
+        or (words and words[0].endswith(".toml"))
+    ):
+        from imagefs.cli.job import begin_job
+
+        return begin_job(words, values, given)
+    return start_run(words, values, given)
+
+
+def start_run(words: Sequence[str], values: Mapping[str, Any], given: Given, extra: Extra = Extra()) -> int:  # noqa: B008
+    """As `begin_run`, with these surroundings."""
     from imagefs.plane.options import TreeOptions
     from imagefs.run.options import Bind, Limits, RunOptions, parse_cgroup, parse_userns
     from imagefs.run.privileges import parse_capabilities
     from imagefs.startup.emission import environment, events
 
+    if not words:
+        raise ConfigError("no image is named", hint="imagefs run STORE#TAG -- COMMAND")
+    image, *command = words
     reference = parse_reference(image)
     settings = resolve(given, url=reference.store, config=values["config"])
     entrypoint = values["entrypoint"]
@@ -172,8 +221,8 @@ def begin_run(image: str, command: Sequence[str], values: Mapping[str, Any], giv
         command=tuple(command),
         entrypoint=None if entrypoint is None else ((entrypoint,) if entrypoint else ()),
         writable=values["rw"],
-        binds=[Bind.parse(text) for text in values["binds"]],
-        env=[*environment(os.environ), *values["env"]],
+        binds=[*(Bind.parse(text) for text in values["binds"]), *extra.binds],
+        env=[*environment(os.environ), *extra.env, *values["env"]],
         workdir=values["workdir"],
         user=values["user"],
         hostname=values["hostname"],
@@ -188,6 +237,7 @@ def begin_run(image: str, command: Sequence[str], values: Mapping[str, Any], giv
         seccomp=values["seccomp"],
         no_new_privileges=values["no_new_privileges"],
         first_id=parse_userns(values["userns"]),
+        prepared=extra.prepared,
     )
     client, tree = (
         Client(settings.daemon, settings.asked),

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from imagefs.cli.options import plain_flags
-from imagefs.cli.plain import DEPS, RUN, SECTIONS, WITHOUT, begin_run
+from imagefs.cli.plain import DEPS, JOB, RUN, SECTIONS, WITHOUT, begin_run
 from imagefs.config import IMAGEFS
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
 
@@ -15,17 +15,17 @@ __all__ = ["command"]
 
 
 @click.command("run", cls=SettingsCommand)
-@click.argument("image", metavar="STORE#TAG")
-@click.argument("arguments", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND…]")
-@plain_flags((*RUN, *DEPS))
+@click.argument("words", nargs=-1, type=click.UNPROCESSED, metavar="STORE#TAG|FILE.toml [-- COMMAND…]")
+@plain_flags((*RUN, *DEPS, *JOB))
 @settings_flags(*SECTIONS, without=[WITHOUT], options=IMAGEFS)
 @click.pass_context
-def command(ctx: click.Context, /, image: str, arguments: tuple[str, ...], **values: Any) -> int:
+def command(ctx: click.Context, /, words: tuple[str, ...], **values: Any) -> int:
     """Run a container from an image, by runc or crun, and end with the status of its command.
 
     COMMAND takes the place of the image's own. A job that says when it has started
     creates the file $IMAGEFS_READY; else the start is over when the command ends, or after --record-seconds.
     With --deps, pip of the image installs what a requirements file names before, once; later starts, here and on
-    other hosts, have it above the image.
+    other hosts, have it above the image. With --checkpoint, files of a store are fetched while the image starts.
+    A job file holds the same flags, the image and the command (docs/jobs.md).
     """
-    return begin_run(image, arguments, values, given(ctx))
+    return begin_run(words, values, given(ctx))

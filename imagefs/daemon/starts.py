@@ -91,6 +91,8 @@ class _Start:
     fetching: trio.CancelScope = field(default_factory=trio.CancelScope)
     over: trio.Event = field(default_factory=trio.Event)
     planned: dict[str, set[int]] = field(default_factory=dict)
+    fetching_ahead: bool = True
+    """Tells whether blocks that this start will touch are still on their way, or not yet asked for."""
     waited_before: float = 0.0
     judged: dict[str, Any] = field(default_factory=dict)
     unread: bool = False
@@ -272,6 +274,7 @@ class Starts:
             "recording": start.recorder is not None and not (start.shared or start.complete),
             "unrecorded": attachment.unrecorded or start.shared,
             "planned_blocks": sum(map(len, start.planned.values())),
+            "fetching_ahead": start.fetching_ahead and not start.over.is_set(),
             "start": start.judged,
         }
 
@@ -308,6 +311,7 @@ class Starts:
                     await self._ahead(start, device, range(device.index.blocks))
             elif self._settings.background_rate:
                 await self._follow(start)
+            start.fetching_ahead = False
             await start.over.wait()
             while self._settings.background_rate and not await self._rest(start):
                 await trio.sleep(_AGAIN)

@@ -111,6 +111,8 @@ def run(
         seccomp=host.seccomp_profile(options.seccomp),
         rootless=rootless,
     )
+    if options.prepared:
+        options.prepared()
     options = options._replace(binds=[host.find_bind(bind) for bind in options.binds])
     if options.first_id == AUTO:
         options = options._replace(first_id=userns.own_first_id())

@@ -9,7 +9,8 @@
                     marker/  where the command says that it has started
                     volumes/ what is memory in the container and begins as the image has it
 
-The mounts of a run are in its own namespace and end with it, so nothing is mounted here that anybody could see.
+The mounts of a container are in its own namespace and end with it. The file systems that a job is given besides, such
+as its checkpoint, have a folder of their own here and are mounted below its layers/, where the host sees them.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import time
 from collections.abc import Iterator
 from types import TracebackType
 
+from stripefs.errors import MountError
 from stripefs.mount import kernel
 
 __all__ = ["RunFolder", "sweep"]
@@ -137,15 +139,26 @@ def _remove(path: str, scratch: str, cgroup: str) -> bool:
         _remove_tree(scratch)
         if os.path.isdir(path):
             with _registry(os.path.dirname(path)):
+                _unmount_below(path)
                 for mountpoint in _mountpoints(path):
                     os.rmdir(mountpoint)  # fails where something is mounted there; then all stays
                 _remove_tree(path)
-    except OSError as error:
+    except (OSError, MountError) as error:
         import logging  # not needed before a container starts
 
         logging.getLogger(__name__).warning("%s was not removed: %s", path, error)
         return False
     return True
+
+
+def _unmount_below(path: str) -> None:
+    """Hide the mounts below `path` of a job that is over; they end with their last user. Raises MountError."""
+    below = os.path.realpath(path) + "/"
+    for mount in reversed(kernel.mounts()):
+        if mount.path.startswith(below):
+            from stripefs.mount.unmounting import unmount  # seldom needed
+
+            unmount(mount.path, lazy=True)
 
 
 def _mountpoints(path: str) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple
 
 from stripefs.errors import ConfigError
@@ -34,7 +34,8 @@ AUTO = -1
 class Bind(NamedTuple):
     """`source` of the host at `target` in the container. `directory` is known once somebody looked at the host.
 
-    mapped: in a user namespace its files belong to the users of the same number there.
+    mapped: in a user namespace its files belong to the users of the same number there. made: a directory that a
+    read-only image gets where it has none.
     """
 
     source: str
@@ -42,6 +43,7 @@ class Bind(NamedTuple):
     writable: bool = True
     directory: bool = True
     mapped: bool = False
+    made: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Bind:
@@ -121,7 +123,8 @@ class RunOptions(NamedTuple):
     cgroup_parent: the container's cgroup is made below it in every hierarchy. added, dropped: capabilities by their
     whole names, or "ALL". seccomp: "default", "unconfined", or the path of a profile in Docker's form.
     no_new_privileges: setuid, setgid and file capabilities have no effect. first_id: the host's user and group that
-    root is in the container, 0 without a user namespace, or AUTO.
+    root is in the container, 0 without a user namespace, or AUTO. prepared: called before the container is made, when
+    its image is there; it comes back when the sources of binds are there, and raises StripefsError.
     """
 
     command: Sequence[str] = ()
@@ -143,3 +146,4 @@ class RunOptions(NamedTuple):
     seccomp: str = "default"
     no_new_privileges: bool = False
     first_id: int = 0
+    prepared: Callable[[], None] | None = None

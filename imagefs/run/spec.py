@@ -319,18 +319,19 @@ def _mounts(
     fixed = [mount["destination"] for mount in mounts]
     covering = [*fixed, *taken]
     # Runtimes make the places of mounts where they can write, but not those of volumes that are just directories.
-    wanted = [path for path in image.volumes if path not in taken] if options.writable else [*fixed, workdir]
+    made = [bind.target for bind in binds if bind.made]
+    wanted = [path for path in image.volumes if path not in taken] if options.writable else [*fixed, workdir, *made]
     missing = [path for path in wanted if not _is_covered(path, covering) and tree.kind(path) is None]
     if not options.writable:
         for bind in binds:
             _check_target(bind, tree, covering)
     # A link that leads to nothing is followed here, as one runtime would refuse it and the other replace it.
-    mounts += [
-        _bind(bind if tree.kind(bind.target) else bind._replace(target=tree.real(bind.target))) for bind in binds
-    ]
+    bound = [_bind(bind if tree.kind(bind.target) else bind._replace(target=tree.real(bind.target))) for bind in binds]
+    inner = [mount for mount in bound if _is_covered(mount["destination"], [MARKER])]
+    mounts += [mount for mount in bound if mount not in inner]
     if outside.marker and MARKER not in taken:
         mounts.append(_mount(MARKER, "bind", outside.marker, ("bind", "rw", *_NO_FILES)))
-    return mounts, missing
+    return mounts + inner, missing
 
 
 def _mount(target: str, kind: str, source: str, options: Sequence[str]) -> dict[str, Any]:
@@ -356,6 +357,8 @@ def _check_target(bind: Bind, tree: Tree, others: Sequence[str]) -> None:
         return
     wanted = "directory" if bind.directory else "file"
     kind = tree.kind(bind.target)
+    if kind is None and bind.made:
+        return
     if kind is None:
         raise RunError(
             f"the image has no {wanted} {bind.target} to bind {bind.source} to, and it is read-only",

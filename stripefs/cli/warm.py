@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import json
 import os
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from stripefs.cli.border import tell
 from stripefs.cli.flags import SettingsCommand, given, settings_flags
-from stripefs.cli.places import open_tree, place, view_of
+from stripefs.cli.places import place
 from stripefs.cli.show import rate as rate_in_words
 from stripefs.cli.showing import status_line
 from stripefs.config import by_name
@@ -23,7 +21,6 @@ from stripefs.errors import ConfigError, StoreError
 from stripefs.units import format_size, parse_rate, shown
 
 if TYPE_CHECKING:
-    from stripefs.cache.cache import Cache
     from stripefs.cli.warming import Warmed
     from stripefs.settings import Settings
 
@@ -76,43 +73,14 @@ def command(ctx: click.Context, paths: tuple[str, ...], wait: bool, rate: str, a
 
 
 def _warm(settings: Settings, inside: bytes, limit: int) -> tuple[Warmed, str]:
-    import trio
+    from stripefs.cli.warming import Steady, warm_tree
 
-    from stripefs.cache.cache import Cache
-    from stripefs.cache.store import CachedStore
-    from stripefs.cli.warming import files_below, warm
-    from stripefs.settings import MIB, default_budget
-    from stripefs.store.allocator import tune_allocator
-
-    tune_allocator()
-    store, top = open_tree(settings, inside)
-    # Half of the memory for what is read ahead, and room for all of it among what waits for the disk: so nothing is
-    # left out while we wait for the disk.
-    half = max(64 * MIB, (settings.read.memory or default_budget()) // 2)
-    with (
-        closing(Cache(settings.cache, queue=2 * half)) as cache,
-        closing(CachedStore(view_of(store, settings), cache)) as cached,
-        status_line() as show,
-    ):
+    with status_line() as show:
 
         def progress(found: Warmed, file: str) -> None:
             show(f"{format_size(found.here_before + found.fetched)} of {format_size(found.size)}: {file}")
 
-        read = settings.read._replace(memory=half)
-        files = list(files_below(cached, top))
-        _ensure_room(sum(status.length for path, status in files if cached.keeps(path, status)), cache)
-        paths = [path for path, _ in files]
-        return trio.run(functools.partial(warm, cached, paths, read, limit, progress)), store.url
-
-
-def _ensure_room(size: int, cache: Cache) -> None:
-    """Raises StoreError where the cache could never hold `size` bytes, whatever is evicted."""
-    room = cache.room.capacity()
-    if size > room:
-        raise StoreError(
-            f"{format_size(size)} do not fit into the cache, which can hold {format_size(room)}; nothing was fetched",
-            hint="raise --cache-size, make room on that disk, or warm fewer files",
-        )
+        return warm_tree(settings, inside, Steady(limit), progress)
 
 
 def describe(path: str, found: Warmed, seconds: float) -> str:

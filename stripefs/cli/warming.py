@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 
 import trio
 
+from stripefs.cache.cache import Cache
 from stripefs.cache.handle import CachedHandle
 from stripefs.cache.store import CachedStore
-from stripefs.errors import StripefsError
+from stripefs.cli.places import open_tree, view_of
+from stripefs.errors import StoreError, StripefsError
 from stripefs.read import OpenFile, Reader
-from stripefs.settings import MIB, ReadSettings
+from stripefs.settings import MIB, ReadSettings, Settings, default_budget
+from stripefs.store.allocator import tune_allocator
 from stripefs.store.base import Kind, Status, Store
-from stripefs.units import shown
+from stripefs.units import format_size, shown
 
-__all__ = ["Warmed", "files_below", "warm"]
+__all__ = ["Choose", "Pace", "Steady", "Warmed", "warm_tree"]
 
 STEP = 8 * MIB
 """Bytes read at once: a range of the reader, and a multiple of the blocks that are kept."""
@@ -32,6 +36,8 @@ LOOK_EVERY = 0.01
 """Seconds between looks at how much waits for the disk."""
 
 Tell = Callable[["Warmed", str], None]
+Pace = Callable[[int, int], Awaitable[None]]
+Choose = Callable[[Store, Sequence[tuple[bytes, Status]]], Sequence[tuple[bytes, Status]]]
 
 
 @dataclass(slots=True)
@@ -55,7 +61,7 @@ class Warmed:
         return not self.missing and not self.trouble
 
 
-def files_below(store: Store, path: bytes) -> Iterator[tuple[bytes, Status]]:
+def _files_below(store: Store, path: bytes) -> Iterator[tuple[bytes, Status]]:
     """`path` itself when it is a file, else all files in that directory and below, in byte order."""
     status = store.stat(path)
     if status.kind is Kind.FILE:
@@ -75,14 +81,44 @@ def files_below(store: Store, path: bytes) -> Iterator[tuple[bytes, Status]]:
         folders += reversed(below)
 
 
-async def warm(store: CachedStore, paths: Sequence[bytes], settings: ReadSettings, rate: int, tell: Tell) -> Warmed:
-    """Bring these files into the cache, at `rate` bytes a second at most, 0 for as fast as can be.
+def warm_tree(
+    settings: Settings, inside: bytes, pace: Pace, tell: Tell, choose: Choose = lambda _store, files: files
+) -> tuple[Warmed, str]:
+    """Bring files into the cache of `settings`: those that `choose` takes of the ones at `inside`, as
+    `stripefs.cli.places.place` has it. Answers how that went, and the store's URL. Raises StripefsError.
 
-    tell: gets what was done so far and the file that it was done for.
+    pace: is waited for before each read, with the bytes of it and those that were fetched before. tell: gets what was
+    done so far and the file that it was done for.
     """
+    tune_allocator()
+    store, top = open_tree(settings, inside)
+    # Half of the memory for what is read ahead, and room for all of it among what waits for the disk: so nothing is
+    # left out while we wait for the disk.
+    half = max(64 * MIB, (settings.read.memory or default_budget()) // 2)
+    with (
+        closing(Cache(settings.cache, queue=2 * half)) as cache,
+        closing(CachedStore(view_of(store, settings), cache)) as cached,
+    ):
+        files = choose(cached, list(_files_below(cached, top)))
+        _ensure_room(sum(status.length for path, status in files if cached.keeps(path, status)), cache)
+        paths = [path for path, _ in files]
+        return trio.run(_warm, cached, paths, settings.read._replace(memory=half), pace, tell), store.url
+
+
+def _ensure_room(size: int, cache: Cache) -> None:
+    """Raises StoreError where the cache could never hold `size` bytes, whatever is evicted."""
+    room = cache.room.capacity()
+    if size > room:
+        raise StoreError(
+            f"{format_size(size)} do not fit into the cache, which can hold {format_size(room)}; nothing was fetched",
+            hint="raise --cache-size, make room on that disk, or warm fewer files",
+        )
+
+
+async def _warm(store: CachedStore, paths: Sequence[bytes], settings: ReadSettings, pace: Pace, tell: Tell) -> Warmed:
     found = Warmed(files=len(paths))
     reader = Reader(store, settings)
-    work = _Work(store, reader, found, _Pace(rate), tell)
+    work = _Work(store, reader, found, pace, tell)
     async with trio.open_nursery() as nursery:
         await nursery.start(reader.run)
         left = await work.all(paths)
@@ -91,22 +127,23 @@ async def warm(store: CachedStore, paths: Sequence[bytes], settings: ReadSetting
     return found
 
 
-class _Pace:
-    """Keeps what is read to `rate` bytes a second on the whole."""
+class Steady:
+    """A pace of `rate` bytes a second on the whole, 0 for as fast as can be."""
 
     def __init__(self, rate: int) -> None:
         self._rate = rate
         self._due = time.monotonic()
 
-    async def wait(self, size: int) -> None:
+    async def __call__(self, size: int, _fetched: int) -> None:
         if self._rate:
             now = time.monotonic()
-            self._due = max(self._due, now - 1.0) + size / self._rate
-            await trio.sleep(max(0.0, self._due - now))
+            due = max(self._due, now - 1.0)
+            self._due = due + size / self._rate
+            await trio.sleep(max(0.0, due - now))
 
 
 class _Work:
-    def __init__(self, store: CachedStore, reader: Reader, found: Warmed, pace: _Pace, tell: Tell) -> None:
+    def __init__(self, store: CachedStore, reader: Reader, found: Warmed, pace: Pace, tell: Tell) -> None:
         self._store = store
         self._reader = reader
         self._found = found
@@ -164,11 +201,11 @@ class _Work:
             end = offset + length
             while offset < end:
                 size = min(end - offset, STEP - offset % STEP)
+                await self._pace(size, self._reader.planner.bytes_fetched)
                 await file.read(offset, size)
                 offset += size
                 self._found.fetched += size
                 self._tell(self._found, shown(file.path))
-                await self._pace.wait(size)
                 while self._store.cache.filler.waiting > self._reader.budget // 2:
                     await trio.sleep(LOOK_EVERY)
 

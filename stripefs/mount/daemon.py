@@ -22,7 +22,7 @@ from typing import Any
 from stripefs.errors import MountError, StripefsError
 from stripefs.mount.job import Job
 
-__all__ = ["start"]
+__all__ = ["Begun", "start"]
 
 
 def start(job: Job, *, lock: int = -1) -> int:
@@ -30,46 +30,72 @@ def start(job: Job, *, lock: int = -1) -> int:
 
     `lock`, a descriptor that holds a lock of flock(2), stays locked until the child is ready or has ended.
     """
-    from stripefs.mount.channel import rebuild_error
-
-    log = job.mount.log_file or str(_usual_log(job))
-    known = os.path.exists(log)
+    begun = Begun(job, lock)
     try:
-        output = open(log, "ab")  # noqa: SIM115  closed below, with the pipe
-    except OSError as error:
-        raise MountError(
-            f"log file {log} cannot be written: {error.strerror}", hint="choose one by --log-file"
-        ) from error
-    ours, theirs = os.pipe()
-    inherited = [theirs] if lock < 0 else [theirs, lock]
-    with output, os.fdopen(ours) as answer:
-        child = subprocess.Popen(
-            [sys.executable, "-P", "-m", "stripefs.mount.daemon", *map(str, inherited)],
-            pass_fds=inherited,
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=output,
-            start_new_session=True,
-        )
-        os.close(theirs)
-        assert child.stdin is not None
-        with child.stdin:
-            child.stdin.write(job.logging_to(os.path.abspath(log)).to_json().encode())
-        try:
-            line = answer.readline()
-        except KeyboardInterrupt:
-            child.send_signal(signal.SIGTERM)
-            raise
-    if not line:
-        raise MountError(f"the mount's process ended with status {child.wait()} and no word", hint=f"see {log}")
-    message = json.loads(line)
-    if message["op"] == "failed":
-        child.wait()
-        if not known and not os.path.getsize(log):
-            os.unlink(log)
-        raise rebuild_error(message)
-    child.returncode = 0  # it lives on, and is init's from now on: no warning about that when we end
+        begun.wait()
+    finally:
+        begun.forget()
     return 0
+
+
+class Begun:
+    """A mount that a child makes. Its starter does other things and then calls `wait`. Raises MountError.
+
+    process: the child. Who needs not know how it ends calls `forget`.
+    """
+
+    def __init__(self, job: Job, lock: int = -1) -> None:
+        self._log = log = job.mount.log_file or str(_usual_log(job))
+        self._known = os.path.exists(log)
+        try:
+            output = open(log, "ab")  # noqa: SIM115  closed below
+        except OSError as error:
+            raise MountError(
+                f"log file {log} cannot be written: {error.strerror}", hint="choose one by --log-file"
+            ) from error
+        self._answer, theirs = os.pipe()
+        inherited = [theirs] if lock < 0 else [theirs, lock]
+        with output:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "stripefs.mount.daemon", *map(str, inherited)],
+                pass_fds=inherited,
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+            )
+        os.close(theirs)
+        assert self.process.stdin is not None
+        with self.process.stdin:
+            self.process.stdin.write(job.logging_to(os.path.abspath(log)).to_json().encode())
+
+    def wait(self) -> None:
+        """Come back when the mount answers; once. Raises what kept it from that."""
+        from stripefs.mount.channel import rebuild_error
+
+        child, log = self.process, self._log
+        with os.fdopen(self._answer) as answer:
+            self._answer = -1
+            try:
+                line = answer.readline()
+            except KeyboardInterrupt:
+                child.send_signal(signal.SIGTERM)
+                raise
+        if not line:
+            raise MountError(f"the mount's process ended with status {child.wait()} and no word", hint=f"see {log}")
+        message = json.loads(line)
+        if message["op"] == "failed":
+            child.wait()
+            if not self._known and not os.path.getsize(log):
+                os.unlink(log)
+            raise rebuild_error(message)
+
+    def forget(self) -> None:
+        """Leave the child alone: it is init's when we end. One that nobody waited for ends by itself."""
+        if self._answer >= 0:
+            os.close(self._answer)
+            self._answer = -1
+        self.process.returncode = self.process.returncode or 0  # else there is a warning when we end
 
 
 def _usual_log(job: Job) -> Path:

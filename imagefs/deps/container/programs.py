@@ -42,6 +42,7 @@ def inside(options: RunOptions, command: Sequence[str]) -> RunOptions:
         devices=(),
         terminal=False,
         writable=False,
+        prepared=None,
     )
 
 

@@ -13,13 +13,13 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from imagefs.cli import plain, run
-from imagefs.cli.plain import DEPS, RUN, plain_run
+from imagefs.cli.plain import DEPS, JOB, RUN, plain_run
 from imagefs.config import IMAGEFS
 from stripefs.cli.plain import read
 
 HEAVY = {"click", "dataclasses", "inspect", "logging", "pathlib", "shutil", "ctypes", "threading", "traceback"}
 
-FLAGS = [f"--{flag.name}" for flag in (*RUN, *DEPS)] + [f"--{option.name}" for option in IMAGEFS.all]
+FLAGS = [f"--{flag.name}" for flag in (*RUN, *DEPS, *JOB)] + [f"--{option.name}" for option in IMAGEFS.all]
 WORDS = st.one_of(
     st.sampled_from([*FLAGS, "--tty", "--no-tty", "--no-use-datanode-hostname", "--", "-", "", "--nothing", "-x"]),
     st.sampled_from(["/srv/images#one", "python", "-c", "host", "none", "erofs", "tree", "8MiB", "A=B"]),
@@ -31,10 +31,10 @@ WORDS = st.one_of(
 def begun() -> Any:
     """What a run is begun with, in place of beginning it."""
     patch = pytest.MonkeyPatch()
-    taken: list[tuple[str, tuple[str, ...], dict[str, Any], dict[str, Any]]] = []
+    taken: list[tuple[tuple[str, ...], dict[str, Any], dict[str, Any]]] = []
 
-    def begin_run(image: str, command: Sequence[str], values: Any, given: Any) -> int:
-        taken.append((image, tuple(command), dict(values), dict(given)))
+    def begin_run(words: Sequence[str], values: Any, given: Any) -> int:
+        taken.append((tuple(words), dict(values), dict(given)))
         return 0
 
     patch.setattr(plain, "begin_run", begin_run)
@@ -101,4 +101,4 @@ def test_little_is_loaded_before_the_daemon_is_asked() -> None:
 
 def test_click_knows_every_flag() -> None:
     known = {name for parameter in run.command.params if isinstance(parameter, click.Option) for name in parameter.opts}
-    assert {f"--{flag.name}" for flag in (*RUN, *DEPS)} <= known
+    assert {f"--{flag.name}" for flag in (*RUN, *DEPS, *JOB)} <= known
