@@ -3,35 +3,68 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from imagefs.cli.plain import Extra, start_run
-from imagefs.config import resolve
-from imagefs.jobs.checkpoint import Checkpoint, Warmth, parse_share, shown
+from imagefs.cli.plain import DEPS, JOB, RUN, SECTIONS, Extra, start_run
+from imagefs.config import IMAGEFS, resolve
+from imagefs.jobs.job_file import JobFile, read
+from stripefs.errors import ConfigError
 from stripefs.options import Given
+from stripefs.startup_events import ENV_FOLDER
 from stripefs.units import parse_rate
 
-__all__ = ["begin_job"]
+__all__ = ["begin_job", "read_job"]
+
+_FLAGS = (*RUN, *DEPS, *JOB)
 
 
-def begin_job(words: Sequence[str], values: Mapping[str, Any], given: Given) -> int:
+def begin_job(words: Sequence[str], values: Mapping[str, Any], given: Given, said: Collection[str]) -> int:
     """As `imagefs.cli.plain.begin_run`."""
+    path = values["job"]
+    if not path and words and words[0].endswith(".toml"):
+        path, *words = words
+    if not path:
+        return _begin(words, values, given, "")
+    file = read_job(path)
+    names = {flag.name for flag in _FLAGS if flag.field in said}
+    with file.told(names):
+        words, values, given = file.under(words, values, given, said)
+        return _begin(words, values, given, os.path.splitext(os.path.basename(path))[0])
+
+
+def read_job(path: str) -> JobFile:
+    """A job file. Raises ConfigError."""
+    flags = [flag for flag in _FLAGS if flag.name != "job"]
+    return read(path, flags, IMAGEFS, SECTIONS)
+
+
+def _begin(words: Sequence[str], values: Mapping[str, Any], given: Given, job: str) -> int:
+    extra = Extra()
     with contextlib.ExitStack() as held:
-        extra = Extra()
+        if folder := values["events"] or os.environ.get(ENV_FOLDER, ""):
+            from imagefs.jobs.events import recorded
+
+            name = job or (words[0].rpartition("#")[2] if words else "")
+            binds, env = held.enter_context(recorded(folder, name, os.environ))
+            extra = extra._replace(binds=binds, env=env)
         if values["checkpoints"]:
-            found = held.enter_context(
-                shown(
-                    [Checkpoint.parse(text) for text in values["checkpoints"]],
-                    Warmth(
-                        values["checkpoint_warm"],
-                        parse_share(values["checkpoint_share"]),
-                        int(parse_rate(values["link_rate"])) if values["link_rate"] else 0,
-                    ),
-                    resolve(given, config=values["config"]).daemon,
-                    {},
-                    values["checkpoint_options"],
-                )
-            )
-            extra = extra._replace(binds=found.binds, prepared=found.wait)
+            from imagefs.jobs.checkpoint import Checkpoint, Warmth, parse_share, shown
+
+            checkpoints = [Checkpoint.parse(text) for text in values["checkpoints"]]
+            share = parse_share(values["checkpoint_share"])
+            warmth = Warmth(values["checkpoint_warm"], share, _rate(values["link_rate"]))
+            daemon = resolve(given, config=values["config"]).daemon
+            store = {one.name: given[one.name] for one in IMAGEFS.all if one.section == "store" and one.name in given}
+            store.pop("mirror", None)
+            found = held.enter_context(shown(checkpoints, warmth, daemon, store, values["checkpoint_options"]))
+            extra = extra._replace(binds=[*extra.binds, *found.binds], prepared=found.wait)
         return start_run(words, values, given, extra)
+
+
+def _rate(text: str) -> int:
+    try:
+        return int(parse_rate(text)) if text else 0
+    except ConfigError as error:
+        raise ConfigError(f"--link-rate: {error.message}", hint=error.hint) from None

@@ -144,7 +144,7 @@ def plain_run(arguments: Sequence[str]) -> Callable[[], int] | None:
     line = read_line(arguments, (*RUN, *DEPS, *JOB), SECTIONS, WITHOUT)
     if line is None or not (line.words or line.values["job"]):
         return None
-    return lambda: begin_run(line.words, line.values, line.given)
+    return lambda: begin_run(line.words, line.values, line.given, line.said)
 
 
 class Extra(NamedTuple):
@@ -156,11 +156,13 @@ class Extra(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A command line that was read: values of flags by field, settings as flags say them, and the other words."""
+    """A command line that was read: values of flags by field, settings as flags say them, and the other words. said:
+    the fields of flags that it has."""
 
     values: Mapping[str, Any]
     given: Given
     words: Sequence[str]
+    said: frozenset[str] = frozenset()
 
 
 def read_line(
@@ -184,14 +186,14 @@ def read_line(
         text = (",".join(value) or None) if isinstance(value, tuple) else value
         if text is not None:
             given[flag.name] = (str(text).lower() if isinstance(text, bool) else text, f"--{flag.name}")
-    return Line({flag.field: flag.unset for flag in flags} | values, given, words)
+    return Line({flag.field: flag.unset for flag in flags} | values, given, words, frozenset(values))
 
 
-def begin_run(words: Sequence[str], values: Mapping[str, Any], given: Given) -> int:
+def begin_run(words: Sequence[str], values: Mapping[str, Any], given: Given, said: frozenset[str]) -> int:
     """Run a container until it ends; its exit status. Raises StripefsError.
 
     words: the image and its command. values: of the flags in `RUN`, `DEPS` and `JOB`, by field. given: settings, as
-    flags say them.
+    flags say them. said: fields of the flags that were given.
     """
     if (
         any(values[flag.field] != flag.unset for flag in JOB)
@@ -200,7 +202,7 @@ def begin_run(words: Sequence[str], values: Mapping[str, Any], given: Given) -> 
     ):
         from imagefs.cli.job import begin_job
 
-        return begin_job(words, values, given)
+        return begin_job(words, values, given, said)
     return start_run(words, values, given)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from imagefs.cli.options import plain_flags
 from imagefs.cli.plain import DEPS, JOB, RUN, SECTIONS, WITHOUT, begin_run
@@ -28,4 +29,5 @@ def command(ctx: click.Context, /, words: tuple[str, ...], **values: Any) -> int
     other hosts, have it above the image. With --checkpoint, files of a store are fetched while the image starts.
     A job file holds the same flags, the image and the command (docs/jobs.md).
     """
-    return begin_run(words, values, given(ctx))
+    said = frozenset(name for name in values if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE)
+    return begin_run(words, values, given(ctx), said)

@@ -81,21 +81,32 @@ def parse_share(text: str) -> float:
     raise ConfigError(f"--checkpoint-share {text} is not a number from 0 to 1")
 
 
+class _Mounting(NamedTuple):
+    """warming: the process that warms it, if any. It tells of trouble when its standard input ends: trouble with the
+    store itself is the mount's to tell."""
+
+    source: str
+    mount: Begun
+    warming: subprocess.Popen[bytes] | None
+
+
 class Shown:
     """Checkpoints that are being mounted. binds: for the container."""
 
-    def __init__(self, binds: Sequence[Bind], begun: Sequence[tuple[str, Begun]]) -> None:
+    def __init__(self, binds: Sequence[Bind], begun: Sequence[_Mounting]) -> None:
         self.binds = binds
         self._begun = list(begun)
 
     def wait(self) -> None:
         """Come back when all of them answer; at once when they did before. Raises RunError."""
         while self._begun:
-            source, begun = self._begun.pop(0)
+            one = self._begun.pop(0)
             try:
-                begun.wait()
+                one.mount.wait()
             except StripefsError as error:
-                raise _failed(source, error) from error
+                raise _failed(one.source, error) from error
+            if one.warming is not None and one.warming.stdin is not None:
+                one.warming.stdin.close()
 
 
 @contextlib.contextmanager
@@ -129,10 +140,12 @@ def shown(
             except StripefsError as error:
                 raise _failed(one.source, error) from error
             held.callback(_end, mount, place)
+            warming = None
             if warmth.files != "none":
-                held.callback(_kill, _warm(settings, warmth, daemon))
+                warming = _warm(settings, warmth, daemon)
+                held.callback(_kill, warming)
             binds.append(Bind(place, one.target, one.writable, made=True))
-            begun.append((one.source, mount))
+            begun.append(_Mounting(one.source, mount, warming))
         yield Shown(binds, begun)
 
 
@@ -162,14 +175,16 @@ def _warm(settings: Settings, warmth: Warmth, daemon: DaemonSettings) -> subproc
         [sys.executable, "-P", "-m", "imagefs.jobs.warming"], stdin=subprocess.PIPE, start_new_session=True
     )
     assert process.stdin is not None
-    with contextlib.suppress(BrokenPipeError), process.stdin:
-        process.stdin.write(json.dumps(wish).encode())
+    process.stdin.write(json.dumps(wish).encode() + b"\n")
+    process.stdin.flush()
     return process
 
 
 def _kill(process: subprocess.Popen[bytes]) -> None:
     process.kill()
     process.wait()
+    if process.stdin is not None:
+        process.stdin.close()
 
 
 def _end(mount: Begun, place: str) -> None:

@@ -29,7 +29,7 @@ from imagefs.daemon.client import Client
 from imagefs.settings import DaemonSettings
 from stripefs import logs
 from stripefs.cli.border import tell
-from stripefs.cli.warming import STEP, Choose, Warmed, warm_tree
+from stripefs.cli.warming import STEP, Choose, warm_tree
 from stripefs.errors import MountError, StripefsError
 from stripefs.settings import Settings, redact
 from stripefs.startup_events import default_writer
@@ -159,7 +159,7 @@ def _end_with(owner: int) -> None:
 
 
 def main() -> None:
-    wish = json.loads(sys.stdin.read())
+    wish = json.loads(sys.stdin.readline())
     _end_with(int(wish["owner"]))
     settings = Settings.from_json(wish["settings"])
     source = redact(settings.store.url)
@@ -167,16 +167,16 @@ def main() -> None:
     events = default_writer("imagefs")
     span = events.begin("checkpoint", "warm", mount=settings.mount.mountpoint)
     watched = _Watched(DaemonSettings.from_json(wish["daemon"]), int(wish["owner"]))
+    watched()  # what the image fetches is counted from now on
     gate = Gate(float(wish["share"]), int(wish["link_rate"]), watched)
-    found = Warmed()
     try:
         found, _ = warm_tree(settings, b"/", gate, lambda _found, _file: None, chosen(str(wish["files"])))
     except StripefsError as error:
-        _tell(f"--checkpoint {source} is not warmed: {error.message}")
+        told = [f"--checkpoint {source} is not warmed: {error.message}"]
         span.end(error=type(error).__name__)
     else:
-        for path, trouble in found.trouble:
-            _tell(f"--checkpoint {source}: {shown(path)} is not warmed: {trouble}")
+        told = [f"--checkpoint {source}: {shown(path)} is not warmed: {why}" for path, why in found.trouble]
+        told += [f"--checkpoint {source}: {shown(path)} does not stay on local disk" for path in found.missing]
         span.end(
             bytes=found.size,
             cache_bytes=found.here_before,
@@ -185,10 +185,9 @@ def main() -> None:
             image_bytes=gate.image,
         )
     events.close()
-
-
-def _tell(line: str) -> None:
-    tell(line, program="imagefs run")
+    sys.stdin.read()  # until the mount is there
+    for line in told:
+        tell(line, program="imagefs")
 
 
 if __name__ == "__main__":

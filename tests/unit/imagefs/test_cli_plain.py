@@ -31,10 +31,10 @@ WORDS = st.one_of(
 def begun() -> Any:
     """What a run is begun with, in place of beginning it."""
     patch = pytest.MonkeyPatch()
-    taken: list[tuple[tuple[str, ...], dict[str, Any], dict[str, Any]]] = []
+    taken: list[tuple[tuple[str, ...], dict[str, Any], dict[str, Any], frozenset[str]]] = []
 
-    def begin_run(words: Sequence[str], values: Any, given: Any) -> int:
-        taken.append((tuple(words), dict(values), dict(given)))
+    def begin_run(words: Sequence[str], values: Any, given: Any, said: frozenset[str]) -> int:
+        taken.append((tuple(words), dict(values), dict(given), said))
         return 0
 
     patch.setattr(plain, "begin_run", begin_run)

@@ -1,0 +1,166 @@
+"""Job files, the names of checkpoints, and the share of the link that they have."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from imagefs.cli.job import read_job
+from imagefs.cli.plain import DEPS, JOB, RUN
+from imagefs.jobs.checkpoint import Checkpoint, parse_share
+from imagefs.jobs.warming import Gate, Image, newest
+from stripefs.cli.warming import STEP
+from stripefs.errors import ConfigError
+from stripefs.store.base import Kind, Status
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("hdfs://nn:8020/a/b", ("hdfs://nn:8020/a/b", "/checkpoint", False)),
+        ("hdfs://nn/a:/ckpt", ("hdfs://nn/a", "/ckpt", False)),
+        ("hdfs://nn/a:/ckpt/:rw", ("hdfs://nn/a", "/ckpt", True)),
+        ("s3://bucket/a:ro", ("s3://bucket/a", "/checkpoint", False)),
+        ("/data/a:b", ("/data/a:b", "/checkpoint", False)),
+        ("throttled+file:///data?rate=40MB/s:/m", ("throttled+file:///data?rate=40MB/s", "/m", False)),
+    ],
+)
+def test_names_of_checkpoints(text: str, expected: tuple[str, str, bool]) -> None:
+    assert Checkpoint.parse(text) == Checkpoint(*expected)
+
+
+@pytest.mark.parametrize("text", ["", ":/ckpt", "hdfs://nn/a:/../etc", "/data:/", ":rw"])
+def test_names_that_are_none(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not SOURCE"):
+        Checkpoint.parse(text)
+
+
+@pytest.mark.parametrize("text", ["-0.1", "1.1", "nan", "half", ""])
+def test_shares_that_are_none(text: str) -> None:
+    with pytest.raises(ConfigError, match="not a number from 0 to 1"):
+        parse_share(text)
+
+
+def listed(*paths: bytes) -> list[tuple[bytes, Status]]:
+    return [(path, Status(path.rpartition(b"/")[2], Kind.FILE, 8)) for path in paths]
+
+
+@pytest.mark.parametrize(
+    ("paths", "pointer", "expected"),
+    [
+        ((b"/step_9/a", b"/step_10/a", b"/step_10/b"), b"", (b"/step_10/a", b"/step_10/b")),
+        ((b"/global_step9/a", b"/global_step10/a", b"/latest"), b"global_step9\n", (b"/global_step9/a",)),
+        (
+            (b"/iter_0000009/a", b"/iter_0000010/a", b"/latest_checkpointed_iteration.txt"),
+            b"9\n",
+            (b"/iter_0000009/a",),
+        ),
+        ((b"/step_9/a", b"/step_10/a", b"/latest"), b"gone", (b"/step_10/a",)),
+        ((b"/a", b"/b/c"), b"", (b"/a", b"/b/c")),
+    ],
+)
+def test_the_newest_checkpoint(paths: tuple[bytes, ...], pointer: bytes, expected: tuple[bytes, ...]) -> None:
+    assert [path for path, _ in newest(listed(*paths), lambda _path, _size: pointer)] == list(expected)
+
+
+@given(
+    share=st.floats(0, 0.95),
+    image=st.lists(st.integers(0, 30 * MIB), min_size=1, max_size=30),
+    sizes=st.lists(st.integers(1, STEP), min_size=1, max_size=60),
+)
+def test_the_checkpoint_has_its_share_and_then_all(share: float, image: list[int], sizes: list[int]) -> None:
+    """At each step it is within its share of what came by then; when the image is here nothing waits."""
+    told = iter(image)
+    now = Image(True, 0)
+
+    def look() -> Image:
+        nonlocal now
+        more = next(told, None)
+        now = Image(more is not None, now.fetched + (more or 0))
+        return now
+
+    gate = Gate(share, 0, look)
+    done = 0
+
+    async def run() -> None:
+        nonlocal done
+        for size in sizes:
+            await gate(size, done)
+            done += size
+            if now.coming:
+                assert done - STEP <= share * (done - STEP + now.fetched) + 1
+
+    trio.run(run, clock=trio.testing.MockClock(autojump_threshold=0.001))
+    assert done == sum(sizes)
+
+
+def test_a_given_rate_is_shared_by_time() -> None:
+    clock = trio.testing.MockClock(autojump_threshold=0.001)
+
+    async def run() -> None:
+        gate = Gate(0.5, 100 * MIB, lambda: Image(True, 0), trio.current_time)
+        for done in range(0, 108 * MIB, STEP // 2):
+            await gate(STEP // 2, done)
+            assert done + STEP // 2 <= STEP + 50 * MIB * trio.current_time()
+        assert trio.current_time() < 2.5
+
+    trio.run(run, clock=clock)
+
+
+def test_every_flag_is_a_key(tmp_path: Path) -> None:
+    """With a value of its kind, which arrives as the command line has it."""
+    flags = [flag for flag in (*RUN, *DEPS, *JOB) if flag.name != "job"]
+    said = {"text": '"x"', "texts": '["x", "y"]', "switch": "true", "either": "false"}
+    file = tmp_path / "job.toml"
+    chosen = [f'"{flag.choices[0]}"' if flag.choices else said[flag.kind] for flag in flags]
+    file.write_text("\n".join(f"{flag.name} = {value}" for flag, value in zip(flags, chosen, strict=True)))
+    read = read_job(str(file))
+    expected = {"text": "x", "texts": ("x", "y"), "switch": True, "either": False}
+    assert read.values == {flag.field: flag.choices[0] if flag.choices else expected[flag.kind] for flag in flags}
+    assert read.lines == {flag.name: number for number, flag in enumerate(flags, 1)}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('image = "a#b"\nmemory = ', "job file FILE: Invalid value"),
+        ('image = "a#b"\n\nmemroy = "1GiB"', "FILE:3: memroy is no key of a job"),
+        ('image = ["a#b"]', "FILE:1: image is neither text nor a number"),
+        ('image = "a#b"\ncommand = "sh"', "FILE:2: command is no list"),
+        ('command = ["sh"]', "FILE:1: command is given without an image"),
+        ('image = "a#b"\nrw = "yes"', "FILE:2: rw is true or false"),
+        ('image = "a#b"\nplane = "ext4"', "FILE:2: plane is 'ext4'"),
+        ('image = "a#b"\n[env]\nA = ["x"]', "FILE:2: env.A is neither text nor a number"),
+    ],
+)
+def test_files_that_are_no_jobs(tmp_path: Path, text: str, message: str) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError) as caught:
+        read_job(str(file))
+    assert caught.value.message.replace(str(file), "FILE").startswith(message)
+
+
+def test_flags_come_before_the_file(tmp_path: Path) -> None:
+    """Also one whose value is the default; lists take the place of lists, variables are added."""
+    file = tmp_path / "job.toml"
+    file.write_text(
+        'image = "a#b"\ncommand = ["run"]\nnetwork = "none"\nbind = ["/a:/b"]\nenv = { A = "1" }\nio-timeout = "5s"'
+    )
+    read = read_job(str(file))
+    unset = {flag.field: flag.unset for flag in (*RUN, *DEPS, *JOB)}
+    values = {**unset, "network": "host", "binds": ("/c:/d",), "env": ("A=2",)}
+    words, merged, settings = read.under(
+        ["more"], values, {"io-timeout": ("9s", "--io-timeout")}, {"network", "binds", "env"}
+    )
+    assert words == ["a#b", "run", "more"]
+    assert (merged["network"], merged["binds"], merged["env"]) == ("host", ("/c:/d",), ["A=1", "A=2"])
+    assert settings["io-timeout"][0] == "9s"
+    assert read.under([], unset, {}, ())[1]["network"] == "none"
