@@ -26,13 +26,12 @@ __all__ = ["FOLDER", "PROGRAM", "recorded"]
 FOLDER, PROGRAM = "/run/imagefs/events", "/run/imagefs/startup_events.py"
 """Where a container has the folder of events, and the program that writes them in any image with Python."""
 
-_PARENT = "TRACEPARENT"
-
 
 @contextlib.contextmanager
 def recorded(folder: str, job: str, environ: MutableMapping[str, str]) -> Iterator[tuple[list[Bind], list[str]]]:
     """Have the programs of this start write their events to `folder`, which is made where it is missing: the variables
-    of `environ` say so until the block ends. Answers the binds and the variables of a container. Raises RunError.
+    of `environ` say so until the block ends. Answers the binds of a container, and its variables beside those that name
+    the start. Raises RunError.
 
     job: the job's name where nothing else names it. A run that nothing names gets a name of its own.
     """
@@ -53,13 +52,12 @@ def recorded(folder: str, job: str, environ: MutableMapping[str, str]) -> Iterat
         ENV_ATTEMPT: str(who.attempt),
         ENV_NODE: who.node,
         ENV_RANK: "" if who.rank is None else str(who.rank),
-        _PARENT: environ.get(_PARENT, ""),
     }
     before = {name: environ.get(name) for name in named}
     environ.update({name: text for name, text in named.items() if text})
     binds = [Bind(folder, FOLDER, made=True), Bind(startup_events.__file__, PROGRAM, writable=False)]
     try:
-        yield binds, [f"{name}={text}" for name, text in {**named, ENV_FOLDER: FOLDER}.items() if text]
+        yield binds, [f"{ENV_FOLDER}={FOLDER}"]
     finally:
         for name, text in before.items():
             if text is None:

@@ -165,9 +165,9 @@ def main() -> None:
     source = redact(settings.store.url)
     logs.configure("text", "error")
     events = default_writer("imagefs")
-    span = events.begin("checkpoint", "warm", mount=settings.mount.mountpoint)
     watched = _Watched(DaemonSettings.from_json(wish["daemon"]), int(wish["owner"]))
     watched()  # what the image fetches is counted from now on
+    span = events.begin("checkpoint", "warm", mount=settings.mount.mountpoint)
     gate = Gate(float(wish["share"]), int(wish["link_rate"]), watched)
     try:
         found, _ = warm_tree(settings, b"/", gate, lambda _found, _file: None, chosen(str(wish["files"])))

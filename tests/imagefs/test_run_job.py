@@ -15,6 +15,7 @@ import pytest
 from stripefs.cli.warming import STEP
 from stripefs.mount import kernel
 from stripefs.mount.control import find_mounts
+from stripefs.store.wrappers.hosts import write_control
 from tests.cache.material import write
 from tests.imagefs.containers import fill
 from tests.imagefs.service import Service, built, commands, eventually
@@ -36,6 +37,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (root / "large").write_bytes(os.urandom(24 * MIB))
     path = tmp_path_factory.mktemp("store")
     built(root, path, "small", CONFIG)
+    (root / "large").write_bytes(os.urandom(24 * MIB))
+    built(root, path, "slow", CONFIG)
     return path
 
 
@@ -89,6 +92,11 @@ def events_in(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for path in folder.glob("*.jsonl") for line in path.read_text().splitlines()]
 
 
+def fetched(status: dict[str, Any]) -> int:
+    """Bytes that the daemon has fetched."""
+    return sum(one["stored"] for one in status["blocks"]["fetched"].values())
+
+
 def warmed(folder: Path) -> list[dict[str, Any]]:
     """How each warming ended."""
     found = [one for one in events_in(folder) if (one["event"], one["name"]) == ("end", "warm")]
@@ -135,31 +143,33 @@ def test_files_that_are_chosen_are_warmed(
     assert facts["store_bytes"] + facts["cache_bytes"] == 20 * MIB
 
 
-def test_the_image_has_its_share_of_the_link(service: Service, store: Path, checkpoint: Path, tmp_path: Path) -> None:
+def test_the_image_has_its_share_of_the_link(job: Service, store: Path, checkpoint: Path, tmp_path: Path) -> None:
     """Until its blocks are here, the checkpoint has at most a third of what came by then, beyond its first step."""
-    events = tmp_path / "events"
-    image = f"throttled+file://{store}?rate=6MB/s&burst=1MB&hosts=1#small"
+    events, control, before = tmp_path / "events", tmp_path / "control", kept(job)
+    write_control(control, {"h0": "100kB/s"})
+    image = f"throttled+file://{store}?rate=6MB/s&hosts=1&control={control}#slow"
     options = ["--events", str(events), "--checkpoint-share", "0.25", "--checkpoint", slow(checkpoint)]
-    process = service.start("run", *options, image, "--", "sh", "-c", "read line", stdin=-1)
-    eventually(service.answers, "the daemon")
-    looks = []
+    process = job.start("run", *options, image, "--", "sh", "-c", "read line", stdin=-1)
+    eventually(lambda: [one for one in events_in(events) if one["name"] == "warm"], "the begin of the warming")
+    write_control(control, {"h0": "up"})
+    looks: list[tuple[int, int]] = []
+    came_before = fetched(job.status())
 
     def look() -> bool:
-        bytes_before = kept(service)
-        status = service.status()
-        fetched = sum(one["stored"] for one in status["blocks"]["fetched"].values())
-        looks.append((bytes_before, fetched))
+        here = kept(job) - before
+        status = job.status()
+        looks.append((here, fetched(status) - came_before))
         return bool(status["images"]) and not status["images"][0].get("fetching_ahead", True)
 
     eventually(look, "the blocks of the image")
     eventually(lambda: warmed(events), "the end of the warming")
     process.communicate("\n", timeout=60)
     assert process.returncode == 0
-    assert all(here <= STEP + fetched // 3 + IN_PART for here, fetched in looks)
-    assert len({fetched for _, fetched in looks}) > 3
+    assert all(here <= STEP + IN_PART + came // 3 for here, came in looks)
+    assert len({came for _, came in looks}) > 3
     (facts,) = warmed(events)
     assert facts["store_bytes"] == 40 * MIB
-    assert facts["image_bytes"] > 4 * MIB
+    assert looks[-1][1] > 20 * MIB
     assert 0 < facts["beside_image_bytes"] <= STEP + facts["image_bytes"] // 3
 
 
