@@ -42,10 +42,18 @@ def run(
 
 class Image:
     """An image that is attached for containers of this process. held: a descriptor that keeps all of it (`hold` of
-    `imagefs.daemon.leftovers`). recording: as the daemon was told, so that others may end with the same start."""
+    `imagefs.daemon.leftovers`). recording: as the daemon was told, so that others may end with the same start.
+    unpacked: a copy of its tree, "" for none."""
 
     def __init__(
-        self, client: Client, attached: Attached, name: str, tree: TreeOptions, recording: Recording, held: int
+        self,
+        client: Client,
+        attached: Attached,
+        name: str,
+        tree: TreeOptions,
+        recording: Recording,
+        held: int,
+        unpacked: str = "",
     ) -> None:
         self.client = client
         self.attached = attached
@@ -53,10 +61,15 @@ class Image:
         self.recording = recording
         self.held = held
         self._name = name
+        self._unpacked = unpacked
         self._signals = ready_folder(client.settings.runtime, attached.id)
 
     def layer(self) -> contextlib.AbstractContextManager[Layer]:
         """What mounts it at a directory, as long as the block lasts."""
+        if self._unpacked:
+            from stripefs.mount import kernel
+
+            return contextlib.nullcontext(lambda target: kernel.mount(self._unpacked, target, "", _MS_BIND, ""))
         return layer_of(self.client, self.attached, self.tree, self._name)
 
     def run(self, options: RunOptions, above: Sequence[Layer] = (), kept_dir: str = "", *, marked: bool = False) -> int:
@@ -123,7 +136,8 @@ def attached(
         span.end(image=found.image)
     try:
         with _shared(signals) as held:
-            yield Image(client, found, image, tree, recording, held)
+            unpacked = _unpack(client, found, image, tree) if tree.unpack else ""
+            yield Image(client, found, image, tree, recording, held, unpacked)
     finally:
         _clear(settings, identifier)
         let_go(client, found)
@@ -136,6 +150,34 @@ def _load(runtime: str) -> None:
     from imagefs.run.runtime import read_ahead
 
     read_ahead(runtime)
+
+
+def _unpack(client: Client, attached: Attached, name: str, tree: TreeOptions) -> str:
+    """Copy the whole tree to the folder for what is written, with which it goes; the path of the copy. The process that
+    copies ends with this one. Raises MountError."""
+    import subprocess
+
+    from imagefs import mounts
+    from imagefs.daemon import leftovers
+    from imagefs.run.namespace import end_with
+
+    if os.geteuid() != 0:
+        raise MountError("--unpack needs root: files keep their owners", hint="sudo")
+    lower, copy = leftovers.lower_folder(client.settings.runtime, attached.id), f"{attached.upper}/tree"
+    parent = os.pidfd_open(os.getpid())
+    try:
+        with events().begin("image", "unpack"):
+            lower.mkdir(parents=True)
+            os.makedirs(copy)
+            mounts.place(attached, str(lower), tree, client.settings, name=name)
+            subprocess.run(["cp", "-a", "--", f"{lower}/.", copy], check=True, preexec_fn=lambda: end_with(parent))
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise MountError(f"{name} cannot be copied to {copy}: {error}") from error
+    finally:
+        os.close(parent)
+        leftovers.take_off(str(lower))
+        leftovers.remove_lower(lower)
+    return copy
 
 
 @contextlib.contextmanager

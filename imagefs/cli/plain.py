@@ -94,6 +94,12 @@ RUN = (
     CONFIG,
     *RECORDING,
     *TREE,
+    Flag(
+        "unpack",
+        "unpack",
+        "Copy the whole image to local disk before the start, as a pull does; for comparisons.",
+        "switch",
+    ),
 )
 
 _OF_HOSTS = ("targets", "requirements", "python")  # of `REQUEST`; containers have their own way
@@ -243,7 +249,7 @@ def start_run(words: Sequence[str], values: Mapping[str, Any], given: Given, ext
     )
     client, tree = (
         Client(settings.daemon, settings.asked),
-        TreeOptions(plane=values["plane"], backing=values["backing"]),
+        TreeOptions(plane=values["plane"], backing=values["backing"], unpack=values["unpack"]),
     )
     record = recording(values["workload"], values["ready_file"], values["no_record"])
     with events().called():

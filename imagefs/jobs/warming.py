@@ -167,17 +167,19 @@ def main() -> None:
     events = default_writer("imagefs")
     watched = _Watched(DaemonSettings.from_json(wish["daemon"]), int(wish["owner"]))
     watched()  # what the image fetches is counted from now on
-    span = events.begin("checkpoint", "warm", mount=settings.mount.mountpoint)
+    events.instant("checkpoint", "warm", mount=settings.mount.mountpoint)
     gate = Gate(float(wish["share"]), int(wish["link_rate"]), watched)
     try:
         found, _ = warm_tree(settings, b"/", gate, lambda _found, _file: None, chosen(str(wish["files"])))
     except StripefsError as error:
         told = [f"--checkpoint {source} is not warmed: {error.message}"]
-        span.end(error=type(error).__name__)
+        events.instant("checkpoint", "warmed", error=type(error).__name__)
     else:
         told = [f"--checkpoint {source}: {shown(path)} is not warmed: {why}" for path, why in found.trouble]
         told += [f"--checkpoint {source}: {shown(path)} does not stay on local disk" for path in found.missing]
-        span.end(
+        events.instant(
+            "checkpoint",
+            "warmed",
             bytes=found.size,
             cache_bytes=found.here_before,
             store_bytes=found.fetched,

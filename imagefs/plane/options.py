@@ -10,12 +10,13 @@ __all__ = ["TreeOptions"]
 
 class TreeOptions(NamedTuple):
     """How an image becomes a tree. rw: an overlay on top. backing: what the kernel's EROFS mounts. confined: nosuid
-    and nodev."""
+    and nodev. unpack: a container has a copy of the whole tree on local disk, which is made before it starts."""
 
     rw: bool = False
     plane: Literal["auto", "erofs", "tree"] = "auto"
     backing: Literal["auto", "file", "loop"] = "auto"
     confined: bool = False
+    unpack: bool = False
 
     @property
     def shares(self) -> bool:

@@ -20,7 +20,7 @@ from imagefs.errors import RunError
 from imagefs.run.init import stay_behind
 from stripefs.mount import kernel
 
-__all__ = ["become_root", "child", "is_alone", "keep_only", "private_mounts"]
+__all__ = ["become_root", "child", "end_with", "is_alone", "keep_only", "private_mounts"]
 
 _CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWPID = 0x00020000, 0x10000000, 0x20000000
 _MS_NOSUID, _MS_NODEV, _MS_NOEXEC, _MS_REC, _MS_SLAVE = 2, 4, 8, 1 << 14, 1 << 19
@@ -66,7 +66,7 @@ def child(run: Callable[[int], None]) -> Iterator[tuple[int, int]]:
 
 def _in_child(run: Callable[[int], None], parent: int, told: int) -> NoReturn:
     try:
-        _end_with(parent)
+        end_with(parent)
         run(told)
     except BaseException as error:  # noqa: BLE001 the border of this process: its parent's frames must not run twice
         sys.excepthook(type(error), error, error.__traceback__)
@@ -88,7 +88,7 @@ def _children_in_new_pid_namespace() -> Iterator[None]:
         os.close(own)
 
 
-def _end_with(parent: int) -> None:
+def end_with(parent: int) -> None:
     """Be killed when the thread that forked us ends; exits at once when it already did. `parent`: a pidfd of it."""
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0), "prctl")
     if select.select([parent], [], [], 0)[0]:
@@ -111,7 +111,7 @@ def become_root(report: int, *, terminal: bool) -> None:
         os.setpgid(0, 0)  # what is sent to our group comes once, by our parent
     before = os.pidfd_open(os.getpid())
     stay_behind(report, terminal=terminal)
-    _end_with(before)
+    end_with(before)
     os.close(before)
 
 
