@@ -15,9 +15,9 @@ from stripefs.options import Given
 from stripefs.startup_events import ENV_FOLDER
 from stripefs.units import parse_rate
 
-__all__ = ["begin_job", "read_job"]
+__all__ = ["FLAGS", "begin_job", "read_job"]
 
-_FLAGS = (*RUN, *DEPS, *JOB)
+FLAGS = (*RUN, *DEPS, *JOB)
 
 
 def begin_job(words: Sequence[str], values: Mapping[str, Any], given: Given, said: Collection[str]) -> int:
@@ -28,7 +28,7 @@ def begin_job(words: Sequence[str], values: Mapping[str, Any], given: Given, sai
     if not path:
         return _begin(words, values, given, "")
     file = read_job(path)
-    names = {flag.name for flag in _FLAGS if flag.field in said}
+    names = {flag.name for flag in FLAGS if flag.field in said}
     with file.told(names):
         words, values, given = file.under(words, values, given, said)
         return _begin(words, values, given, os.path.splitext(os.path.basename(path))[0])
@@ -36,7 +36,7 @@ def begin_job(words: Sequence[str], values: Mapping[str, Any], given: Given, sai
 
 def read_job(path: str) -> JobFile:
     """A job file. Raises ConfigError."""
-    flags = [flag for flag in _FLAGS if flag.name != "job"]
+    flags = [flag for flag in FLAGS if flag.name != "job"]
     return read(path, flags, IMAGEFS, SECTIONS)
 
 

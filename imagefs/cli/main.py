@@ -24,6 +24,7 @@ COMMANDS = {
     "status": "What is mounted, fetched and kept on this host.",
     "ready": "Say that a job has started: its trace is complete.",
     "run": "Run a container from an image.",
+    "compare": "Start a job without and with each technique.",
     "podman": "Show images to podman and buildah.",
     "startup": "Show where the start of a job spends its time.",
     "deps": "Install what a job needs once, and mount it everywhere.",

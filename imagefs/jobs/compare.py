@@ -1,0 +1,395 @@
+"""`imagefs compare`: a job started cold, again and again, without and with each technique.
+
+Each start is an `imagefs run` of its own, with a daemon and caches in a temporary folder that goes afterwards. Its time
+ends when the job says that it is ready ($IMAGEFS_READY, a `ready` event, or the end of its first step), and else when
+its command ends. Without a technique there is instead:
+
+    image        the whole image is copied to local disk before the container starts, over the same link
+    deps         pip installs what the requirements files name in the container, before the command
+    checkpoint   files are read when the job reads them, in one stream
+    caches       what the job compiles is compiled
+
+Starts with everything come before and are not measured: they leave what later ones build on, a trace of the image and
+snapshots, in the stores of the job, as any run does.
+
+A start that is over is killed, which ends its container and its mounts; then its daemon is stopped and its folder goes.
+Folders of a comparison that was killed itself are removed by the next one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from imagefs.daemon.client import Client, NoDaemon, Recording
+from imagefs.errors import RunError
+from imagefs.jobs.events import PROGRAM
+from imagefs.jobs.job_file import JobFile
+from imagefs.run.namespace import end_with
+from imagefs.settings import DaemonSettings
+from stripefs.cli.plain import Flag
+from stripefs.errors import ConfigError, StripefsError
+from stripefs.settings import StoreSettings
+from stripefs.startup_events import ENV_FOLDER, STAGES
+
+__all__ = ["Figures", "Start", "Variant", "compare", "stage_seconds", "variants"]
+
+_LOOK_EVERY = 0.05
+_LEAVES_WITHIN = 30.0
+_PREFIX = "imagefs-compare-"
+_LEARNS_WITHIN = 60.0
+"""Seconds for which the plan of the image is waited for, once a start was recorded."""
+
+_OWN = ("cache", "runtime", "events", "collector", "job")
+"""Flags that each start has of its own, or not at all."""
+
+_INSTALL = f"""
+import os, subprocess, sys
+sys.path.insert(0, {os.path.dirname(PROGRAM)!r})
+import startup_events
+writer = startup_events.default_writer("imagefs")
+end = sys.argv.index("--")
+with writer.begin("dependencies", "install"):
+    done = subprocess.call([sys.executable, "-m", "pip", "install", *sys.argv[1:end]])
+writer.close()
+if done:
+    sys.exit(done)
+command = sys.argv[end + 1:]
+os.execvp(command[0], command)
+"""
+"""Installs what its first words name and becomes the command behind `--`."""
+
+
+class Variant(NamedTuple):
+    """A way to start the job. techniques: those that are in use. arguments: of `imagefs run`, without the folders."""
+
+    name: str
+    techniques: tuple[str, ...]
+    arguments: tuple[str, ...]
+
+
+class Start(NamedTuple):
+    """One start: seconds in all, and of each stage in which anything happened."""
+
+    seconds: float
+    stages: Mapping[str, float]
+
+
+class Figures(NamedTuple):
+    """The starts of a variant."""
+
+    variant: Variant
+    starts: Sequence[Start]
+
+    def of(self, stage: str = "") -> list[float]:
+        """Seconds of a stage in each start, of all of it where none is named."""
+        return [one.stages.get(stage, 0.0) if stage else one.seconds for one in self.starts]
+
+    def as_dict(self) -> dict[str, Any]:
+        stages = [stage for stage in STAGES if any(self.of(stage))]
+        total, by_stage = summary(self.of()), {stage: summary(self.of(stage)) for stage in stages}
+        return {"name": self.variant.name, "techniques": self.variant.techniques, **total, "stages": by_stage}
+
+
+def summary(seconds: Sequence[float]) -> dict[str, Any]:
+    """Median and spread."""
+    rounded = [round(one, 3) for one in seconds]
+    return {"median": round(statistics.median(seconds), 3), "least": min(rounded), "most": max(rounded), "all": rounded}
+
+
+# The variants. Pure.
+
+
+def variants(job: JobFile, flags: Sequence[Flag], deps: Sequence[Flag]) -> list[Variant]:
+    """None of the techniques that the job has, each alone, and all. Raises ConfigError.
+
+    flags: all of `imagefs run`. deps: those of them that are about dependencies.
+    """
+    if not job.words:
+        raise ConfigError(f"{job.path} names no image", hint='image = "…#TAG"')
+    there = {"image": True, "deps": job.values.get("deps"), "checkpoint": job.values.get("checkpoints"),
+             "caches": job.values.get("startup_cache")}  # fmt: skip
+    techniques = [name for name, wanted in there.items() if wanted]
+    if "deps" in techniques and len(job.words) < 2:
+        raise ConfigError(f"{job.path} names no command, before which pip could install", hint='command = ["…"]')
+    chosen = {"none": (), **{name: (name,) for name in techniques}, "all": tuple(techniques)}
+    return [Variant(name, used, tuple(_arguments(job, flags, deps, used))) for name, used in chosen.items()]
+
+
+def _arguments(job: JobFile, flags: Sequence[Flag], deps: Sequence[Flag], used: Sequence[str]) -> list[str]:
+    values, words = dict(job.values), list(job.words)
+    if "image" not in used:
+        values |= {"unpack": True, "workload": "compare-none", "no_record": True}
+    if "deps" not in used and values.get("deps"):
+        words, values = _installing(words, values, deps)
+    if "checkpoint" not in used and values.get("checkpoints"):
+        one_stream = "threads=1,per_host=1,nohedge"
+        values |= {
+            "checkpoint_warm": "none",
+            "checkpoint_options": [*values.get("checkpoint_options", ()), one_stream],
+        }
+    if "caches" not in used:
+        values.pop("startup_cache", None)
+    found = [f"--{name}={text}" for name, (text, _) in job.given.items() if name not in _OWN]
+    for flag in flags:
+        value = values.get(flag.field, flag.unset)
+        if value == flag.unset or flag.name in _OWN:
+            continue
+        if flag.kind in ("switch", "either"):
+            found.append(f"--{flag.name}" if value else f"--no-{flag.name}")
+        else:
+            found += [f"--{flag.name}={one}" for one in (value if flag.kind == "texts" else [value])]
+    return [*found, words[0], "--", *words[1:]]
+
+
+def _installing(
+    words: Sequence[str], values: Mapping[str, Any], deps: Sequence[Flag]
+) -> tuple[list[str], dict[str, Any]]:
+    """The same job without snapshots: its container, which sees the directories of the files, installs first."""
+    python, target = values.get("deps_python") or "python3", values.get("deps_target")
+    files = [os.path.abspath(path) for path in values["deps"]]
+    folders = sorted({os.path.dirname(path) for path in files})
+    asked = [word for path in files for word in ("-r", path)]
+    asked += ["--target", target] if target else []
+    image, *command = words
+    mine = {flag.field for flag in deps}
+    kept = {field: value for field, value in values.items() if field not in mine}
+    kept["binds"] = [*values.get("binds", ()), *(f"{folder}:{folder}:ro" for folder in folders)]
+    kept["env"] = ["PIP_BREAK_SYSTEM_PACKAGES=1", "PIP_ROOT_USER_ACTION=ignore", *values.get("env", ())]
+    return [image, python, "-c", _INSTALL, *asked, "--", *command], {**kept, "rw": True}
+
+
+# Starts
+
+
+def compare(
+    job: JobFile, ways: Sequence[Variant], rounds: int, store: StoreSettings, tell: Callable[[str], None]
+) -> list[Figures]:
+    """Start the job so often in each way, by turns. Raises StripefsError, with nothing left behind.
+
+    store: of the job's image, with which a recorded start is waited for. tell: gets lines about the progress.
+    """
+    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # what is under way is ended then
+    _sweep()
+    everything = ways[-1]
+    if "deps" in everything.techniques:
+        tell("a start that is not measured, for the snapshots")
+        with _folder() as folder:
+            _start(everything, folder, "--deps-wait")
+    tell("a start that is not measured, for the trace")
+    with _folder() as folder:
+        _start(everything, folder)
+        _learned(folder, store, job.words[0].rpartition("#")[2], tell)
+    starts: dict[str, list[Start]] = {way.name: [] for way in ways}
+    for number in range(rounds):
+        for way in ways:
+            with _folder() as folder:
+                drop_page_cache()
+                found = _start(way, folder)
+            starts[way.name].append(found)
+            tell(f"round {number + 1} of {rounds}, {way.name}: {found.seconds:.2f} s")
+    return [Figures(way, starts[way.name]) for way in ways]
+
+
+def drop_page_cache() -> bool:
+    """Have the kernel forget files, which only root may ask for; tells whether it was asked."""
+    if os.geteuid() != 0:
+        return False
+    os.sync()
+    try:
+        Path("/proc/sys/vm/drop_caches").write_text("3\n")
+    except OSError:  # in a container
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def _folder() -> Iterator[Path]:
+    """A host's folders, and the daemon that comes to run there, which ends with the block."""
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    lock = _locked(folder)
+    try:
+        yield folder
+    finally:
+        _clear(folder)
+        if lock is not None:
+            os.close(lock)
+
+
+def _sweep() -> None:
+    """Remove the folders of comparisons that were killed."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        if (lock := _locked(folder)) is not None:
+            _clear(folder)
+            os.close(lock)
+
+
+def _locked(folder: Path) -> int | None:
+    """A descriptor that says that somebody uses the folder; None where somebody else does, or may."""
+    try:
+        lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if os.fstat(lock).st_uid == os.geteuid():
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return lock
+    except BlockingIOError:
+        pass
+    os.close(lock)
+    return None
+
+
+def _clear(folder: Path) -> None:
+    """End the daemon that runs there, and remove all of it."""
+    from imagefs.daemon import starting
+
+    settings = _daemon(folder)
+    with contextlib.suppress(NoDaemon):
+        Client(settings, starts=False).stop(force=True)
+    _wait(lambda: starting.running(settings) is None and not _mounted_below(folder), _LEAVES_WITHIN)
+    _wait(lambda: _is_removed(folder), _LEAVES_WITHIN)
+
+
+def _mounted_below(folder: Path) -> bool:
+    from stripefs.mount import kernel
+
+    return any(Path(one.path).is_relative_to(folder.resolve()) for one in kernel.mounts())
+
+
+def _is_removed(folder: Path) -> bool:
+    """Remove the folder and the cgroups of containers that were killed, where nothing is mounted and nobody writes any
+    more; tells whether that was so."""
+    from imagefs.run.folder import sweep
+
+    runs = Path(_daemon(folder).runtime, "imagefs")
+    sweep(str(runs))
+    if not _mounted_below(folder) and not list(runs.glob("runs/imagefs-*")):
+        shutil.rmtree(folder, ignore_errors=True)
+    return not folder.exists()
+
+
+def _daemon(folder: Path) -> DaemonSettings:
+    return DaemonSettings(cache=str(folder / "cache"), runtime=str(folder / "run"))
+
+
+def _start(way: Variant, folder: Path, *more: str) -> Start:
+    """Raises RunError where the job fails."""
+    events, settings = folder / "events", _daemon(folder)
+    program = [sys.executable, "-P", "-c", "import sys; from imagefs.cli.main import run; sys.exit(run())"]
+    own = [f"--cache={settings.cache}", f"--runtime={settings.runtime}", f"--events={events}"]
+    if any(word.startswith("--checkpoint=") for word in way.arguments):
+        own.append(f"--checkpoint-option=cache={settings.cache}/checkpoints")
+    parent = os.pidfd_open(os.getpid())
+    environment = {name: text for name, text in os.environ.items() if name not in ("TRACEPARENT", ENV_FOLDER)}
+    with tempfile.TemporaryFile() as output:
+        begun = time.monotonic_ns()
+        process = subprocess.Popen(
+            [*program, "run", *own, *more, *way.arguments],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            start_new_session=True,
+            preexec_fn=lambda: end_with(parent),
+        )
+        os.close(parent)
+        try:
+            _wait(lambda: process.poll() is not None or ready_at(events) is not None)
+        finally:
+            ended, status = time.monotonic_ns(), process.poll()
+            process.kill()  # its container may take no notice of gentler signals
+            process.wait()
+        if status:
+            output.seek(0)
+            lines = output.read().decode(errors="replace").strip().splitlines() or [f"exit status {status}"]
+            raise RunError(f"the job fails when it is started with {way.name}: {lines[-1]}")
+    until = ready_at(events) or ended
+    return Start((until - begun) / 1e9, stage_seconds(read_events(events), begun, until))
+
+
+def _learned(folder: Path, store: StoreSettings, image: str, tell: Callable[[str], None]) -> None:
+    """Wait until the image has a plan, which the recorded start is made into."""
+    client = Client(_daemon(folder), starts=False)
+
+    def planned() -> bool:
+        attached = client.attach(store, image, Recording(off=True), owner=os.getpid())
+        try:
+            images = client.status()["images"]
+            return any(one["id"] == attached.id and one.get("planned_blocks") for one in images)
+        finally:
+            client.detach(attached.id)
+
+    try:
+        found = _wait(planned, _LEARNS_WITHIN)
+    except StripefsError as error:
+        tell(f"whether the image has a plan is not known: {error}")
+        return
+    if not found:
+        tell("the image has no plan: its store cannot be written, or the start touched nothing that was not here")
+
+
+def _wait(condition: Callable[[], bool], seconds: float = float("inf")) -> bool:
+    """Whether it came to be true in time."""
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            return False
+        time.sleep(_LOOK_EVERY)
+    return True
+
+
+# Events
+
+
+def read_events(folder: Path) -> list[dict[str, Any]]:
+    """Those of one start; half a line at the end is one that is still being written."""
+    found = []
+    for path in sorted(folder.glob("*.jsonl")):
+        for line in path.read_bytes().splitlines():
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+    return [one for one in found if isinstance(one, dict) and isinstance(one.get("mono_ns"), int)]
+
+
+def ready_at(folder: Path) -> int | None:
+    """When the job was ready, in nanoseconds of the monotonic clock: at the first `ready`, else when its first step
+    ended; None while it is not."""
+    events = read_events(folder)
+    for stage, event in (("ready", "instant"), ("first_step", "end")):
+        when = [one["mono_ns"] for one in events if (one.get("stage"), one.get("event")) == (stage, event)]
+        if when:
+            return int(min(when))
+    return None
+
+
+def stage_seconds(events: Sequence[Mapping[str, Any]], begun: int, until: int) -> dict[str, float]:
+    """Seconds of each stage between these two: the time in which any of its spans was open."""
+    ends = {one["span"]: one["mono_ns"] for one in events if one.get("event") == "end" and "span" in one}
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for one in events:
+        if one.get("event") == "begin" and one.get("stage") in STAGES:
+            first = max(int(one["mono_ns"]), begun)
+            last = min(int(ends.get(one.get("span"), until)), until)
+            if first < last:
+                spans.setdefault(one["stage"], []).append((first, last))
+    found = {}
+    for stage, parts in spans.items():
+        length, reached = 0, begun
+        for first, last in sorted(parts):
+            length += max(0, last - max(first, reached))
+            reached = max(reached, last)
+        found[stage] = length / 1e9
+    return found

@@ -1,0 +1,61 @@
+"""A job that is compared: each way really starts it, and nothing is left."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from stripefs.mount import kernel
+from tests.cache.material import write
+from tests.deps.container.job import CGROUP, Job, cgroups
+from tests.imagefs.service import commands
+
+pytestmark = [pytest.mark.mount, pytest.mark.root]
+
+SCRIPT = """
+import heavy, os, pathlib, sys, time
+sys.path.insert(0, "/run/imagefs"); import startup_events
+writer = startup_events.default_writer()
+with writer.begin("checkpoint", "load"):
+    size = sum(len(path.read_bytes()) for path in pathlib.Path("/ckpt").iterdir())
+assert (heavy.VALUE, size) == (7, 3 << 20)
+writer.close()
+pathlib.Path(os.environ["IMAGEFS_READY"]).touch()
+time.sleep(1000)
+"""
+
+
+def test_a_job_is_compared(pip_job: Job, tmp_path: Path) -> None:
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    (tmp_path / "checkpoint").mkdir()
+    write(tmp_path / "checkpoint/model", 3 << 20)
+    file = tmp_path / "job.toml"
+    file.write_text(
+        f'image = "{pip_job.image}"\ncommand = ["python3", "-c", """{SCRIPT}"""]\n'
+        f'deps = ["{pip_job.requirements}"]\nstore = "{pip_job.store}"\ncgroup-parent = "{CGROUP}"\n'
+        f'checkpoint = ["throttled+file://{tmp_path}/checkpoint?rate=20MB/s:/ckpt"]\n'
+    )
+    pip_job.service.environment["TMPDIR"] = str(folder)
+    done = pip_job.service.run("compare", str(file), "--rounds", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    ways = {one["name"]: one for one in json.loads(done.stdout)["ways"]}
+    assert list(ways) == ["none", "image", "deps", "checkpoint", "all"]
+    assert all(0 < one["median"] == one["least"] == one["most"] for one in ways.values())
+    assert all({"image", "container", "dependencies", "checkpoint"} <= {*one["stages"]} for one in ways.values())
+    assert list(folder.iterdir()) == []
+    assert [one.path for one in kernel.mounts() if Path(one.path).is_relative_to(folder)] == []
+    assert [path for top in cgroups() for path in top.glob("imagefs-*")] == []
+    assert [words for _, words in commands() if any(str(folder) in word for word in words)] == []
+
+
+def test_a_job_that_fails_is_told(pip_job: Job, tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text(f'image = "{pip_job.image}"\ncommand = ["python3", "-c", "raise SystemExit(\'no data\')"]\n')
+    pip_job.service.environment["TMPDIR"] = tempfile.mkdtemp(dir=tmp_path)
+    done = pip_job.service.run("compare", str(file))
+    assert done.returncode == 125
+    assert done.stderr.splitlines()[-1] == "imagefs: the job fails when it is started with all: no data"
