@@ -44,11 +44,15 @@ def _begin(words: Sequence[str], values: Mapping[str, Any], given: Given, job: s
     extra = Extra()
     with contextlib.ExitStack() as held:
         if folder := values["events"] or os.environ.get(ENV_FOLDER, ""):
-            from imagefs.jobs.events import recorded
+            from imagefs.jobs.events import COLLECTOR, collected, recorded
 
+            if url := values["collector"] or os.environ.get(COLLECTOR, ""):
+                held.enter_context(collected(folder, url))
             name = job or (words[0].rpartition("#")[2] if words else "")
             binds, env = held.enter_context(recorded(folder, name, os.environ))
             extra = extra._replace(binds=binds, env=env)
+        elif values["collector"]:
+            raise ConfigError("--collector names a place for events, and there are none", hint="--events DIR")
         if values["checkpoints"]:
             from imagefs.jobs.checkpoint import Checkpoint, Warmth, parse_share, shown
 
