@@ -276,3 +276,16 @@ def test_a_job_adds_its_events(job: Service, store: Path, tmp_path: Path) -> Non
         "BOOTSEER_NODE": os.uname().nodename, "BOOTSEER_RANK": "3",
     }  # fmt: skip
     assert (folder / "mine").exists()
+
+
+def test_events_are_collected_at_the_end(job: Service, store: Path, tmp_path: Path) -> None:
+    """A collector that is away harms no job."""
+    spool, collector = tmp_path / "events", tmp_path / "collector"
+    collector.mkdir()
+    options = ["run", "--events", str(spool), "--collector"]
+    job.ok(*options, str(collector), f"{store}#small")
+    copied = [line for path in collector.rglob("*.jsonl*") for line in path.read_text().splitlines()]
+    assert {json.loads(line).get("name") for line in copied} >= {"attach", "exec"}
+    done = job.run(*options, str(tmp_path / "nothing/there"), f"{store}#small")
+    assert (done.returncode, done.stdout) == (0, "hello\n")
+    assert job.run("run", "--collector", str(collector), f"{store}#small").returncode == 2
