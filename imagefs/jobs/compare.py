@@ -124,7 +124,9 @@ def variants(job: JobFile, flags: Sequence[Flag], deps: Sequence[Flag]) -> list[
     techniques = [name for name, wanted in there.items() if wanted]
     if "deps" in techniques and len(job.words) < 2:
         raise ConfigError(f"{job.path} names no command, before which pip could install", hint='command = ["…"]')
-    chosen = {"none": (), **{name: (name,) for name in techniques}, "all": tuple(techniques)}
+    chosen: dict[str, tuple[str, ...]] = {"none": (), **{name: (name,) for name in techniques}}
+    if len(techniques) > 1:
+        chosen["all"] = tuple(techniques)
     return [Variant(name, used, tuple(_arguments(job, flags, deps, used))) for name, used in chosen.items()]
 
 

@@ -289,3 +289,15 @@ def test_events_are_collected_at_the_end(job: Service, store: Path, tmp_path: Pa
     done = job.run(*options, str(tmp_path / "nothing/there"), f"{store}#small")
     assert (done.returncode, done.stdout) == (0, "hello\n")
     assert job.run("run", "--collector", str(collector), f"{store}#small").returncode == 2
+
+
+def test_a_checkpoint_in_a_user_namespace(job: Service, store: Path, checkpoint: Path) -> None:
+    command = ["run", "--userns", "auto", "--checkpoint", f"{checkpoint}:/ckpt", f"{store}#small", "--", "ls", "/ckpt"]
+    for runtime in ("crun", "runc"):
+        assert job.ok(*command[:1], "--oci-runtime", runtime, *command[1:]) == "latest\nstep_100\nstep_90\n"
+
+
+def test_a_checkpoint_with_an_image_that_is_away(job: Service, tmp_path: Path, checkpoint: Path) -> None:
+    """The start ends, and its mount with it."""
+    done = job.run("run", "--checkpoint", str(checkpoint), f"{tmp_path}/nothing#small")
+    assert (done.returncode, len(done.stderr.splitlines())) == (3, 1), done.stderr

@@ -50,6 +50,22 @@ ls -A $HOME/run/bootseer/imagefs/runs $HOME/.cache/bootseer/imagefs/upper | grep
 imagefs daemon --stop
 """
 
+CHECKPOINT = """
+image=$1 runtime=$2 source=$3
+imagefs() { "$PYTHON" -P -c 'import sys; from imagefs.cli.main import run; sys.exit(run())' "$@"; }
+{
+imagefs run --oci-runtime $runtime --checkpoint $source:/ckpt $image -- sh -c 'cat /ckpt/model; touch /ckpt/new'
+echo "ended $?"
+imagefs run --oci-runtime $runtime --checkpoint $source $image -- sh -c "cat /checkpoint/model; sleep 5$$" >$HOME/said &
+until grep -qs step $HOME/said; do sleep 0.05; done
+kill -KILL $(pgrep -f "^$PYTHON.*run --oci-runtime $runtime --checkpoint $source $image"); wait
+while grep -q imagefs/runs /proc/mounts; do sleep 0.05; done
+imagefs run --oci-runtime $runtime $image
+ls -A $HOME/run/bootseer/imagefs/runs
+} 2>&1
+imagefs daemon --stop
+"""
+
 OWNERS = "/ 0 0\n/srv/data 0 0\n/srv/ann 0 0\n/run 0 0\n/run/job 0 0\n. 0 0\n"
 FIRST = f"0\n0\n/not/there\n{OWNERS}200000\n         0      65534          1\nread-only\n1\nfiltered\n"
 RIGHTS = "CapEff:\t00000000a80425fb\nSeccomp:\t2\nended 7\n"
@@ -99,3 +115,26 @@ def test_containers_without_root(service: Service, store: Path, open_path: Path,
     assert rest[-3:] == ["up", "ended 3", "ended 0"]
     assert (home / "bound/made").stat().st_uid == NOBODY
     assert done.stderr == ""
+
+
+def test_a_checkpoint_without_root(service: Service, store: Path, open_path: Path) -> None:
+    home = open_path / "home"
+    shutil.copytree(store, home / "store")
+    for name in ("checkpoints", "run"):
+        (home / name).mkdir(mode=0o700)
+    (home / "checkpoints/model").write_text("step 7\n")
+    for path in (home, *home.rglob("*")):
+        os.chown(path, NOBODY, NOBODY)
+    environment = {name: value for name, value in service.environment.items() if not name.startswith("IMAGEFS_")}
+    arguments = (f"{home}/store#small", "crun", str(home / "checkpoints"))
+    done = subprocess.run(
+        unshared(
+            open_path, *AS_NOBODY, "bash", "-c", CHECKPOINT, "bash", *arguments, prepare=let_others_mount(open_path)
+        ),
+        env={**environment, "HOME": str(home), "XDG_RUNTIME_DIR": f"{home}/run", "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    said = [line for line in done.stdout.splitlines() if "Killed" not in line]
+    assert said == ["step 7", "touch: /ckpt/new: Read-only file system", "ended 1", ".lock"], done.stdout + done.stderr

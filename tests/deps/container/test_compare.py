@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import tempfile
 from pathlib import Path
 
@@ -11,7 +13,7 @@ import pytest
 from stripefs.mount import kernel
 from tests.cache.material import write
 from tests.deps.container.job import CGROUP, Job, cgroups
-from tests.imagefs.service import commands
+from tests.imagefs.service import commands, eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 
@@ -26,6 +28,13 @@ writer.close()
 pathlib.Path(os.environ["IMAGEFS_READY"]).touch()
 time.sleep(1000)
 """
+
+
+def assert_nothing_is_left(folder: Path) -> None:
+    assert list(folder.iterdir()) == []
+    assert [one.path for one in kernel.mounts() if Path(one.path).is_relative_to(folder)] == []
+    assert [path for top in cgroups() for path in top.glob("imagefs-*")] == []
+    assert [words for _, words in commands() if any(str(folder) in word for word in words)] == []
 
 
 def test_a_job_is_compared(pip_job: Job, tmp_path: Path) -> None:
@@ -46,10 +55,27 @@ def test_a_job_is_compared(pip_job: Job, tmp_path: Path) -> None:
     assert list(ways) == ["none", "image", "deps", "checkpoint", "all"]
     assert all(0 < one["median"] == one["least"] == one["most"] for one in ways.values())
     assert all({"image", "container", "dependencies", "checkpoint"} <= {*one["stages"]} for one in ways.values())
-    assert list(folder.iterdir()) == []
-    assert [one.path for one in kernel.mounts() if Path(one.path).is_relative_to(folder)] == []
-    assert [path for top in cgroups() for path in top.glob("imagefs-*")] == []
-    assert [words for _, words in commands() if any(str(folder) in word for word in words)] == []
+    assert_nothing_is_left(folder)
+
+
+def test_a_comparison_that_is_killed_leaves_nothing_after_the_next(pip_job: Job, tmp_path: Path) -> None:
+    folder, file = tmp_path / "temporary", tmp_path / "job.toml"
+    folder.mkdir()
+    pip_job.service.environment["TMPDIR"] = str(folder)
+    begin = f'image = "{pip_job.image}"\ncgroup-parent = "{CGROUP}"\n'
+    file.write_text(begin + 'command = ["python3", "-c", "import time; time.sleep(1000)"]\n')
+    process = pip_job.service.start("compare", str(file))
+    eventually(lambda: list(folder.glob("*/run/imagefs/runs/imagefs-*/pid")), "the container")
+    os.kill(process.pid, signal.SIGKILL)
+    ready = "import os, time; open(os.environ['IMAGEFS_READY'], 'w'); time.sleep(1000)"
+    file.write_text(begin + f'command = ["python3", "-c", "{ready}"]\n')
+    done = pip_job.service.run("compare", str(file), "--rounds", "2")
+    assert done.returncode == 0, done.stderr
+    heads, *rows = [line.split() for line in done.stdout.splitlines()]
+    assert heads == ["techniques", "seconds", "of", "none", "image", "container"]
+    assert [row[0] for row in rows] == ["none", "image"]
+    assert rows[0][3] == "1.00"
+    assert_nothing_is_left(folder)
 
 
 def test_a_job_that_fails_is_told(pip_job: Job, tmp_path: Path) -> None:
@@ -58,4 +84,4 @@ def test_a_job_that_fails_is_told(pip_job: Job, tmp_path: Path) -> None:
     pip_job.service.environment["TMPDIR"] = tempfile.mkdtemp(dir=tmp_path)
     done = pip_job.service.run("compare", str(file))
     assert done.returncode == 125
-    assert done.stderr.splitlines()[-1] == "imagefs: the job fails when it is started with all: no data"
+    assert done.stderr.splitlines()[-1] == "imagefs: the job fails when it is started with image: no data"
