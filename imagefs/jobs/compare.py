@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import shutil
 import signal
@@ -35,7 +34,7 @@ from typing import Any, NamedTuple
 
 from imagefs.daemon.client import Client, NoDaemon, Recording
 from imagefs.errors import RunError
-from imagefs.jobs.events import PROGRAM
+from imagefs.jobs.events import PROGRAM, read_events, ready_at, stage_seconds
 from imagefs.jobs.job_file import JobFile
 from imagefs.run.namespace import end_with
 from imagefs.settings import DaemonSettings
@@ -44,13 +43,18 @@ from stripefs.errors import ConfigError, StripefsError
 from stripefs.settings import StoreSettings
 from stripefs.startup_events import ENV_FOLDER, STAGES
 
-__all__ = ["Figures", "Start", "Variant", "compare", "stage_seconds", "variants"]
+__all__ = ["Figures", "Start", "Variant", "compare", "drop_page_cache", "is_publishing", "variants"]
 
 _LOOK_EVERY = 0.05
 _LEAVES_WITHIN = 30.0
 _PREFIX = "imagefs-compare-"
 _LEARNS_WITHIN = 60.0
 """Seconds for which the plan of the image is waited for, once a start was recorded."""
+
+_BEGINS_WITHIN, _PUBLISHES_WITHIN = 2.0, 300.0
+"""Seconds until start-up caches begin to be published when the job is ready, and until they are."""
+
+_PUBLISHER = b"imagefs.startup_cache.publisher"
 
 _OWN = ("cache", "runtime", "events", "collector", "job")
 """Flags that each start has of its own, or not at all."""
@@ -186,10 +190,11 @@ def compare(
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # what is under way is ended then
     _sweep()
     everything = ways[-1]
-    if "deps" in everything.techniques:
+    if {"deps", "caches"} & {*everything.techniques}:
         tell("a start that is not measured, for the snapshots")
         with _folder() as folder:
-            _start(everything, folder, "--deps-wait")
+            more = ["--deps-wait"] if "deps" in everything.techniques else []
+            _start(everything, folder, *more, publishes="caches" in everything.techniques)
     tell("a start that is not measured, for the trace")
     with _folder() as folder:
         _start(everything, folder)
@@ -287,8 +292,9 @@ def _daemon(folder: Path) -> DaemonSettings:
     return DaemonSettings(cache=str(folder / "cache"), runtime=str(folder / "run"))
 
 
-def _start(way: Variant, folder: Path, *more: str) -> Start:
-    """Raises RunError where the job fails."""
+def _start(way: Variant, folder: Path, *more: str, publishes: bool = False) -> Start:
+    """publishes: the run goes on until what it publishes when the job is ready is published. Raises RunError where the
+    job fails."""
     events, settings = folder / "events", _daemon(folder)
     program = [sys.executable, "-P", "-c", "import sys; from imagefs.cli.main import run; sys.exit(run())"]
     own = [f"--cache={settings.cache}", f"--runtime={settings.runtime}", f"--events={events}"]
@@ -310,6 +316,9 @@ def _start(way: Variant, folder: Path, *more: str) -> Start:
         os.close(parent)
         try:
             _wait(lambda: process.poll() is not None or ready_at(events) is not None)
+            if publishes:
+                _wait(lambda: is_publishing(process.pid), _BEGINS_WITHIN)
+                _wait(lambda: not is_publishing(process.pid), _PUBLISHES_WITHIN)
         finally:
             ended, status = time.monotonic_ns(), process.poll()
             process.kill()  # its container may take no notice of gentler signals
@@ -320,6 +329,16 @@ def _start(way: Variant, folder: Path, *more: str) -> Start:
             raise RunError(f"the job fails when it is started with {way.name}: {lines[-1]}")
     until = ready_at(events) or ended
     return Start((until - begun) / 1e9, stage_seconds(read_events(events), begun, until))
+
+
+def is_publishing(pid: int) -> bool:
+    """Tells whether a child of this process publishes start-up caches."""
+    for thread in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):  # it ended
+            children = [Path(f"/proc/{child}/cmdline") for child in thread.read_text().split()]
+            if any(_PUBLISHER in child.read_bytes().split(b"\0") for child in children):
+                return True
+    return False
 
 
 def _learned(folder: Path, store: StoreSettings, image: str, tell: Callable[[str], None]) -> None:
@@ -351,47 +370,3 @@ def _wait(condition: Callable[[], bool], seconds: float = float("inf")) -> bool:
             return False
         time.sleep(_LOOK_EVERY)
     return True
-
-
-# Events
-
-
-def read_events(folder: Path) -> list[dict[str, Any]]:
-    """Those of one start; half a line at the end is one that is still being written."""
-    found = []
-    for path in sorted(folder.glob("*.jsonl")):
-        for line in path.read_bytes().splitlines():
-            with contextlib.suppress(ValueError):
-                found.append(json.loads(line))
-    return [one for one in found if isinstance(one, dict) and isinstance(one.get("mono_ns"), int)]
-
-
-def ready_at(folder: Path) -> int | None:
-    """When the job was ready, in nanoseconds of the monotonic clock: at the first `ready`, else when its first step
-    ended; None while it is not."""
-    events = read_events(folder)
-    for stage, event in (("ready", "instant"), ("first_step", "end")):
-        when = [one["mono_ns"] for one in events if (one.get("stage"), one.get("event")) == (stage, event)]
-        if when:
-            return int(min(when))
-    return None
-
-
-def stage_seconds(events: Sequence[Mapping[str, Any]], begun: int, until: int) -> dict[str, float]:
-    """Seconds of each stage between these two: the time in which any of its spans was open."""
-    ends = {one["span"]: one["mono_ns"] for one in events if one.get("event") == "end" and "span" in one}
-    spans: dict[str, list[tuple[int, int]]] = {}
-    for one in events:
-        if one.get("event") == "begin" and one.get("stage") in STAGES:
-            first = max(int(one["mono_ns"]), begun)
-            last = min(int(ends.get(one.get("span"), until)), until)
-            if first < last:
-                spans.setdefault(one["stage"], []).append((first, last))
-    found = {}
-    for stage, parts in spans.items():
-        length, reached = 0, begun
-        for first, last in sorted(parts):
-            length += max(0, last - max(first, reached))
-            reached = max(reached, last)
-        found[stage] = length / 1e9
-    return found

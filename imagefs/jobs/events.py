@@ -1,14 +1,18 @@
-"""The events of a job's start: their folder, the names of the start, and what its container needs to add its own."""
+"""The events of a job's start: their folder, the names of the start, what its container needs to add its own, and the
+time of each stage."""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
+from pathlib import Path
+from typing import Any
 
 from imagefs.errors import RunError
 from imagefs.run.options import Bind
@@ -20,10 +24,11 @@ from stripefs.startup_events import (
     ENV_NODE,
     ENV_RANK,
     ENV_RUN,
+    STAGES,
     identity,
 )
 
-__all__ = ["COLLECTOR", "FOLDER", "PROGRAM", "collected", "recorded"]
+__all__ = ["COLLECTOR", "FOLDER", "PROGRAM", "collected", "read_events", "ready_at", "recorded", "stage_seconds"]
 
 COLLECTOR = "BOOTSEER_COLLECTOR"
 """Names the collector folder."""
@@ -84,3 +89,44 @@ def recorded(folder: str, job: str, environ: MutableMapping[str, str]) -> Iterat
                 environ.pop(name, None)
             else:
                 environ[name] = text
+
+
+def read_events(folder: Path) -> list[dict[str, Any]]:
+    """Those of one start; half a line at the end is one that is still being written."""
+    found = []
+    for path in sorted(folder.glob("*.jsonl")):
+        for line in path.read_bytes().splitlines():
+            with contextlib.suppress(ValueError):
+                found.append(json.loads(line))
+    return [one for one in found if isinstance(one, dict) and isinstance(one.get("mono_ns"), int)]
+
+
+def ready_at(folder: Path) -> int | None:
+    """When the job was ready, in nanoseconds of the monotonic clock: at the first `ready`, else when its first step
+    ended; None while it is not."""
+    events = read_events(folder)
+    for stage, event in (("ready", "instant"), ("first_step", "end")):
+        when = [one["mono_ns"] for one in events if (one.get("stage"), one.get("event")) == (stage, event)]
+        if when:
+            return int(min(when))
+    return None
+
+
+def stage_seconds(events: Sequence[Mapping[str, Any]], begun: int, until: int) -> dict[str, float]:
+    """Seconds of each stage between these two: the time in which any of its spans was open."""
+    ends = {one["span"]: one["mono_ns"] for one in events if one.get("event") == "end" and "span" in one}
+    spans: dict[str, list[tuple[int, int]]] = {}
+    for one in events:
+        if one.get("event") == "begin" and one.get("stage") in STAGES:
+            first = max(int(one["mono_ns"]), begun)
+            last = min(int(ends.get(one.get("span"), until)), until)
+            if first < last:
+                spans.setdefault(one["stage"], []).append((first, last))
+    found = {}
+    for stage, parts in spans.items():
+        length, reached = 0, begun
+        for first, last in sorted(parts):
+            length += max(0, last - max(first, reached))
+            reached = max(reached, last)
+        found[stage] = length / 1e9
+    return found

@@ -51,6 +51,7 @@ def test_a_job_is_compared(pip_job: Job, tmp_path: Path) -> None:
     pip_job.service.environment["TMPDIR"] = str(folder)
     done = pip_job.service.run("compare", str(file), "--rounds", "1", "--json")
     assert done.returncode == 0, done.stderr
+    assert "plan" not in done.stderr  # the image has one
     ways = {one["name"]: one for one in json.loads(done.stdout)["ways"]}
     assert list(ways) == ["none", "image", "deps", "checkpoint", "all"]
     assert all(0 < one["median"] == one["least"] == one["most"] for one in ways.values())

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import os
+import subprocess
+import sys
+import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
@@ -10,9 +16,11 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from imagefs.cli.job import read_job
+from imagefs.cli.job import FLAGS, read_job
 from imagefs.cli.plain import DEPS, JOB, RUN
 from imagefs.jobs.checkpoint import Checkpoint, parse_share
+from imagefs.jobs.compare import is_publishing, variants
+from imagefs.jobs.events import ready_at, stage_seconds
 from imagefs.jobs.warming import Gate, Image, newest
 from stripefs.cli.warming import STEP
 from stripefs.errors import ConfigError
@@ -164,3 +172,86 @@ def test_flags_come_before_the_file(tmp_path: Path) -> None:
     assert (merged["network"], merged["binds"], merged["env"]) == ("host", ("/c:/d",), ["A=1", "A=2"])
     assert settings["io-timeout"][0] == "9s"
     assert read.under([], unset, {}, ())[1]["network"] == "none"
+
+
+def test_ways_to_start_a_job(tmp_path: Path) -> None:
+    """Each differs from the job in nothing but what it leaves out; folders and the daemon's settings are its own."""
+    (tmp_path / "requirements.txt").touch()
+    file = tmp_path / "job.toml"
+    file.write_text(
+        f'image = "a#b"\ncommand = ["run", "--fast"]\nrw = false\ndeps = "{tmp_path}/requirements.txt"\n'
+        'deps-probe = "import x"\ncheckpoint = ["hdfs://nn/c:/c"]\ncheckpoint-warm = "latest"\nmemory = "1GiB"\n'
+        'cache = "/mine"\nruntime = "/mine"\nevents = "/mine"\nio-timeout = "5s"\nenv = { A = 1 }\n'
+    )
+    ways = {one.name: one for one in variants(read_job(str(file)), FLAGS, DEPS)}
+    assert list(ways) == ["none", "image", "deps", "checkpoint", "all"]
+    kept = ["--io-timeout=5s", "--env=A=1", "--memory=1GiB"]
+    deps = [f"--deps={tmp_path}/requirements.txt", "--deps-probe=import x"]
+    checkpoint = ["--checkpoint=hdfs://nn/c:/c", "--checkpoint-warm=latest"]
+    assert ways["all"].arguments == (*kept, *deps, *checkpoint, "a#b", "--", "run", "--fast")
+    assert ways["none"].techniques == ()
+    assert not {*deps, checkpoint[1]} & {*ways["none"].arguments}
+    one_stream = "--checkpoint-option=threads=1,per_host=1,nohedge"
+    plain = {*kept, "--env=A=1", "--unpack", "--no-record", "--rw", f"--bind={tmp_path}:{tmp_path}:ro", one_stream}
+    assert plain <= {*ways["none"].arguments}
+    words = ways["none"].arguments
+    assert words[words.index("a#b") + 2 :][:2] == ("python3", "-c")
+    assert words[-5:] == ("-r", f"{tmp_path}/requirements.txt", "--", "run", "--fast")
+    assert "--unpack" not in ways["image"].arguments
+    assert {*deps} <= {*ways["deps"].arguments}
+    assert {*checkpoint} <= {*ways["checkpoint"].arguments}
+    file.write_text('image = "a#b"\n')
+    assert [one.name for one in variants(read_job(str(file)), FLAGS, DEPS)] == ["none", "image"]
+
+
+def test_a_job_without_a_command_cannot_install_before_it(tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text('image = "a#b"\ndeps = ["x.txt"]\n')
+    with pytest.raises(ConfigError, match="names no command"):
+        variants(read_job(str(file)), FLAGS, DEPS)
+
+
+def span(stage: str, name: str, *, begin: float | None = None, end: float | None = None) -> list[dict[str, Any]]:
+    times = {"begin": begin, "end": end}
+    return [
+        {"event": event, "stage": stage, "span": name, "mono_ns": int(when * 1e9)}
+        for event, when in times.items()
+        if when is not None
+    ]
+
+
+def test_seconds_of_stages() -> None:
+    """Spans that overlap count once, what began before or ended later is cut, and an open one lasts to the end."""
+    events = [
+        *span("image", "a", begin=0, end=3),
+        *span("image", "b", begin=2, end=4),
+        *span("image", "c", begin=6, end=7),
+        *span("checkpoint", "d", begin=9),
+        *span("compile", "e", end=5),
+        *span("other", "f", begin=1, end=2),
+    ]
+    assert stage_seconds(events, int(1e9), int(10e9)) == {"image": 4.0, "checkpoint": 1.0}
+
+
+def test_when_a_job_is_ready(tmp_path: Path) -> None:
+    file = tmp_path / "one.jsonl"
+    file.write_bytes(b'{"half')
+    assert ready_at(tmp_path) is None
+    file.write_text("\n".join(json.dumps(one) for one in span("first_step", "a", begin=1, end=2)) + '\n["no event"]\n')
+    assert ready_at(tmp_path) == int(2e9)
+    file.write_text(file.read_text() + '{"event": "instant", "stage": "ready", "mono_ns": 3}\n')
+    assert ready_at(tmp_path) == 3
+
+
+def test_a_publisher_is_seen_whichever_thread_started_it() -> None:
+    assert not is_publishing(os.getpid())
+    command = [sys.executable, "-c", "import sys; sys.stdin.read()", "imagefs.startup_cache.publisher"]
+    started: list[subprocess.Popen[bytes]] = []
+    thread = threading.Thread(target=lambda: started.append(subprocess.Popen(command, stdin=subprocess.PIPE)))
+    thread.start()
+    thread.join()
+    try:
+        assert is_publishing(os.getpid())
+    finally:
+        started[0].communicate()
+    assert not is_publishing(os.getpid())
