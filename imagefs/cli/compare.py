@@ -34,13 +34,12 @@ def command(job: str, rounds: int, as_json: bool) -> None:
         store = resolve(
             file.given, url=parse_reference(file.words[0]).store, config=file.values.get("config", "")
         ).store
-    if not drop_page_cache():
+    cold = drop_page_cache()
+    if not cold:
         tell("the page cache is not dropped, which takes root: starts are not quite cold", program="imagefs")
     figures = compare(file, ways, rounds, store, lambda line: tell(line, program="imagefs"))
     if as_json:
-        print_json(
-            {"rounds": rounds, "page_cache_dropped": drop_page_cache(), "ways": [one.as_dict() for one in figures]}
-        )
+        print_json({"rounds": rounds, "page_cache_dropped": cold, "ways": [one.as_dict() for one in figures]})
         return
     stages = [stage for stage in STAGES if any(any(one.of(stage)) for one in figures)]
     base = figures[0].as_dict()["median"]
