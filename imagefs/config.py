@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from imagefs.build.limits import Limits
+from imagefs.reference import parse_store
 from imagefs.settings import DaemonSettings, SnapshotterSettings, default_cache, default_runtime
 from stripefs.config import LOG, STORE
 from stripefs.errors import ConfigError
@@ -155,6 +156,11 @@ class Settings(NamedTuple):
     def store_at(self, url: str) -> StoreSettings:
         """How the store at `url` is reached; its mirrors are those that files name. Raises ConfigError."""
         return _mirrored(self.store._replace(url=url), self.mirrors)
+
+    @property
+    def snapshots(self) -> StoreSettings:
+        """The store of snapshots, that of images unless another one is named. Raises ConfigError."""
+        return self.store_at(parse_store(self.deps.store)) if self.deps.store else self.store
 
 
 def nearest(word: str, known: Iterable[str]) -> str:

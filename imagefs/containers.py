@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from imagefs.daemon.client import Attached, Client, Recording, new_identifier
@@ -21,7 +21,7 @@ from stripefs.settings import StoreSettings
 if TYPE_CHECKING:
     from imagefs.run.container import Layer
 
-__all__ = ["Image", "attached", "layer_of", "let_go", "run"]
+__all__ = ["Image", "JobRunner", "attached", "layer_of", "let_go", "run", "run_job"]
 
 _MS_BIND = 4096
 
@@ -30,14 +30,20 @@ _EVENTS_WITHIN = 2.0
 
 
 def run(
-    client: Client, store: StoreSettings, image: str, options: RunOptions, tree: TreeOptions, recording: Recording
+    client: Client,
+    store: StoreSettings,
+    image: str,
+    options: RunOptions,
+    tree: TreeOptions,
+    recording: Recording,
+    job: JobRunner | None = None,
 ) -> int:
     """Run a container from the image of this tag or digest and wait for it; the exit status of its command.
 
-    As `imagefs.run.container.run` otherwise.
+    job: runs it, `run_job` unless given. As `imagefs.run.container.run` otherwise.
     """
     with attached(client, store, image, recording, tree, options.runtime) as found:
-        return found.run(options, marked=True)
+        return (job or run_job)(found, options, (), "")
 
 
 class Image:
@@ -72,13 +78,28 @@ class Image:
             return contextlib.nullcontext(lambda target: kernel.mount(self._unpacked, target, "", _MS_BIND, ""))
         return layer_of(self.client, self.attached, self.tree, self._name)
 
-    def run(self, options: RunOptions, above: Sequence[Layer] = (), kept_dir: str = "", *, marked: bool = False) -> int:
+    def run(
+        self,
+        options: RunOptions,
+        above: Sequence[Layer] = (),
+        kept_dir: str = "",
+        *,
+        marked: bool = False,
+        beside: Mapping[str, Layer] | None = None,
+        on_ready: Callable[[], None] | None = None,
+    ) -> int:
         """Run a container and wait for it; the exit status of its command. above: trees that lie on the image, the
-        first on top. kept_dir: as `imagefs.run.container.run` has it. marked: its command can say that it has started,
-        where nobody says how it does."""
+        first on top. kept_dir, beside: as `imagefs.run.container.run` has it. marked: its command can say that it has
+        started, where nobody says how it does. on_ready: called, on another thread, when it does."""
         from imagefs.run import container
 
         tells = (self.recording.off and events().on) or self._is_told
+        calls = [call for call in (self._started if marked and tells else None, on_ready) if call is not None]
+
+        def started() -> None:
+            for call in calls:
+                call()
+
         settings = self.client.settings
         with self.layer() as layer:
             return container.run(
@@ -88,8 +109,9 @@ class Image:
                 f"{settings.runtime}/imagefs",
                 os.path.dirname(self.attached.upper),
                 kept_dir,
-                self._started if marked and tells else None,
+                started if calls else None,
                 events().executed if marked and events().on else None,
+                beside,
             )
 
     @property
@@ -110,6 +132,16 @@ class Image:
         """Let the daemon know, which looks for this file, also when it is being replaced just now."""
         with contextlib.suppress(FileNotFoundError):  # this use has just ended
             os.close(os.open(self.recording.ready_file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+
+JobRunner = Callable[[Image, RunOptions, Sequence["Layer"], "str | None"], int]
+"""Runs a job's container with trees above its image; the exit status of its command. The text names the packages in
+these trees: the key of their snapshot, "" where there are none, and None where nobody knows them."""
+
+
+def run_job(image: Image, options: RunOptions, above: Sequence[Layer], _packages: str | None) -> int:
+    """A `JobRunner` that does nothing besides."""
+    return image.run(options, above, marked=True)
 
 
 @contextlib.contextmanager

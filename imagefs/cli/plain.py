@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from imagefs.cli.deps.asked import REQUEST
-from imagefs.config import IMAGEFS, resolve
+from imagefs.config import IMAGEFS, Settings, resolve
 from imagefs.daemon.client import Client, Recording
 from imagefs.reference import TAG, parse_reference
 from stripefs.cli.plain import Flag, read
@@ -18,7 +18,8 @@ from stripefs.errors import ConfigError
 from stripefs.options import Given
 
 if TYPE_CHECKING:
-    from imagefs.run.options import Bind
+    from imagefs.containers import JobRunner
+    from imagefs.run.options import Bind, RunOptions
 
 __all__ = [
     "CONFIG",
@@ -90,6 +91,15 @@ RUN = (
     ),
     Flag("tty", "tty", "Whether there is a terminal.  [when there is one here]", "either", default=None),
     Flag("oci-runtime", "oci_runtime", "runc, crun, or a path.  [whichever is there]", metavar="NAME", default="auto"),
+    Flag(
+        "startup-cache",
+        "startup_cache",
+        "Mount what earlier starts compiled, and keep what this one does: auto, or names such as inductor,triton.",
+        metavar="NAMES",
+    ),
+    Flag(
+        "startup-cache-salt", "startup_cache_salt", "Keep these caches apart from those of other jobs.", metavar="TEXT"
+    ),
     PLANE,
     CONFIG,
     *RECORDING,
@@ -252,14 +262,26 @@ def start_run(words: Sequence[str], values: Mapping[str, Any], given: Given, ext
         TreeOptions(plane=values["plane"], backing=values["backing"], unpack=values["unpack"]),
     )
     record = recording(values["workload"], values["ready_file"], values["no_record"])
+    job = _with_caches(settings, options, record, values) if values["startup_cache"] else None
     with events().called():
         if any(values[flag.field] != flag.unset for flag in DEPS):
             from imagefs.cli.deps.above import begin_above
 
-            return begin_above(client, settings, reference.name, options, tree, record, values)
+            return begin_above(client, settings, reference.name, options, tree, record, values, job)
         from imagefs import containers
 
-        return containers.run(client, settings.store, reference.name, options, tree, record)
+        return containers.run(client, settings.store, reference.name, options, tree, record, job)
+
+
+def _with_caches(settings: Settings, options: RunOptions, record: Recording, values: Mapping[str, Any]) -> JobRunner:
+    """Raises RunError for what cannot be."""
+    from functools import partial
+
+    from imagefs.startup_cache.start import asked, runner
+    from stripefs.cli.border import tell
+
+    wish = asked(values["startup_cache"], values["startup_cache_salt"], settings.snapshots, options, record)
+    return runner(wish, partial(tell, program="imagefs run"))
 
 
 def recording(workload: str, ready_file: str, no_record: bool) -> Recording:

@@ -287,7 +287,7 @@ def image_of(images: Images, name: str, target: str) -> str:
             f"the snapshot {name[:12]} was made for {', '.join(snapshot.targets)} ({snapshot.kind}), not for {target}",
             hint="it is never moved: what is installed knows its path",
         )
-    if not target and snapshot.kind != "container":
+    if not target and snapshot.kind == "host":
         raise FormatError(f"the snapshot {name[:12]} was made for {', '.join(snapshot.targets)}, not for containers")
     return snapshot.image
 

@@ -25,7 +25,7 @@ from stripefs.errors import Busy, StoreError, StripefsError, Unsupported
 from stripefs.settings import store_settings
 from stripefs.write.refusals import DraftLost
 
-__all__ = ["main"]
+__all__ = ["conclude", "main"]
 
 _PATIENCE = 60.0
 """Seconds in which a store may come back."""
@@ -37,11 +37,19 @@ _NICE = 10
 def main() -> int:
     """The program; its exit code."""
     job = Job(**json.loads(sys.stdin.read()))
-    os.nice(_NICE)
     # Threads, which stores have, inherit it: whoever waits for the container of a probe is to be told that it ended.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGCHLD})
+    return conclude(job, _place(job))
+
+
+def conclude(job: Job, place: contextlib.AbstractContextManager[Place | None]) -> int:
+    """Publish what is at this place, and say and keep how that ended; the exit code of a program that does this.
+
+    place: None for the target on this host. Entering it may raise StripefsError and OSError.
+    """
+    os.nice(_NICE)
     try:
-        done = _publish(job)
+        done = _publish(job, place)
     except (Busy, DraftLost):
         done = Outcome(False, ("another host leads, and publishes its own",), time.time())
     except (StripefsError, OSError) as error:
@@ -58,9 +66,9 @@ def main() -> int:
     return 0 if done.published else 1
 
 
-def _publish(job: Job) -> Outcome:
+def _publish(job: Job, place_of_job: contextlib.AbstractContextManager[Place | None]) -> Outcome:
     """Raises Busy where another host leads, StripefsError and OSError."""
-    with _place(job) as place, _opened(job) as images:
+    with place_of_job as place, _opened(job) as images:
         leads = _lead(Snapshots(images), job)
         try:
             done = _tried(job, images, leads, place)

@@ -1,12 +1,13 @@
-"""The document of a dependency snapshot: what it was installed from, and which image holds what came of it.
+"""The document of a dependency snapshot: what it was installed from, and which image holds what came of it. The caches
+that a job's start filled are a snapshot of their own kind.
 
 Canonical JSON (ASCII, sorted keys, no spaces), named by the SHA-256 of its key, itself as canonical JSON:
 
     bootseer   "deps", and `version` 1
     key        everything that the installation depended on, any JSON
     image      the digest of the image; the `source` in its manifest is the name of this document
-    kind       "host" for a directory, "container" for what was changed in a container
-    targets    the absolute paths that were installed to, one for a host
+    kind       "host" for a directory, "container" for what was changed in a container, "cache" for start-up caches
+    targets    the absolute paths that were installed to, one for a host and for caches
     made       `at`, seconds since 1970, and `seconds`, how long the installation took
     findings   lines for people: what was noticed and no reason not to publish
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from imagefs.errors import FormatError, UnknownVersion
 
@@ -24,7 +25,7 @@ __all__ = ["Kind", "Snapshot", "canonical", "key_digest"]
 
 VERSION = 1
 
-Kind = Literal["host", "container"]
+Kind = Literal["host", "container", "cache"]
 
 _HEX = frozenset("0123456789abcdef")
 
@@ -108,13 +109,13 @@ class Snapshot:
 def _check(snapshot: Snapshot) -> None:
     if not isinstance(snapshot.image, str) or len(snapshot.image) != 64 or not set(snapshot.image) <= _HEX:
         raise FormatError("the snapshot names no image")
-    if snapshot.kind not in ("host", "container"):
+    if snapshot.kind not in get_args(Kind):
         raise FormatError(f"the snapshot is of kind {snapshot.kind!r}, which this program does not know")
     texts = (*snapshot.targets, *snapshot.findings)
     if not all(isinstance(one, str) for one in texts) or not all(one.startswith("/") for one in snapshot.targets):
         raise FormatError("the snapshot has a target that is no absolute path")
-    if not snapshot.targets or (snapshot.kind == "host" and len(snapshot.targets) != 1):
-        raise FormatError("the snapshot of a host must have one target")
+    if not snapshot.targets or (snapshot.kind != "container" and len(snapshot.targets) != 1):
+        raise FormatError("only the snapshot of a container may have several targets")
     times = (snapshot.made_at, snapshot.made_seconds)
     if not all(isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one < _LATEST for one in times):
         raise FormatError("the snapshot does not say when it was made")

@@ -33,7 +33,7 @@ from imagefs.run.folder import RunFolder, sweep
 from imagefs.run.image_config import ImageConfig, parse_signal
 from imagefs.run.init import SI_KERNEL, stay_behind
 from imagefs.run.marker import Marker, watched
-from imagefs.run.options import AUTO, Limits, RunOptions
+from imagefs.run.options import AUTO, Bind, Limits, RunOptions
 from imagefs.run.rootfs import RootTree
 from imagefs.run.spec import Outside, arguments, build
 from stripefs.errors import StripefsError
@@ -76,6 +76,7 @@ def run(
     kept_dir: str = "",
     started: Callable[[], None] | None = None,
     executed: Callable[[], None] | None = None,
+    beside: Mapping[str, Layer] | None = None,
 ) -> int:
     """Run a container and wait for it. Answers the exit status of its command, 128 + N where signal N ended it.
 
@@ -85,7 +86,8 @@ def run(
     root, what is written lies below it until the container ends; `runtime_dir` where it is None, memory where it lies
     on an overlay. kept_dir: where it lies instead, for good, as `imagefs.plane.overlay.mount` has it. started: called,
     on another thread, when the command creates the file $IMAGEFS_READY; without it there is no such variable.
-    executed: called, on another thread, when the runtime has started the command.
+    executed: called, on another thread, when the runtime has started the command. beside: trees that are shown at these
+    paths of the container as binds are, called as layers are, and writable as they are.
 
     Forwards signals, and so must be called on the main thread. Raises RunError, whose exit code is that of `docker
     run`; LayerFailed for a layer that could not be mounted.
@@ -126,7 +128,9 @@ def run(
             _signals_held() as forwarded,
             namespace.child(
                 lambda told: _in_child(
-                    lambda: _become_runtime(options, image, outside, program, folder, layers, kept_dir, marker, told),
+                    lambda: _become_runtime(
+                        options, image, outside, program, folder, layers, beside or {}, kept_dir, marker, told
+                    ),
                     told,
                 )
             ) as (child, report),
@@ -279,6 +283,7 @@ def _become_runtime(
     program: runtime.Runtime,
     folder: RunFolder,
     layers: Sequence[Layer],
+    beside: Mapping[str, Layer],
     kept_dir: str,
     marker: Marker | None,
     told: int,
@@ -292,6 +297,11 @@ def _become_runtime(
         marker.show(folder.marker)
         outside = outside._replace(marker=folder.marker)
     os.mkdir(root, 0o700)
+    for number, (path, layer) in enumerate(beside.items(), len(layers)):
+        place = folder.layer(number)
+        os.makedirs(place, 0o700)
+        layer(place)
+        options = options._replace(binds=[*options.binds, Bind(place, path)])
     with userns.namespace(options.first_id) as users:
         lowers = _mount_layers(folder, layers, users)
         if kept_dir:

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from imagefs.cli.deps.asked import REQUEST
 from imagefs.cli.plain import DEPS
 from imagefs.config import Settings
+from imagefs.containers import JobRunner, run_job
 from imagefs.daemon.client import Client, Recording
 from imagefs.deps.container import start
 from imagefs.deps.request import Request, Target
 from imagefs.plane.options import TreeOptions
-from imagefs.reference import parse_store
 from imagefs.run.options import RunOptions
 from stripefs.cli.border import tell
 from stripefs.errors import ConfigError
@@ -38,10 +38,11 @@ def begin_above(
     tree: TreeOptions,
     recording: Recording,
     values: Mapping[str, Any],
+    job: JobRunner | None = None,
 ) -> int:
     """Run the container until it ends; its exit status, or that of pip where it fails. Or say which key it has.
 
-    values: of the flags in `imagefs.cli.plain.DEPS`, by field. Raises StripefsError.
+    values: of the flags in `imagefs.cli.plain.DEPS`, by field. job: runs it. Raises StripefsError.
     """
     if not values["deps"]:
         raise ConfigError("nothing is named that is to be installed", hint="--deps FILE names a requirements file")
@@ -53,7 +54,7 @@ def begin_above(
             hint="--userns host",
         )
     wish = start.Wish(
-        settings.store_at(parse_store(settings.deps.store)) if settings.deps.store else settings.store,
+        settings.snapshots,
         _request(values),
         [os.path.abspath(path) for path in values["deps"]],
         outside=values["deps_outside"],
@@ -75,7 +76,7 @@ def begin_above(
 
         show(asked, explain=True, prefix="deps-")
         return 0
-    return start.run(client, settings.store, image, options, tree, recording, wish, _told)
+    return start.run(client, settings.store, image, options, tree, recording, wish, _told, job or run_job)
 
 
 def _request(values: Mapping[str, Any]) -> Request:

@@ -20,7 +20,7 @@ from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from imagefs import containers
-from imagefs.containers import Image
+from imagefs.containers import Image, JobRunner
 from imagefs.daemon.client import Client, Recording
 from imagefs.deps.asking import Answer, ask, unchanged
 from imagefs.deps.container import trial
@@ -86,14 +86,15 @@ def run(
     recording: Recording,
     wish: Wish,
     tell: Callable[[str], None],
+    job: JobRunner = containers.run_job,
 ) -> int:
     """Run a container from the image of this tag or digest, with what is wanted above it; the exit status of its
-    command, or of the installer where that fails. `tell` gets the lines for people.
+    command, or of the installer where that fails. `tell` gets the lines for people. job: runs that container.
 
     Raises ConfigError for a request that no key can be made of, and what `imagefs.containers.run` raises.
     """
     with containers.attached(client, store, image, recording, tree, options.runtime) as found, Scratch() as scratch:
-        return _Start(store, found, options, wish, tell, scratch).run()
+        return _Start(store, found, options, wish, tell, scratch).run(job)
 
 
 def asked(
@@ -155,26 +156,27 @@ class _Start:
         self._unchanged: Callable[[], bool]
         self._targets: list[str] = []
         self._name = ""
+        self._packages: str | None = None  # once what the key stands for is there
         self._is_managed = False
         self._is_hit = False
 
-    def run(self) -> int:
+    def run(self, job: JobRunner) -> int:
         with contextlib.ExitStack() as self._used:
             try:
-                return self._with(self._layer())
+                return self._with(self._layer(), job)
             except _Failed as failed:
                 return failed.status
 
-    def _with(self, layer: Layer) -> int:
+    def _with(self, layer: Layer, job: JobRunner) -> int:
         """Run the job's container with this above the image."""
         self._scratch.remove()  # the job may take days
         try:
-            return self._image.run(self._options, [layer], marked=True)
+            return job(self._image, self._options, [layer], self._packages)
         except LayerFailed as error:
             if error.number or not self._is_hit:
                 raise
             self._is_hit = False
-            return self._with(self._install(str(error), None))
+            return self._with(self._install(str(error), None), job)
 
     def _layer(self) -> Layer:
         """What lies above the image of the job's container. Raises _Failed, and RunError for what users meet."""
@@ -281,6 +283,7 @@ class _Start:
             return missed(error)
         self._tell(f"hit {self._name[:SHORT]}: above the image ({answered * 1000:.0f} ms)")
         self._is_hit = True
+        self._packages = self._name
         return layer
 
     def _trial(self) -> RunOptions:
@@ -291,6 +294,7 @@ class _Start:
 
     def _install(self, reason: str, leading: Leading | None) -> Layer:
         self._tell(f"miss {self._name[:SHORT]}: {reason}; installing in a container")
+        self._packages = None
         installation = self._installation()
         with events().begin("dependencies", "install", key=self._name):
             done, broken = self._run(installation)
@@ -300,6 +304,7 @@ class _Start:
             raise failed
         try:
             self._keep(installation, done, broken, leading)
+            self._packages = self._name
         except (StripefsError, OSError) as error:
             self._tell(f"snapshot {self._name[:SHORT]} is not published: {error}")
             if leading is not None:
