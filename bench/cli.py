@@ -20,6 +20,7 @@ from bench.checkpoint import measure as loading_measure
 from bench.checkpoint import report as checkpoint_report
 from bench.checkpoint.plan import CASES as CHECKPOINT_CASES
 from bench.cluster import BenchError
+from bench.compile import report as compile_report
 from bench.container import report as container_report
 from bench.data import CHUNK
 from bench.deps import report as deps_report
@@ -58,6 +59,7 @@ _REPORTS: dict[str, _Report] = {
     "container": container_report,
     "deps": deps_report,
     "fleet": fleet_report,
+    "compile": compile_report,
 }
 
 
@@ -148,6 +150,14 @@ def _parser() -> argparse.ArgumentParser:
     growing.add_argument("--nodes-per-datanode", type=int, default=4, metavar="N", help="a DataNode for so many (4)")
     growing.add_argument("--replication", type=int, default=3, metavar="N", help="copies of each block (3)")
     growing.add_argument("--failures", type=float, default=1e-4, metavar="P", help="that a MiB does not come (0.0001)")
+    compiling = commands.add_parser("compile", help="what a start compiles: anew, or found in start-up caches")
+    compiling.add_argument("--quick", action="store_true", help="a smaller model, two rounds: 2 minutes")
+    compiling.add_argument("--rounds", type=int, default=0, metavar="N", help="rounds of each start (3, quick: 2)")
+    compiling.add_argument("--json", type=Path, metavar="FILE", help="write the document here, anew after each round")
+    compiling.add_argument("--chart", type=Path, metavar="FILE", help="draw the starts here (.svg, .png)")
+    compiling.add_argument(
+        "--work", type=Path, metavar="DIR", help="where images are kept (~/.cache/bootseer/bench-compile)"
+    )
     table = commands.add_parser("table", help="print the tables of a document as Markdown")
     table.add_argument("document", type=Path, metavar="FILE.json")
     table.add_argument("--into", type=Path, metavar="FILE.md", help="put them there, between its marks for results")
@@ -265,6 +275,14 @@ def _fleet(options: argparse.Namespace) -> None:
     _show(options, partial(measure.measure, chosen, _say))
 
 
+def _compile(options: argparse.Namespace) -> None:
+    from bench.compile import measure
+
+    _need_root(options, "containers, mounts")
+    chosen = measure.Options(options.quick, options.rounds, (options.work or measure.WORK).absolute())
+    _show(options, partial(measure.measure, chosen, _say))
+
+
 def _table(options: argparse.Namespace) -> None:
     document = load(options.document)
     if document.bench not in _REPORTS:
@@ -300,6 +318,7 @@ _COMMANDS = {
     "container": _container,
     "deps": _deps,
     "fleet": _fleet,
+    "compile": _compile,
     "table": _table,
     "simulate": _simulate,
     "build-rclone": _build_rclone,

@@ -45,7 +45,7 @@ class Captured:
     """A copy of the caches, which nobody writes to. A `Place`."""
 
     kind: Kind = "cache"
-    targets = (FOLDER,)
+    targets: tuple[str, ...] = (FOLDER,)
 
     def __init__(self, copy: str) -> None:
         self._copy = copy
@@ -70,8 +70,12 @@ def captured(
     """What is whole below `folder`, copied to `copy` until the block ends. Raises SnapshotError, OSError."""
     try:
         seen = inventory.take(folder)
-        chosen = {path: facts for path, facts in seen.entries.items() if _is_kept(path, facts)}
-        if privileged := check_privileged(Inventory(folder, {**chosen, **_devices(seen)})):
+        chosen = {
+            path: facts
+            for path, facts in seen.entries.items()
+            if (facts.is_directory or facts.is_link or facts.is_file) and not _PASSING.fullmatch(path)
+        }
+        if privileged := check_privileged(seen):
             raise SnapshotError(f"{privileged[0].subject} in the caches is {privileged[0].what}")
         files = [facts for facts in chosen.values() if not facts.is_directory]
         size = sum(facts.size for facts in files)
@@ -87,14 +91,6 @@ def captured(
         yield Captured(copy)
     finally:
         shutil.rmtree(copy, ignore_errors=True)
-
-
-def _is_kept(path: str, facts: Facts) -> bool:
-    return (facts.is_directory or facts.is_link or facts.is_file) and not _PASSING.fullmatch(path)
-
-
-def _devices(seen: Inventory) -> dict[str, Facts]:
-    return {path: facts for path, facts in seen.entries.items() if stat.S_ISCHR(facts.mode) or stat.S_ISBLK(facts.mode)}
 
 
 def _copy(source: str, target: str, facts: Facts) -> bool:

@@ -1,10 +1,7 @@
 """The key of a job's start-up caches: the facts that decide what its start compiles. Pure.
 
-It is a document in canonical JSON (`imagefs.format.snapshot.canonical`), whose SHA-256 names the snapshot:
-
-    {"bootseer": "startup-cache-key", "version": 1, "components": {…}}
-
-docs/startup-caches.md tells what each component holds, and what is left out on purpose.
+Its canonical JSON names the snapshot (`imagefs.format.snapshot`). docs/startup-caches.md tells what each component
+holds, and what is left out on purpose.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ _RANKED = re.compile(
 _WORLD = ("WORLD_SIZE", "SLURM_NTASKS", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "JAX_NUM_PROCESSES")
 
 _DECIDING = re.compile(
-    r"(TORCHINDUCTOR|TORCHDYNAMO|TORCH_COMPILE|TORCH_CUDA|TRITON|XLA|JAX|LIBTPU|CUDA|NVCC|HIP|ROCM|NUMBA|CUPY)_\w+"
+    r"(TORCHINDUCTOR|TORCHDYNAMO|TORCH_COMPILE|TORCH_CUDA|TRITON|XLA|JAX|LIBTPU|CUDA|NVCC|HIP|ROCM|NUMBA)_\w+"
     r"|CC|CXX|(C|CXX|CPP|LD)FLAGS|OMP_NUM_THREADS|PYTHONOPTIMIZE"
 )
 _NOT_DECIDING = re.compile(r"\w+_VISIBLE_DEVICES|(JAX|CUDA)_\w*(PROCESS_ID|COORDINATOR\w*|DEVICE_ORDER|CACHE_MAXSIZE)")

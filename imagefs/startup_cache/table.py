@@ -33,6 +33,7 @@ class Cache(NamedTuple):
 
 
 _DEVICE: frozenset[Need] = frozenset({"accelerator", "world"})
+_ALL: frozenset[Need] = _DEVICE | {"cpu"}
 
 CACHES = {
     cache.name: cache
@@ -40,21 +41,15 @@ CACHES = {
         # Code is compiled with -march=native; the graph's hash knows the GPU, Triton and torch, but no processor. The
         # precompiled header of 160 MB lies in the temporary folder, whatever the variable says, and a start that finds
         # every graph would compile it anew.
-        Cache(
-            "inductor",
-            "TORCHINDUCTOR_CACHE_DIR",
-            _DEVICE | {"cpu"},
-            {"TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"},
-        ),
+        Cache("inductor", "TORCHINDUCTOR_CACHE_DIR", _ALL, {"TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}),
         # Triton hashes source, compiler and target; its launchers are compiled on the host by cc.
-        Cache("triton", "TRITON_CACHE_DIR", _DEVICE | {"cpu"}),
+        Cache("triton", "TRITON_CACHE_DIR", _ALL),
         # The driver compares its own version and the device.
         Cache("cuda", "CUDA_CACHE_PATH", _DEVICE),
         # jax hashes the program, the options of XLA and the device; of the host's processor it only warns.
-        Cache("jax", "JAX_COMPILATION_CACHE_DIR", _DEVICE | {"cpu"}),
+        Cache("jax", "JAX_COMPILATION_CACHE_DIR", _ALL),
         # ninja compares times and command lines, in which absolute paths stand.
         Cache("extensions", "TORCH_EXTENSIONS_DIR", frozenset({"cpu", "accelerator"})),
-        Cache("cupy", "CUPY_CACHE_DIR", frozenset({"accelerator"})),
         # The index compares the source's time and size, and the processor's name and instructions.
         Cache("numba", "NUMBA_CACHE_DIR", frozenset({"cpu", "accelerator"})),
         # The list of fonts compares its version alone; fonts are of the image or of the packages.
@@ -80,7 +75,7 @@ def parse(text: str) -> tuple[Cache, ...]:
 
 
 def placed_elsewhere(caches: Sequence[Cache], environ: Mapping[str, str]) -> tuple[Cache, ...]:
-    """Those whose folder the user or the image has chosen; it is theirs."""
+    """Those whose folder the user or the image has chosen."""
     return tuple(one for one in caches if environ.get(one.variable))
 
 

@@ -87,6 +87,13 @@ need_bench_container_packages() {
 # What ./scripts/bench deps needs besides: a server for wheels and snapshots.
 need_bench_deps_packages() { need_services nginx; }
 
+# What ./scripts/bench compile needs besides, but for torch.
+need_bench_compile_packages() {
+    local missing=()
+    command -v runc >/dev/null || missing+=(runc)
+    apt_install "${missing[@]}"
+}
+
 # Servers that benchmarks start themselves; what their packages start would only take ports.
 need_services() {
     local missing=() name
@@ -152,6 +159,7 @@ need_torch() {
     local missing=() key folder python
     command -v readelf >/dev/null || missing+=(binutils)
     command -v gcc >/dev/null || missing+=(gcc)
+    command -v g++ >/dev/null || missing+=(g++) # which TorchInductor runs
     apt_install "${missing[@]}"
     python=$("$VENV/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
     key=$(cd "$ROOT" && cat requirements/torch.txt bench/stubs.py | sha256sum)
