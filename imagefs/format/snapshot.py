@@ -115,7 +115,7 @@ def _check(snapshot: Snapshot) -> None:
     if not all(isinstance(one, str) for one in texts) or not all(one.startswith("/") for one in snapshot.targets):
         raise FormatError("the snapshot has a target that is no absolute path")
     if not snapshot.targets or (snapshot.kind != "container" and len(snapshot.targets) != 1):
-        raise FormatError("only the snapshot of a container may have several targets")
+        raise FormatError("the snapshot of a host, or of caches, must have one target")
     times = (snapshot.made_at, snapshot.made_seconds)
     if not all(isinstance(one, int | float) and not isinstance(one, bool) and 0 <= one < _LATEST for one in times):
         raise FormatError("the snapshot does not say when it was made")

@@ -32,7 +32,7 @@ from imagefs.format.snapshot import Kind
 from imagefs.startup_cache.table import FOLDER
 from stripefs.units import format_size
 
-__all__ = ["MOST_BYTES", "MOST_FILES", "Captured", "captured"]
+__all__ = ["MOST_BYTES", "MOST_FILES", "captured"]
 
 MOST_BYTES, MOST_FILES = 4 << 30, 200_000
 """Beyond these a folder is no cache of compiled code, and every node would have to fetch it."""
@@ -64,9 +64,7 @@ class Captured:
 
 
 @contextlib.contextmanager
-def captured(
-    folder: str, copy: str, most_bytes: int = MOST_BYTES, most_files: int = MOST_FILES
-) -> Iterator[Place | None]:
+def captured(folder: str, copy: str) -> Iterator[Place | None]:
     """What is whole below `folder`, copied to `copy` until the block ends. Raises SnapshotError, OSError."""
     try:
         seen = inventory.take(folder)
@@ -79,10 +77,10 @@ def captured(
             raise SnapshotError(f"{privileged[0].subject} in the caches is {privileged[0].what}")
         files = [facts for facts in chosen.values() if not facts.is_directory]
         size = sum(facts.size for facts in files)
-        if size > most_bytes or len(files) > most_files:
+        if size > MOST_BYTES or len(files) > MOST_FILES:
             raise SnapshotError(
-                f"the caches hold {format_size(size)} in {len(files)} files, and at most {format_size(most_bytes)} in "
-                f"{most_files} are published"
+                f"the caches hold {format_size(size)} in {len(files)} files, and at most {format_size(MOST_BYTES)} in "
+                f"{MOST_FILES} are published"
             )
         if not sum(_copy(seen.path(path), os.path.join(copy, path), facts) for path, facts in chosen.items()):
             raise SnapshotError("the job has written nothing to its caches that is whole")

@@ -80,8 +80,8 @@ def runner(wish: Wish, tell: Callable[[str], None]) -> JobRunner:
             tell(f"the start-up cache {one.name} is left alone: {one.variable} is set already")
         folder = os.path.join(image.attached.upper, "caches")
         try:
-            if packages is None:
-                raise RunError("nobody knows which packages are installed")
+            if not caches or packages is None:
+                raise RunError("none is left" if not caches else "nobody knows which packages are installed")
             overlay.lasting(image.attached.upper)
             _make_folders(folder, caches)
         except (StripefsError, OSError) as error:
