@@ -277,11 +277,11 @@ def _with_caches(settings: Settings, options: RunOptions, record: Recording, val
     """Raises RunError for what cannot be."""
     from functools import partial
 
-    from imagefs.startup_cache.start import asked, runner
+    from imagefs.startup_cache.start import runner
     from stripefs.cli.border import tell
 
-    wish = asked(values["startup_cache"], values["startup_cache_salt"], settings.snapshots, options, record)
-    return runner(wish, partial(tell, program="imagefs run"))
+    names, salt = values["startup_cache"], values["startup_cache_salt"]
+    return runner(names, salt, settings.snapshots, options, record, partial(tell, program="imagefs run"))
 
 
 def recording(workload: str, ready_file: str, no_record: bool) -> Recording:

@@ -73,8 +73,8 @@ def captured(folder: str, copy: str) -> Iterator[Place | None]:
             for path, facts in seen.entries.items()
             if (facts.is_directory or facts.is_link or facts.is_file) and not _PASSING.fullmatch(path)
         }
-        if privileged := check_privileged(seen):
-            raise SnapshotError(f"{privileged[0].subject} in the caches is {privileged[0].what}")
+        for privileged in check_privileged(seen):
+            raise SnapshotError(f"{privileged.subject} in the caches is {privileged.what}")
         files = [facts for facts in chosen.values() if not facts.is_directory]
         size = sum(facts.size for facts in files)
         if size > MOST_BYTES or len(files) > MOST_FILES:

@@ -1,4 +1,4 @@
-"""The key of a job's start-up caches: the facts that decide what its start compiles. Pure.
+"""The key of a job's start-up caches: the facts that decide what its start compiles. Pure, but for `node_facts`.
 
 Its canonical JSON names the snapshot (`imagefs.format.snapshot`). docs/startup-caches.md tells what each component
 holds, and what is left out on purpose.
@@ -6,13 +6,16 @@ holds, and what is left out on purpose.
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from imagefs.startup_cache.table import Cache, Need
+from imagefs.startup_cache.table import Cache
 
-__all__ = ["Facts", "Job", "deciding_variables", "deciding_words", "document", "world_size"]
+__all__ = ["Facts", "Job", "deciding_variables", "deciding_words", "document", "node_facts", "world_size"]
 
 VERSION = 1
 
@@ -29,6 +32,14 @@ _DECIDING = re.compile(
     r"|CC|CXX|(C|CXX|CPP|LD)FLAGS|OMP_NUM_THREADS|PYTHONOPTIMIZE"
 )
 _NOT_DECIDING = re.compile(r"\w+_VISIBLE_DEVICES|(JAX|CUDA)_\w*(PROCESS_ID|COORDINATOR\w*|DEVICE_ORDER|CACHE_MAXSIZE)")
+
+
+_MODEL = ("vendor_id", "cpu family", "model", "CPU implementer", "CPU architecture", "CPU variant", "CPU part")
+_INSTRUCTIONS = ("flags", "Features", "isa")
+
+_NVIDIA_DRIVER = re.compile(r"^NVRM version:.*?\s(\d+\.\d[\d.]*)", re.MULTILINE)
+_NVIDIA_MODEL = re.compile(r"^Model:\s*(.*\S)", re.MULTILINE)
+_AMD_TARGET = re.compile(r"^gfx_target_version\s+([1-9]\d*)", re.MULTILINE)
 
 
 class Facts(NamedTuple):
@@ -55,7 +66,7 @@ class Job(NamedTuple):
 
 def document(caches: Sequence[Cache], job: Job, node: Facts) -> dict[str, Any]:
     """The key of these caches; facts that none of them needs are null in it."""
-    needs: set[Need] = {need for cache in caches for need in cache.needs}
+    needs = {need for cache in caches for need in cache.needs}
     return {
         "bootseer": "startup-cache-key",
         "version": VERSION,
@@ -101,3 +112,31 @@ def deciding_variables(environ: Mapping[str, str]) -> dict[str, str]:
 def world_size(*environs: Mapping[str, str]) -> str:
     """How many ranks the job has, by the first of these environments that says so; "" where none does."""
     return next((environ[name] for environ in environs for name in _WORLD if environ.get(name)), "")
+
+
+def node_facts(root: Path = Path("/")) -> Facts:
+    """Those that /proc and /sys below `root` tell. Without an accelerator there are no models and no driver."""
+    nvidia = [_NVIDIA_MODEL.search(_text(one)) for one in root.glob("proc/driver/nvidia/gpus/*/information")]
+    amd = [_AMD_TARGET.search(_text(one)) for one in root.glob("sys/class/kfd/kfd/topology/nodes/*/properties")]
+    models = [*(found[1] for found in nvidia if found), *(f"gfx {found[1]}" for found in amd if found)]
+    drivers = _NVIDIA_DRIVER.findall(_text(root / "proc/driver/nvidia/version"))
+    drivers += [f"amdgpu {one}" for one in _text(root / "sys/module/amdgpu/version").split()]
+    return Facts(_processor(_text(root / "proc/cpuinfo")), sorted(set(models)), " ".join(drivers))
+
+
+def _processor(cpuinfo: str) -> Mapping[str, str]:
+    """Model and instructions of the first processor, which all of a machine share."""
+    found = {}
+    for line in cpuinfo.partition("\n\n")[0].splitlines():
+        name, _, value = (part.strip() for part in line.partition(":"))
+        if name in _MODEL:
+            found[name] = value
+        elif name in _INSTRUCTIONS:  # a few kilobytes, of which nobody reads more than that they differ
+            found["instructions"] = hashlib.sha256(" ".join(sorted(value.split())).encode()).hexdigest()[:16]
+    return found
+
+
+def _text(path: Path) -> str:
+    with contextlib.suppress(OSError):  # no such device, or no such driver
+        return path.read_text(encoding="utf-8", errors="replace")
+    return ""

@@ -23,11 +23,8 @@ from imagefs.startup_cache.capture import captured
 
 __all__ = ["Publishing", "main"]
 
-_GRACE = 10.0
-"""Seconds that publishing may go on after a job that ended well."""
-
-_ENDS_WITHIN = 5.0
-"""Seconds for the process to take back what it has not published."""
+_GRACE, _ENDS_WITHIN = 10.0, 5.0
+"""Seconds that publishing may go on after a job that ended well; and to take back what is not published."""
 
 
 class Publishing:

@@ -14,7 +14,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from imagefs import containers
 from imagefs.containers import Image, JobRunner
@@ -30,8 +30,8 @@ from imagefs.run.container import Layer
 from imagefs.run.image_config import ImageConfig
 from imagefs.run.options import RunOptions
 from imagefs.run.spec import PATH, arguments, variables
-from imagefs.startup_cache import node, table
-from imagefs.startup_cache.key import Job, document, world_size
+from imagefs.startup_cache import table
+from imagefs.startup_cache.key import Job, document, node_facts, world_size
 from imagefs.startup_cache.publisher import Publishing
 from imagefs.startup_cache.table import FOLDER, Cache
 from stripefs.errors import StripefsError
@@ -39,7 +39,7 @@ from stripefs.mount import kernel
 from stripefs.settings import StoreSettings
 from stripefs.startup_events import default_writer
 
-__all__ = ["Wish", "asked", "runner"]
+__all__ = ["runner"]
 
 _PATIENCE = 10.0
 """Seconds for a store to give the documents of a snapshot: to compile may take hardly longer."""
@@ -47,16 +47,15 @@ _PATIENCE = 10.0
 _MS_BIND = 4096
 
 
-class Wish(NamedTuple):
-    """store: of snapshots. caches: those that are wanted. salt: tells jobs apart that the key does not."""
+def runner(
+    names: str, salt: str, store: StoreSettings, options: RunOptions, recording: Recording, tell: Callable[[str], None]
+) -> JobRunner:
+    """Runs a job with these start-up caches, `auto` or names with commas between them.
 
-    store: StoreSettings
-    caches: Sequence[Cache]
-    salt: str = ""
-
-
-def asked(text: str, salt: str, store: StoreSettings, options: RunOptions, recording: Recording) -> Wish:
-    """The wish for `auto`, or for caches by name with commas between them. Raises RunError for what cannot be."""
+    salt: tells jobs apart that the key does not. store: of snapshots. options, recording: those of the job. `tell` gets
+    the lines for people. Raises RunError for what cannot be.
+    """
+    caches = table.parse(names)
     refused = {
         "--startup-cache needs root: caches keep the owners of their files; sudo": os.geteuid() != 0,
         "--userns and --startup-cache do not go together: files would be of one namespace's users": options.first_id,
@@ -65,33 +64,26 @@ def asked(text: str, salt: str, store: StoreSettings, options: RunOptions, recor
     }  # fmt: skip
     if reasons := [reason for reason, holds in refused.items() if holds]:
         raise RunError(reasons[0])
-    return Wish(store, table.parse(text), salt)
-
-
-def runner(wish: Wish, tell: Callable[[str], None]) -> JobRunner:
-    """Runs a job with these caches. `tell` gets the lines for people."""
 
     def run(image: Image, options: RunOptions, above: Sequence[Layer], packages: str | None) -> int:
         config = ImageConfig.parse(image.attached.config)
         environ = variables((PATH, *config.env), options.env, os.environ)
-        taken = table.placed_elsewhere(wish.caches, environ)
-        caches = [one for one in wish.caches if one not in taken]
-        for one in taken:
-            tell(f"the start-up cache {one.name} is left alone: {one.variable} is set already")
+        ours = [one for one in caches if not environ.get(one.variable)]
+        if taken := [one.variable for one in caches if one not in ours]:
+            tell(f"start-up caches that are placed already are left alone: {', '.join(taken)}")
         folder = os.path.join(image.attached.upper, "caches")
         try:
-            if not caches or packages is None:
-                raise RunError("none is left" if not caches else "nobody knows which packages are installed")
+            if not ours or packages is None:
+                raise RunError("nobody knows which packages are installed" if ours else "none is left")
             overlay.lasting(image.attached.upper)
-            _make_folders(folder, caches)
+            _make_folders(folder, ours)
         except (StripefsError, OSError) as error:
             tell(f"start-up caches are not used: {error}")
             return containers.run_job(image, options, above, packages)
         words, user = arguments(options, config), options.user or config.user
-        world = world_size(environ, os.environ)
-        job = Job(image.attached.base, packages, words, user, environ, world, wish.salt)
-        start = _Start(wish, tell, image, document(caches, job, node.facts()), folder)
-        return start.run(options._replace(env=[*table.environment(caches, environ), *options.env]), above)
+        job = Job(image.attached.base, packages, words, user, environ, world_size(environ, os.environ), salt)
+        start = _Start(image, store, document(ours, job, node_facts()), folder, tell)
+        return start.run(options._replace(env=[*table.environment(ours, environ), *options.env]), above)
 
     return run
 
@@ -104,8 +96,8 @@ def _make_folders(folder: str, caches: Sequence[Cache]) -> None:
 
 
 class _Start:
-    def __init__(self, wish: Wish, tell: Callable[[str], None], image: Image, key: Any, folder: str) -> None:
-        self._wish, self._tell, self._image, self._key, self._folder = wish, tell, image, key, folder
+    def __init__(self, image: Image, store: StoreSettings, key: Any, folder: str, tell: Callable[[str], None]) -> None:
+        self._image, self._store, self._key, self._folder, self._tell = image, store, key, folder, tell
         self._name = key_digest(key)
 
     def run(self, options: RunOptions, above: Sequence[Layer]) -> int:
@@ -115,21 +107,18 @@ class _Start:
                 beside = {FOLDER: lambda target: self._show(target, found)}
                 return self._image.run(options, above, marked=True, beside=beside)
             self._say("miss", f"{found.reason}; the job compiles, and its caches are kept when it is ready")
-            store, cache = self._wish.store._asdict(), self._image.client.settings.cache
+            store, cache = self._store._asdict(), self._image.client.settings.cache
             job = Publication(store, cache, self._key, FOLDER, 0.0, doubted=found.doubted)
             publishing = Publishing(job, f"{self._folder}/upper", f"{self._folder}/copy", self._tell)
-            status = 1
+            beside, status = {FOLDER: self._show_empty}, 1
             try:
-                status = self._image.run(
-                    options, above, marked=True, beside={FOLDER: self._show_empty}, on_ready=publishing.begin
-                )
+                status = self._image.run(options, above, marked=True, beside=beside, on_ready=publishing.begin)
             finally:
                 publishing.end(failed=status != 0)
             return status
 
     def _hit(self, used: contextlib.ExitStack) -> Layer | Missed:
-        image, store = self._image, self._wish.store
-        client, shares = image.client, image.tree.shares
+        image, store, client, shares = self._image, self._store, self._image.client, self._image.tree.shares
         try:
             begun = time.monotonic()
             found = client.use_above(store, self._name, image.recording, timeout=_PATIENCE, shares=shares)

@@ -7,33 +7,31 @@ and costs nothing but its bytes. What such a hash leaves out has to be in the ke
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 from imagefs.errors import RunError
 
-__all__ = ["CACHES", "FOLDER", "Cache", "Need", "environment", "parse", "placed_elsewhere"]
+__all__ = ["CACHES", "FOLDER", "Cache", "environment", "parse"]
 
 FOLDER = "/run/imagefs-caches"
 """Where containers have all of them. Some caches hold absolute paths, so it is always the same."""
 
-Need = Literal["cpu", "accelerator", "world"]
-"""cpu: the processor's model and instructions. accelerator: models and driver. world: how many ranks the job has."""
-
 
 class Cache(NamedTuple):
     """One kind of cache. variable: names its folder. settings: other variables that it needs to be of use elsewhere.
-    needs: facts that its own look-up does not compare, or that decide what is compiled at all. always: it is part of
-    `auto`, since its variable changes nothing but where it lies."""
+    needs: facts that its own look-up does not compare, or that decide what is compiled at all: `cpu` (the processor's
+    model and instructions), `accelerator` (models and driver), `world` (how many ranks the job has). always: it is part
+    of `auto`, since its variable changes nothing but where it lies."""
 
     name: str
     variable: str
-    needs: frozenset[Need] = frozenset()
+    needs: frozenset[str] = frozenset()
     settings: Mapping[str, str] = {}
     always: bool = True
 
 
-_DEVICE: frozenset[Need] = frozenset({"accelerator", "world"})
-_ALL: frozenset[Need] = _DEVICE | {"cpu"}
+_DEVICE = frozenset({"accelerator", "world"})
+_ALL = _DEVICE | {"cpu"}
 
 CACHES = {
     cache.name: cache
@@ -72,11 +70,6 @@ def parse(text: str) -> tuple[Cache, ...]:
             hint=f"auto, or some of {', '.join(CACHES)}",
         )
     return tuple(one for one in CACHES.values() if one.name in names or ("auto" in names and one.always))
-
-
-def placed_elsewhere(caches: Sequence[Cache], environ: Mapping[str, str]) -> tuple[Cache, ...]:
-    """Those whose folder the user or the image has chosen."""
-    return tuple(one for one in caches if environ.get(one.variable))
 
 
 def environment(caches: Sequence[Cache], environ: Mapping[str, str]) -> list[str]:

@@ -17,9 +17,9 @@ from imagefs.deps.publish import publish
 from imagefs.errors import RunError, SnapshotError
 from imagefs.format.snapshot import key_digest
 from imagefs.repository.snapshots import Snapshots
-from imagefs.startup_cache import capture, node, table
+from imagefs.startup_cache import capture, table
 from imagefs.startup_cache.capture import captured
-from imagefs.startup_cache.key import Facts, Job, deciding_words, document, world_size
+from imagefs.startup_cache.key import Facts, Job, deciding_words, document, node_facts, world_size
 from imagefs.startup_cache.publisher import Publishing
 from tests.unit.imagefs.stored import images_in
 from tests.waiting import eventually
@@ -104,18 +104,18 @@ def test_a_node_with_accelerators(tmp_path: Path) -> None:
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    found = node.facts(tmp_path)
+    found = node_facts(tmp_path)
     assert (found.accelerators, found.driver) == (["NVIDIA H100 80GB HBM3", "gfx 90402"], "550.54.15")
     assert found.cpu["model"] == "167"
     (tmp_path / "proc/cpuinfo").write_text(files["proc/cpuinfo"].replace("b a", "a  b"))
-    assert node.facts(tmp_path) == found
+    assert node_facts(tmp_path) == found
     (tmp_path / "proc/cpuinfo").write_text(files["proc/cpuinfo"].replace("b a", "a"))
-    assert node.facts(tmp_path).cpu != found.cpu
+    assert node_facts(tmp_path).cpu != found.cpu
 
 
 def test_this_node() -> None:
-    assert node.facts().cpu["instructions"]
-    assert node.facts(Path("/nonexistent")) == Facts({}, [], "")
+    assert node_facts().cpu["instructions"]
+    assert node_facts(Path("/nonexistent")) == Facts({}, [], "")
 
 
 # What is captured
