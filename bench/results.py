@@ -71,7 +71,7 @@ UNITS = {
     "published": "s",  # until others find it
     "pull": "s",  # of a start: until containerd says that the image is there
     "local": "s",  # of a start: until all of the image is on this host
-    "cpu": "s",  # of a start: of the services behind it, user and system time
+    "cpu": "s",  # of a start: of the services behind it, or of what it compiles, user and system time
     "prepared": "ms",  # of a snapshot: Prepare and Mounts
     "answered": "ms",  # from a request to the daemon to its answer
     "moved": "MB",  # over the link, headers included

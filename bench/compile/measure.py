@@ -80,7 +80,7 @@ def _start(job: Job, work: Path, options: Sequence[str]) -> dict[str, float]:
             time.sleep(0.1)
     if bool(options) and not first and told["misses"]:
         raise BenchError(f"{told['misses']} graphs were not found in the caches")
-    return {"time": told["time"]}
+    return {"time": told["time"], "cpu": told["cpu"]}
 
 
 @contextmanager
