@@ -1,8 +1,8 @@
 """The job: imports torch, compiles a model by TorchInductor and runs one step, says so, and waits for a line.
 
 On standard output comes one JSON object: `time` (seconds from the first call of the compiled model until its gradients
-are there), `cpu` (what processors spent on that), `hits` and `misses` (graphs that Inductor found in its cache, or not).
-Argument: how many layers.
+are there), `cpu` (what processors spent on that), `hits` and `misses` (graphs that Inductor found in its cache, or
+not). Argument: how many layers.
 """
 
 from __future__ import annotations

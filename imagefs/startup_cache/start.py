@@ -21,7 +21,6 @@ from imagefs.containers import Image, JobRunner
 from imagefs.daemon.client import Recording
 from imagefs.deps.course import SHORT, Missed, absent, missed
 from imagefs.deps.publish import Job as Publication
-from imagefs.deps.threads import signals_for_main
 from imagefs.deps.use import check_whole
 from imagefs.errors import RunError
 from imagefs.format.snapshot import key_digest
@@ -30,6 +29,7 @@ from imagefs.run.container import Layer
 from imagefs.run.image_config import ImageConfig
 from imagefs.run.options import RunOptions
 from imagefs.run.spec import PATH, arguments, variables
+from imagefs.startup.emission import events
 from imagefs.startup_cache import table
 from imagefs.startup_cache.key import Job, document, node_facts, world_size
 from imagefs.startup_cache.publisher import Publishing
@@ -37,7 +37,6 @@ from imagefs.startup_cache.table import FOLDER, Cache
 from stripefs.errors import StripefsError
 from stripefs.mount import kernel
 from stripefs.settings import StoreSettings
-from stripefs.startup_events import default_writer
 
 __all__ = ["runner"]
 
@@ -135,8 +134,7 @@ class _Start:
 
     def _say(self, name: str, line: str) -> None:
         self._tell(f"{name} {self._name[:SHORT]}: {line}")
-        with signals_for_main():
-            default_writer("imagefs").instant("compile", name, key=self._name)
+        events().instant("compile", name, key=self._name)
 
     def _show(self, target: str, layer: Layer) -> None:
         """Called in the container's mount namespace, as `_show_empty` is."""
