@@ -76,6 +76,11 @@ def published(store: Path) -> list[Path]:
     return objects(store, "deps") if (store / "deps").is_dir() else []
 
 
+def tried(host: Service) -> set[tuple[str, int]]:
+    """How publishing ended on this host, key by key."""
+    return {(path.name, path.stat().st_mtime_ns) for path in Path(host.settings.cache, "deps/outcomes").glob("*.json")}
+
+
 def publish(host: Service, store: Path, script: str = FILL, *flags: str) -> str:
     """Start a job, and end it once its caches are published; the key."""
     before = len(published(store))
@@ -128,7 +133,11 @@ def test_another_user_may_write_and_execute_there(hosts: list[Service], store: P
     ],
 )
 def test_what_is_not_published(hosts: list[Service], store: Path, script: str, status: int, why: str) -> None:
-    errors = Job(hosts[0], store, script).end(status)[1]
+    before = tried(hosts[0])
+    job = Job(hosts[0], store, script)
+    if why:
+        eventually(lambda: tried(hosts[0]) - before, "the end of publishing")
+    errors = job.end(status)[1]
     assert published(store) == []
     assert ("not published" in errors, why in errors) == (bool(why), True)
 
@@ -187,7 +196,9 @@ def test_a_store_of_snapshots_that_is_away(
 ) -> None:
     (tmp_path / "file").write_text("no store")
     monkeypatch.setitem(hosts[0].environment, "IMAGEFS_STORE", str(tmp_path / "file"))
+    before = tried(hosts[0])
     job = Job(hosts[0], store, LOOK + FILL + READY)
+    eventually(lambda: tried(hosts[0]) - before, "the end of publishing")
     out, errors = job.end()
     assert out == "nothing\n"
     assert "miss" in errors

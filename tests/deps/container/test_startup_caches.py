@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
 from imagefs.startup_cache.table import FOLDER
@@ -13,22 +15,29 @@ pytestmark = [pytest.mark.mount, pytest.mark.root]
 
 COMPILE = (
     "import os, heavy, pathlib; made = pathlib.Path(os.environ['NUMBA_CACHE_DIR'], 'kernel');"
-    "print(heavy.VALUE, made.exists()); made.write_text('compiled'); pathlib.Path(os.environ['IMAGEFS_READY']).touch()"
+    "print(heavy.VALUE, made.exists()); made.write_text('compiled'); pathlib.Path(os.environ['IMAGEFS_READY']).touch();"
+    "input()"
 )
 
 
+def compiled(job: Job, *flags: str, snapshots: int) -> str:
+    """What a job prints that goes on until the store has so many snapshots."""
+    flags = ("--deps-wait", "--startup-cache", "numba", *flags)
+    process = job.service.start(*job.words(*flags, script=COMPILE), stdin=subprocess.PIPE)
+    eventually(lambda: process.poll() is not None or len(snapshots_in(job.store).stored()) == snapshots, "the caches")
+    out, job.told = process.communicate("\n", timeout=60)
+    assert process.returncode == 0, job.told
+    return out
+
+
 def test_they_are_found_with_the_same_packages_only(job: Job) -> None:
-    flags = ("--deps-wait", "--startup-cache", "numba")
-    assert job.run(*flags, script=COMPILE) == "7 False\n"
+    assert compiled(job, snapshots=2) == "7 False\n"
     assert f" published: {FOLDER}" in job.told
-    assert sorted(snapshots_in(job.store).load(name).kind for name in snapshots_in(job.store).stored()) == [
-        "cache",
-        "container",
-    ]
-    assert job.run(*flags, script=COMPILE) == "7 True\n"
+    stored = snapshots_in(job.store)
+    assert sorted(stored.load(name).kind for name in stored.stored()) == ["cache", "container"]
+    assert compiled(job, snapshots=2) == "7 True\n"
     assert job.told.count("imagefs run: hit") == 2
-    assert job.run(*flags, "--deps-salt", "other", script=COMPILE) == "7 False\n"
-    eventually(lambda: len(snapshots_in(job.store).stored()) == 4, "the other caches")
+    assert compiled(job, "--deps-salt", "other", snapshots=4) == "7 False\n"
     job.nothing_is_left()
 
 
