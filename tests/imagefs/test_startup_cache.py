@@ -93,11 +93,10 @@ def publish(host: Service, store: Path, script: str = FILL, *flags: str) -> str:
     return key
 
 
-@pytest.mark.parametrize("write", ["read-only", "--rw"])
+@pytest.mark.parametrize("flags", [[], ["--rw"], ["--plane", "tree"]], ids=" ".join)
 def test_a_start_elsewhere_has_what_the_first_one_compiled(
-    hosts: list[Service], store: Path, write: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    hosts: list[Service], store: Path, flags: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    flags = ["--rw"] if write == "--rw" else []
     for host in hosts:
         monkeypatch.setitem(host.environment, "BOOTSEER_EVENTS", str(tmp_path / "events"))
     key = publish(hosts[0], store, FILL, *flags)
@@ -114,6 +113,18 @@ def test_a_start_elsewhere_has_what_the_first_one_compiled(
     assert {one["facts"]["key"] for one in events} == {key}
     for host in hosts:
         assert os.listdir(Path(host.settings.cache, "upper")) == []
+
+
+def test_commands_for_snapshots_look_after_them(hosts: list[Service], store: Path) -> None:
+    key = publish(hosts[0], store)
+    where = ("--store", str(store))
+    assert FOLDER in hosts[0].ok("deps", "ls", *where)
+    assert '"caches"' in hosts[0].ok("deps", "inspect", *where, key[:12], "--json")
+    hosts[0].ok("deps", "verify", *where, key[:12])
+    hosts[0].ok("gc", "--untagged", "--force", str(store))
+    assert Job(hosts[1], store, LOOK).end()[0] == "compiled\n"
+    hosts[0].ok("deps", "rm", *where, key[:12])
+    assert published(store) == []
 
 
 def test_another_user_may_write_and_execute_there(hosts: list[Service], store: Path) -> None:
