@@ -17,8 +17,6 @@ from imagefs.startup_cache.table import Cache
 
 __all__ = ["Facts", "Job", "deciding_variables", "deciding_words", "document", "node_facts", "world_size"]
 
-VERSION = 1
-
 _RANKED = re.compile(
     r"--(node[-_]rank|machine[-_]rank|process[-_]id|rank|local[-_]rank|master[-_]addr|master[-_]port"
     r"|main[-_]process[-_]ip|main[-_]process[-_]port|rdzv[-_]endpoint|rdzv[-_]id|coordinator[-_]address)"
@@ -69,7 +67,7 @@ def document(caches: Sequence[Cache], job: Job, node: Facts) -> dict[str, Any]:
     needs = {need for cache in caches for need in cache.needs}
     return {
         "bootseer": "startup-cache-key",
-        "version": VERSION,
+        "version": 1,
         "components": {
             "caches": sorted(cache.name for cache in caches),
             "image": job.image,
