@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage
-from imagefs.housekeeping.listing import must_list
+from imagefs.housekeeping.listing import ensure_there, must_list
 from imagefs.progress import Progress
 from imagefs.repository.images import GRACE, KINDS, Images, is_digest, object_path
 from imagefs.repository.snapshots import Snapshots
@@ -163,22 +163,8 @@ class _Collection:
                 hint="`imagefs deps rm` takes a damaged one away",
             ) from error
         tags = self._images.tags()
-        self._require_there({f"the tag {tag}": digest for tag, digest in tags.items()}, "imagefs rm")
-        self._require_there(
-            {f"the dependency snapshot {name}": image for name, image in snapshots.items()}, "imagefs deps rm"
-        )
+        ensure_there(self._images, tags, snapshots)
         return {*tags.values(), *snapshots.values()}
-
-    def _require_there(self, named: dict[str, str], command: str) -> None:
-        """Raises DamagedObject for an image that is named and not stored: a flipped bit may have made its digest of
-        that of another image, which then seems to be named by nothing."""
-        stored = self._images.images()
-        for who, digest in named.items():
-            if digest not in stored and not self._images.has(digest):
-                raise DamagedObject(
-                    f"no image can be removed, as {who} names an image that is not there, {digest[:12]}",
-                    hint=f"it may be damaged; `{command}` takes it away",
-                )
 
     def _refresh(self, removed: set[str] | None = None) -> None:
         """List the manifests, and read those that are new. `removed`: those that count as gone, as in a dry run."""

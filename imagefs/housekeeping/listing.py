@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from imagefs.repository.images import Images, is_source
 from imagefs.repository.snapshots import Snapshots
 from stripefs.errors import ConfigError, Unsupported
 
-__all__ = ["Row", "drop_images", "list_images", "must_list", "remove_image"]
+__all__ = ["Row", "drop_images", "ensure_there", "list_images", "must_list", "remove_image"]
 
 _AT_ONCE = 16
 
@@ -71,7 +71,7 @@ def remove_image(images: Images, name: str) -> tuple[list[str], list[str]]:
 
     So goes the image it was optimised from, when it has no tag either. Answers the tags and the digests that went.
     What they were made of stays in the store until `gc`. Raises NoSuchImage, ConfigError for the image of a dependency
-    snapshot, StoreErrors.
+    snapshot, StoreErrors, and DamagedObject, before anything goes, where another tag may have named the image.
     """
     try:
         digest = images.resolve(name)
@@ -87,12 +87,27 @@ def remove_image(images: Images, name: str) -> tuple[list[str], list[str]]:
             f"the image {digest[:12]} is that of a dependency snapshot",
             hint=f"imagefs deps rm {images.url} {snapshots[digest][:12]}",
         )
+    left = {tag: named for tag, named in tags.items() if tag not in gone}
+    kept = {*left.values(), *snapshots}
+    goes = digest not in kept and (not is_tag or images.has(digest))
+    if goes:
+        ensure_there(images, left, {snapshot: image for image, snapshot in snapshots.items()})
     for tag in gone:
         images.untag(tag)
-    kept = {named for tag, named in tags.items() if tag not in gone} | snapshots.keys()
-    if is_tag and not images.has(digest):
-        return gone, []
-    return gone, drop_images(images, [digest], kept)
+    return gone, drop_images(images, [digest], kept) if goes else []
+
+
+def ensure_there(images: Images, tags: Mapping[str, str], snapshots: Mapping[str, str]) -> None:
+    """Raise DamagedObject for an image that a tag or a dependency snapshot names and that is not stored: a flipped bit
+    may have made its digest of that of another image, which then seems to be named by nothing."""
+    stored = images.images()
+    for what, command, named in (("tag", "rm", tags), ("dependency snapshot", "deps rm", snapshots)):
+        for name, digest in named.items():
+            if digest not in stored and not images.has(digest):
+                raise DamagedObject(
+                    f"no image can be removed, as the {what} {name} names an image that is not there, {digest[:12]}",
+                    hint=f"it may be damaged; `imagefs {command}` takes it away",
+                )
 
 
 def drop_images(images: Images, digests: Iterable[str], kept: Collection[str]) -> list[str]:

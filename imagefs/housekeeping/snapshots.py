@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot
 from imagefs.format.snapshot import Snapshot
-from imagefs.housekeeping.listing import drop_images, must_list
+from imagefs.housekeeping.listing import drop_images, ensure_there, must_list
 from imagefs.repository.images import GRACE, Images
 from imagefs.repository.snapshots import Snapshots
 from stripefs.errors import Unsupported
@@ -119,6 +119,11 @@ def _needed(snapshots: Snapshots, known: Container[str], name: str, image: str) 
 
 
 def _drop(images: Images, digests: Iterable[str]) -> list[str]:
-    """Remove these images but for those that something names: a publisher may have come meanwhile."""
-    there = [digest for digest in digests if images.has(digest)]
-    return drop_images(images, there, {*images.tags().values(), *Snapshots(images).images_named().values()})
+    """Remove these images but for those that something names: a publisher may have come meanwhile. Raises
+    DamagedObject, and removes none, where one may be named by what is damaged."""
+    tags, snapshots = images.tags(), Snapshots(images).images_named()
+    kept = {*tags.values(), *snapshots.values()}
+    gone = [digest for digest in digests if digest not in kept and images.has(digest)]
+    if gone:
+        ensure_there(images, tags, snapshots)
+    return drop_images(images, gone, kept)

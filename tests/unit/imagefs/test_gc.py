@@ -146,6 +146,23 @@ def test_no_image_goes_while_a_tag_may_be_damaged(images: Images, store: Path, t
     assert f"images/{report.digest}" in collect(images, untagged=True).removed
 
 
+@pytest.mark.parametrize("written", ["another digest", "rubbish"])
+@pytest.mark.parametrize("by", ["tag", "digest"])
+def test_an_image_stays_while_another_tag_may_have_named_it(
+    images: Images, store: Path, tmp_path: Path, written: str, by: str
+) -> None:
+    report = build_tree(write_tree(tmp_path / "source", a=1), images, "app")
+    images.tag("spoiled", report.digest)
+    flipped = ("1" if report.digest[0] == "0" else "0") + report.digest[1:]
+    (store / "tags/spoiled").write_text(flipped if written == "another digest" else "rubbish")
+    with pytest.raises(DamagedObject, match="the tag spoiled"):
+        remove_image(images, "app" if by == "tag" else report.digest)
+    assert images.resolve("app") == report.digest
+    assert verify(images).images == 1
+    remove_image(images, "spoiled")
+    assert remove_image(images, "app") == (["app"], [report.digest])
+
+
 def test_the_base_of_an_image_with_a_tag_stays(images: Images, store: Path, tmp_path: Path) -> None:
     base = build_tree(write_tree(tmp_path / "source", a=1), images)
     made = images.manifest(base.digest)
