@@ -1,6 +1,7 @@
 """Names that a mount keeps to itself: parts being written, locks, records, and the pool of striped parts.
 
     .NAME.stripefs-VERSION-K         what is being written for NAME beside it: parts, and what will be renamed onto NAME
+                                     or onto its lock
     .NAME.stripefs-VERSION-draft     what `stripefs recover` puts together
     .NAME.stripefs-VERSION-5000000000 and above
                                      the same parts and drafts, moved here by a writer that took over from theirs

@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from stripefs.errors import StaleVersion, StoreError, Unsupported
+from stripefs.errors import Exists, NotFound, StaleVersion, StoreError, Unsupported
 from stripefs.host_health import HostHealth
 from stripefs.layout.blocks import Block
+from stripefs.layout.hidden import new_version, part_name
 
 __all__ = [
     "Attributes",
@@ -119,6 +120,7 @@ class Capabilities:
 
     writes: `create`, `mkdir`, `rmdir` and `rename` onto a free path work. replace: `rename(replace=True)` works and is
     atomic. place: `create(host=…)` puts every block's first replica on that host. concat: `concat` works.
+    compare: `compare_and_rename` and `compare_and_remove` are one step for everyone.
     attributes: `set_attributes` works. replication: it sets the number of replicas of a file, too. marks: a file
     created with MANIFEST_BLOCK_SIZE keeps that as the mark of a manifest, which `Status.marked` tells of and which no
     user of a mount can give a file.
@@ -139,6 +141,7 @@ class Capabilities:
     replace: bool = False
     place: bool = False
     concat: bool = False
+    compare: bool = False
     attributes: bool = False
     replication: bool = False
     marks: bool = False
@@ -365,6 +368,45 @@ class Store(ABC):
         """
         raise Unsupported(f"{self.url} cannot be written to")
 
+    def compare_and_rename(self, source: bytes, target: bytes, seen: Identity) -> None:
+        """As `rename` of a file over the file at `target`, if that is the one that was `seen` there.
+
+        Raises StaleVersion where it is another one by now, or none, and what `rename` raises. Without the capability
+        `compare` the file is moved away, compared, and put back where it is another one; so for a moment nothing is
+        there, and what comes there meanwhile stays, also in place of the other one.
+        """
+        aside = self._moved_aside(target, seen)
+        try:
+            self.rename(source, target)
+        except Exists:
+            raise _stale(target) from None
+        except StoreError:
+            self._put_back(aside, target)
+            raise
+        self.remove(aside)
+
+    def compare_and_remove(self, path: bytes, seen: Identity) -> None:
+        """As `remove` of the file at `path`, if that is the one that was `seen` there. Else as `compare_and_rename`."""
+        self.remove(self._moved_aside(path, seen))
+
+    def _moved_aside(self, path: bytes, seen: Identity) -> bytes:
+        folder, _, name = path.rpartition(b"/")
+        aside = folder + b"/" + part_name(name, new_version(), 0)
+        try:
+            self.rename(path, aside)
+            if self.stat(aside).identity == seen:
+                return aside
+        except NotFound:
+            raise _stale(path) from None
+        self._put_back(aside, path)
+        raise _stale(path)
+
+    def _put_back(self, aside: bytes, path: bytes) -> None:
+        try:
+            self.rename(aside, path)
+        except Exists:
+            self.remove(aside)
+
     def set_attributes(self, path: bytes, attributes: Attributes) -> None:
         """Change what is given of a file's or directory's attributes.
 
@@ -406,3 +448,7 @@ class Store(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release connections. Never raises."""
+
+
+def _stale(path: bytes) -> StaleVersion:
+    return StaleVersion(f"{path!r} was replaced, changed or removed")

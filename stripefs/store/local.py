@@ -45,7 +45,15 @@ from stripefs.store.base import (
     Store,
     Watch,
 )
-from stripefs.store.localwrite import LocalSink, change, join, make_directory, move, remove_directory
+from stripefs.store.localwrite import (
+    LocalSink,
+    change,
+    join,
+    make_directory,
+    move,
+    remove_directory,
+    unreplaced,
+)
 from stripefs.store.newfile import NewFile, sync_directory
 from stripefs.store.oserrors import STORE_ERRORS
 from stripefs.store.ranges import InUse, blocks_by_size, check_range
@@ -79,6 +87,7 @@ class LocalStore(Store):
         writes=True,
         replace=True,
         concat=True,
+        compare=True,
         attributes=True,
         marks=True,
     )
@@ -175,6 +184,15 @@ class LocalStore(Store):
         _refuse_root(source, target)
         with self._parent(target) as new, self._parent(source) as old:
             move(old, new, replace=replace)
+
+    def compare_and_rename(self, source: bytes, target: bytes, seen: Identity) -> None:
+        with self._parent(target) as new, self._parent(source) as old, unreplaced(*new, lambda now: _is(now, seen)):
+            move(old, new, replace=True)
+
+    def compare_and_remove(self, path: bytes, seen: Identity) -> None:
+        with self._parent(path) as (folder, name), unreplaced(folder, name, lambda now: _is(now, seen)):
+            os.unlink(name, dir_fd=folder)
+            sync_directory(folder)
 
     def set_attributes(self, path: bytes, attributes: Attributes) -> None:
         if attributes.replication is not None:
@@ -311,6 +329,10 @@ def _status(name: bytes, found: os.stat_result, *, marked: bool = False) -> Stat
         links=found.st_nlink,
         marked=marked,
     )
+
+
+def _is(now: os.stat_result, seen: Identity) -> bool:
+    return _status(b"", now).identity == seen
 
 
 def _kind(mode: int) -> Kind:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import grp
 import os
 import pwd
@@ -18,17 +19,18 @@ import stat as modes
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 
-from stripefs.errors import NotEmpty, StoreError, Unsupported
+from stripefs.errors import NotEmpty, StaleVersion, StoreError, Unsupported
 from stripefs.store.base import Attributes, Buffer, Sink, Status
 from stripefs.store.newfile import NewFile, rename_without_replacing, sync_directory
 
-__all__ = ["LocalSink", "change", "join", "make_directory", "move", "remove_directory"]
+__all__ = ["LocalSink", "change", "join", "make_directory", "move", "remove_directory", "unreplaced"]
 
 Errors = Callable[[], AbstractContextManager[None]]
 """Turns the OSErrors inside into StoreErrors about one path."""
 
 _COPY = 1 << 30  # bytes for one copy_file_range; it may do less
 _NO_COPY = frozenset((errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS))
+_NO_FLOCK = frozenset((errno.EBADF, errno.EOPNOTSUPP, errno.ENOLCK, errno.ENOSYS))  # EBADF: NFS, for a reader
 _PIECE = 1 << 20
 
 
@@ -128,6 +130,37 @@ def move(source: tuple[int, bytes], target: tuple[int, bytes], *, replace: bool)
         _move_without_replacing(source, target)
     sync_directory(target_folder)
     sync_directory(source_folder)
+
+
+@contextlib.contextmanager
+def unreplaced(folder: int, name: bytes, matches: Callable[[os.stat_result], bool]) -> Iterator[None]:
+    """Around replacing or removing the file `name`, while no other process that does so by this function can.
+
+    Raises StaleVersion where its status does not match, where it is not there, and where another process is at it. All
+    of them lock the file itself (flock). Where the file system has no such locks the comparison alone is done.
+    """
+    stale = StaleVersion(f"{os.fsdecode(name)} was replaced, changed or removed")
+    try:
+        descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        raise stale from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise stale from None
+        except OSError as error:
+            if error.errno not in _NO_FLOCK:
+                raise
+        try:
+            now = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        except FileNotFoundError:
+            raise stale from None
+        if not os.path.samestat(now, os.fstat(descriptor)) or not matches(now):
+            raise stale
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def change(folder: int, name: bytes, attributes: Attributes) -> None:

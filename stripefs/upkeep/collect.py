@@ -325,7 +325,7 @@ class Collection:
                 self._fenced |= before - self._published(name)
             yield lock
         finally:
-            lock.release(surely=True)
+            lock.release()
 
     def _published(self, name: bytes) -> frozenset[str]:
         """The versions that the file at `name` needs now."""

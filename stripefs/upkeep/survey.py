@@ -78,8 +78,8 @@ class Circumstances:
 
     ended: of one directory in which no lock lives, the versions that locks name which have run out; None for a survey
     of a whole tree. A writer has a living lock in every directory where something hidden of it lies, so these are
-    without one, however young they are. What no lock names may be a lock that somebody has just moved aside: that
-    takes `FORCED_AGE`.
+    without one, however young they are. What no lock names may be a lock that is about to take the place of another:
+    that takes `FORCED_AGE`.
     """
 
     now_ns: int

@@ -1,18 +1,23 @@
 """One writer a file: a lock beside it, leased for LEASE seconds by the store's own clock. All calls block.
 
 The lock is a small document put where nothing was. Its time, by the store's clock, is when it was renewed last. A lock
-older than LEASE is its writer's death: a writer that wants the file moves it to a name of its own, which only one can,
-sees that it moved the lock it had looked at (else it puts it back), and then puts its own.
+older than LEASE is its writer's death: a writer that wants the file renames its own lock over that very one
+(`Store.compare_and_rename`), so there is no moment without a lock, and nobody takes a lock that is not the one that was
+found dead. A lock is let go in the same way, by removing that very file: a removal that comes late removes no lock of
+another. So whoever finds no lock has nobody to fence. A store without the capability `compare` (HDFS without WebHDFS,
+or behind a router) moves the lock away, compares it and puts it back. There the dead writer is fenced before; but a
+living one whose lock was moved, and who is just about to publish, is not known to a third one who comes meanwhile.
 
-Fencing has three layers, since no store here renames on a condition:
+Fencing has three layers, since what publishes is no step that could be bound to the lock:
 
 1. By the clock of the writer. A lease ends for its own writer a tenth earlier than for others. That clock runs on while
    the process or the machine sleeps. Nothing that others see is begun after the end (`assert_held`).
 2. By the store. `assert_held` also compares the lock there, right before each step that others see.
 3. By the names. The step that publishes renames, or joins, a hidden file of the writer. Who takes over moves all such
-   files of the writer before it to other names, before it moves that writer's lock, and again once it has its own. So
-   a step that was held up between the comparison and the store finds nothing to rename, however late it comes. What
-   fsync made durable is still there, and `stripefs recover` knows those names too.
+   files of the writer before it to other names, as soon as it has the lock and before anything else. So a step that was
+   held up between the comparison and the store finds nothing to rename, however late it comes. What fsync made durable
+   is still there, and `stripefs recover` knows those names too. The lock of who takes over names the versions of the
+   writers before, so if that one dies before they are fenced, the next one fences them.
 
 A renewal sets the lock's time, by a reading of the store's clock that all locks of a mount share (`heartbeat`), where
 the store lets times be set; else it writes the lock anew. So on HDFS only the NameNode has part in it, and no data host
@@ -33,8 +38,7 @@ import os
 import secrets
 import socket
 import threading
-import time
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime
 
 from stripefs.errors import (
@@ -45,13 +49,15 @@ from stripefs.errors import (
     NotFound,
     PermissionDenied,
     QuotaExceeded,
+    ServiceDown,
+    StaleVersion,
     StoreError,
     Transient,
     Unsupported,
 )
 from stripefs.layout.hidden import MARK, aside_name, lock_name, new_version, parse_hidden, part_name, stem
 from stripefs.layout.record import LEASE, DocumentError, LockDocument
-from stripefs.store.base import Attributes, Identity, Kind, Status, Store
+from stripefs.store.base import Attributes, Kind, Status, Store
 from stripefs.write.clock import Reading, StoreClock, boot_time
 from stripefs.write.names import join, split
 from stripefs.write.refusals import DraftLost, LeaseEnded
@@ -66,11 +72,10 @@ RENEW = LEASE / 3
 _OWN = 0.9
 """Of the lease is what its own writer counts on: clocks drift, and the store hears of a step a moment later."""
 
-_SURE = 2 / 3
-"""Of the lease, after its last renewal, for which a writer that lets its lock go need not look whether it holds it."""
+_SOON = 1 / 2
+"""Of the lease, within which nobody can have taken a lock over that was put at its start."""
 
 _TRIES = 3
-_LOOKS, _MOMENT = 5, 0.1  # seconds
 
 _BLANKS = 4096
 """A new lock has fewer blanks than these, their number drawn by lot: by its length a writer tells its own from one that
@@ -104,6 +109,7 @@ class FileLock:
         self.status = status
         self._path = lock_path(document.path)
         self._seen = status.identity
+        self._files = {status.file_id}  # that have been this lock, or may have: no others are, whatever they say
         self._reading = Reading(status.mtime_ns, renewed_at)  # the store gave the time after it had been asked
         self._released = False
         self._lost = False
@@ -151,11 +157,14 @@ class FileLock:
     def _write(self) -> None:
         self.check()
         now = self._clock()
-        data = self.document.to_bytes(secrets.randbelow(_BLANKS))
-        self._store.put(self._path, [data], replace=True)
-        status = self._store.stat(self._path)
-        if status.length == len(data):
-            self._seen = status.identity
+        try:
+            with _prepared(self._store, self.document, secrets.randbelow(_BLANKS)) as (source, status):
+                self._files.add(status.file_id)
+                self._store.compare_and_rename(source, self._path, self._seen)
+        except StaleVersion as error:
+            self.check()
+            raise ServiceDown(f"the lock of {self.path!r} is being taken by somebody else") from error
+        self._seen = status.identity
         self._reading = Reading(status.mtime_ns, now)
 
     def _read_clock(self) -> Reading:
@@ -170,7 +179,7 @@ class FileLock:
     def _touch(self, reading: Reading) -> None:
         now = reading.moved_to(self._clock())
         found, seen = None, self._seen
-        with contextlib.suppress(NotFound):  # moved away by somebody who may put it back
+        with contextlib.suppress(NotFound):
             self._store.set_attributes(self._path, Attributes(mtime_ns=now.store_ns))
             found = self._store.stat(self._path).identity
         # One that became too old while this was held up may be another writer's by now: then `check` reads it.
@@ -185,8 +194,8 @@ class FileLock:
         """Raises DraftLost unless the lock is ours in the store; StoreError when that cannot be told now."""
         if self._seen.file_id and self._as_seen():
             return
-        found = _looked_at(self._store, self._path)
-        if found is None or found[0].owner != self.document.owner:
+        found = _look(self._store, self._path)
+        if found is None or found[0].owner != self.document.owner or found[1].file_id not in self._files:
             now = "nobody" if found is None else found[0].where
             self._lost = True
             raise DraftLost(
@@ -208,28 +217,29 @@ class FileLock:
         if self.left <= 0:
             raise LeaseEnded(f"the lease of the lock of {self.path!r} has ended and is to be renewed")
 
-    def release(self, *, surely: bool = False) -> None:
+    def release(self) -> None:
         """Let it go, if it is still held. Safe to call twice, and again after an error.
 
-        surely: also where this is stopped for longer than the lease right before the lock is removed, which takes two
-        calls more. Else that may cost the writer that came meanwhile its lock: an error for it, and no lost file.
         Raises Transient when that could not be done now; what is left runs out.
         """
         with self._turn:
             if self._released:
                 return
             try:
-                if self._lost or self._clock() - self._reading.at > _SURE * self._seconds:
-                    self.check()
-                path = _moved_aside(self._store, self.path, self._seen) if surely else self._path
-                if path:
-                    self._store.remove(path)
+                self._remove()
             except Transient:
                 raise
             except StoreError as error:
-                if not isinstance(error, (NotFound, DraftLost)):
+                if not isinstance(error, (NotFound, StaleVersion, DraftLost)):
                     _log.warning("the lock of %r stays until it runs out: %s", self.path, error)
             self._released = True
+
+    def _remove(self) -> None:
+        try:
+            self._store.compare_and_remove(self._path, self._seen)
+        except StaleVersion:  # also where the answer to a renewal was lost
+            self.check()
+            self._store.compare_and_remove(self._path, self._seen)
 
 
 def take(
@@ -247,50 +257,52 @@ def take(
     When this returns, nothing of a writer before comes to the name any more. versions: those that the hidden things of
     the writer will bear. owner: who asks, unique; to be given by those who ask again when an answer may have been lost,
     and then find the lock to be their own. What stands before a `/` in it names the mount: a lock of the same mount and
-    another owner is one that a dead worker of it left. before: an empty set, the same each time for those who ask
-    again: the versions of writers before. seconds: of the lease, the same for all who write there.
+    another owner is one that a dead worker of it left. before: gets the versions of writers before. seconds: of the
+    lease, the same for all who write there.
     """
     before = set() if before is None else before
     if not store.capabilities.put_if_absent:
         raise Unsupported(f"{store.url} cannot lock files: it has no way to put a file only where there is none")
     since = datetime.now(UTC).isoformat(timespec="seconds")
-    document = LockDocument(
-        owner or new_version(), path, tuple(versions), f"{socket.gethostname()}:{os.getpid()}", since
-    )
+    mine = LockDocument(owner or new_version(), path, tuple(versions), f"{socket.gethostname()}:{os.getpid()}", since)
     lock = lock_path(path)
     if store.stat(split(path)[0]).kind is not Kind.DIRECTORY:  # `put` would make it
         raise NotADirectory(f"there is no directory for {path!r}")
     blanks = secrets.randbelow(_BLANKS)
-    contended = False
     for _ in range(_TRIES):
-        now, put = clock(), True
-        # Those before are named in our own lock: should we die before they are fenced, the next one fences them.
-        document = dataclasses.replace(document, versions=(*versions, *sorted(before.difference(versions))))
-        data = document.to_bytes(blanks)
+        now = clock()
+        mine = dataclasses.replace(mine, versions=(*versions, *sorted(before.difference(versions))))
+        data = mine.to_bytes(blanks)
         try:
             store.put(lock, [data])
         except Exists:
-            contended, put = True, False
-            held = read_lock(store, lock)
-            if held is None or held.owner != document.owner:
-                before.update(() if held is None else held.versions)
-                dead = held is not None and _same_mount(held, document)
-                _clear_dead(store, path, lock, seconds, before, set(before).difference(versions), dead=dead)
+            held = _look(store, lock)
+            if held is None:
                 continue
-        found = None
-        if not contended:
-            with contextlib.suppress(NotFound):  # moved away by somebody who will put it back
-                status = store.stat(lock)
-                found = (document, status) if status.length == len(data) else None
-        found = found or _looked_at(store, lock)
-        if found is not None and found[0].owner == document.owner:
-            if before := before.union(found[0].versions).difference(versions):
-                _fence(store, path, before)
-            if put:
-                return FileLock(store, *found, now, seconds, clock)
-            ours = FileLock(store, *found, -math.inf, seconds, clock)
-            ours.renew()  # nobody knows here when it was put, by a try before or by another process
-            return ours
+            before.update(set(held[0].versions).difference(versions))
+            if held[0].owner == mine.owner:  # put by a try before or by another process: nobody knows here when
+                ours = FileLock(store, *held, -math.inf, seconds, clock)
+                try:
+                    ours.renew()
+                except DraftLost:
+                    continue
+            else:
+                mine = dataclasses.replace(mine, versions=(*versions, *sorted(before)))
+                status = _taken_over(store, mine, held, blanks, seconds)
+                if status is None:
+                    continue
+                ours = FileLock(store, mine, status, now, seconds, clock)
+        else:
+            found = _status(store, lock)
+            if found is None or found.length != len(data) or clock() - now > _SOON * seconds:
+                held = _look(store, lock)
+                if held is None or held[0].owner != mine.owner:
+                    continue
+                found = held[1]
+            ours = FileLock(store, mine, found, now, seconds, clock)
+        if before:
+            _fence(store, path, before)
+        return ours
     raise Busy(f"{path!r} is being written by somebody else")
 
 
@@ -322,17 +334,28 @@ def read_lock(store: Store, lock: bytes) -> LockDocument | None:
         return LockDocument("", b"", (), f"somebody whose lock is not readable ({error.message})")
 
 
-def _looked_at(store: Store, lock: bytes) -> tuple[LockDocument, Status] | None:
-    """The lock as it is when nobody holds it up, and the status of the very file that says so: where many want it, one
-    may take the place of another between two calls."""
-    for _ in range(_LOOKS):
-        with contextlib.suppress(NotFound):
-            status = store.stat(lock)
-            held = read_lock(store, lock)
-            if held is not None and store.stat(lock).identity == status.identity:
-                return held, status
-        time.sleep(_MOMENT)
+def _look(store: Store, lock: bytes) -> tuple[LockDocument, Status] | None:
+    """The lock, and the status of the very file that says so: where many want it, one may take the place of another
+    between two calls. None where there is none."""
+    while (before := _status(store, lock)) is not None:
+        held, now = read_lock(store, lock), _status(store, lock)
+        if held is not None and now is not None and _is_same(before, now):
+            return held, now
     return None
+
+
+def _status(store: Store, lock: bytes) -> Status | None:
+    try:
+        return store.stat(lock)
+    except NotFound:
+        return None
+
+
+def _is_same(one: Status, other: Status) -> bool:
+    """Tells whether both are one file; a renewal changes its time."""
+    if one.file_id or other.file_id:
+        return (one.file_id, one.length) == (other.file_id, other.length)
+    return one.identity == other.identity
 
 
 def _same_mount(one: LockDocument, other: LockDocument) -> bool:
@@ -340,51 +363,53 @@ def _same_mount(one: LockDocument, other: LockDocument) -> bool:
     return bool(slash) and mount == other.owner.partition("/")[0]
 
 
-def _clear_dead(
-    store: Store, path: bytes, lock: bytes, seconds: float, before: set[str], fenced: Collection[str], *, dead: bool
-) -> None:
-    """Make room for a lock where a dead writer's stands; raises Busy where a living one's does.
-
-    before: gets the dead writer's versions. fenced: those that its lock names. They are fenced while that lock still
-    stands, since whoever finds none puts its own and knows of no writer before. A writer that renews its lock in this
-    moment keeps it, and its publication fails. dead: the caller knows; else the lock's age tells.
-    """
-    folder = split(path)[0]
+def _taken_over(
+    store: Store, mine: LockDocument, held: tuple[LockDocument, Status], blanks: int, seconds: float
+) -> Status | None:
+    """The lock `mine` stands in place of a dead writer's, which is `held`: its status. None where that one is not there
+    any more, or was renewed. Raises Busy where its writer lives."""
+    path, lock = mine.path, lock_path(mine.path)
+    document, seen = held
+    if not _same_mount(document, mine):
+        now_ns = StoreClock(store, split(path)[0]).now_ns()
+        now = _status(store, lock)
+        if now is None or not _is_same(now, seen):
+            return None
+        if now_ns - now.mtime_ns <= seconds * 1e9:
+            raise _busy(path, document, seconds)
+        seen = now
+    if not store.capabilities.compare:  # whoever comes in the moment without a lock has nobody to fence
+        _fence(store, path, mine.versions)
     try:
-        now_ns = 0 if dead else StoreClock(store, folder).now_ns()
-        seen = store.stat(lock)  # as late as can be: between this and the rename others may be quicker
-        if not dead and now_ns - seen.mtime_ns <= seconds * 1e9:
-            raise _busy(store, path, lock, seconds)
-        _fence(store, path, fenced)
-        aside = _moved_aside(store, path, seen.identity)
-    except NotFound:
-        return  # released, or taken over by somebody else: the next try tells
-    if not aside:
-        raise _busy(store, path, lock, seconds)
-    if (held := read_lock(store, aside)) is not None:
-        before.update(held.versions)
-    with contextlib.suppress(StoreError):
-        store.remove(aside)
+        with _prepared(store, mine, blanks) as (source, status):
+            store.compare_and_rename(source, lock, seen.identity)
+    except StaleVersion:
+        return None
+    except (NoSpace, QuotaExceeded):  # no name is left for a second file, so the dead one makes room
+        _fence(store, path, mine.versions)
+        with contextlib.suppress(StaleVersion):
+            store.compare_and_remove(lock, seen.identity)
+        return None
+    now = _status(store, lock)
+    return now if now is not None and _is_same(now, status) else None
 
 
-def _moved_aside(store: Store, path: bytes, seen: Identity) -> bytes:
-    """Move the lock of `path` to a name of its own, which only one can: that name. b"" where it is not the one that was
-    `seen`, and has been put back. Raises NotFound."""
-    folder, name = split(path)
-    lock, aside = lock_path(path), join(folder, part_name(name, new_version(), 0))
-    store.rename(lock, aside)
-    if store.stat(aside).identity == seen:
-        return aside
+@contextlib.contextmanager
+def _prepared(store: Store, document: LockDocument, blanks: int) -> Iterator[tuple[bytes, Status]]:
+    """A hidden file that is this lock and is to be renamed. Where that fails it goes, and with it a rename that is on
+    its way."""
+    folder, name = split(document.path)
+    path = join(folder, part_name(name, new_version(), 0))
+    store.put(path, [document.to_bytes(blanks)])
     try:
-        store.rename(aside, lock)
-    except StoreError:  # a third one has put its own, which the owner of this one will notice when it renews
+        yield path, store.stat(path)
+    except BaseException:
         with contextlib.suppress(StoreError):
-            store.remove(aside)
-    return b""
+            store.remove(path)
+        raise
 
 
-def _busy(store: Store, path: bytes, lock: bytes, seconds: float) -> Busy:
-    held = read_lock(store, lock)
-    who = f"{held.where} since {held.since}" if held is not None and held.where else ""
+def _busy(path: bytes, held: LockDocument, seconds: float) -> Busy:
+    who = f"{held.where} since {held.since}" if held.where else ""
     hint = f"a dead writer's lock runs out after {seconds:g} s"
     return Busy(f"{path!r} is being written{f' by {who}' if who else ''}", hint=hint, by=who)

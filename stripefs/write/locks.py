@@ -154,11 +154,10 @@ class Locks:
     async def _taken(self, path: bytes, versions: Sequence[str], owner: str) -> FileLock:
         """`file_lock.take`; a lock that comes when its caller has given up waiting for it is let go."""
         taken: list[FileLock] = []
-        before: set[str] = set()
         unwanted = threading.Event()
 
         def locked() -> FileLock:
-            lock = take(self._store, path, versions, owner, before=before, seconds=self._seconds)
+            lock = take(self._store, path, versions, owner, seconds=self._seconds)
             taken.append(lock)
             if unwanted.is_set():
                 lock.release()

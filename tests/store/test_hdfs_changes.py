@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 
@@ -13,6 +14,7 @@ from stripefs.errors import (
     NotFound,
     PermissionDenied,
     ServiceDown,
+    StaleVersion,
     StoreError,
     Transient,
     Unsupported,
@@ -20,6 +22,7 @@ from stripefs.errors import (
 from stripefs.store.base import Attributes, Kind, Status
 from stripefs.store.hdfs.changes import Changes
 from stripefs.store.hdfs.rest import Unanswered
+from stripefs.store.hdfs.wire import inode_path
 
 LOST = Unanswered("the answer was lost")
 
@@ -37,9 +40,14 @@ class FakeCalls:
         if self.away:
             self.away -= 1
             raise ServiceDown("away")
-        if path not in self.entries:
-            raise NotFound(path)
-        return self.entries[path]
+        return self.entries[self._resolved(path)]
+
+    def _resolved(self, path: str) -> str:
+        """What the path of an inode means now. Raises NotFound where nothing is at `path`."""
+        for name, status in self.entries.items():
+            if path in (name, inode_path(status.file_id)):
+                return name
+        raise NotFound(path)
 
     def add(self, path: str, length: int = 1) -> None:
         self.entries[path] = Status(path.encode(), Kind.FILE, length, file_id=str(100 + len(self.entries)))
@@ -48,9 +56,14 @@ class FakeCalls:
         self._do("mkdirs", lambda: self.entries.update({path: _directory(50 + len(self.entries))}))
 
     def delete(self, path: str) -> bool:
-        there = path in self.entries
-        self._do("delete", lambda: self.entries.pop(path, None))
-        return there
+        gone: list[Status] = []
+
+        def act() -> None:
+            with contextlib.suppress(NotFound):
+                gone.append(self.entries.pop(self._resolved(path)))
+
+        self._do("delete", act)
+        return bool(gone)
 
     def rename(self, source: str, target: str, *, replace: bool) -> None:
         def act() -> None:
@@ -58,7 +71,8 @@ class FakeCalls:
                 raise NotFound(source)
             if target in self.entries and not replace:
                 raise Exists(target)
-            self.entries[target] = self.entries.pop(source)
+            name = self._resolved(target) if target.startswith(inode_path("")) else target
+            self.entries[name] = self.entries.pop(source)
 
         self._do("rename", act)
 
@@ -117,6 +131,16 @@ CHANGES: list[tuple[str, Callable[[Changes], None], Callable[[FakeCalls], bool]]
     ("rename", lambda changes: changes.rename("/a", "/new", replace=False), lambda calls: "/new" in calls.entries),
     ("replace", lambda changes: changes.rename("/a", "/b", replace=True), lambda calls: "/a" not in calls.entries),
     ("remove", lambda changes: changes.remove("/a"), lambda calls: "/a" not in calls.entries),
+    (
+        "compare and rename",
+        lambda changes: changes.compare_and_rename("/a", "/b", changes._calls.stat("/b").identity),
+        lambda calls: "/a" not in calls.entries and calls.entries["/b"].file_id == "101",
+    ),
+    (
+        "compare and remove",
+        lambda changes: changes.compare_and_remove("/a", changes._calls.stat("/a").identity),
+        lambda calls: "/a" not in calls.entries,
+    ),
     ("rmdir", lambda changes: changes.rmdir("/d"), lambda calls: "/d" not in calls.entries),
     ("concat", lambda changes: changes.concat("/a", ["/b"]), lambda calls: calls.entries["/a"].length == 2),
     (
@@ -202,6 +226,28 @@ def test_a_rename_of_a_known_file_asks_only_when_its_answer_is_lost(calls: FakeC
     Changes(calls).rename("/new", "/newer", replace=False, moving=calls.entries["/new"])
     assert asked
     assert "/newer" in calls.entries
+
+
+def test_another_file_that_took_the_place_of_the_one_that_was_seen_stays(calls: FakeCalls) -> None:
+    """Also where it does so right before the NameNode makes the change."""
+    fill(calls)
+
+    def replaced_first(act: Callable[[], None]) -> None:
+        calls.entries["/b"] = dataclasses.replace(calls.entries["/b"], file_id=calls.entries["/b"].file_id + "0")
+        act()
+
+    changes = Changes(calls)
+    for change in (
+        lambda seen: changes.compare_and_rename("/a", "/b", seen),
+        lambda seen: changes.compare_and_remove("/b", seen),
+    ):
+        seen = calls.entries["/b"].identity
+        for faults in ([replaced_first], []):
+            calls.faults = [*faults]
+            with pytest.raises(StaleVersion):
+                change(seen)
+            assert not calls.faults
+    assert {"/a", "/b"} < calls.entries.keys()
 
 
 @pytest.mark.parametrize("name", ["rename", "replace", "remove"])

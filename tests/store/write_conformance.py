@@ -16,6 +16,7 @@ from stripefs.errors import (
     NotADirectory,
     NotEmpty,
     NotFound,
+    StaleVersion,
     StoreError,
     Transient,
     Unsupported,
@@ -272,6 +273,56 @@ class WriteConformance:
             won = list(pool.map(move, range(8)))
         assert won.count(True) == 1
         assert read(store, folder + b"/won") == b"%d" % won.index(True)
+        assert len(listing(store, folder)) == 8
+
+    def test_a_file_is_replaced_or_removed_only_while_it_is_the_one_that_was_seen(
+        self, store: Store, populate: Populate, folder: bytes
+    ) -> None:
+        if not store.capabilities.replace:
+            assert not store.capabilities.compare
+            return
+        path = folder + b"/file"
+        for number in range(3):
+            populate.write(folder + b"/%d" % number, b"%d" % number * (2 + number))
+        populate.write(path, b"first")
+        seen = store.stat(path).identity
+        store.compare_and_rename(folder + b"/0", path, seen)
+        assert read(store, path) == b"00"
+        for missing in (path, folder + b"/nothing"):
+            with pytest.raises(StaleVersion):
+                store.compare_and_rename(folder + b"/1", missing, seen)
+            with pytest.raises(StaleVersion):
+                store.compare_and_remove(missing, seen)
+        with pytest.raises(NotFound):
+            store.compare_and_rename(folder + b"/none", path, store.stat(path).identity)
+        assert (read(store, path), read(store, folder + b"/1")) == (b"00", b"111")
+        seen = store.stat(path).identity
+        store.compare_and_remove(path, seen)
+        with pytest.raises(StaleVersion):
+            store.compare_and_rename(folder + b"/2", path, seen)
+        assert [status.name for status in listing(store, folder)] == [b"1", b"2"]
+
+    def test_one_of_many_that_replace_a_file_on_a_condition_wins(
+        self, store: Store, populate: Populate, folder: bytes
+    ) -> None:
+        if not store.capabilities.compare:
+            assert store.capabilities.writes
+            return
+        populate.write(folder + b"/file", b"before")
+        for number in range(8):
+            populate.write(folder + b"/%d" % number, b"%d" % number)
+        seen = store.stat(folder + b"/file").identity
+
+        def take_its_place(number: int) -> bool:
+            with contextlib.suppress(StaleVersion):
+                store.compare_and_rename(folder + b"/%d" % number, folder + b"/file", seen)
+                return True
+            return False
+
+        with ThreadPoolExecutor(8) as pool:
+            won = list(pool.map(take_its_place, range(8)))
+        assert won.count(True) == 1
+        assert read(store, folder + b"/file") == b"%d" % won.index(True)
         assert len(listing(store, folder)) == 8
 
     # Attributes

@@ -28,14 +28,15 @@ from stripefs.errors import (
     NotFound,
     PermissionDenied,
     ServiceDown,
+    StaleVersion,
     StoreError,
     Transient,
     Unsupported,
 )
 from stripefs.layout.hidden import new_version, part_name
-from stripefs.store.base import Attributes, Kind, Status
+from stripefs.store.base import Attributes, Identity, Kind, Status
 from stripefs.store.hdfs.rest import NameNodeRest, Unanswered
-from stripefs.store.hdfs.wire import passing_path
+from stripefs.store.hdfs.wire import inode_path, passing_path
 
 __all__ = ["Calls", "Changes", "WebCalls"]
 
@@ -187,6 +188,37 @@ class Changes:
                     raise Exists(f"{target} exists already") from error
                 raise _mismatch(moving, target) from error
             raise
+
+    def compare_and_rename(self, source: str, target: str, seen: Identity, *, moving: Status | None = None) -> None:
+        """By the path of the inode that was seen at `target`, which the NameNode resolves in the step itself.
+
+        moving: as for `rename`.
+        """
+        standing = self._calls.stat(source) if moving is None else moving
+
+        def moved() -> bool:
+            return not _same(self._there(source), standing) and _same(self._there(target), standing)
+
+        inode = inode_path(seen.file_id)
+        try:
+            self._change(
+                f"renaming {source} to {target}", lambda: self._calls.rename(source, inode, replace=True), moved
+            )
+        except NotFound as error:
+            if self._there(source) is None:
+                raise
+            raise StaleVersion(f"{target} was replaced or removed") from error
+
+    def compare_and_remove(self, path: str, seen: Identity) -> None:
+        """As `compare_and_rename`."""
+        stale = StaleVersion(f"{path} was replaced or removed")
+        found = self._there(inode_path(seen.file_id))
+        if found is None or (found.kind, found.length) != (Kind.FILE, seen.length):
+            raise stale
+        try:
+            self._delete(inode_path(seen.file_id), found)
+        except NotFound:
+            raise stale from None
 
     def set_attributes(self, path: str, attributes: Attributes) -> None:
         # Each of these may be done twice.

@@ -121,6 +121,7 @@ class HdfsStore(Store):
             replace=True,
             place=self.chooses_host,
             concat=self._web,
+            compare=self._inodes,
             attributes=True,
             replication=True,
             marks=True,
@@ -245,6 +246,18 @@ class HdfsStore(Store):
     def rename(self, source: bytes, target: bytes, *, replace: bool = False) -> None:
         self._writer.rename(self._full(source), self._full(target), replace=replace)
 
+    def compare_and_rename(self, source: bytes, target: bytes, seen: Identity) -> None:
+        if not self.capabilities.compare:
+            super().compare_and_rename(source, target, seen)
+            return
+        self._writer.compare_and_rename(self._full(source), self._full(target), seen)
+
+    def compare_and_remove(self, path: bytes, seen: Identity) -> None:
+        if not self.capabilities.compare:
+            super().compare_and_remove(path, seen)
+            return
+        self._writer.compare_and_remove(self._full(path), seen)
+
     def set_attributes(self, path: bytes, attributes: Attributes) -> None:
         self._writer.set_attributes(self._full(path), attributes)
 
@@ -345,7 +358,9 @@ class HdfsStore(Store):
         try:
             self._rest.ask("GETFILESTATUS", inode_path(self._root_status.file_id))
         except (NotFound, PermissionDenied, Unsupported) as error:
-            self._off["block locations, choice of replica"] = f"no paths by inode here: {error}"
+            self._off["block locations, choice of replica, renaming on a condition"] = (
+                f"no paths by inode here: {error}"
+            )
             return False
         return True
 

@@ -20,7 +20,7 @@ from typing import Protocol
 
 from stripefs.errors import Busy, Exists, HostFailed, NotFound, ServiceDown, StoreError, Unsupported
 from stripefs.host_health import HostHealth
-from stripefs.store.base import Attributes, Buffer, Host, Kind, Sink, Status
+from stripefs.store.base import Attributes, Buffer, Host, Identity, Kind, Sink, Status
 from stripefs.store.hdfs.changes import Changes, WebCalls
 from stripefs.store.hdfs.conf import Target
 from stripefs.store.hdfs.native import NativeClient
@@ -210,6 +210,12 @@ class HdfsWriter:
         self._refuse_root(source, target)
         self._rename(source, target, replace=replace)
 
+    def compare_and_rename(self, source: str, target: str, seen: Identity) -> None:
+        self._changes.compare_and_rename(source, target, seen, moving=self._known(source))
+
+    def compare_and_remove(self, path: str, seen: Identity) -> None:
+        self._changes.compare_and_remove(path, seen)
+
     def set_attributes(self, path: str, attributes: Attributes) -> None:
         self._changes.set_attributes(path, attributes)
 
@@ -236,9 +242,12 @@ class HdfsWriter:
         return status
 
     def _rename(self, source: str, target: str, *, replace: bool) -> None:
+        self._changes.rename(source, target, replace=replace, moving=self._known(source))
+
+    def _known(self, source: str) -> Status | None:
+        """A hidden file of ours that is about to be renamed; None for any other."""
         with self._lock:
-            moving = self._hidden.pop(source, None)
-        self._changes.rename(source, target, replace=replace, moving=moving)
+            return self._hidden.pop(source, None)
 
     def _discard(self, path: str, at_most: int) -> None:
         """Remove a file of ours that is no good. A longer one is none of ours."""

@@ -124,6 +124,12 @@ class WrappedStore(Store):
     def rename(self, source: bytes, target: bytes, *, replace: bool = False) -> None:
         self.changing("rename", (source, target), lambda: self.inner.rename(source, target, replace=replace))
 
+    def compare_and_rename(self, source: bytes, target: bytes, seen: Identity) -> None:
+        self.changing("rename", (source, target), lambda: self.inner.compare_and_rename(source, target, seen))
+
+    def compare_and_remove(self, path: bytes, seen: Identity) -> None:
+        self.changing("remove", (path,), lambda: self.inner.compare_and_remove(path, seen))
+
     def set_attributes(self, path: bytes, attributes: Attributes) -> None:
         self.changing("attributes", (path,), lambda: self.inner.set_attributes(path, attributes))
 

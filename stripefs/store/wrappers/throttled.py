@@ -18,7 +18,7 @@ from dataclasses import replace
 from typing import ClassVar
 
 from stripefs.errors import ConfigError, HostFailed, StoreError, Unsupported
-from stripefs.store.base import Block, Buffer, Handle, Host, Kind, Sink, Status, Store, Watch
+from stripefs.store.base import Block, Buffer, Handle, Host, Identity, Kind, Sink, Status, Store, Watch
 from stripefs.store.ranges import check_range
 from stripefs.store.wrappers.base import Parser, WrappedHandle, WrappedSink, WrappedStore, one_of, seeded, whole
 from stripefs.store.wrappers.hosts import Hosts
@@ -113,6 +113,16 @@ class ThrottledStore(WrappedStore):
     def rename(self, source: bytes, target: bytes, *, replace: bool = False) -> None:
         before = self._look(target) if replace else None
         super().rename(source, target, replace=replace)
+        self._forget(before)
+
+    def compare_and_rename(self, source: bytes, target: bytes, seen: Identity) -> None:
+        before = self._look(target)
+        super().compare_and_rename(source, target, seen)
+        self._forget(before)
+
+    def compare_and_remove(self, path: bytes, seen: Identity) -> None:
+        before = self._look(path)
+        super().compare_and_remove(path, seen)
         self._forget(before)
 
     def concat(self, target: bytes, sources: Sequence[bytes]) -> None:

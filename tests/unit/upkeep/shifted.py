@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
-from stripefs.store.base import Status, Store
+from stripefs.store.base import Identity, Status, Store
 from stripefs.store.wrappers.base import Parser, WrappedStore
 
 __all__ = ["Shifted"]
@@ -28,6 +28,12 @@ class Shifted(WrappedStore):
 
     def stat(self, path: bytes) -> Status:
         return self._shift(super().stat(path))
+
+    def compare_and_rename(self, source: bytes, target: bytes, seen: Identity) -> None:
+        Store.compare_and_rename(self, source, target, seen)  # by the times that are shown
+
+    def compare_and_remove(self, path: bytes, seen: Identity) -> None:
+        Store.compare_and_remove(self, path, seen)
 
     def scandir(self, path: bytes, after: bytes = b"") -> Iterator[Sequence[Status]]:
         for batch in super().scandir(path, after):

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import trio
 
-from stripefs.errors import ServiceDown, StaleVersion, Transient
+from stripefs.errors import Busy, ServiceDown, StaleVersion, Transient
 from stripefs.layout.record import LEASE
+from stripefs.store.base import Identity
 from stripefs.store.wrappers.faulty import FaultyStore
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.store.wrappers.throttled import ThrottledStore
@@ -317,7 +318,7 @@ async def test_who_dies_while_taking_over_leaves_that_to_the_next_one(
 async def test_a_takeover_that_is_held_up_lets_nothing_late_through(
     store: ThrottledStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Between the lock of a dead writer and that of who takes over there is none, and a third one puts its own."""
+    """Its answer is lost, so the one who takes over fences nobody. Its lock says whom the next one is to fence."""
     async with writing(store, layout=Layout.PLAIN) as drafts:
         draft = await drafts.begin(b"/file", replacing=None)
         await draft.write(0, content(MIB))
@@ -325,19 +326,40 @@ async def test_a_takeover_that_is_held_up_lets_nothing_late_through(
         def two_successors() -> None:
             age(tmp_path)
             first = spread(tmp_path)
-            rename = first.rename
+            rename = first.compare_and_rename
 
-            def held_up(source: bytes, target: bytes, **options: Any) -> None:
-                rename(source, target, **options)
-                if source == file_lock.lock_path(b"/file"):
-                    raise ServiceDown("away")
+            def held_up(source: bytes, target: bytes, seen: Identity) -> None:
+                rename(source, target, seen)
+                raise ServiceDown("away")
 
-            monkeypatch.setattr(first, "rename", held_up)
+            monkeypatch.setattr(first, "compare_and_rename", held_up)
             with pytest.raises(ServiceDown):
                 take(first, b"/file", ["1" * 16], "first/1")
+            age(tmp_path)
             take(spread(tmp_path), b"/file", ["2" * 16], "second/1").release()
 
         during(store, "rename", two_successors)
         with pytest.raises(DraftLost):
             await draft.publish(final=True)
     assert not (tmp_path / "file").exists()
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+async def test_a_writer_whose_predecessor_lets_its_lock_go_late_overwrites_nobody(
+    store: ThrottledStore, tmp_path: Path, layout: Layout
+) -> None:
+    """It has compared its lock, and is about to rename, when the one before it sends the removal of its own."""
+    before = take(spread(tmp_path), b"/file")
+    age(tmp_path)
+    async with writing(store, layout=layout) as drafts:
+        draft = await drafts.begin(b"/file", replacing=None)
+        await draft.write(0, content(MIB + 9))
+
+        def third() -> None:
+            before.release()
+            with pytest.raises(Busy):
+                take(spread(tmp_path), b"/file")
+
+        during(store, "rename", third)
+        await draft.publish(final=True)
+    assert load(store, b"/file") == content(MIB + 9)

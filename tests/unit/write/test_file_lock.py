@@ -7,12 +7,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from stripefs.errors import Busy, NotADirectory, NotFound, PermissionDenied, QuotaExceeded, ServiceDown
+from stripefs.errors import Busy, Exists, NotADirectory, NotFound, PermissionDenied, QuotaExceeded, ServiceDown
 from stripefs.layout.record import LEASE, LockDocument
 from stripefs.store.base import Kind, Status
 from stripefs.store.local import LocalStore
 from stripefs.store.wrappers.faulty import FaultyStore
-from stripefs.write import DraftLost, file_lock
+from stripefs.write import DraftLost
 from stripefs.write.file_lock import lock_path, take
 from stripefs.write.others import holder, living
 
@@ -69,13 +69,117 @@ def test_a_dead_writers_lock_is_taken_over(store, tmp_path):
     assert names(tmp_path) == {".file.stripefs-lock"}
 
 
-def test_the_dead_one_does_not_release_what_is_another_ones(store, tmp_path, monkeypatch):
-    dead = take(store, b"/file")
+class HeldUp(LocalStore):
+    """What it does to a lock in place of another, or away, is held up once, while `meanwhile` is called."""
+
+    def __init__(self, folder, meanwhile):
+        super().__init__(folder)
+        self.meanwhile = meanwhile
+
+    def _hold(self, *paths):
+        if lock_path(b"/file") in paths and self.meanwhile:
+            meanwhile, self.meanwhile = self.meanwhile, None
+            meanwhile()
+
+    def remove(self, path):
+        self._hold(path)
+        super().remove(path)
+
+    def put(self, path, data, *, replace=False):
+        if replace:
+            self._hold(path)
+        super().put(path, data, replace=replace)
+
+    def rename(self, source, target, *, replace=False):
+        self._hold(source)
+        super().rename(source, target, replace=replace)
+
+    def compare_and_rename(self, source, target, seen):
+        self._hold(target)
+        super().compare_and_rename(source, target, seen)
+
+    def compare_and_remove(self, path, seen):
+        self._hold(path)
+        super().compare_and_remove(path, seen)
+
+
+@pytest.mark.parametrize("call", ["take", "release", "add"])
+def test_what_comes_late_takes_nobodys_lock_away(store, tmp_path, call):
+    """Whoever finds no lock would not know that there is a writer who may be about to publish."""
+    taken = []
+
+    def take_over():
+        age(tmp_path, LEASE + 1)
+        taken.append(take(store, b"/file", owner="next"))
+
+    late = HeldUp(bytes(tmp_path), take_over)
+    held = take(store if call == "take" else late, b"/file", owner="first")
+    if call == "take":
+        age(tmp_path, LEASE + 1)
+        with pytest.raises(Busy):
+            take(late, b"/file", owner="late")
+    elif call == "add":
+        with pytest.raises(DraftLost):
+            held.add("1" * 16)
+    else:
+        held.release()
+    assert late.meanwhile is None
+    taken[0].check()
+    with pytest.raises(Busy):
+        take(store, b"/file", owner="other")
+    assert names(tmp_path) == {".file.stripefs-lock"}
+
+
+def test_there_is_always_a_lock_while_one_takes_the_place_of_another(store, tmp_path):
+    """Who came in a moment without one would have nobody to fence."""
+    take(store, b"/file")
     age(tmp_path, LEASE + 1)
+
+    class Watched(LocalStore):
+        changes = 0
+
+        def _look(self):
+            self.changes += 1
+            with pytest.raises(Exists):
+                store.put(lock_path(b"/file"), [b"another"])
+
+        def rename(self, source, target, *, replace=False):
+            super().rename(source, target, replace=replace)
+            self._look()
+
+        def compare_and_rename(self, source, target, seen):
+            super().compare_and_rename(source, target, seen)
+            self._look()
+
+    watched = Watched(bytes(tmp_path))
+    take(watched, b"/file").check()
+    assert watched.changes
+
+
+def test_a_lock_is_let_go_though_the_answer_to_its_renewal_was_lost(tmp_path):
+    class Lossy(LocalStore):
+        def set_attributes(self, path, attributes):
+            super().set_attributes(path, attributes)
+            raise ServiceDown("the answer was lost")
+
+    store = Lossy(bytes(tmp_path))
     held = take(store, b"/file")
-    monkeypatch.setattr(file_lock, "_SURE", -1.0)  # as if it had not renewed for long
-    dead.release()
-    held.check()
+    with pytest.raises(ServiceDown):
+        held.renew()
+    held.release()
+    assert not names(tmp_path)
+
+
+def test_a_file_that_says_it_is_ones_lock_and_was_put_by_nobody_now_is_not(store, tmp_path):
+    """A request to put it that came when the lock had been taken over and let go."""
+    held = take(store, b"/file", owner="m/1")
+    late = bytes(store.get(lock_path(b"/file")))
+    age(tmp_path, LEASE + 1)
+    with (tmp_path / ".file.stripefs-lock").open("rb"):  # so that no other file gets its number
+        take(store, b"/file").release()
+        store.put(lock_path(b"/file"), [late])
+        with pytest.raises(DraftLost):
+            held.check()
 
 
 def test_renewing_keeps_it(store, tmp_path):
@@ -268,6 +372,19 @@ def test_the_next_worker_of_a_mount_takes_over_at_once(store):
     with pytest.raises(Busy):
         take(store, b"/file")
     take(store, b"/file", owner="mount/2").check()
+
+
+def test_the_next_worker_of_a_mount_takes_over_where_no_name_is_left(tmp_path):
+    class OneName(LocalStore):
+        def put(self, path, data, *, replace=False):
+            if names(tmp_path) and not (tmp_path / os.fsdecode(path[1:])).exists():
+                raise QuotaExceeded("no name is left")
+            super().put(path, data, replace=replace)
+
+    store = OneName(bytes(tmp_path))
+    take(store, b"/file", owner="mount/1")
+    take(store, b"/file", owner="mount/2").check()
+    assert names(tmp_path) == {".file.stripefs-lock"}
 
 
 @pytest.mark.parametrize("after", [False, True])
