@@ -1,13 +1,16 @@
-"""Writers that are held up while others publish, a small share of the full count; and the check sees a lost file."""
+"""A small share of the model of writers that are held up while others publish; and it sees files that are lost."""
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from stripefs.write import file_lock
+from stripefs.write.file_lock import FileLock
 from tests.hdfs_instance import HdfsInstance
 from tests.soak.right import publication
 from tests.soak.right.context import Context, Violation
@@ -17,17 +20,40 @@ def _no_cluster() -> HdfsInstance:
     raise AssertionError("the model needs no cluster")
 
 
-def test_no_closed_file_is_lost(tmp_path: Path) -> None:
+def play(seed: int, scale: float) -> Counter[str]:
     counters: Counter[str] = Counter()
-    publication.model(Context(7, 0.03, tmp_path, print, _no_cluster), counters)
-    assert counters["publications"] >= 57
-    assert counters["closed"] > 0
-    assert counters["pauses"] > 0
+    publication.model(Context(seed, scale, Path("/nonexistent"), print, _no_cluster), counters)
+    return counters
 
 
-def test_a_writer_that_is_not_fenced_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_closed_file_is_lost_and_a_seed_is_one_history() -> None:
+    counters = play(7, 0.05)
+    assert counters["publications"] >= 95
+    wanted = {*publication.KINDS, "closed", "published", "taken_over", "abandoned", "pauses", "collectors"}
+    assert all(counters[kind] for kind in wanted)
+    assert play(7, 0.05) == counters
+    assert play(8, 0.05)["history"] != counters["history"]
+
+
+def _fence_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is moved away from a writer that wakes up between comparing its lock and renaming."""
     monkeypatch.setattr(file_lock, "_fence", lambda *_: None)
-    monkeypatch.setattr(publication, "_KINDS", ("paused", "late"))
+
+
+def _remove_any_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A writer removes what stands at the path of its lock, whosever it is by then."""
+
+    def remove(lock: FileLock) -> None:
+        with contextlib.suppress(file_lock.NotFound):
+            lock._store.remove(lock._path)
+
+    monkeypatch.setattr(FileLock, "_remove", remove)
+
+
+@pytest.mark.parametrize(("spoil", "seed", "scale"), [(_fence_nobody, 7, 0.1), (_remove_any_lock, 10, 0.5)])
+def test_a_lock_that_does_not_fence_is_seen(
+    monkeypatch: pytest.MonkeyPatch, spoil: Callable[[pytest.MonkeyPatch], None], seed: int, scale: float
+) -> None:
+    spoil(monkeypatch)
     with pytest.raises(Violation, match="had the lock"):
-        publication.model(Context(7, 0.1, tmp_path, print, _no_cluster), Counter())
+        play(seed, scale)

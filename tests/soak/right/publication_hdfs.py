@@ -21,6 +21,7 @@ from ipaddress import IPv4Address, IPv4Network
 import trio
 
 from stripefs.errors import NotFound, StoreError
+from stripefs.executor import Lane
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Store
 from stripefs.store.url import open_store
@@ -85,8 +86,8 @@ def _ip(*arguments: str, check: bool = True) -> None:
 
 
 @contextlib.asynccontextmanager
-async def drafts_of(view: StripedStore, wanted: WritePolicy, lease: float) -> AsyncIterator[Drafts]:
-    drafts = Drafts(view, wanted, lease=lease)
+async def drafts_of(view: StripedStore, wanted: WritePolicy, lease: float, owner: str = "") -> AsyncIterator[Drafts]:
+    drafts = Drafts(view, wanted, lease=lease, owner=owner)
     async with trio.open_nursery() as nursery:
         await nursery.start(drafts.run)
         try:
@@ -98,7 +99,7 @@ async def drafts_of(view: StripedStore, wanted: WritePolicy, lease: float) -> As
 
 async def begin(view: StripedStore, drafts: Drafts, layout: Layout, *, append: bool, path: bytes) -> Draft:
     try:
-        replacing = (await trio.to_thread.run_sync(view.stat, path)).identity
+        replacing = (await Lane("looking", 1).run("looking", view.stat, path)).identity
     except NotFound:
         replacing, append = None, False
     return await drafts.begin(path, replacing=replacing, append=append, layout=layout)

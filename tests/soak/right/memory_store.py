@@ -1,0 +1,202 @@
+"""A store in memory with the manners of HDFS: ids that no other file ever has, joins that keep them, one clock.
+
+Each call has its whole effect at once, so who uses it from several threads sees to their turns.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace as changed
+
+from stripefs.errors import Exists, IsADirectory, NotADirectory, NotEmpty, NotFound, StaleVersion
+from stripefs.layout.striped import MANIFEST_BLOCK_SIZE
+from stripefs.store.base import (
+    Attributes,
+    Block,
+    Buffer,
+    Capabilities,
+    Handle,
+    Identity,
+    Kind,
+    Sink,
+    Status,
+    Store,
+    Watch,
+)
+from stripefs.store.ranges import blocks_by_size, check_range
+
+__all__ = ["MemoryStore"]
+
+
+class MemoryStore(Store):
+    """clock: nanoseconds since 1970."""
+
+    url = "memory:///"
+    capabilities = Capabilities(
+        file_ids=True,
+        pinned=True,
+        any_names=True,
+        put=True,
+        put_if_absent=True,
+        writes=True,
+        replace=True,
+        concat=True,
+        compare=True,
+        attributes=True,
+        marks=True,
+    )
+
+    def __init__(self, clock: Callable[[], int]) -> None:
+        self._clock = clock
+        self._ids = itertools.count(1)
+        self._entries: dict[bytes, Status] = {}
+        self._data: dict[str, bytes] = {}
+        self._add(b"/", Kind.DIRECTORY)
+
+    def stat(self, path: bytes) -> Status:
+        try:
+            return self._entries[path]
+        except KeyError:
+            raise NotFound(f"{path!r} does not exist") from None
+
+    def scandir(self, path: bytes, after: bytes = b"") -> Iterator[Sequence[Status]]:
+        if self.stat(path).kind is not Kind.DIRECTORY:
+            raise NotADirectory(f"{path!r} is no directory")
+        below = sorted(self._below(path), key=lambda status: status.name)
+        yield [status for status in below if status.name > after]
+
+    def open(self, path: bytes, expect: Identity | None = None) -> Handle:
+        status = self._file(path)
+        if expect is not None and status.identity != expect:
+            raise StaleVersion(f"{path!r} was replaced")
+        return _MemoryHandle(status, self._data[status.file_id])
+
+    def put(self, path: bytes, data: Iterable[Buffer], *, replace: bool = False) -> None:
+        self._make_above(path)
+        if path in self._entries and not replace:
+            raise Exists(f"{path!r} exists")
+        self._add(path, Kind.FILE, b"".join(bytes(piece) for piece in data))
+
+    def remove(self, path: bytes) -> None:
+        self._file(path)
+        del self._entries[path]
+
+    def create(
+        self, path: bytes, *, host: str = "", block_size: int = 0, replication: int = 0, length: int | None = None
+    ) -> Sink:
+        if path in self._entries:
+            raise Exists(f"{path!r} exists")
+        self.stat(path.rpartition(b"/")[0] or b"/")
+        status = self._add(path, Kind.FILE, b"", marked=block_size == MANIFEST_BLOCK_SIZE)
+        return _MemorySink(self, path, status.file_id)
+
+    def complete(self, path: bytes, file_id: str, data: bytes) -> Status:
+        """The file that was created at `path` has all its bytes, wherever it is by now."""
+        for where, status in self._entries.items():
+            if status.file_id == file_id:
+                self._data[file_id] = data
+                self._entries[where] = changed(status, length=len(data), mtime_ns=self._clock())
+                return changed(self._entries[where], name=path.rpartition(b"/")[2])
+        raise NotFound(f"{path!r} was removed while it was written")
+
+    def mkdir(self, path: bytes, mode: int = 0o755) -> None:
+        if path in self._entries:
+            raise Exists(f"{path!r} exists")
+        self.stat(path.rpartition(b"/")[0] or b"/")
+        self._add(path, Kind.DIRECTORY, mode=mode)
+
+    def rmdir(self, path: bytes) -> None:
+        if self.stat(path).kind is not Kind.DIRECTORY:
+            raise NotADirectory(f"{path!r} is no directory")
+        if any(True for _ in self._below(path)):
+            raise NotEmpty(f"{path!r} is not empty")
+        del self._entries[path]
+
+    def rename(self, source: bytes, target: bytes, *, replace: bool = False) -> None:
+        self._file(source)  # nothing here renames directories
+        self.stat(target.rpartition(b"/")[0] or b"/")
+        if target in self._entries and not replace:
+            raise Exists(f"{target!r} exists")
+        self._entries[target] = changed(self._entries.pop(source), name=target.rpartition(b"/")[2])
+
+    def set_attributes(self, path: bytes, attributes: Attributes) -> None:
+        status = self.stat(path)
+        if attributes.mtime_ns is not None:
+            self._entries[path] = changed(status, mtime_ns=attributes.mtime_ns)
+
+    def concat(self, target: bytes, sources: Sequence[bytes]) -> None:
+        joined = [self._file(path) for path in (target, *sources)]
+        data = b"".join(self._data[status.file_id] for status in joined)
+        for path in sources:
+            del self._entries[path]
+        self._data[joined[0].file_id] = data
+        self._entries[target] = changed(joined[0], length=len(data), mtime_ns=self._clock())
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _file(self, path: bytes) -> Status:
+        status = self.stat(path)
+        if status.kind is Kind.DIRECTORY:
+            raise IsADirectory(f"{path!r} is a directory")
+        return status
+
+    def _below(self, path: bytes) -> Iterator[Status]:
+        folder = path.rstrip(b"/")
+        return (status for each, status in self._entries.items() if each != b"/" and each.rpartition(b"/")[0] == folder)
+
+    def _make_above(self, path: bytes) -> None:
+        folder = path.rpartition(b"/")[0]
+        if folder and folder not in self._entries:
+            self._make_above(folder)
+            self._add(folder, Kind.DIRECTORY)
+
+    def _add(self, path: bytes, kind: Kind, data: bytes = b"", **fields: object) -> Status:
+        file_id = str(next(self._ids))
+        status = Status(path.rpartition(b"/")[2], kind, len(data), self._clock(), file_id=file_id)
+        self._entries[path] = changed(status, **fields)  # type: ignore[arg-type]  # fields of Status
+        self._data[file_id] = data
+        return self._entries[path]
+
+
+class _MemoryHandle(Handle):
+    def __init__(self, status: Status, data: bytes) -> None:
+        self.status = status
+        self._data = data
+
+    def locate(self, offset: int, length: int) -> Sequence[Block]:
+        return blocks_by_size(self.status, offset, length)
+
+    def read(self, offset: int, length: int, *, host: str = "", watch: Watch | None = None) -> Buffer:
+        check_range(self.status, offset, length)
+        return self._data[offset : offset + length]
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+class _MemorySink(Sink):
+    def __init__(self, store: MemoryStore, path: bytes, file_id: str) -> None:
+        self._store = store
+        self._path = path
+        self._file_id = file_id
+        self._pieces: list[bytes] = []
+        self._closed = False
+
+    def write(self, data: Buffer) -> None:
+        self._pieces.append(bytes(data))
+
+    def close(self) -> Status:
+        status = self._store.complete(self._path, self._file_id, b"".join(self._pieces))
+        self._closed = True
+        return status
+
+    def abort(self) -> None:
+        if self._closed:
+            return
+        try:
+            if self._store.stat(self._path).file_id == self._file_id:
+                self._store.remove(self._path)
+        except NotFound:
+            pass
