@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -24,7 +25,7 @@ def test_the_critical_path_is_as_long_as_the_start(seed: int) -> None:
     (start,) = report(fleet(Fleet(6, ranks=2, cause=causes[seed], victim=4, seed=seed, loss=0.01))).starts
     steps = start.critical_path
     assert sum(step.seconds for step in steps) == pytest.approx(start.total_s, abs=0.01 * len(steps))
-    assert all(one.end_s <= other.begin_s + 0.01 for one, other in zip(steps, steps[1:], strict=False))
+    assert all(one.end_s <= other.begin_s + 0.01 for one, other in itertools.pairwise(steps))
     before = [step for step in steps if step.end_s <= next(s.begin_s for s in steps if s.stage == "rendezvous") + 0.01]
     if causes[seed] not in ("", "clock"):
         assert {step.node for step in before} == {"node-0004"}
