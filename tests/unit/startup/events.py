@@ -23,12 +23,12 @@ def file(data: bytes, name: str = "events.jsonl") -> File:
 
 
 def event(
-    moment: float, kind: str, stage: str, name: str = "", *, node: str = "a", rank: int | None = 0, **fields: Any
+    moment: float, what: str, stage: str, name: str = "", *, node: str = "a", rank: int | None = 0, **fields: Any
 ) -> bytes:
     """A line. The monotonic clock of a node is its boot's; moment: seconds."""
     made = {
         "v": 1, "wall_ns": 1_700_000_000 * SECOND + round(moment * SECOND), "mono_ns": round(moment * SECOND),
-        "event": kind, "stage": stage, "name": name, "node": node, "boot": f"boot-{node}", "rank": rank, "run": "r",
+        "event": what, "stage": stage, "name": name, "node": node, "boot": f"boot-{node}", "rank": rank, "run": "r",
         "pid": 1 if rank is None else rank + 2, "source": "job",
     }  # fmt: skip
     return json.dumps({key: value for key, value in (made | fields).items() if value is not None}).encode() + b"\n"
@@ -37,7 +37,7 @@ def event(
 def span(
     begin: float, end: float, stage: str, name: str = "", *, facts: dict[str, Any] | None = None, **fields: Any
 ) -> bytes:
-    key = f"{stage} {name} {begin} {fields.get('node')} {fields.get('rank')}"
+    key = f"{stage} {name} {begin} {fields.get('node')} {fields.get('rank')} {fields.get('run')}"
     ended = fields if facts is None else {**fields, "facts": facts}
     return event(begin, "begin", stage, name, span=key, **fields) + event(end, "end", stage, name, span=key, **ended)
 
