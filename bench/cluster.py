@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from ipaddress import IPv4Network
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -56,8 +57,16 @@ class Cluster:
         self.url: str = facts["url"]
         self.conf: str = facts["conf"]
         self.rate: float = float(facts["rate"])
+        self.router = f"hdfs-{self.name}-nn"
+        """The network namespace that joins DataNodes and clients."""
         self._http: str = facts["http"]
         self.datanodes = [DataNode(d["node"], d["pid"], d["transfer"], d["http"]) for d in facts["datanodes"]]
+
+    @property
+    def network(self) -> str:
+        """Addresses of all its nodes, as ADDRESS/LENGTH."""
+        address = self._http.partition(":")[0]
+        return str(IPv4Network(f"{address}/24", strict=False))
 
     def command(self, *arguments: str) -> str:
         return _command(arguments[0], "--name", self.name, *arguments[1:])
@@ -196,18 +205,18 @@ class Cluster:
 
 
 @contextmanager
-def running(name: str, say: Say, *, keep: bool = False) -> Iterator[Cluster]:
-    """An instance of eight DataNodes: one that is running already, which stays, else a fresh one.
+def running(name: str, say: Say, *, keep: bool = False, datanodes: int = 8) -> Iterator[Cluster]:
+    """An instance of so many DataNodes: one that is running already, which stays, else a fresh one.
 
     A fresh one is removed when the block ends, unless it is to be kept.
     """
-    facts = _running_facts(name)
+    facts = _running_facts(name, datanodes)
     if facts is not None:
         say(f"using the HDFS instance {name}, which is running")
         yield Cluster(facts)
         return
     say(f"starting the HDFS instance {name}")
-    facts = json.loads(_command("start", "--name", name, "--datanodes", "8", "--rate", "0", "--json"))
+    facts = json.loads(_command("start", "--name", name, "--datanodes", str(datanodes), "--rate", "0", "--json"))
     try:
         yield Cluster(facts)
     finally:
@@ -218,12 +227,12 @@ def running(name: str, say: Say, *, keep: bool = False) -> Iterator[Cluster]:
             _command("stop", "--name", name)
 
 
-def _running_facts(name: str) -> dict[str, Any] | None:
+def _running_facts(name: str, datanodes: int) -> dict[str, Any] | None:
     try:
         facts: dict[str, Any] = json.loads(_command("status", "--name", name, "--json"))
     except BenchError:
         return None
-    return facts if facts["ready"] and len(facts["datanodes"]) == 8 else None
+    return facts if facts["ready"] and len(facts["datanodes"]) == datanodes else None
 
 
 def drop_caches() -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["CHUNK", "GIB", "MIB", "PAGE", "DataFile", "contents", "tensor_sizes", "wrong_page"]
+__all__ = ["CHUNK", "GIB", "MIB", "PAGE", "DataFile", "contents", "tensor_elements", "tensor_sizes", "wrong_page"]
 
 PAGE = 4096
 MIB = 1 << 20
@@ -66,7 +66,8 @@ def tensor_sizes(size: int) -> dict[str, int]:
     """Names and bytes of the tensors of a safetensors file of about `size` bytes, in the order of the file.
 
     The proportions are those of a language model of 1.1 billion parameters in 16 bits (hidden 2048, inner 5632,
-    vocabulary 32,000, or 4,000 in a file below 1 GiB), with as many layers as fit; whole pages each.
+    vocabulary 32,000, or 4,000 in a file below 1 GiB), with as many layers as fit; whole pages each. Below 128 MiB all
+    matrices have a sixteenth of that.
     """
     layer = {
         "input_layernorm": PAGE,
@@ -81,6 +82,8 @@ def tensor_sizes(size: int) -> dict[str, int]:
     }
     vocabulary = 125 * MIB if size >= GIB else 16 * MIB
     ends = {"lm_head.weight": vocabulary, "model.embed_tokens.weight": vocabulary, "model.norm.weight": PAGE}
+    if size < 128 * MIB:
+        layer, ends = ({name: max(PAGE, length // 16) for name, length in part.items()} for part in (layer, ends))
     layers = (size - MIB - sum(ends.values())) // sum(layer.values())
     if layers < 1:
         raise ValueError(f"a model has no layer in {size} bytes")
@@ -88,19 +91,31 @@ def tensor_sizes(size: int) -> dict[str, int]:
     return dict(sorted({**names, **ends}.items()))
 
 
+def tensor_elements(size: int) -> dict[str, int]:
+    """All tensors of a `DataFile` of so many bytes that is one of safetensors, and how many numbers each has."""
+    return {name: (end - begin) // 2 for name, (begin, end) in _placed(size)[1].items()}
+
+
 def _safetensors_header(size: int) -> bytes:
-    """The length, the JSON and its padding, whole pages long. The last tensor takes what is left of the file."""
-    tensors = tensor_sizes(size)
-    rough = 8 + 200 * (len(tensors) + 1)
-    length = -(-rough // PAGE) * PAGE
-    table: dict[str, object] = {}
-    begin = 0
-    for name, count in tensors.items():
-        end = begin + count
-        table[name] = {"dtype": "F16", "shape": [count // 2], "data_offsets": [begin, end]}
-        begin = end
-    rest = size - length - begin
-    if rest:
-        table["zz.rest"] = {"dtype": "F16", "shape": [rest // 2], "data_offsets": [begin, begin + rest]}
+    """The length, the JSON and its padding, whole pages long."""
+    length, places = _placed(size)
+    table = {
+        name: {"dtype": "F16", "shape": [(end - begin) // 2], "data_offsets": [begin, end]}
+        for name, (begin, end) in places.items()
+    }
     text = json.dumps(table, separators=(",", ":")).encode()
     return (length - 8).to_bytes(8, "little") + text.ljust(length - 8)
+
+
+def _placed(size: int) -> tuple[int, dict[str, tuple[int, int]]]:
+    """Bytes of the header, and where each tensor lies behind it. The last one takes what is left of the file."""
+    tensors = tensor_sizes(size)
+    length = -(-(8 + 200 * (len(tensors) + 1)) // PAGE) * PAGE
+    places: dict[str, tuple[int, int]] = {}
+    begin = 0
+    for name, count in tensors.items():
+        places[name] = (begin, begin + count)
+        begin += count
+    if rest := size - length - begin:
+        places["zz.rest"] = (begin, begin + rest)
+    return length, places

@@ -10,14 +10,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from bench.cluster import BenchError
 from bench.processes import PeakMemory, pss, tree
-from bench.programs import output
+from bench.programs import inside, output
 from bench.tools import cold, remove_mounts, remove_tree
 
 __all__ = ["PROGRAM", "Host", "await_hot", "await_plan", "host"]
@@ -30,17 +30,19 @@ _ENDS_WITHIN = 20.0
 
 
 class Host:
-    """A machine that has nothing of any image yet: cache, runtime folder and daemon are this one's alone."""
+    """A machine that has nothing of any image yet: cache, runtime folder and daemon are this one's alone.
 
-    def __init__(self, folder: Path, prefix: Sequence[str] = ()) -> None:
-        """prefix: the command that runs another on this host, such as nsenter and its arguments."""
+    namespace: of the network that its programs are in, "" for that of this process.
+    """
+
+    def __init__(self, folder: Path, namespace: str = "") -> None:
         self._folder = folder
-        self.prefix = tuple(prefix)
+        self.program = [*inside(namespace), str(PROGRAM)]
         self.cache = folder / "cache"
         self.environment = {"IMAGEFS_CACHE": str(self.cache), "IMAGEFS_RUNTIME": str(folder / "run")}
 
     def command(self, *arguments: str) -> str:
-        return output(PROGRAM, *arguments, env=os.environ | self.environment)
+        return output(*self.program, *arguments, env=os.environ | self.environment)
 
     def status(self) -> dict[str, Any]:
         """As `imagefs status --json` tells it."""
@@ -90,7 +92,7 @@ class Host:
         """Until it answers. Raises BenchError."""
         with (self._folder / "daemon.log").open("wb") as log:
             process = subprocess.Popen(
-                [*self.prefix, str(PROGRAM), "daemon"],
+                [*self.program, "daemon"],
                 env=os.environ | self.environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
@@ -127,7 +129,7 @@ class Host:
 
 
 @contextmanager
-def host(work: Path, *, daemon: bool = True) -> Iterator[Host]:
+def host(work: Path, *, daemon: bool = True, namespace: str = "") -> Iterator[Host]:
     """A fresh one on which the daemon is up, or not, and the page caches of this machine empty.
 
     Nothing of it stays but, where the block fails, the daemon's log: WORK/imagefs.log.
@@ -136,7 +138,7 @@ def host(work: Path, *, daemon: bool = True) -> Iterator[Host]:
     remove_tree(folder)
     (folder / "run").mkdir(0o700, parents=True)
     (folder / "cache").mkdir()
-    made = Host(folder)
+    made = Host(folder, namespace)
     try:
         if daemon:
             made.start_daemon()

@@ -30,13 +30,14 @@ from bench.processes import cpu_seconds
 from bench.programs import output, run
 from bench.tools import locked
 
-__all__ = ["RTT", "Link", "Measured", "linked"]
+__all__ = ["NAMESPACE", "RTT", "SERVER", "Link", "Measured", "linked", "set_rate"]
 
 RTT = 0.010  # seconds
-_NAMESPACE = "bench-link"
+NAMESPACE = "bench-link"
 _OUTSIDE, _INSIDE = "bench-link", "eth0"
 _HELD = Path("/run/bench-link")  # there is one on a machine
-_NETWORK = ("198.19.255.253", "198.19.255.254")  # the last /30 of the networks set aside for benchmarks, RFC 2544
+SERVER = "198.19.255.254"
+_NETWORK = ("198.19.255.253", SERVER)  # the last /30 of the networks set aside for benchmarks, RFC 2544
 _MTU = 65535  # so that headers take nothing worth mentioning of the rate
 _HTTP, _REGISTRY = (8080, 80), (5000, 5001)  # as clients see them, and behind the proxy
 _PROBE = ".probe"
@@ -104,13 +105,8 @@ class Link:
 
     def set_rate(self, rate: float) -> None:
         """Bytes a second in each direction, 0 for no limit."""
-        for where in (
-            ["-netns", _NAMESPACE, "qdisc", "replace", "dev", _INSIDE],
-            ["qdisc", "replace", "dev", _OUTSIDE],
-        ):
-            # The burst holds four full packets and is 5 ms at 50 MB/s.
-            bucket = ["tbf", "rate", f"{rate * 8:.0f}bit", "burst", "256kb", "latency", "200ms"]
-            run("tc", *where, "root", *(bucket if rate else ["noqueue"]))
+        set_rate(NAMESPACE, _INSIDE, rate)
+        set_rate("", _OUTSIDE, rate)
 
     def moved(self) -> int:
         """Bytes that have come from the servers so far, headers included."""
@@ -163,6 +159,14 @@ class Link:
         return read / seconds
 
 
+def set_rate(namespace: str, interface: str, rate: float) -> None:
+    """Bytes a second that an interface sends, 0 for no limit. namespace: "" for that of this process."""
+    # The burst holds four full packets and is 5 ms at 50 MB/s.
+    bucket = ["tbf", "rate", f"{rate * 8:.0f}bit", "burst", "256kb", "latency", "200ms"]
+    where = ["-netns", namespace] if namespace else []
+    run("tc", *where, "qdisc", "replace", "dev", interface, "root", *(bucket if rate else ["noqueue"]))
+
+
 @contextmanager
 def linked(work: Path, folder: Path, *, registry: bool = False) -> Iterator[Link]:
     """A link without a limit yet, to an nginx that serves `folder` and a registry that keeps its images in `work`.
@@ -193,20 +197,20 @@ def linked(work: Path, folder: Path, *, registry: bool = False) -> Iterator[Link
 
 def _remove() -> None:
     """End what runs in the namespace and delete it with all its links, whoever left it behind."""
-    if not any(entry.get("name") == _NAMESPACE for entry in json.loads(output("ip", "-json", "netns", "list") or "[]")):
+    if not any(entry.get("name") == NAMESPACE for entry in json.loads(output("ip", "-json", "netns", "list") or "[]")):
         return
-    for pid in output("ip", "netns", "pids", _NAMESPACE).split():
+    for pid in output("ip", "netns", "pids", NAMESPACE).split():
         with contextlib.suppress(ProcessLookupError):
             os.kill(int(pid), signal.SIGKILL)
     if Path(f"/sys/class/net/{_OUTSIDE}").exists():
         run("ip", "link", "delete", _OUTSIDE)
-    run("ip", "netns", "delete", _NAMESPACE)
+    run("ip", "netns", "delete", NAMESPACE)
 
 
 def _make_network() -> None:
-    run("ip", "netns", "add", _NAMESPACE)
-    inside = ("ip", "-n", _NAMESPACE)
-    run("ip", "link", "add", _OUTSIDE, "type", "veth", "peer", "name", _INSIDE, "netns", _NAMESPACE)
+    run("ip", "netns", "add", NAMESPACE)
+    inside = ("ip", "-n", NAMESPACE)
+    run("ip", "link", "add", _OUTSIDE, "type", "veth", "peer", "name", _INSIDE, "netns", NAMESPACE)
     run("ip", "link", "set", _OUTSIDE, "mtu", str(_MTU), "up")
     run("ip", "address", "add", f"{_NETWORK[0]}/30", "dev", _OUTSIDE)
     run(*inside, "link", "set", "lo", "up")
@@ -220,7 +224,7 @@ def _server(command: Sequence[str], work: Path) -> Iterator[int]:
     name = Path(command[0]).name
     with (work / f"{name}.out").open("wb") as log:
         process = subprocess.Popen(
-            ["nsenter", f"--net=/run/netns/{_NAMESPACE}", *command],
+            ["nsenter", f"--net=/run/netns/{NAMESPACE}", *command],
             cwd=ROOT,
             stdin=subprocess.DEVNULL,
             stdout=log,

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.cluster import BenchError, Cluster
+from bench.programs import inside
 
 __all__ = ["Mount", "rclone", "stripefs"]
 
@@ -36,13 +37,20 @@ class Mount:
 
 @contextmanager
 def stripefs(
-    cluster: Cluster, transport: str, budget: int, environment: Mapping[str, str], *words: str, conf: str = ""
+    cluster: Cluster,
+    transport: str,
+    budget: int,
+    environment: Mapping[str, str],
+    *words: str,
+    conf: str = "",
+    namespace: str = "",
 ) -> Iterator[Mount]:
     """`stripefs mount` with this transport and memory budget in bytes, everything else as users get it.
 
-    `words`: further arguments. conf: a folder of site files other than the cluster's own.
+    `words`: further arguments. conf: a folder of site files other than the cluster's own. namespace: of the network
+    that it is in, "" for that of this process.
     """
-    command = [str(Path(sys.executable).with_name("stripefs")), "mount", "--foreground"]
+    command = [*inside(namespace), str(Path(sys.executable).with_name("stripefs")), "mount", "--foreground"]
     command += ["--hdfs-transport", transport, "--memory", str(budget), "--hdfs-user", "root"]
     command += [*words, "--hadoop-conf", conf or cluster.conf, f"{cluster.url}/bench"]
     with _mounted(command, environment) as mount:

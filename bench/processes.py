@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
-__all__ = ["PeakMemory", "cpu_seconds", "pss", "tree"]
+__all__ = ["PeakMemory", "cpu_seconds", "machine_cpu_seconds", "pss", "tree"]
 
 _TICK = os.sysconf("SC_CLK_TCK")
 
@@ -33,6 +33,12 @@ def tree(root: int) -> list[int]:
 def cpu_seconds(root: int) -> float:
     """User and system time that the tree below `root` has used so far, in steps of a clock tick (10 ms)."""
     return sum(sum(int(ticks) for ticks in _stat(pid)[11:15]) for pid in tree(root)) / _TICK
+
+
+def machine_cpu_seconds() -> float:
+    """What all processors of this machine have spent other than idle or waiting for a disk, since it was started."""
+    user, nice, system, _idle, _disk, *others = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9])
+    return (user + nice + system + sum(others)) / _TICK
 
 
 def pss(pids: list[int]) -> int:

@@ -8,7 +8,15 @@ from pathlib import Path
 
 from bench.cluster import BenchError
 
-__all__ = ["output", "run"]
+__all__ = ["inside", "output", "run"]
+
+
+def inside(namespace: str) -> list[str]:
+    """The words before a command that run it in a network namespace; none for "", where it runs in that of its caller.
+
+    Not `ip netns exec`, which would give it a mount namespace of its own as well.
+    """
+    return ["nsenter", f"--net=/run/netns/{namespace}"] if namespace else []
 
 
 def output(*command: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> str:

@@ -71,7 +71,15 @@ UNITS = {
     "published": "s",  # until others find it
     "pull": "s",  # of a start: until containerd says that the image is there
     "local": "s",  # of a start: until all of the image is on this host
-    "cpu": "s",  # of a start: of the services behind it, or of what it compiles, user and system time
+    "cpu": "s",  # user and system time, of a start: of the services behind it, of what it compiles, or of the machine
+    "datanode_cpu": "s",  # of a start: of that, what DataNodes used
+    "image_stage": "s",  # of a job's start, as `bench.startup.stages` has it
+    "dependencies_stage": "s",
+    "checkpoint_stage": "s",
+    "step_stage": "s",  # building the model and its first step
+    "overlapped": "s",  # during which two of the stages went on
+    "slowest": "s",  # of nodes that start together
+    "median": "s",
     "prepared": "ms",  # of a snapshot: Prepare and Mounts
     "answered": "ms",  # from a request to the daemon to its answer
     "moved": "MB",  # over the link, headers included

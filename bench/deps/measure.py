@@ -7,10 +7,8 @@ the end what several variants take. A system that fails becomes a note, and the 
 
 from __future__ import annotations
 
-import json
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -18,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.cluster import BenchError, Say
+from bench.cluster import Say
 from bench.deps.disk import Tally, size
-from bench.deps.node import UV, Job, Node, answered
+from bench.deps.node import UV, Job, Node, answered, interpreter, published
 from bench.deps.plan import SYSTEMS, derive, name_fastest, ratios
 from bench.deps.recipe import INSTALLER, Recipe, recipes
 from bench.deps.wheels import fetch, lay_out, size_of
@@ -41,7 +39,6 @@ RATE = 50e6  # bytes a second of the link
 MB = 1e6
 _PINS = Path(__file__).with_name("requirements.txt")
 _IMPORTS = 5  # from memory, each round
-_PUBLISHED_WITHIN = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +101,12 @@ def measure(options: Options, say: Say, store: Callable[[Document], None]) -> Do
             work=work,
             recipe=recipe,
             link=wire,
-            job=Job(_interpreter(work), f"{wire.url}/index/simple/", work / "requirements.txt", recipe.modules),
+            job=Job(
+                interpreter(work / "python", work / "wheels"),
+                f"{wire.url}/index/simple/",
+                work / "requirements.txt",
+                recipe.modules,
+            ),
         )
         lay_out(work / "wheels", recipe.everything(), wire.folder / "index")
         _require(session, recipe.pins)
@@ -152,7 +154,7 @@ def _publish(node: Node, work: Path, store: Path, form: str = "pip") -> None:
     """Install and publish. Raises BenchError where nothing is published."""
     with host(work) as here:
         node.imagefs(here, str(store), form=form)
-        _published(here)
+        published(here)
 
 
 def _round(session: _Session, number: int) -> None:
@@ -206,22 +208,8 @@ def _miss(session: _Session, number: int) -> None:
     with host(session.work) as here:
         begin = time.monotonic()
         values = session.timed(node, lambda: node.imagefs(here, str(store)))
-        session.samples.add("fresh", "imagefs:miss", number, values | {"published": _published(here) - begin})
+        session.samples.add("fresh", "imagefs:miss", number, values | {"published": published(here) - begin})
     remove_tree(store)
-
-
-def _published(here: Host) -> float:
-    """When what a host installed was published, by the monotonic clock. Raises BenchError where it is not."""
-    deadline = time.monotonic() + _PUBLISHED_WITHIN
-    while not (ended := list((here.cache / "deps/outcomes").glob("*.json"))):
-        if time.monotonic() > deadline:
-            raise BenchError(f"nothing was published within {_PUBLISHED_WITHIN:g} s")
-        time.sleep(0.1)
-    now, (outcome,) = time.monotonic(), ended
-    told = json.loads(outcome.read_text())
-    if not told["published"]:
-        raise BenchError(f"not published: {'; '.join(told['lines'])}")
-    return now
 
 
 def _warm(session: _Session, system: str, number: int) -> None:
@@ -260,17 +248,6 @@ def _disk(session: _Session) -> None:
 
 def _require(session: _Session, pins: list[str] | tuple[str, ...]) -> None:
     session.job.requirements.write_text("".join(f"{pin}\n" for pin in pins))
-
-
-def _interpreter(work: Path) -> Path:
-    """The one that a job runs: of a virtual environment with nothing but pip."""
-    folder = work / "python"
-    remove_tree(folder)
-    run(sys.executable, "-m", "venv", "--without-pip", folder)
-    python = folder / "bin/python"
-    how = ["--quiet", "--disable-pip-version-check", "--no-index", "--find-links", str(work / "wheels")]
-    run(sys.executable, "-m", "pip", "--python", python, "install", *how, INSTALLER)
-    return python
 
 
 def _environment(session: _Session, measured: str, *, quick: bool) -> dict[str, Any]:

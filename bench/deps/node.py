@@ -5,24 +5,29 @@ Programs get a bare environment, so that neither settings of this machine nor of
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from bench.cluster import ROOT, BenchError
+from bench.deps.recipe import INSTALLER
 from bench.host import PROGRAM, Host
+from bench.programs import run
 from bench.started import started
 from bench.tools import remove_tree
 
-__all__ = ["UV", "Job", "Node", "answered"]
+__all__ = ["UV", "Job", "Node", "answered", "interpreter", "published"]
 
 UV = Path(sys.executable).with_name("uv")
 _START = ROOT / "bench/start.py"
+_PUBLISHED_WITHIN = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,3 +119,27 @@ def answered(told: str) -> float:
     if found is None:
         raise BenchError(f"imagefs deps mounted nothing: {told.strip() or 'it said nothing'}")
     return float(found[1])
+
+
+def interpreter(folder: Path, wheels: Path) -> Path:
+    """The one that a job of a host runs: of a virtual environment, made anew, with nothing but pip of these wheels."""
+    remove_tree(folder)
+    run(sys.executable, "-m", "venv", "--without-pip", folder)
+    python = folder / "bin/python"
+    how = ["--quiet", "--disable-pip-version-check", "--no-index", "--find-links", str(wheels)]
+    run(sys.executable, "-m", "pip", "--python", python, "install", *how, INSTALLER)
+    return python
+
+
+def published(host: Host) -> float:
+    """When what a host installed was published, by the monotonic clock. Raises BenchError where it is not."""
+    deadline = time.monotonic() + _PUBLISHED_WITHIN
+    while not (ended := list((host.cache / "deps/outcomes").glob("*.json"))):
+        if time.monotonic() > deadline:
+            raise BenchError(f"nothing was published within {_PUBLISHED_WITHIN:g} s")
+        time.sleep(0.1)
+    now, (outcome,) = time.monotonic(), ended
+    told = json.loads(outcome.read_text())
+    if not told["published"]:
+        raise BenchError(f"not published: {'; '.join(told['lines'])}")
+    return now

@@ -60,6 +60,10 @@ _TORCH = (
     "typing-extensions==4.16.0",
 )
 _IMPORTS = ("numpy", "scipy.sparse", "pandas")
+_NUMPY = "numpy==2.4.6"  # also one of the packages that a job installs: its modules see one version wherever they begin
+# To install packages, and to read checkpoints.
+_JOB = ("pip==26.3", "safetensors==0.8.0", "hdfs-native==0.14.7", "typing-extensions==4.16.0")
+_JOB_SCIENTIFIC = (_NUMPY, *_SCIENTIFIC[1:])
 
 RECIPES = {
     recipe.name: recipe
@@ -67,6 +71,9 @@ RECIPES = {
         Recipe("quick", ("numpy",), (("numpy==2.3.4",),), "numpy==2.3.5"),
         Recipe("standard", _IMPORTS, (_SCIENTIFIC,), "pandas==2.3.3"),
         Recipe("large", (*_IMPORTS, "torch"), (_SCIENTIFIC, _TORCH), "pandas==2.3.3", stubs=True),
+        Recipe("job-quick", (), ((_NUMPY, *_JOB),), ""),
+        Recipe("job-standard", (), (_JOB_SCIENTIFIC, _JOB), "pandas==2.3.3"),
+        Recipe("job-large", (), (_JOB_SCIENTIFIC, _TORCH, _JOB), "pandas==2.3.3", stubs=True),
     )
 }
 
