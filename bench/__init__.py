@@ -28,4 +28,5 @@ checkpoint   `bench checkpoint`, a room of its own
 image        `bench image`, a room of its own
 container    `bench container`, a room of its own
 deps         `bench deps`, a room of its own
+startup      `bench startup`, a room of its own
 """

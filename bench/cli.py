@@ -29,6 +29,9 @@ from bench.image import report as image_report
 from bench.plan import CASES
 from bench.results import Document, load
 from bench.rounds import Options
+from bench.startup import report as startup_report
+from bench.startup.plan import FLEET as STARTUP_FLEET
+from bench.startup.plan import SYSTEMS as STARTUP_SYSTEMS
 from bench.write import measure as writing_measure
 from bench.write import report as write_report
 from bench.write.plan import CASES as WRITE_CASES
@@ -60,6 +63,7 @@ _REPORTS: dict[str, _Report] = {
     "deps": deps_report,
     "fleet": fleet_report,
     "compile": compile_report,
+    "startup": startup_report,
 }
 
 
@@ -158,6 +162,27 @@ def _parser() -> argparse.ArgumentParser:
     compiling.add_argument(
         "--work", type=Path, metavar="DIR", help="where images are kept (~/.cache/bootseer/bench-compile)"
     )
+    job = commands.add_parser(
+        "startup", help="a whole job from its image to its first step, today and by each technique"
+    )
+    job.add_argument("--quick", action="store_true", help="a small job, two DataNodes, one round: a minute")
+    job.add_argument("--large", action="store_true", help="torch in the image, and in the job")
+    job.add_argument("--gpu", action="store_true", help="load the checkpoint into the memory of an accelerator")
+    job.add_argument(
+        "--only",
+        action="append",
+        default=[],
+        choices=(*STARTUP_SYSTEMS, STARTUP_FLEET),
+        help="only this system, or the nodes that start together (repeatable)",
+    )
+    job.add_argument("--rounds", type=int, default=0, metavar="N", help="rounds of each start (3, quick: 1)")
+    job.add_argument("--json", type=Path, metavar="FILE", help="write the document here, anew after each round")
+    job.add_argument("--chart", type=Path, metavar="FILE", help="draw the starts here (.svg, .png)")
+    job.add_argument("--name", default="startup", help="how the name of the HDFS instance begins")
+    job.add_argument("--keep", action="store_true", help="leave the instance and its files for the next run")
+    job.add_argument("--work", type=Path, metavar="DIR", help="where nodes are made (~/.cache/bootseer/bench-startup)")
+    job.add_argument("--images", type=Path, metavar="DIR", help="where images are kept (~/.cache/bootseer/bench-image)")
+    job.add_argument("--mirror", default="", metavar="URL", help="a Debian archive; apt's own where not given")
     table = commands.add_parser("table", help="print the tables of a document as Markdown")
     table.add_argument("document", type=Path, metavar="FILE.json")
     table.add_argument("--into", type=Path, metavar="FILE.md", help="put them there, between its marks for results")
@@ -283,6 +308,27 @@ def _compile(options: argparse.Namespace) -> None:
     _show(options, partial(measure.measure, chosen, _say))
 
 
+def _startup(options: argparse.Namespace) -> None:
+    from bench.startup import measure
+
+    _need_root(options, "containers, network namespaces, mounts")
+    if options.quick and (options.large or options.gpu):
+        raise BenchError("--quick is a size of its own: leave out --large and --gpu, or --quick")
+    chosen = measure.Options(
+        options.quick,
+        options.large,
+        options.gpu,
+        tuple(options.only),
+        options.rounds,
+        options.name,
+        options.keep,
+        (options.work or measure.WORK).absolute(),
+        (options.images or measure.IMAGES).absolute(),
+        options.mirror,
+    )
+    _show(options, partial(measure.measure, chosen, _say))
+
+
 def _table(options: argparse.Namespace) -> None:
     document = load(options.document)
     if document.bench not in _REPORTS:
@@ -319,6 +365,7 @@ _COMMANDS = {
     "deps": _deps,
     "fleet": _fleet,
     "compile": _compile,
+    "startup": _startup,
     "table": _table,
     "simulate": _simulate,
     "build-rclone": _build_rclone,

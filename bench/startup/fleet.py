@@ -79,11 +79,11 @@ class Fleet:
         """Of the checkpoint, below /bench in HDFS."""
         return str(Path(self.size.files[0].name).parent)
 
-    def deps_node(self, folder: Path) -> Node:
-        """A host that installs the packages, or mounts them, into a directory of its own."""
+    def deps_node(self) -> Node:
+        """A host that installs the packages, or mounts them, into a directory: one path, which is part of their key."""
         requirements = self.work / "requirements.txt"
         requirements.write_text("".join(f"{pin}\n" for pin in self.pins))
-        return Node(folder, Job(self.python, self.index, requirements, self.size.modules))
+        return Node(self.work / "deps", Job(self.python, self.index, requirements, self.size.modules))
 
     @property
     def jars(self) -> str:
@@ -122,14 +122,14 @@ def fleet(
 
 def publish_for_hosts(made: Fleet) -> None:
     """The packages as a snapshot of a host's directory, and a start with it recorded. Raises BenchError."""
-    folder = made.work / "deps"
     with host(made.work) as here:
-        made.deps_node(folder).imagefs(here, str(made.host_store))
+        made.deps_node().imagefs(here, str(made.host_store))
         published(here)
-    node = made.deps_node(folder)
+    node = made.deps_node()
     with host(made.work) as here:
         answered(node.imagefs(here, str(made.host_store)))
         node.imports()
         here.ready()
-        await_hot(made.host_store)
-    remove_tree(folder)
+        if made.size.hot:
+            await_hot(made.host_store)
+    remove_tree(made.work / "deps")

@@ -23,7 +23,7 @@ from typing import Any
 BEGAN = time.time()
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-import startup_events  # noqa: E402  # it lies beside this file in the container
+import startup_events  # type: ignore[import-not-found]  # noqa: E402  # it lies beside this file in the container
 
 _STREAM_STEP = 8 << 20
 _ROWS, _COLUMNS = 256, 2048  # of each matrix that takes part in the step

@@ -1,8 +1,8 @@
 """Nodes of a fleet as network namespaces: each has a link of its own to the servers, and a way to HDFS.
 
 The link is like that of `bench.link`, a veth with a token bucket at both ends, into the same namespace of servers, so
-that the delaying proxy answers here too. The way to HDFS ends in the namespace of its router, where DataNodes have their
-own caps. This machine's own addresses, routes and settings stay as they are.
+that the delaying proxy answers here too. The way to HDFS ends in the namespace of its router, behind which DataNodes
+have their own caps. This machine's own addresses, routes and settings stay as they are.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _MTU = "65535"
 
 @contextmanager
 def namespaces(count: int, cluster: Cluster, rate: float) -> Iterator[list[str]]:
-    """So many, until the block ends, or none of a killed benchmark. rate: bytes a second of each link to the servers."""
+    """So many, until the block ends. rate: bytes a second of each link to the servers.
+
+    Those that a killed benchmark left are removed first.
+    """
     _remove()
     try:
         yield [_make(number, cluster, rate) for number in range(1, count + 1)]

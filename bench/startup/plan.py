@@ -23,7 +23,10 @@ _MODULES = ("numpy", "pandas", "pyarrow", "datasets", "transformers", "tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large the job is. packages: names of pinned distributions, empty for all; `shards` of `shard_size` bytes."""
+    """How large the job is. packages: names of pinned distributions, empty for all; `shards` of `shard_size` bytes.
+
+    hot: whether imports touch so many places of the packages' snapshot that it gets a hot device.
+    """
 
     name: str
     recipe: str
@@ -34,6 +37,7 @@ class Size:
     shard_size: int
     datanodes: int
     framework: Literal["numpy", "torch"] = "numpy"
+    hot: bool = True
 
     @property
     def files(self) -> list[DataFile]:
@@ -60,7 +64,17 @@ _IMAGE = ("numpy", "scipy.sparse", "safetensors")
 SIZES = {
     size.name: size
     for size in (
-        Size("quick", "job-quick", ("numpy", "safetensors"), _QUICK, ("rich.console", "markdown_it"), 2, 32 * MIB, 2),
+        Size(
+            "quick",
+            "job-quick",
+            ("numpy", "safetensors"),
+            _QUICK,
+            ("rich.console", "markdown_it"),
+            2,
+            32 * MIB,
+            2,
+            hot=False,
+        ),
         Size("standard", "job-standard", _IMAGE, (), _MODULES, 8, 256 * MIB, 8),
         Size("large", "job-large", (*_IMAGE, "torch"), (), _MODULES, 8, 256 * MIB, 8, "torch"),
     )
@@ -119,7 +133,6 @@ def ratios() -> list[RatioPlan]:
         ),
         RatioPlan("overlap_gain", Key(CASE, "all"), Key(CASE, "techniques", "time"), 0.85),
         RatioPlan("slowest_of_4_nodes_vs_median", Key(FLEET, "all", "slowest"), Key(FLEET, "all", "median"), 1.2),
-        RatioPlan("events_overhead", Key(CASE, "all:again", "time"), Key(CASE, "all:again:no_events", "time"), 1.01),
         _of("by_hand_vs_today", "by_hand", "today"),
         *(_of(f"{_short(name)}_alone_total_vs_today", name, "today") for name in STAGES),
         *(_of(f"{_short(stage)}_stage_vs_best_by_hand", stage, "by_hand", _metric(stage)) for stage in STAGES),

@@ -23,6 +23,7 @@ __all__ = ["BACKGROUND", "Course", "Span", "course", "read_events"]
 BACKGROUND = "warm"
 """Name of a span beside what the job waits for."""
 
+_SOURCES = ("job", "bench")
 _IMPORTS = {"image": "image", "dependencies": "dependencies"}
 _PARTS = {"container": "image", "image": "image", "dependencies": "dependencies", "checkpoint": "checkpoint"}
 _REST = ("model", "first_step")
@@ -93,7 +94,7 @@ def course(begin: float, events: Sequence[dict[str, Any]]) -> Course:
 def _closed(events: Sequence[dict[str, Any]]) -> Iterable[Span]:
     ends = {event["span"]: event["mono_ns"] / 1e9 for event in events if event["event"] == "end"}
     for event in events:
-        if event["event"] == "begin" and event["source"] in ("job", "bench"):
+        if event["event"] == "begin" and event["source"] in _SOURCES:
             if event["span"] not in ends:
                 raise BenchError(f"the stage {event['stage']} {event.get('name', '')} has no end among the events")
             yield Span(event["stage"], event.get("name", ""), event["mono_ns"] / 1e9, ends[event["span"]])
@@ -101,9 +102,9 @@ def _closed(events: Sequence[dict[str, Any]]) -> Iterable[Span]:
 
 def _moment(events: Sequence[dict[str, Any]], stage: str, name: str) -> float:
     for event in events:
-        if (event["event"], event["stage"], event.get("name", "")) == ("instant", stage, name):
-            if event["source"] in ("job", "bench"):
-                return float(event["mono_ns"] / 1e9)
+        which = (event["event"], event["stage"], event.get("name", ""))
+        if which == ("instant", stage, name) and event["source"] in _SOURCES:
+            return float(event["mono_ns"] / 1e9)
     raise BenchError(f"the events of a start lack {stage} {name}".rstrip())
 
 

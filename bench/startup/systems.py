@@ -65,8 +65,10 @@ def prepare(fleet: Fleet) -> None:
             made.start(f"prepare-{number}")
             if number == 0:
                 made.await_published()
-    await_plan(fleet.store)
-    await_hot(fleet.store)
+            else:
+                await_plan(fleet.store)
+                if fleet.size.hot:
+                    await_hot(fleet.store)
     output(PROGRAM, "optimize", f"{fleet.store}#{TAG}")
     publish_for_hosts(fleet)
 
@@ -179,7 +181,18 @@ class Machine:
             yield [*words, self._fleet.reference, name, *order.COMMAND]
             return
         assert self._host is not None
-        words = [*self._host.program, "run", "--oci-runtime", "runc", "--network", "host", "--rw", "--entrypoint", "", *variables]
+        words = [
+            *self._host.program,
+            "run",
+            "--oci-runtime",
+            "runc",
+            "--network",
+            "host",
+            "--rw",
+            "--entrypoint",
+            "",
+            *variables,
+        ]
         words += [word for source, target in binds.items() for word in ("--bind", f"{source}:{target}")]
         if self._system.dependencies == "snapshot":
             words += ["--deps", str(self._folder / "job/requirements.txt"), "--deps-target", order.PACKAGES]
@@ -191,9 +204,10 @@ class Machine:
     def _dependencies(self, events: Writer, stack: ExitStack) -> Path:
         """Mount the snapshot on the host, for a container of another program's. The directory."""
         assert self._host is not None
-        here, node = self._host, self._fleet.deps_node(self._folder / "deps")
+        here, node = self._host, self._fleet.deps_node()
         with events.begin("dependencies", "mount"):
             answered(node.imagefs(here, f"{self._fleet.link.url}/host-store"))
+        stack.callback(remove_tree, node.target.parent)
         stack.callback(lambda: here.command("umount", str(node.target)))
         return node.target
 

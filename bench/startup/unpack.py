@@ -1,7 +1,7 @@
 """An image fetched and unpacked as fast as common programs do it by hand, and a container of that by runc.
 
-skopeo fetches all layers at once; then each is unpacked into a directory of its own, all at once, as SOCI's parallel mode
-does it, and an overlay makes one tree of them. umoci writes the configuration for runc.
+skopeo fetches all layers at once; then each is unpacked into a directory of its own, all at once, as SOCI's parallel
+mode does it, and an overlay makes one tree of them. umoci writes the configuration for runc.
 """
 
 from __future__ import annotations

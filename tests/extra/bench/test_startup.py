@@ -1,0 +1,237 @@
+"""`bench startup`: its ratios, what it makes of events, the job itself on files of this host, and a real quick run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.cli import main
+from bench.cluster import BenchError
+from bench.data import MIB, contents
+from bench.programs import output
+from bench.ratios import sum_up
+from bench.results import UNITS, Document, Ratio, Row, Samples, load
+from bench.startup import order, report
+from bench.startup.plan import CASE, FLEET, SIZES, SYSTEMS, chosen, ratios
+from bench.startup.stages import course, read_events
+from tests.extra.bench import documents
+
+TARGETS = {
+    "total_vs_today": 0.3,
+    "total_vs_best_by_hand": 0.5,
+    "total_same_node_vs_today": 0.12,
+    "image_stage_vs_today": 0.25,
+    "deps_stage_vs_today": 0.15,
+    "checkpoint_stage_vs_today": 0.25,
+    "overlap_gain": 0.85,
+    "slowest_of_4_nodes_vs_median": 1.2,
+}
+FACTS = {
+    "tools": {"containerd": "1.6.20"},
+    "job": {
+        "name": "standard",
+        "framework": "numpy",
+        "image_mb": 171.6,
+        "layers": 4,
+        "packages": 64,
+        "checkpoint_mib": 2048,
+        "shards": 8,
+        "gpu": False,
+    },
+    "datanodes": 8,
+    "rate_mb_s": 40.0,
+    "link": "10.8 ms round trip",
+}
+TINY = replace(SIZES["quick"], name="tiny", image_modules=("json",), modules=("numpy",), shards=2, shard_size=16 * MIB)
+
+
+def test_ratios_are_those_that_were_asked_for_and_name_what_is_measured() -> None:
+    plans = ratios()
+    assert {plan.name: plan.bound for plan in plans if plan.bound} == TARGETS
+    assert len({plan.name for plan in plans}) == len(plans)
+    for plan in plans:
+        for key in (plan.upper, plan.lower):
+            assert key is not None
+            assert key.case in (CASE, FLEET)
+            assert key.system in {*SYSTEMS, "techniques"}
+            assert key.metric in UNITS
+
+
+def test_a_second_start_brings_the_first_one_along() -> None:
+    assert [system.name for system in chosen(("all:again",))] == ["all", "all:again"]
+    assert [system.name for system in chosen(())] == list(SYSTEMS)
+
+
+def test_overlap_gain_is_against_the_sum_of_three_techniques() -> None:
+    samples = Samples()
+    samples.add(CASE, "all", 0, {"time": 6.0})
+    samples.add(CASE, "techniques", 0, {"time": 8.0})
+    assert {ratio.name: ratio.value for ratio in sum_up(samples, ratios())} == {"overlap_gain": 0.75}
+
+
+@pytest.mark.parametrize(
+    ("ratio", "verdict"),
+    [
+        (Ratio("total_vs_today", 0.3, 0.2, 0.3), "met"),
+        (Ratio("overlap_gain", 0.86, 0.8, 0.9), "missed"),
+        (Ratio("by_hand_vs_today", 0.3, 0.3, 0.3), ""),
+    ],
+)
+def test_tables_tell_of_job_systems_and_targets(ratio: Ratio, verdict: str) -> None:
+    rows = (Row(CASE, "all", "time", "s", 12.0, 11.0, 13.0, 3), Row(CASE, "all", "image_stage", "s", 1.5, 1.0, 2.0, 3))
+    document: Document = documents.document("startup", FACTS, rows, [ratio])
+    assert documents.verdict(report.text(document), ratio) == verdict
+    assert "64 packages, a checkpoint of 2048 MiB in 8 files" in report.markdown(document)
+
+
+# -- events --------------------------------------------------------------------------------------------------------
+
+
+class Events:
+    """Those of one start, at the given seconds."""
+
+    def __init__(self) -> None:
+        self.made: list[dict[str, Any]] = []
+        self._ids = count()
+
+    def span(self, begin: float, end: float, stage: str, name: str, source: str = "job") -> None:
+        span = f"{next(self._ids):016x}"
+        for event, when in (("begin", begin), ("end", end)):
+            self._add(event, when, stage, name, source, span=span)
+
+    def instant(self, when: float, stage: str, name: str = "", source: str = "job") -> None:
+        self._add("instant", when, stage, name, source)
+
+    def _add(self, event: str, when: float, stage: str, name: str, source: str, **more: str) -> None:
+        fields = {"event": event, "mono_ns": int(when * 1e9), "stage": stage, "name": name, "source": source, **more}
+        self.made.append({key: value for key, value in fields.items() if value})
+
+
+def overlapping() -> Events:
+    events = Events()
+    events.span(10, 11, "checkpoint", "mount", "bench")
+    events.span(11, 19, "checkpoint", "warm", "bench")  # goes on when the job is ready
+    events.instant(11, "container", "launch", "bench")
+    events.span(11, 14, "image", "hot device", "imagefs")  # is part of the same interval already
+    events.instant(12, "container", "exec")
+    events.span(12, 13, "imports", "image")
+    events.span(13, 15, "imports", "dependencies")
+    events.span(15, 15, "model", "")
+    events.span(15, 17.5, "checkpoint", "load")
+    events.span(17.5, 18, "first_step", "")
+    events.instant(18, "ready", "", "imagefs")
+    events.instant(18, "ready")
+    return events
+
+
+def test_stages_are_unions_and_the_background_overlaps_them() -> None:
+    found = course(10, overlapping().made)
+    assert found.values() == {
+        "time": 8.0,
+        "image_stage": 2.0,
+        "dependencies_stage": 2.0,
+        "checkpoint_stage": 3.5,
+        "step_stage": 0.5,
+        "overlapped": 4.0,  # image and dependencies, beside what is brought into the cache
+    }
+
+
+def test_a_start_whose_events_lack_something_has_no_figures() -> None:
+    events = overlapping().made
+    ends = [event for event in events if (event["event"], event["stage"]) == ("end", "model")]
+    with pytest.raises(BenchError, match="the stage model  has no end"):
+        course(10, [event for event in events if event not in ends])
+    with pytest.raises(BenchError, match="lack ready"):
+        course(10, [event for event in events if event["stage"] != "ready"])
+
+
+# -- the job -------------------------------------------------------------------------------------------------------
+
+
+def started(tmp_path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """Run the job, as it lies in a container, on the shards in `tmp_path`: what it says, and its events."""
+    told = {"install": [sys.executable, "-c", "print('installing')"], "packages": "", "stream": "", "gpu": False}
+    spool = order.lay_out(tmp_path / "job", TINY, [], told)
+    text = (tmp_path / "job/order.json").read_text().replace(order.CHECKPOINT, str(tmp_path))
+    (tmp_path / "job/order.json").write_text(text)
+    command = [sys.executable, tmp_path / "job/job.py", tmp_path / "job/order.json"]
+    environment = (
+        os.environ | order.environment("http://198.51.100.1/simple/", "test") | {"BOOTSEER_EVENTS": str(spool)}
+    )
+    done = subprocess.run(command, input="", capture_output=True, text=True, check=True, env=environment)
+    said: dict[str, Any] = json.loads(done.stdout)
+    return said, read_events(spool)
+
+
+def test_the_job_goes_through_all_stages_and_tells_the_checksum_of_its_bytes(tmp_path: Path) -> None:
+    for file in TINY.files:
+        (tmp_path / file.name).parent.mkdir(exist_ok=True)
+        (tmp_path / file.name).write_bytes(b"".join(contents(file, 0, file.size)))
+    said, events = started(tmp_path)
+    assert (said["checksum"], said["bytes"]) == (order.checksum(TINY), 2 * 2 * sum(TINY.tensors.values()))
+    begun = [(event["stage"], event.get("name", "")) for event in events if event["event"] != "end"]
+    assert begun == [
+        ("container", "exec"),
+        ("imports", "image"),
+        ("dependencies", "install"),
+        ("imports", "dependencies"),
+        ("model", ""),
+        ("checkpoint", "load"),
+        ("first_step", ""),
+        ("ready", ""),
+    ]
+    with (tmp_path / TINY.files[1].name).open("r+b") as file:
+        file.seek(-5, os.SEEK_END)
+        file.write(b"\x17")
+    assert started(tmp_path)[0]["checksum"] != said["checksum"]
+
+
+# -- all of it -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--quick", "--large"], "--quick is a size of its own"),
+        (["--gpu"], "--gpu needs an accelerator, and this machine has no /dev/nvidia0: leave it out"),
+    ],
+)
+@pytest.mark.root
+@pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has an accelerator")
+def test_what_cannot_be_measured_is_told_in_one_line(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["startup", *words]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert told in line
+
+
+@pytest.mark.slow
+@pytest.mark.root
+@pytest.mark.cluster
+def test_a_quick_run_starts_the_job_for_real_and_leaves_nothing(tmp_path: Path) -> None:
+    """Registry, containerd, pip, uv, imagefs, stripefs and HDFS; a job that loads other bytes would be a note."""
+    name = f"test-{os.getpid()}-startup"
+    file = tmp_path / "startup.json"
+    systems = ["all", "all:again", "by_hand", "today"]
+    words = [word for system in systems for word in ("--only", system)]
+    where = ["--work", str(tmp_path / "work"), "--name", name, "--json", str(file)]
+    assert main(["startup", "--quick", *words, *where]) == 0
+    document = load(file)
+    assert document.notes == []
+    measured = {(row.case, row.system) for row in document.rows}
+    assert measured == {(CASE, system) for system in systems}
+    assert {ratio.name for ratio in document.ratios} >= {"total_vs_today", "total_vs_best_by_hand"}
+    warmed = document.row(CASE, "all", "overlapped")
+    assert warmed is not None
+    assert warmed.median > 0
+    assert str(tmp_path) not in Path("/proc/self/mounts").read_text()
+    assert name not in output("ip", "netns", "list")
