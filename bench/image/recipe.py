@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["BASE", "BUILDS", "RECIPES", "SUITE", "Recipe", "base_reference", "pins", "reference"]
+__all__ = ["BASE", "BUILDS", "JOB_RECIPES", "RECIPES", "SUITE", "Recipe", "base_reference", "pins", "reference"]
 
 SUITE = "bookworm"
 BASE = "python3"  # the Debian package of the second layer
@@ -71,11 +71,15 @@ RECIPES = {
         Recipe("quick", ("numpy",), (("numpy==2.3.4",),), "numpy==2.3.5"),
         Recipe("standard", _IMPORTS, (_SCIENTIFIC,), "pandas==2.3.3"),
         Recipe("large", (*_IMPORTS, "torch"), (_SCIENTIFIC, _TORCH), "pandas==2.3.3", stubs=True),
-        Recipe("job-quick", (), ((_NUMPY, *_JOB),), ""),
-        Recipe("job-standard", (), (_JOB_SCIENTIFIC, _JOB), "pandas==2.3.3"),
-        Recipe("job-large", (), (_JOB_SCIENTIFIC, _TORCH, _JOB), "pandas==2.3.3", stubs=True),
     )
 }
+
+JOB_RECIPES = {
+    "quick": Recipe("job-quick", (), ((_NUMPY, *_JOB),), ""),
+    "standard": Recipe("job-standard", (), (_JOB_SCIENTIFIC, _JOB), ""),
+    "large": Recipe("job-large", (), (_JOB_SCIENTIFIC, _TORCH, _JOB), "", stubs=True),
+}
+"""Images of the job of `bench startup`, by its size. They have one build."""
 
 
 def pins(text: str) -> dict[str, str]:

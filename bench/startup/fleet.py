@@ -17,7 +17,7 @@ from bench.deps.recipe import INSTALLER, recipes
 from bench.deps.wheels import fetch, lay_out
 from bench.host import await_hot, host
 from bench.image import lazy
-from bench.image.recipe import RECIPES
+from bench.image.recipe import JOB_RECIPES
 from bench.image.source import Image, Source
 from bench.link import Link, linked
 from bench.programs import output, run
@@ -101,7 +101,7 @@ def fleet(
     work: Path, images: Path, size: Size, name: str, say: Say, *, mirror: str, keep: bool, gpu: bool
 ) -> Iterator[Fleet]:
     """Everything up, no rate limited. images: the work folder of `bench image`. Raises BenchError."""
-    image = Source(images, say, mirror).image(RECIPES[size.recipe], 1)
+    image = Source(images, say, mirror).image(JOB_RECIPES[size.name], 1)
     pins = pins_of(size)
     fetch([*pins, INSTALLER], WHEELS, say)
     with ExitStack() as stack:

@@ -29,7 +29,6 @@ class Size:
     """
 
     name: str
-    recipe: str
     image_modules: tuple[str, ...]
     packages: tuple[str, ...]
     modules: tuple[str, ...]
@@ -66,7 +65,6 @@ SIZES = {
     for size in (
         Size(
             "quick",
-            "job-quick",
             ("numpy", "safetensors"),
             _QUICK,
             ("rich.console", "markdown_it"),
@@ -75,8 +73,8 @@ SIZES = {
             2,
             hot=False,
         ),
-        Size("standard", "job-standard", _IMAGE, (), _MODULES, 8, 256 * MIB, 8),
-        Size("large", "job-large", (*_IMAGE, "torch"), (), _MODULES, 8, 256 * MIB, 8, "torch"),
+        Size("standard", _IMAGE, (), _MODULES, 8, 256 * MIB, 8),
+        Size("large", (*_IMAGE, "torch"), (), _MODULES, 8, 256 * MIB, 8, "torch"),
     )
 }
 
