@@ -109,7 +109,7 @@ def measure(options: Options, say: Say, store: Callable[[Document], None]) -> Do
         rounds = options.rounds or (1 if options.quick else 3)
         session = _Session(rounds=rounds, say=say, options=options, fleet=made)
         document = Document("startup", version(), _environment(session), notes=session.notes)
-        prepare(made)
+        prepare(made, hosts=any(system.name == "dependencies" for system in options.systems))
 
         def keep() -> None:
             document.rows = session.samples.rows()

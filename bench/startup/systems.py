@@ -52,11 +52,12 @@ def machine(fleet: Fleet, system: System, folder: Path, namespace: str = "") -> 
         yield Machine(fleet, system, folder, namespace, stack)
 
 
-def prepare(fleet: Fleet) -> None:
+def prepare(fleet: Fleet, *, hosts: bool) -> None:
     """Start the job for the first times in its fleet, so that a later start finds what these published and recorded.
 
     The first start installs and publishes, the second one records what a start touches of image and packages. No rate
-    is limited meanwhile. Raises BenchError.
+    is limited meanwhile. hosts: whether there is to be a snapshot of the packages for directories of hosts as well.
+    Raises BenchError.
     """
     for number, words in enumerate(("publishing what the job installs", "recording a start")):
         fleet.say(words)
@@ -70,7 +71,8 @@ def prepare(fleet: Fleet) -> None:
                 if fleet.size.hot:
                     await_hot(fleet.store)
     output(PROGRAM, "optimize", f"{fleet.store}#{TAG}")
-    publish_for_hosts(fleet)
+    if hosts:
+        publish_for_hosts(fleet)
 
 
 def tidy(folder: Path) -> None:
@@ -91,6 +93,7 @@ class Machine:
         self._host: Host | None = None
         if system.image == "lazy" or system.dependencies == "snapshot":
             self._host = stack.enter_context(host(folder, namespace=namespace))
+        self._warming: threading.Thread | None = None
         self._containerd = None
         if system.image == "pull":
             registry = fleet.link.registry
@@ -126,17 +129,19 @@ class Machine:
             command = stack.enter_context(self._command(image, binds, run_name))
             events.instant("container", "launch")
             with started(command, self._environment(spool, run_name)) as start:
-                events.close(5.0)
-                self._check(start.said)
-                found = course(begin, read_events(spool))
-                values = found.values() | {
+                values = {
                     "moved": (fleet.link.moved() - moved) / MB,
                     "cpu": machine_cpu_seconds() - cpu,
                     "datanode_cpu": fleet.cluster.datanode_cpu() - datanodes,
                 }
+                self._check(start.said)
+                if self._warming is not None:
+                    self._warming.join()
+                events.close(5.0)
+                found = course(begin, read_events(spool))
                 if system.image == "lazy" and self._host is not None:
                     self._host.await_local()
-        return found, values
+        return found, found.values() | values
 
     def await_published(self) -> None:
         """Until others find what a first start installed. Raises BenchError."""
@@ -223,7 +228,8 @@ class Machine:
         with events.begin("checkpoint", "mount"):
             folder = stack.enter_context(self._mount()).folder
         if self._system.checkpoint == "warmed":
-            self._warm(folder / self._fleet.folder, events, stack)
+            self._warming = self._warm(folder / self._fleet.folder, events)
+            stack.callback(self._warming.join)
         return folder
 
     def _get(self) -> Path:
@@ -248,8 +254,8 @@ class Machine:
         words = cache if self._system.checkpoint == "warmed" else []
         return mounts.stripefs(self._fleet.cluster, "auto", default_budget(), {}, *words, namespace=self._namespace)
 
-    def _warm(self, folder: Path, events: Writer, stack: ExitStack) -> None:
-        """In the background from now on; waited for when the job has ended."""
+    def _warm(self, folder: Path, events: Writer) -> threading.Thread:
+        """In the background from now on."""
 
         def warm() -> None:
             with events.begin("checkpoint", BACKGROUND):
@@ -257,4 +263,4 @@ class Machine:
 
         thread = threading.Thread(target=warm, name="warm")
         thread.start()
-        stack.callback(thread.join)
+        return thread

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -217,21 +218,22 @@ def test_what_cannot_be_measured_is_told_in_one_line(
 @pytest.mark.slow
 @pytest.mark.root
 @pytest.mark.cluster
+@pytest.mark.timeout(600)
 def test_a_quick_run_starts_the_job_for_real_and_leaves_nothing(tmp_path: Path) -> None:
     """Registry, containerd, pip, uv, imagefs, stripefs and HDFS; a job that loads other bytes would be a note."""
-    name = f"test-{os.getpid()}-startup"
+    instance = f"test-{os.getpid()}-startup"
     file = tmp_path / "startup.json"
     systems = ["all", "all:again", "by_hand", "today"]
-    words = [word for system in systems for word in ("--only", system)]
-    where = ["--work", str(tmp_path / "work"), "--name", name, "--json", str(file)]
+    words = [word for name in (*systems, FLEET) for word in ("--only", name)]
+    where = ["--work", str(tmp_path / "work"), "--name", instance, "--json", str(file)]
     assert main(["startup", "--quick", *words, *where]) == 0
     document = load(file)
     assert document.notes == []
     measured = {(row.case, row.system) for row in document.rows}
-    assert measured == {(CASE, system) for system in systems}
+    assert measured == {(CASE, system) for system in systems} | {(FLEET, "all")}
     assert {ratio.name for ratio in document.ratios} >= {"total_vs_today", "total_vs_best_by_hand"}
     warmed = document.row(CASE, "all", "overlapped")
     assert warmed is not None
     assert warmed.median > 0
     assert str(tmp_path) not in Path("/proc/self/mounts").read_text()
-    assert name not in output("ip", "netns", "list")
+    assert not re.search(rf"{instance}|bench-", output("ip", "netns", "list"))
