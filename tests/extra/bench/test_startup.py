@@ -66,6 +66,13 @@ def test_ratios_are_those_that_were_asked_for_and_name_what_is_measured() -> Non
             assert key.metric in UNITS
 
 
+def test_the_docs_tell_every_target() -> None:
+    text = (Path(__file__).parents[3] / "docs/benchmarks.md").read_text()
+    for name, bound in TARGETS.items():
+        assert re.search(rf"^\| `{name}` \|.*\| ≤ {bound:g} \|$", text, re.MULTILINE), name
+    assert f"<!-- {report.marks(documents.document('startup', FACTS, ()))} -->" in text
+
+
 def test_a_second_start_brings_the_first_one_along() -> None:
     assert [system.name for system in chosen(("all:again",))] == ["all", "all:again"]
     assert [system.name for system in chosen(())] == list(SYSTEMS)
