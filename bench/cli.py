@@ -312,8 +312,8 @@ def _startup(options: argparse.Namespace) -> None:
     from bench.startup import measure
 
     _need_root(options, "containers, network namespaces, mounts")
-    if options.quick and (options.large or options.gpu):
-        raise BenchError("--quick is a size of its own: leave out --large and --gpu, or --quick")
+    if options.quick and options.large:
+        raise BenchError("--quick and --large are two sizes: choose one")
     chosen = measure.Options(
         options.quick,
         options.large,

@@ -22,6 +22,7 @@ from bench.image.source import Image, Source
 from bench.link import Link, linked
 from bench.programs import output, run
 from bench.startup import order
+from bench.startup.accelerator import Accelerator
 from bench.startup.plan import Size
 from bench.tools import remove_tree
 
@@ -44,7 +45,7 @@ class Fleet:
     image: Image
     python: Path
     say: Say
-    gpu: bool
+    accelerator: Accelerator
 
     @property
     def pins(self) -> list[str]:
@@ -98,9 +99,12 @@ def pins_of(size: Size) -> list[str]:
 
 @contextmanager
 def fleet(
-    work: Path, images: Path, size: Size, name: str, say: Say, *, mirror: str, keep: bool, gpu: bool
+    work: Path, images: Path, size: Size, name: str, say: Say, *, mirror: str, keep: bool, accelerator: Accelerator
 ) -> Iterator[Fleet]:
-    """Everything up, no rate limited. images: the work folder of `bench image`. Raises BenchError."""
+    """Everything up, no rate limited. images: the work folder of `bench image`. accelerator: what containers get of it.
+
+    Raises BenchError.
+    """
     image = Source(images, say, mirror).image(JOB_RECIPES[size.name], 1)
     pins = pins_of(size)
     fetch([*pins, INSTALLER], WHEELS, say)
@@ -110,7 +114,7 @@ def fleet(
         cluster.write(size.files, say)
         wire = stack.enter_context(linked(work, work / "served", registry=True))
         lay_out(WHEELS, pins, wire.folder / "index")
-        made = Fleet(work, size, cluster, wire, image, interpreter(work / "python", WHEELS), say, gpu)
+        made = Fleet(work, size, cluster, wire, image, interpreter(work / "python", WHEELS), say, accelerator)
         say("pushing the image to the registry")
         run("skopeo", "copy", "--dest-tls-verify=false", image.name, f"docker://{made.reference}")
         say("building the image into a store")

@@ -18,12 +18,14 @@ import subprocess
 import sys
 import time
 import zlib
+from collections.abc import Callable
 from typing import Any
 
 BEGAN = time.time()
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 
-import startup_events  # type: ignore[import-not-found]  # noqa: E402  # it lies beside this file in the container
+import cuda  # type: ignore[import-not-found]  # noqa: E402  # both lie beside this file in the container
+import startup_events  # type: ignore[import-not-found]  # noqa: E402
 
 _STREAM_STEP = 8 << 20
 _ROWS, _COLUMNS = 256, 2048  # of each matrix that takes part in the step
@@ -57,7 +59,7 @@ def main() -> int:
         with open(marker, "w", encoding="utf-8"):
             pass
     events.close(5.0)
-    told = {"began": BEGAN, "ready": ready, "loss": loss, "bytes": loaded, "checksum": _checksum(order, parameters)}
+    told = {"began": BEGAN, "ready": ready, "loss": loss, "bytes": loaded, "checksum": _checksum(parameters)}
     print(json.dumps(told), flush=True)
     sys.stdin.read()
     return 0
@@ -74,22 +76,23 @@ def _import(names: list[str]) -> None:
 
 def _model(order: dict[str, Any]) -> dict[tuple[str, str], Any]:
     """Every parameter in memory of its own, that of the accelerator where there is to be one."""
+    empty = _memory(order)
+    shards = order["shards"].items()
+    return {(path, name): empty(count) for path, tensors in shards for name, count in tensors.items()}
+
+
+def _memory(order: dict[str, Any]) -> Callable[[int], Any]:
+    """Makes an array of so many numbers of 16 bits."""
+    if order["gpu"]:
+        device = cuda.Device()
+        return lambda count: device.empty(2 * count)
     if order["framework"] == "torch":
         import torch
 
-        device = "cuda" if order["gpu"] else "cpu"
-        return {
-            (path, name): torch.empty(count, dtype=torch.float16, device=device)
-            for path, tensors in order["shards"].items()
-            for name, count in tensors.items()
-        }
+        return lambda count: torch.empty(count, dtype=torch.float16)
     import numpy
 
-    return {
-        (path, name): numpy.empty(count, numpy.float16)
-        for path, tensors in order["shards"].items()
-        for name, count in tensors.items()
-    }
+    return lambda count: numpy.empty(count, numpy.float16)
 
 
 def _from_files(order: dict[str, Any], parameters: dict[tuple[str, str], Any]) -> int:
@@ -132,21 +135,30 @@ def _from_stream(order: dict[str, Any], parameters: dict[tuple[str, str], Any]) 
 
 def _put(parameter: Any, tensor: Any) -> int:
     """Copy into the parameter. Bytes."""
-    if hasattr(parameter, "copy_"):
+    if isinstance(parameter, cuda.Array):
+        parameter.put(tensor.numpy() if hasattr(tensor, "numpy") else tensor)
+    elif hasattr(parameter, "copy_"):
         parameter.copy_(tensor)
-        return int(parameter.numel() * parameter.element_size())
-    parameter[:] = tensor
+    else:
+        parameter[:] = tensor
     return int(parameter.nbytes)
 
 
-def _checksum(order: dict[str, Any], parameters: dict[tuple[str, str], Any]) -> str:
+def _checksum(parameters: dict[tuple[str, str], Any]) -> str:
     """Of all bytes, and of the names that they belong to, whatever folder the shards were in."""
     found = 0
     for (path, name), parameter in parameters.items():
-        array = parameter.cpu().numpy() if order["framework"] == "torch" else parameter
+        array = _array(parameter)
         start = zlib.crc32(f"{os.path.basename(path)} {name}".encode())
         found ^= zlib.crc32(array.view("uint8"), start)
     return f"{found:08x}"
+
+
+def _array(parameter: Any) -> Any:
+    """As numpy has it, in memory of this process."""
+    if isinstance(parameter, cuda.Array):
+        return parameter.get()
+    return parameter.numpy() if hasattr(parameter, "numpy") else parameter
 
 
 # -- the first step ------------------------------------------------------------------------------------------------
@@ -157,7 +169,7 @@ def _step(order: dict[str, Any], parameters: dict[tuple[str, str], Any]) -> floa
 
     The checkpoint's bytes are random, so each counts as a small whole number: as 16-bit numbers some would be none.
     """
-    large = [value for value in parameters.values() if len(value) * 2 >= _ROWS * _COLUMNS][:2]
+    large = [_array(value) for value in parameters.values() if len(value) * 2 >= _ROWS * _COLUMNS][:2]
     if order["framework"] == "torch":
         return _torch_step(large)
     import numpy
@@ -175,10 +187,10 @@ def _torch_step(large: list[Any]) -> float:
     import torch
 
     weights = [
-        ((one.view(torch.uint8)[: _ROWS * _COLUMNS].float() - 127.5) * _SCALE).reshape(_ROWS, _COLUMNS).requires_grad_()
-        for one in large
+        ((one[: _ROWS * _COLUMNS].float() - 127.5) * _SCALE).reshape(_ROWS, _COLUMNS).requires_grad_()
+        for one in (torch.from_numpy(array.view("uint8")) for array in large)
     ]
-    x = torch.eye(_ROWS, device=weights[0].device)[:16]
+    x = torch.eye(_ROWS)[:16]
     loss = ((torch.relu(x @ weights[0]) @ weights[1].T - x) ** 2).mean()
     loss.backward()
     torch.optim.SGD(weights, lr=0.1).step()

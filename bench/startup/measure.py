@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Barrier
 from typing import Any
 
-from bench.cluster import BenchError, Say
+from bench.cluster import Say
 from bench.environment import first_touch, packages, version
 from bench.environment import machine as this_machine
 from bench.image.measure import WORK as IMAGES
@@ -26,6 +26,7 @@ from bench.programs import output
 from bench.ratios import sum_up
 from bench.results import Document, Key
 from bench.rounds import Rounds, in_turn
+from bench.startup.accelerator import Accelerator, accelerator
 from bench.startup.fleet import Fleet, fleet
 from bench.startup.network import namespaces
 from bench.startup.plan import (
@@ -48,7 +49,6 @@ from bench.tools import cold, compile_programs, locked, remove_mounts, remove_tr
 __all__ = ["IMAGES", "WORK", "Options", "measure"]
 
 WORK = Path("~/.cache/bootseer/bench-startup").expanduser()
-_ACCELERATOR = Path("/dev/nvidia0")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class Options:
 
     @property
     def size(self) -> Size:
-        return SIZES["quick" if self.quick else "large" if self.large or self.gpu else "standard"]
+        return SIZES["quick" if self.quick else "large" if self.large else "standard"]
 
     @property
     def systems(self) -> list[System]:
@@ -87,8 +87,7 @@ def measure(options: Options, say: Say, store: Callable[[Document], None]) -> Do
 
     Raises BenchError where nothing can be measured.
     """
-    if options.gpu and not _ACCELERATOR.exists():
-        raise BenchError(f"--gpu needs an accelerator, and this machine has no {_ACCELERATOR}: leave it out")
+    given = accelerator() if options.gpu else Accelerator()
     size, work = options.size, options.work
     with locked(work), ExitStack() as stack:
         _tidy(work)
@@ -103,7 +102,7 @@ def measure(options: Options, say: Say, store: Callable[[Document], None]) -> Do
                 say,
                 mirror=options.mirror,
                 keep=options.keep,
-                gpu=options.gpu,
+                accelerator=given,
             )
         )
         rounds = options.rounds or (1 if options.quick else 3)

@@ -11,6 +11,7 @@ from typing import Any
 
 from bench.data import contents, tensor_elements
 from bench.deps.node import UV
+from bench.startup.accelerator import LIBRARIES
 from bench.startup.plan import Size
 from bench.tools import remove_tree
 from stripefs import startup_events
@@ -41,7 +42,7 @@ def lay_out(folder: Path, size: Size, pins: Sequence[str], told: Mapping[str, An
     remove_tree(folder)
     events = folder / "events"
     events.mkdir(parents=True)
-    for source in (Path(__file__).with_name("job.py"), Path(startup_events.__file__), UV):
+    for source in (*map(Path(__file__).with_name, ("job.py", "cuda.py")), Path(startup_events.__file__), UV):
         shutil.copy(source, folder)
     (folder / "requirements.txt").write_text("".join(f"{pin}\n" for pin in pins))
     where = "/bench" if told["stream"] else CHECKPOINT
@@ -77,6 +78,7 @@ def environment(index: str, run: str) -> dict[str, str]:
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "UV_INDEX_URL": index,
         "HADOOP_USER_NAME": "root",
+        "LD_LIBRARY_PATH": LIBRARIES,
     }
 
 

@@ -113,14 +113,19 @@ class Machine:
         job = self._folder / "job"
         install = order.install_command(system.dependencies) if system.dependencies != "snapshot" else None
         stream = fleet.cluster.url if system.checkpoint == "stream" else ""
-        told = {"install": install, "packages": order.PACKAGES, "stream": stream, "gpu": fleet.gpu}
+        told = {
+            "install": install,
+            "packages": order.PACKAGES,
+            "stream": stream,
+            "gpu": bool(fleet.accelerator.devices),
+        }
         spool = order.lay_out(job, fleet.size, fleet.pins, told)
         who = Identity(job=_JOB, run=run_name, node=self._namespace or "node")
         events = Writer(str(spool), who, "bench")
         moved, cpu, datanodes = fleet.link.moved(), machine_cpu_seconds(), fleet.cluster.datanode_cpu()
         begin = time.monotonic()
         with ExitStack() as stack:
-            binds = {str(job): order.JOB}
+            binds = {str(job): order.JOB, **fleet.accelerator.binds}
             if (folder := self._checkpoint(events, stack)) is not None:
                 binds[str(folder)] = order.CHECKPOINT
             image = self._image(events)
@@ -174,14 +179,16 @@ class Machine:
         """What runs the container."""
         environment = order.environment(self._fleet.index, run_name)
         name = f"bench-startup-{os.getpid()}-{self._namespace or 'node'}"
+        devices = self._fleet.accelerator.devices
         if unpacked is not None:
-            with container(unpacked, name, [*order.COMMAND], binds, environment) as command:
+            with container(unpacked, name, [*order.COMMAND], binds, devices, environment) as command:
                 yield command
             return
-        variables = [word for key, value in environment.items() for word in ("--env", f"{key}={value}")]
+        given = [word for path in devices for word in ("--device", path)]
+        given += [word for key, value in environment.items() for word in ("--env", f"{key}={value}")]
         if self._containerd is not None:
             shown = [f"type=bind,src={source},dst={target},options=rbind:rw" for source, target in binds.items()]
-            words = [*self._containerd.ctr, "run", "--rm", "--net-host", "--snapshotter", "overlayfs", *variables]
+            words = [*self._containerd.ctr, "run", "--rm", "--net-host", "--snapshotter", "overlayfs", *given]
             words += [word for one in shown for word in ("--mount", one)]
             yield [*words, self._fleet.reference, name, *order.COMMAND]
             return
@@ -196,7 +203,7 @@ class Machine:
             "--rw",
             "--entrypoint",
             "",
-            *variables,
+            *given,
         ]
         words += [word for source, target in binds.items() for word in ("--bind", f"{source}:{target}")]
         if self._system.dependencies == "snapshot":

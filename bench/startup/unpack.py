@@ -15,6 +15,7 @@ from pathlib import Path
 
 from bench.cluster import BenchError
 from bench.programs import output, run
+from bench.startup.accelerator import rules
 from bench.tools import remove_tree
 
 __all__ = ["bundle", "container"]
@@ -57,7 +58,12 @@ def _blob(layout: Path, digest: str) -> Path:
 
 @contextmanager
 def container(
-    folder: Path, name: str, words: list[str], binds: Mapping[str, str], environment: Mapping[str, str]
+    folder: Path,
+    name: str,
+    words: list[str],
+    binds: Mapping[str, str],
+    devices: tuple[str, ...],
+    environment: Mapping[str, str],
 ) -> Iterator[list[str]]:
     """The command that runs a container of a bundle, in this process's network; it is gone when the block ends."""
     config = json.loads((folder / "config.json").read_text())
@@ -69,6 +75,13 @@ def container(
     config["linux"]["namespaces"] = [one for one in config["linux"]["namespaces"] if one["type"] != "network"]
     for source, target in binds.items():
         config["mounts"].append({"type": "bind", "source": source, "destination": target, "options": ["rbind", "rw"]})
+    linux, wanted = config["linux"], rules(devices)
+    linux["devices"] = [*linux.get("devices", []), *wanted]
+    limits = linux.setdefault("resources", {})
+    allowed = [
+        {"allow": True, "access": "rwm", **{key: one[key] for key in ("type", "major", "minor")}} for one in wanted
+    ]
+    limits["devices"] = [*limits.get("devices", []), *allowed]
     (folder / "config.json").write_text(json.dumps(config))
     try:
         yield ["runc", "run", "--bundle", str(folder), name]

@@ -17,7 +17,7 @@ import pytest
 from bench.cli import main
 from bench.cluster import BenchError
 from bench.data import MIB, contents
-from bench.programs import output
+from bench.programs import output, run
 from bench.ratios import sum_up
 from bench.results import UNITS, Document, Ratio, Row, Samples, load
 from bench.startup import order, report
@@ -164,25 +164,57 @@ def test_a_start_whose_events_lack_something_has_no_figures() -> None:
 # -- the job -------------------------------------------------------------------------------------------------------
 
 
-def started(tmp_path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+DRIVER = """
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+static int ready;
+int cuInit(unsigned flags) { return flags; }
+int cuDeviceGet(int *device, int number) { *device = number; return 0; }
+int cuDevicePrimaryCtxRetain(void **context, int device) { *context = &ready; return device; }
+int cuCtxSetCurrent(void *context) { ready = context == &ready; return 0; }
+int cuMemAlloc_v2(uint64_t *address, size_t size) { *address = (uint64_t)malloc(size); return ready ? 0 : 201; }
+int cuMemcpyHtoD_v2(uint64_t to, const void *from, size_t size) { memcpy((void *)to, from, size); return 0; }
+int cuMemcpyDtoH_v2(void *to, uint64_t from, size_t size) { memcpy(to, (void *)from, size); return 0; }
+int cuCtxSynchronize(void) { return 0; }
+"""
+"""CUDA's driver for an accelerator whose memory is that of the process."""
+
+
+def started(tmp_path: Path, *, gpu: bool = False) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Run the job, as it lies in a container, on the shards in `tmp_path`: what it says, and its events."""
-    told = {"install": [sys.executable, "-c", "print('installing')"], "packages": "", "stream": "", "gpu": False}
+    told = {"install": [sys.executable, "-c", "print('installing')"], "packages": "", "stream": "", "gpu": gpu}
     spool = order.lay_out(tmp_path / "job", TINY, [], told)
     text = (tmp_path / "job/order.json").read_text().replace(order.CHECKPOINT, str(tmp_path))
     (tmp_path / "job/order.json").write_text(text)
     command = [sys.executable, tmp_path / "job/job.py", tmp_path / "job/order.json"]
-    environment = (
-        os.environ | order.environment("http://198.51.100.1/simple/", "test") | {"BOOTSEER_EVENTS": str(spool)}
-    )
-    done = subprocess.run(command, input="", capture_output=True, text=True, check=True, env=environment)
+    here = {"BOOTSEER_EVENTS": str(spool), "LD_LIBRARY_PATH": str(tmp_path / "driver")}
+    environment = os.environ | order.environment("http://198.51.100.1/simple/", "test") | here
+    done = subprocess.run(command, input="", capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
     said: dict[str, Any] = json.loads(done.stdout)
     return said, read_events(spool)
 
 
-def test_the_job_goes_through_all_stages_and_tells_the_checksum_of_its_bytes(tmp_path: Path) -> None:
+def shards(tmp_path: Path) -> None:
     for file in TINY.files:
         (tmp_path / file.name).parent.mkdir(exist_ok=True)
         (tmp_path / file.name).write_bytes(b"".join(contents(file, 0, file.size)))
+
+
+def test_the_job_loads_into_the_memory_of_an_accelerator(tmp_path: Path) -> None:
+    shards(tmp_path)
+    (tmp_path / "driver").mkdir()
+    source = tmp_path / "driver/cuda.c"
+    source.write_text(DRIVER)
+    run("gcc", "-shared", "-fPIC", "-o", source.with_name("libcuda.so.1"), source)
+    on_gpu, _ = started(tmp_path, gpu=True)
+    here, _ = started(tmp_path)
+    assert (on_gpu["checksum"], on_gpu["loss"]) == (order.checksum(TINY), here["loss"])
+
+
+def test_the_job_goes_through_all_stages_and_tells_the_checksum_of_its_bytes(tmp_path: Path) -> None:
+    shards(tmp_path)
     said, events = started(tmp_path)
     assert (said["checksum"], said["bytes"]) == (order.checksum(TINY), 2 * 2 * sum(TINY.tensors.values()))
     begun = [(event["stage"], event.get("name", "")) for event in events if event["event"] != "end"]
@@ -208,7 +240,7 @@ def test_the_job_goes_through_all_stages_and_tells_the_checksum_of_its_bytes(tmp
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["--quick", "--large"], "--quick is a size of its own"),
+        (["--quick", "--large"], "--quick and --large are two sizes: choose one"),
         (["--gpu"], "--gpu needs an accelerator, and this machine has no /dev/nvidia0: leave it out"),
     ],
 )
