@@ -37,6 +37,7 @@ class Host:
 
     def __init__(self, folder: Path, namespace: str = "") -> None:
         self._folder = folder
+        self._daemon: subprocess.Popen[bytes] | None = None
         self.program = [*inside(namespace), str(PROGRAM)]
         self.cache = folder / "cache"
         self.environment = {"IMAGEFS_CACHE": str(self.cache), "IMAGEFS_RUNTIME": str(folder / "run")}
@@ -91,7 +92,7 @@ class Host:
     def start_daemon(self) -> None:
         """Until it answers. Raises BenchError."""
         with (self._folder / "daemon.log").open("wb") as log:
-            process = subprocess.Popen(
+            process = self._daemon = subprocess.Popen(
                 [*self.program, "daemon"],
                 env=os.environ | self.environment,
                 stdin=subprocess.DEVNULL,
@@ -116,6 +117,8 @@ class Host:
         for pid in self._processes():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
+        if self._daemon is not None:
+            self._daemon.wait()
 
     def _processes(self) -> list[int]:
         wanted = f"IMAGEFS_RUNTIME={self._folder / 'run'}".encode()
