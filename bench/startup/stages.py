@@ -23,6 +23,9 @@ __all__ = ["BACKGROUND", "Course", "Span", "course", "read_events"]
 BACKGROUND = "warm"
 """Name of a span beside what the job waits for."""
 
+_WARMING = ("warm", "warmed")
+"""Instants of `imagefs run --checkpoint`. The second one lacks where the start is over before all is warm."""
+
 _SOURCES = ("job", "bench")
 _IMPORTS = {"image": "image", "dependencies": "dependencies"}
 _PARTS = {"container": "image", "image": "image", "dependencies": "dependencies", "checkpoint": "checkpoint"}
@@ -88,7 +91,10 @@ def course(begin: float, events: Sequence[dict[str, Any]]) -> Course:
     spans = list(_closed(events))
     ran, ready = (_moment(events, *which) for which in (("container", "exec"), ("ready", "")))
     launched = _moment(events, "container", "launch")
-    return Course(begin, ready, (*spans, Span("container", "launch", launched, ran)))
+    warm = [event for event in events if event["stage"] == "checkpoint" and event.get("name") in _WARMING]
+    moments = sorted(float(event["mono_ns"] / 1e9) for event in warm)
+    background = [Span("checkpoint", BACKGROUND, moments[0], [*moments, ready][1])] if moments else []
+    return Course(begin, ready, (*spans, Span("container", "launch", launched, ran), *background))
 
 
 def _closed(events: Sequence[dict[str, Any]]) -> Iterable[Span]:

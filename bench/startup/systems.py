@@ -8,8 +8,6 @@ container are events of the source `bench`, in the same spool folder as those of
 from __future__ import annotations
 
 import os
-import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -29,7 +27,7 @@ from bench.started import started
 from bench.startup import order
 from bench.startup.fleet import TAG, Fleet, publish_for_hosts
 from bench.startup.plan import SYSTEMS, System
-from bench.startup.stages import BACKGROUND, Course, course, read_events
+from bench.startup.stages import Course, course, read_events
 from bench.startup.unpack import bundle, container
 from bench.tools import remove_mounts, remove_tree
 from stripefs.settings import default_budget
@@ -37,7 +35,6 @@ from stripefs.startup_events import ENV_FOLDER, ENV_JOB, ENV_RUN, Identity, Writ
 
 __all__ = ["Machine", "machine", "prepare", "tidy"]
 
-_STRIPEFS = str(Path(sys.executable).with_name("stripefs"))
 _JOB = "bench-startup"
 MB = 1e6
 
@@ -93,16 +90,10 @@ class Machine:
         self._host: Host | None = None
         if system.image == "lazy" or system.dependencies == "snapshot":
             self._host = stack.enter_context(host(folder, namespace=namespace))
-        self._warming: threading.Thread | None = None
         self._containerd = None
         if system.image == "pull":
             registry = fleet.link.registry
             self._containerd = stack.enter_context(containerd(folder / "containerd", "overlayfs", registry))
-
-    @property
-    def _cache(self) -> Path:
-        """Of stripefs."""
-        return self._folder / "stripefs-cache"
 
     def start(self, run_name: str) -> tuple[Course, dict[str, float]]:
         """From the request to the first step, with the page cache as it is; the figures of the start.
@@ -140,8 +131,6 @@ class Machine:
                     "datanode_cpu": fleet.cluster.datanode_cpu() - datanodes,
                 }
                 self._check(start.said)
-                if self._warming is not None:
-                    self._warming.join()
                 events.close(5.0)
                 found = course(begin, read_events(spool))
                 if system.image == "lazy" and self._host is not None:
@@ -209,7 +198,16 @@ class Machine:
         if self._system.dependencies == "snapshot":
             words += ["--deps", str(self._folder / "job/requirements.txt"), "--deps-target", order.PACKAGES]
             words += ["--deps-allow-conflicts"]
+        if self._system.checkpoint == "warmed":
+            words += self._warmed()
         yield [*words, f"{self.store}#{TAG}", "--", *order.COMMAND]
+
+    def _warmed(self) -> list[str]:
+        """Flags of `imagefs run` that have it show the checkpoint, and fetch it from the beginning."""
+        cluster, folder = self._fleet.cluster, self._fleet.folder
+        source = f"{cluster.url}/bench/{folder}:{order.CHECKPOINT}/{folder}"
+        # HDFS is behind other links than the image, so that nothing of them has to be left to that.
+        return ["--checkpoint", source, "--checkpoint-share", "1", "--hadoop-conf", cluster.conf, "--hdfs-user", "root"]
 
     # -- dependencies --------------------------------------------------------------------------------------------------
 
@@ -230,14 +228,10 @@ class Machine:
         if self._system.checkpoint == "get":
             with events.begin("checkpoint", "get"):
                 return self._get()
-        if self._system.checkpoint == "stream":
+        if self._system.checkpoint != "mount":
             return None
         with events.begin("checkpoint", "mount"):
-            folder = stack.enter_context(self._mount()).folder
-        if self._system.checkpoint == "warmed":
-            self._warming = self._warm(folder / self._fleet.folder, events)
-            stack.callback(self._warming.join)
-        return folder
+            return stack.enter_context(self._mount()).folder
 
     def _get(self) -> Path:
         """All files at once by Hadoop's own client."""
@@ -252,22 +246,4 @@ class Machine:
         return target.parent
 
     def _mount(self) -> AbstractContextManager[Mount]:
-        cache = [
-            "--cache",
-            str(self._cache),
-            "--cache-size",
-            str(8 * sum(file.size for file in self._fleet.size.files)),
-        ]
-        words = cache if self._system.checkpoint == "warmed" else []
-        return mounts.stripefs(self._fleet.cluster, "auto", default_budget(), {}, *words, namespace=self._namespace)
-
-    def _warm(self, folder: Path, events: Writer) -> threading.Thread:
-        """In the background from now on."""
-
-        def warm() -> None:
-            with events.begin("checkpoint", BACKGROUND):
-                run(*inside(self._namespace), _STRIPEFS, "warm", "--wait", folder)
-
-        thread = threading.Thread(target=warm, name="warm")
-        thread.start()
-        return thread
+        return mounts.stripefs(self._fleet.cluster, "auto", default_budget(), {}, namespace=self._namespace)

@@ -126,7 +126,7 @@ class Events:
 def overlapping() -> Events:
     events = Events()
     events.span(10, 11, "checkpoint", "mount", "bench")
-    events.span(11, 19, "checkpoint", "warm", "bench")  # goes on when the job is ready
+    events.instant(11, "checkpoint", "warm", "imagefs")  # goes on when the job is ready
     events.instant(11, "container", "launch", "bench")
     events.span(11, 14, "image", "hot device", "imagefs")  # is part of the same interval already
     events.instant(12, "container", "exec")
