@@ -25,7 +25,7 @@ from pathlib import Path
 from bench.cluster import ROOT, BenchError
 from bench.host import Host
 from bench.link import Link
-from bench.programs import output, run
+from bench.programs import inside, output, run
 from bench.tools import remove_mounts, remove_tree
 
 __all__ = ["NodeHost", "Rates", "nodes"]
@@ -56,13 +56,14 @@ class NodeHost(Host):
     mirror = f"http://{_ADDRESS}:{_MIRROR}"
 
     def __init__(self, folder: Path, number: int) -> None:
-        super().__init__(folder, ("nsenter", f"--net=/run/netns/{_PREFIX}{number}"))
+        super().__init__(folder, f"{_PREFIX}{number}")
         self.folder = folder
+        self._inside = inside(f"{_PREFIX}{number}")
 
     def begin(self, *command: str | Path) -> subprocess.Popen[bytes]:
         """A program on this node, under way, with pipes."""
         return subprocess.Popen(
-            [*self.prefix, *command],
+            [*self._inside, *command],
             env=os.environ | self.environment,
             cwd=ROOT,
             stdin=subprocess.PIPE,
