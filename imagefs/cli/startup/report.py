@@ -33,6 +33,7 @@ __all__ = ["command"]
 @click.option("--gpu-price", type=click.FloatRange(min=0), default=0.0, help="Price of a GPU-hour.")
 @click.option("--run-length", default="", metavar="TIME", help="How long a run trains after its start, such as 6h.")
 @click.option("--all", "everything", is_flag=True, help="Show every start in full, not the slowest alone.")
+@click.option("--html", "page", type=click.Path(dir_okay=False), metavar="FILE", help="Write a page with charts too.")
 @json_flag
 def command(
     places: tuple[str, ...],
@@ -45,6 +46,7 @@ def command(
     gpu_price: float,
     run_length: str,
     everything: bool,
+    page: str | None,
     as_json: bool,
 ) -> None:
     """Show where starts of jobs lost time, on which node, the likely cause, and the changes that would help.
@@ -70,6 +72,13 @@ def command(
     sides = [("before", find_files(before)), ("after", find_files(after))] if before else [("", find_files(wanted))]
     cost = Gpus(gpus, gpus_per_node, gpu_price, parse_duration(run_length) if run_length else 0.0)
     report = analyse(sides, [*runs, *(name.rpartition("/")[2] for name in names)], cost)
+    if page:
+        from imagefs.startup.html import write_html
+
+        try:
+            write_html(report, page)
+        except OSError as error:
+            raise ConfigError(f"{page} cannot be written: {error.strerror}") from error
     if as_json:
         sys.stdout.write(json.dumps(report.to_json()) + "\n")  # in one line, which takes a tenth of the time
         return

@@ -55,6 +55,17 @@ def test_before_and_after(run: Run, folder: Path) -> None:
     assert "BEFORE AND AFTER" in out
 
 
+def test_a_page_besides_the_text(run: Run, folder: Path, tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    code, out, err = run(folder, "--html", page)
+    assert (code, err) == (0, "")
+    assert out
+    assert page.read_text().lower().startswith("<!doctype html>")
+    code, out, err = run(folder, "--html", tmp_path / "missing" / "report.html")
+    assert (code, out) == (2, "")
+    assert "report.html cannot be written: No such file or directory" in err
+
+
 def test_text_cannot_steer_the_terminal(run: Run, tmp_path: Path) -> None:
     hostile = tmp_path / "hostile.jsonl"
     name = "\x1b[2J\x07\r\u202e"
