@@ -9,7 +9,9 @@ from typing import Any
 
 from imagefs.cli.plain import DEPS, JOB, RUN, SECTIONS, Extra, start_run
 from imagefs.config import IMAGEFS, resolve
+from imagefs.errors import RunError
 from imagefs.jobs.job_file import JobFile, read
+from stripefs.cli.border import tell
 from stripefs.errors import ConfigError
 from stripefs.options import Given
 from stripefs.startup_events import ENV_FOLDER
@@ -49,8 +51,13 @@ def _begin(words: Sequence[str], values: Mapping[str, Any], given: Given, job: s
             if url := values["collector"] or os.environ.get(COLLECTOR, ""):
                 held.enter_context(collected(folder, url))
             name = job or (words[0].rpartition("#")[2] if words else "")
-            binds, env = held.enter_context(recorded(folder, name, os.environ))
-            extra = extra._replace(binds=binds, env=env)
+            try:
+                binds, env = held.enter_context(recorded(folder, name, os.environ))
+                extra = extra._replace(binds=binds, env=env)
+            except RunError as error:
+                if values["events"]:
+                    raise
+                tell(f"{ENV_FOLDER}: {error.message}: the job starts without events", program="imagefs run")
         elif values["collector"]:
             raise ConfigError("--collector names a place for events, and there are none", hint="--events DIR")
         if values["checkpoints"]:

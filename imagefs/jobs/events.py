@@ -66,9 +66,9 @@ def recorded(folder: str, job: str, environ: MutableMapping[str, str]) -> Iterat
         os.chmod(folder, 0o1777)  # noqa: S103  the container's users are others
     except FileExistsError:
         if not os.path.isdir(folder):
-            raise RunError(f"--events {folder} is no directory") from None
+            raise RunError(f"the folder of events {folder} is no directory") from None
     except OSError as error:
-        raise RunError(f"--events {folder} cannot be made: {error.strerror}") from error
+        raise RunError(f"the folder of events {folder} cannot be made: {error.strerror}") from error
     who = identity(environ)
     named = {
         ENV_FOLDER: folder,

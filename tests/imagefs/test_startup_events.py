@@ -109,10 +109,13 @@ def test_a_job_whose_file_says_that_it_is_ready(host: Service, store: Path, spoo
     assert [one["event"] for one in events_in(spool) if one["stage"] == "ready"] == ["instant"]
 
 
-def test_a_folder_that_cannot_be_written_changes_nothing(host: Service, store: Path, spool: Path) -> None:
+def test_a_folder_that_cannot_be_written_stops_no_job(host: Service, store: Path, spool: Path) -> None:
     spool.write_text("a file")
     done = host.run("run", f"{store}#small", "--", "sh", "-c", "echo done; exit 3")
-    assert (done.returncode, done.stdout, done.stderr) == (3, "done\n", "")
+    assert (done.returncode, done.stdout) == (3, "done\n")
+    assert done.stderr.endswith(f"{spool} is no directory: the job starts without events\n")
+    assert len(done.stderr.splitlines()) == 1
+    assert host.run("run", "--events", str(spool), f"{store}#small", "--", "true").returncode == 125
     assert spool.read_text() == "a file"
 
 
