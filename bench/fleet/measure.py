@@ -46,7 +46,7 @@ def measure(options: Options, say: Say, store: Callable[[Document], None]) -> Do
 
     Raises BenchError where nothing can be measured, ValueError for a document that the model cannot be fed with.
     """
-    fed = ways(load(options.startup).environment["model"]) if options.startup else {}
+    fed = ways(load(options.startup).environment.get("model", {})) if options.startup else {}
     rounds = Rounds(rounds=how_many(options.rounds, quick=options.quick), say=say)
     document = Document("fleet", version(), machine(first_touch()), notes=rounds.notes)
     document.environment |= {

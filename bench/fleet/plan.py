@@ -68,8 +68,8 @@ class Scenario:
 def ways(measured: Mapping[str, Any]) -> dict[str, list[Stage]]:
     """The stages of each of `SYSTEMS`, from what one node of `bench startup` moved and computed.
 
-    measured: by system ("today", "all") and stage ("image", "dependencies", "checkpoint"): {"bytes", "cpu"}, in bytes
-    and seconds of one core. Raises ValueError where something is missing.
+    measured: by system ("today", "all") and stage ("image", "dependencies", "checkpoint"): {"bytes", "fixed"}, the
+    latter in seconds. Raises ValueError where something is missing.
     """
     try:
         today, ours = ([_stage(measured[system], name) for name in _NAMES] for system in ("today", "all"))
@@ -104,7 +104,7 @@ _BLOCK = 8 << 20
 
 
 def _stage(stages: Mapping[str, Mapping[str, float]], name: str) -> Stage:
-    return Stage(name, stages[name]["bytes"], cpu=stages[name]["cpu"])
+    return Stage(name, stages[name]["bytes"], fixed=stages[name]["fixed"])
 
 
 def checked(count: int) -> str:

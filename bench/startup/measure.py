@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import statistics
+import tempfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -18,23 +19,27 @@ from pathlib import Path
 from threading import Barrier
 from typing import Any
 
+from bench import events, startup_report
 from bench.cluster import Say
 from bench.environment import first_touch, packages, version
 from bench.environment import machine as this_machine
+from bench.image import lazy
 from bench.image.measure import WORK as IMAGES
 from bench.programs import output
 from bench.ratios import sum_up
 from bench.results import Document, Key
 from bench.rounds import Rounds, in_turn
 from bench.startup.accelerator import Accelerator, accelerator
-from bench.startup.fleet import Fleet, fleet
+from bench.startup.fleet import TAG, Fleet, fleet
 from bench.startup.network import namespaces
 from bench.startup.plan import (
     CASE,
     DATANODE_RATE,
+    EVENTS,
     FLEET,
     NODES,
     RATE,
+    REPORT,
     SIZES,
     STAGES,
     SYSTEMS,
@@ -113,6 +118,7 @@ def measure(options: Options, say: Say, store: Callable[[Document], None]) -> Do
         def keep() -> None:
             document.rows = session.samples.rows()
             document.ratios = sum_up(session.samples, ratios())
+            document.environment["model"] = _model(session)
             document.environment["load_15min"] = round(os.getloadavg()[2], 2)
             store(document)
 
@@ -121,6 +127,10 @@ def measure(options: Options, say: Say, store: Callable[[Document], None]) -> Do
         for number in range(rounds):
             _round(session, number)
             keep()
+        if not options.only and not options.quick:
+            for part in (_events, _report):
+                session.attempt(part.__name__.strip("_"), part)
+                keep()
     return document
 
 
@@ -171,6 +181,46 @@ def _sum_up_techniques(session: _Session, number: int) -> None:
     if all(number in part for part in parts):
         total = sum(part[number] for part in parts)
         session.samples.add(CASE, "techniques", number, {"time": total})
+
+
+def _events(session: _Session) -> None:
+    """What writing events costs a job, of its own and seen from outside."""
+    session.say("timing a job with and without events")
+    cost = events.measure(session.options.work, session.rounds + 2)
+    for way, seconds in cost.wall.items():
+        session.samples.add(EVENTS, way, 0, {"time": seconds, "cpu": cost.processor[way]})
+
+
+def _report(session: _Session) -> None:
+    """The report on a start of 5,000 nodes, beside parsing its events alone."""
+    session.say("timing the report on 5,000 nodes")
+    with tempfile.TemporaryDirectory(dir=session.options.work) as folder:
+        found = startup_report.measure(Path(folder), rounds=session.rounds)
+    for number, (report, parse) in enumerate(zip(found.report_seconds, found.parse_seconds, strict=True)):
+        session.samples.add(REPORT, "report", number, {"time": report})
+        session.samples.add(REPORT, "json_parse", number, {"time": parse})
+
+
+def _model(session: _Session) -> dict[str, dict[str, dict[str, float]]]:
+    """What `bench fleet` feeds its model with, by system and stage: bytes, and the seconds that these do not account
+    for at the rates of this benchmark. Empty before both systems were measured."""
+    here, found = session.fleet, {}
+    for system in ("today", "all"):
+        figures = {
+            metric: statistics.median(values.values())
+            for metric in ("moved", *(f"{stage}_stage" for stage in STAGES))
+            if (values := session.samples.get(Key(CASE, system, metric)))
+        }
+        if len(figures) <= len(STAGES):
+            return {}
+        image = here.image.compressed if system == "today" else lazy.published(here.store, TAG).ahead
+        sizes = (image, max(figures["moved"] * 1e6 - image, 0.0), sum(file.size for file in here.size.files))
+        disks = DATANODE_RATE if system == "today" else DATANODE_RATE * here.size.datanodes
+        found[system] = {
+            stage: {"bytes": size, "fixed": max(figures[f"{stage}_stage"] - size / rate, 0.0)}
+            for stage, size, rate in zip(STAGES, sizes, (RATE, RATE, disks), strict=True)
+        }
+    return found
 
 
 def _environment(session: _Session) -> dict[str, Any]:

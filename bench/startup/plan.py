@@ -9,11 +9,25 @@ from bench.data import MIB, DataFile, tensor_elements
 from bench.ratios import RatioPlan
 from bench.results import Key
 
-__all__ = ["CASE", "FLEET", "NODES", "RATE", "SIZES", "STAGES", "SYSTEMS", "Size", "System", "chosen", "ratios"]
+__all__ = [
+    "CASE",
+    "EVENTS",
+    "FLEET",
+    "NODES",
+    "RATE",
+    "REPORT",
+    "SIZES",
+    "STAGES",
+    "SYSTEMS",
+    "Size",
+    "System",
+    "chosen",
+    "ratios",
+]
 
 RATE = 50e6  # bytes a second from registry, index and store
 DATANODE_RATE = 40e6
-CASE, FLEET = "start", "four_nodes"
+CASE, FLEET, EVENTS, REPORT = "start", "four_nodes", "events", "report_5000"
 NODES = 4
 STAGES = ("image", "dependencies", "checkpoint")
 
@@ -131,6 +145,9 @@ def ratios() -> list[RatioPlan]:
         ),
         RatioPlan("overlap_gain", Key(CASE, "all"), Key(CASE, "techniques", "time"), 0.85),
         RatioPlan("slowest_of_4_nodes_vs_median", Key(FLEET, "all", "slowest"), Key(FLEET, "all", "median"), 1.2),
+        RatioPlan("events_overhead", Key(EVENTS, "own"), Key(EVENTS, "plain"), 1.01),
+        RatioPlan("report_5000_nodes_seconds_vs_json_parse", Key(REPORT, "report"), Key(REPORT, "json_parse"), 2.0),
+        RatioPlan("events_overhead_traced", Key(EVENTS, "traced"), Key(EVENTS, "plain")),
         _of("by_hand_vs_today", "by_hand", "today"),
         *(_of(f"{_short(name)}_alone_total_vs_today", name, "today") for name in STAGES),
         *(_of(f"{_short(stage)}_stage_vs_best_by_hand", stage, "by_hand", _metric(stage)) for stage in STAGES),

@@ -86,7 +86,7 @@ def test_what_does_not_fit_together_is_refused(stages: list[Stage], said: str) -
 
 
 def test_the_ways_of_a_job_are_made_of_its_figures() -> None:
-    stages = {name: {"bytes": 50 * MB, "cpu": 1.0} for name in ("image", "dependencies", "checkpoint")}
+    stages = {name: {"bytes": 50 * MB, "fixed": 1.0} for name in ("image", "dependencies", "checkpoint")}
     made = ways({"today": stages, "all": stages})
     scenario = Scenario()
     assert [stage.source for stage in made["ours:mirrors"]] == [MIRROR, MIRROR, DATANODES]
