@@ -102,7 +102,7 @@ def test_a_frozen_datanode_is_named_in_events(cluster: HdfsInstance, place: Plac
     stalls = [one["facts"] for one in events_in(events) if one.get("name") == "stall"]
     assert {"cause": "datanode", "host": victim} in stalls
     (told,) = [one["facts"] for one in events_in(events) if one["event"] == "end" and one["name"] != "stall"]
-    assert (told["bytes"], told["store_bytes"]) == (size, size)
+    assert size <= told["bytes"] == told["store_bytes"] < size + (1 << 20)  # pages may be asked for twice
 
 
 def test_the_namenode_dies_and_comes_back(cluster: HdfsInstance, place: Place, transport: str) -> None:

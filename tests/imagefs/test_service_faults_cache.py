@@ -104,9 +104,9 @@ def test_a_damaged_cache(service: Service, tmp_path: Path) -> None:
     assert len(status["images"]) == len(sources)
 
 
-def test_a_block_is_damaged_while_it_is_served(service: Service, image: tuple[Path, Path]) -> None:
+def test_a_block_is_damaged_while_it_is_served(service: Service, new_image: tuple[Path, Path]) -> None:
     """Each read is checked, of a device that is not here as a whole; the kernel's own copies are dropped."""
-    source, store = image
+    source, store = new_image  # of which no start has left a plan
     target = service.mountpoint()
     service.environment["IMAGEFS_BACKGROUND_RATE"] = "0"  # nothing comes that is not read
     ensure(service)

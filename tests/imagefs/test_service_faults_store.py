@@ -106,8 +106,8 @@ def test_a_store_that_dies_between_two_documents(hasty: Service, new_image: tupl
     until_nothing_is_left(hasty)
 
 
-def test_a_store_that_goes_away_mid_start(service: Service, image: tuple[Path, Path]) -> None:
-    source, store = image
+def test_a_store_that_goes_away_mid_start(service: Service, new_image: tuple[Path, Path]) -> None:
+    source, store = new_image  # of which no start has left a plan
     service.environment |= {"IMAGEFS_IO_TIMEOUT": "5", "IMAGEFS_HOST_TIMEOUT": "0.3"}
     target = service.mountpoint()
     with FickleServer(store) as server:
