@@ -1,4 +1,4 @@
-"""What start-up events cost a job of some seconds: alone, writing its own, and under `imagefs startup trace`.
+"""The cost of start-up events to a job of some seconds: alone, writing its own, and under `imagefs startup trace`.
 
 `measure` is for the benchmark of whole starts, `python -m bench.events` for itself. The job imports numpy, reads a file
 of 500 MB and computes; it is run again and again, the ways in turn, and of each way the shortest run counts: what else
@@ -40,7 +40,7 @@ class Cost(NamedTuple):
     processor: Mapping[str, float]
 
     def ratio(self, way: str) -> float:
-        """What a way takes of the time without events."""
+        """The time of a way as a share of the time without events."""
         return self.wall[way] / self.wall["plain"]
 
 

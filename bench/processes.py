@@ -36,7 +36,7 @@ def cpu_seconds(root: int) -> float:
 
 
 def machine_cpu_seconds() -> float:
-    """What all processors of this machine have spent other than idle or waiting for a disk, since it was started."""
+    """Seconds that all processors of this machine were neither idle nor waiting for a disk, since it was started."""
     user, nice, system, _idle, _disk, *others = map(int, Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9])
     return (user + nice + system + sum(others)) / _TICK
 

@@ -116,7 +116,7 @@ class Image:
 
     @property
     def _is_told(self) -> bool:
-        """Whether the daemon waits for our word that the job has started."""
+        """True where the daemon waits for our word that the job has started."""
         told = told_by_client(self.client.settings.runtime, self.attached.id)
         return not self.recording.off and self.recording.ready_file == told
 

@@ -96,7 +96,7 @@ class ReadEvents:
         self._writer.close()
 
     def may_tell(self) -> bool:
-        """Whether one more file is told by itself."""
+        """True where one more file gets a span of its own."""
         now = self.now()
         self._free = min(float(SPANS), self._free + now - self._counted)
         self._counted = now
@@ -144,7 +144,7 @@ class ReadEvents:
 
 
 class _Sum:
-    """What was read of one file, or of several: begun and last are times, waits are seconds by host."""
+    """The reads of one file, or of several: begun and last are times, waits are seconds by host."""
 
     def __init__(self, begun: float = 0.0) -> None:
         self.begun = self.last = begun
@@ -163,7 +163,7 @@ class _Sum:
 
 
 class FileEvents:
-    """What is told of one open file: a `FileObserver`."""
+    """Observes the reads of one open file: a `FileObserver`."""
 
     def __init__(self, owner: ReadEvents, name: str) -> None:
         self._owner, self._name = owner, name

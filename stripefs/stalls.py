@@ -18,13 +18,13 @@ _MOST = 1024
 
 
 class Stalls:
-    """What has been told so far."""
+    """The stalls that have been told so far."""
 
     def __init__(self) -> None:
         self._told: dict[tuple[str, str], tuple[float, float]] = {}
 
     def ended(self, begun: float, now: float, cause: str, host: str) -> bool:
-        """Whether the wait that began at `begun` and ends now is to be told."""
+        """True where the wait that began at `begun` and ends now is to be told."""
         if now - begun < LEAST:
             return False
         first, last = self._told.get((cause, host), (begun, begun))

@@ -657,7 +657,7 @@ def main(arguments: Sequence[str], program: str = "startup_events.py") -> int:
 
 
 def _value(text: str) -> object:
-    """What a fact on a command line means: a number, true, false, or the text."""
+    """The value of a fact on a command line: a number, true, false, or the text."""
     for kind in (int, float):
         try:
             return kind(text)

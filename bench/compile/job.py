@@ -52,7 +52,7 @@ class Job:
         run(PROGRAM, "build", f"dir:{tree}", self.store, "--tag", "job")
 
     def published(self) -> bool:
-        """Whether its store has caches of a start."""
+        """True once its store has caches of a start."""
         return any((self.store / "deps").glob("[!.]*"))
 
     def compilations(self) -> list[str]:

@@ -1,4 +1,4 @@
-"""What all starts of a job need and share: HDFS with the checkpoint, a registry, a package index, images and snapshots.
+"""The surroundings of all starts of a job: HDFS with the checkpoint, registry, package index, images and snapshots.
 
 `Fleet` is made once, and `bench.startup.systems.prepare` then has the job started for the first times.
 """
@@ -72,7 +72,7 @@ class Fleet:
 
     @cached_property
     def checksum(self) -> str:
-        """What every job has to say of its checkpoint."""
+        """The checksum that every job has to print."""
         return order.checksum(self.size)
 
     @property

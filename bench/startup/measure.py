@@ -184,7 +184,7 @@ def _sum_up_techniques(session: _Session, number: int) -> None:
 
 
 def _events(session: _Session) -> None:
-    """What writing events costs a job, of its own and seen from outside."""
+    """Time a job without events, with its own, and seen from outside."""
     session.say("timing a job with and without events")
     cost = events.measure(session.options.work, session.rounds + 2)
     for way, seconds in cost.wall.items():
@@ -202,7 +202,7 @@ def _report(session: _Session) -> None:
 
 
 def _model(session: _Session) -> dict[str, dict[str, dict[str, float]]]:
-    """What `bench fleet` feeds its model with, by system and stage: bytes, and the seconds that these do not account
+    """The input of the model of `bench fleet`, by system and stage: bytes, and the seconds that these do not account
     for at the rates of this benchmark. Empty before both systems were measured."""
     here, found = session.fleet, {}
     for system in ("today", "all"):

@@ -1,4 +1,4 @@
-"""What a job is told, and the folder of a node that its container sees at `JOB`. Everything is written anew."""
+"""The order that a job reads, and the folder of a node that its container sees at `JOB`. Everything is written anew."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def environment(index: str, run: str) -> dict[str, str]:
 
 
 def checksum(size: Size) -> str:
-    """What the job has to say of its checkpoint, from what was written to HDFS."""
+    """The checksum that the job has to print, from the bytes that were written to HDFS."""
     (first, *_) = size.files
     data = memoryview(b"".join(contents(first, 0, size.shard_size)))
     begin = 8 + int.from_bytes(data[:8], "little")

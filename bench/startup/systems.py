@@ -165,7 +165,7 @@ class Machine:
 
     @contextmanager
     def _command(self, unpacked: Path | None, binds: dict[str, str], run_name: str) -> Iterator[list[str]]:
-        """What runs the container."""
+        """The command that runs the container."""
         environment = order.environment(self._fleet.index, run_name)
         name = f"bench-startup-{os.getpid()}-{self._namespace or 'node'}"
         devices = self._fleet.accelerator.devices

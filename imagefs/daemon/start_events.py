@@ -1,4 +1,4 @@
-"""What the daemon observes of a start, as start-up events: documents, first byte, hot device, on demand, stalls.
+"""The daemon's observations of a start, as start-up events: documents, first byte, hot device, on demand, stalls.
 
 The daemon writes them where it has a folder of its own for events. Else it keeps them, `MOST` of a start, for the
 client that attached the image, which is told them in answers to `ready` and `detach` and writes them itself. A request
@@ -58,7 +58,7 @@ class StartEvents:
         self._kept: list[dict[str, Any]] = []
         self._dropped = 0
         self.on = writer is not None or bool(self._who)
-        """Whether anybody wants them."""
+        """True where somebody wants them."""
 
     def instant(self, name: str, *, stage: str = "", **facts: Any) -> None:
         """stage: in place of that of the image."""
@@ -81,7 +81,7 @@ class StartEvents:
         self._put("end", name, ended or Moment(), span=span, kind=kind, facts=known)
 
     def taken(self) -> dict[str, Any]:
-        """What is kept, and of which start it is, for the client; it is not kept any more. {} for nothing."""
+        """Hand the kept events and the start that they belong to over to the client. {} for nothing."""
         kept, self._kept = self._kept, []
         if not kept:
             return {}

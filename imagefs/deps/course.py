@@ -100,7 +100,7 @@ def found_or_installed(
 
 
 def _used(name: str, hit: Callable[[], _T | Missed]) -> _T | Missed:
-    """What `hit` has; a hit, and the time that it took, are events."""
+    """The result of `hit`; a hit, and the time that it took, are events."""
     begun = time.monotonic()
     found = hit()
     if not isinstance(found, Missed):

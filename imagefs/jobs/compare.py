@@ -363,7 +363,7 @@ def _learned(folder: Path, store: StoreSettings, image: str, tell: Callable[[str
 
 
 def _wait(condition: Callable[[], bool], seconds: float = float("inf")) -> bool:
-    """Whether it came to be true in time."""
+    """True where it came to be true in time."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:

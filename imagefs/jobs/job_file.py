@@ -45,7 +45,7 @@ class JobFile(NamedTuple):
     def under(
         self, words: Sequence[str], values: Mapping[str, Any], given: Given, said: Collection[str]
     ) -> tuple[list[str], dict[str, Any], Given]:
-        """What a command line makes of it, whose flags come first: those in `said`, by field. Its words go behind those
+        """The file under a command line, whose flags come first: those in `said`, by field. Its words go behind those
         here, its variables beside those here."""
         merged = {**values, **{field: value for field, value in self.values.items() if field not in said}}
         merged[ENV] = [*self.values.get(ENV, ()), *(values[ENV] if ENV in said else ())]

@@ -26,7 +26,7 @@ _LEAST = 0.005  # a smaller share of the total is no advice
 
 
 class Seen(NamedTuple):
-    """What a start shows about the time that remains after a change, in nanoseconds (per byte); nan where nothing."""
+    """The evidence of a start about the time that remains after a change, in nanoseconds (per byte); nan for none."""
 
     mount: float
     attach: float

@@ -34,7 +34,7 @@ _LONGEST = 100
 
 
 class Collected(NamedTuple):
-    """What a pass found: files that had something new, new events, objects that were written, and lines that are no
+    """The counts of a pass: files that had something new, new events, objects that were written, and lines that are no
     events, which stay in the spool alone."""
 
     files: int = 0

@@ -1,4 +1,4 @@
-"""What many starts tell together: nodes that are slow again and again, growth with job size, before and after, and GPU
+"""Figures of many starts together: nodes that are slow again and again, growth with job size, before and after, and GPU
 time. Intervals are percentiles of bootstraps whose random numbers are always the same."""
 
 from __future__ import annotations

@@ -204,7 +204,7 @@ def _parent(pid: str) -> int:
 
 
 def _open_files(pid: int) -> Iterator[tuple[str, str]]:
-    """What a process has open: path and descriptor."""
+    """A file that a process has open: path and descriptor."""
     folder = f"/proc/{pid}/fd/"
     with contextlib.suppress(OSError):
         for name in os.listdir(folder):
@@ -215,7 +215,7 @@ def _open_files(pid: int) -> Iterator[tuple[str, str]]:
 
 
 def _is_read(pid: int, descriptor: str) -> bool:
-    """Whether it is open for reading alone, and no directory."""
+    """True for a file, not a directory, that is open for reading alone."""
     found = re.search(rb"^flags:\s+([0-7]+)", _read(pid, f"fdinfo/{descriptor}"), re.MULTILINE)
     flags = int(found[1], 8) if found else os.O_PATH
     return flags & (os.O_ACCMODE | os.O_PATH | os.O_DIRECTORY) == os.O_RDONLY

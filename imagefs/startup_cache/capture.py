@@ -65,7 +65,7 @@ class Captured:
 
 @contextlib.contextmanager
 def captured(folder: str, copy: str) -> Iterator[Place | None]:
-    """What is whole below `folder`, copied to `copy` until the block ends. Raises SnapshotError, OSError."""
+    """Copy the files that are whole below `folder` to `copy` until the block ends. Raises SnapshotError, OSError."""
     try:
         seen = inventory.take(folder)
         chosen = {
@@ -125,7 +125,7 @@ def _is_same(descriptor: int, facts: Facts) -> bool:
 
 
 def _is_written(descriptor: int) -> bool:
-    """Whether somebody has it open for writing; False where the file system cannot tell."""
+    """True where somebody has it open for writing; False where the file system cannot tell."""
     before = signal.signal(signal.SIGIO, signal.SIG_IGN)  # which a writer that comes just now would have sent
     try:
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)

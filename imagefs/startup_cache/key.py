@@ -49,7 +49,7 @@ class Facts(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What is started. image: digest of the image, of an optimised one that of its base. packages: the key of the
+    """A start. image: digest of the image, of an optimised one that of its base. packages: the key of the
     dependency snapshot above it, "" for none. words: the command line. user: as options and image name it. environ: all
     variables of the container. world: how many ranks there are, "" where nobody says."""
 

@@ -262,7 +262,7 @@ class Observer(Protocol):
     """Is told of every file that is opened, on trio's thread."""
 
     def opened(self, name: str, length: int) -> FileObserver | None:
-        """What is told of this file; None where nothing is."""
+        """Observes the reads of this file for events; None where there are none."""
 
     def tick(self) -> None:
         """A second has passed, or more."""

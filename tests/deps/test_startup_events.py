@@ -1,4 +1,4 @@
-"""What a start writes about its dependencies."""
+"""Events that a start writes about its dependencies."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_miss_and_hits_of_a_host(service: Service, store: Path, wheels: Path, 
 @pytest.mark.mount
 @pytest.mark.root
 def test_an_installer_that_takes_our_place(service: Service, tmp_path: Path, target: Path, spool: Path) -> None:
-    """What this process had to say is written before it becomes the installer."""
+    """The events of this process are written before it becomes the installer."""
     command = ["--store", str(tmp_path / "store"), "--target", str(target), "--", "pip", "install", "--help"]
     told = service.run("deps", "run", *command)
     assert (told.returncode, "without a snapshot" in told.stderr) == (0, True)

@@ -66,7 +66,7 @@ class Job:
         self.process = host.start(*command, stdin=subprocess.PIPE)
 
     def end(self, status: int = 0) -> tuple[str, str]:
-        """What the job and what we said."""
+        """The output of the job, and ours."""
         out, errors = self.process.communicate("\n", timeout=60)
         assert self.process.returncode == status, errors
         return out, errors

@@ -1,4 +1,4 @@
-"""What imagefs writes about a start: each event once, in order, of the start that it belongs to."""
+"""Events that imagefs writes about a start: each once, in order, of the start that it belongs to."""
 
 from __future__ import annotations
 

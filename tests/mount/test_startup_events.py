@@ -1,4 +1,4 @@
-"""What a mount writes about the checkpoints that are read from it."""
+"""Events that a mount writes about the checkpoints that are read from it."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class FakeCalls:
         return self.entries[self._resolved(path)]
 
     def _resolved(self, path: str) -> str:
-        """What the path of an inode means now. Raises NotFound where nothing is at `path`."""
+        """The path that an inode's path stands for now. Raises NotFound where nothing is at `path`."""
         for name, status in self.entries.items():
             if path in (name, inode_path(status.file_id)):
                 return name

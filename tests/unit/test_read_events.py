@@ -1,4 +1,4 @@
-"""What is told of reads, by a clock of the test's own."""
+"""Events of reads, by a clock of the test's own."""
 
 from __future__ import annotations
 

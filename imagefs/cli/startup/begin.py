@@ -22,7 +22,7 @@ TRACE = (
 
 
 def plain_startup(arguments: Sequence[str]) -> Callable[[], int] | None:
-    """What `imagefs startup` with these arguments does, None where click is to read them."""
+    """The body of `imagefs startup` with these arguments; None where click is to read them."""
     if arguments[:1] == ["mark"] and not any(word in ("-h", "--help") for word in arguments):
         return lambda: startup_events.main(arguments, "imagefs startup")
     if arguments[:1] == ["trace"] and "--" in arguments:

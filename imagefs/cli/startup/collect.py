@@ -102,7 +102,7 @@ class _Passes:
 
     @property
     def stuck(self) -> bool:
-        """Whether a pass is still at work."""
+        """True while a pass is at work."""
         return self._busy is not None and self._busy.is_alive()
 
     def run(self) -> None:

@@ -21,7 +21,7 @@ COMPILE = (
 
 
 def compiled(job: Job, *flags: str, snapshots: int) -> str:
-    """What a job prints that goes on until the store has so many snapshots."""
+    """The output of a job that goes on until the store has so many snapshots."""
     flags = ("--deps-wait", "--startup-cache", "numba", *flags)
     process = job.service.start(*job.words(*flags, script=COMPILE), stdin=subprocess.PIPE)
     eventually(lambda: process.poll() is not None or len(snapshots_in(job.store).stored()) == snapshots, "the caches")

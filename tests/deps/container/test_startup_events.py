@@ -1,4 +1,4 @@
-"""What a start in a container writes about its dependencies, beside all else."""
+"""Events about dependencies that a start in a container writes, beside all others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a daemon keeps of a start for its client, and what it believes of a request."""
+"""Events of a start that a daemon keeps for its client, and the parts of a request that it believes."""
 
 from __future__ import annotations
 

@@ -118,7 +118,7 @@ def test_this_node() -> None:
     assert node_facts(Path("/nonexistent")) == Facts({}, [], "")
 
 
-# What is captured
+# Capture
 
 
 @pytest.fixture

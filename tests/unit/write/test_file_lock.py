@@ -70,7 +70,7 @@ def test_a_dead_writers_lock_is_taken_over(store, tmp_path):
 
 
 class HeldUp(LocalStore):
-    """What it does to a lock in place of another, or away, is held up once, while `meanwhile` is called."""
+    """Its replacing or removing of a lock is held up once, while `meanwhile` is called."""
 
     def __init__(self, folder, meanwhile):
         super().__init__(folder)
@@ -105,7 +105,7 @@ class HeldUp(LocalStore):
 
 @pytest.mark.parametrize("call", ["take", "release", "add"])
 def test_what_comes_late_takes_nobodys_lock_away(store, tmp_path, call):
-    """Whoever finds no lock would not know that there is a writer who may be about to publish."""
+    """A writer that finds no lock would not know of one that may be about to publish."""
     taken = []
 
     def take_over():
@@ -131,7 +131,7 @@ def test_what_comes_late_takes_nobodys_lock_away(store, tmp_path, call):
 
 
 def test_there_is_always_a_lock_while_one_takes_the_place_of_another(store, tmp_path):
-    """Who came in a moment without one would have nobody to fence."""
+    """A writer that came in a moment without one would have nobody to fence."""
     take(store, b"/file")
     age(tmp_path, LEASE + 1)
 

@@ -1,4 +1,4 @@
-"""What a snapshotter writes about starts, and of which start it says that it is."""
+"""Events that a snapshotter writes about starts, and the start that they name."""
 
 from __future__ import annotations
 
