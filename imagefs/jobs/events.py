@@ -80,7 +80,7 @@ def recorded(folder: str, job: str, environ: MutableMapping[str, str]) -> Iterat
     }
     before = {name: environ.get(name) for name in named}
     environ.update({name: text for name, text in named.items() if text})
-    binds = [Bind(folder, FOLDER, made=True), Bind(startup_events.__file__, PROGRAM, writable=False)]
+    binds = [Bind(folder, FOLDER, made=True, inert=True), Bind(startup_events.__file__, PROGRAM, writable=False)]
     try:
         yield binds, [f"{ENV_FOLDER}={FOLDER}"]
     finally:

@@ -35,7 +35,7 @@ class Bind(NamedTuple):
     """`source` of the host at `target` in the container. `directory` is known once somebody looked at the host.
 
     mapped: in a user namespace its files belong to the users of the same number there. made: a directory that a
-    read-only image gets where it has none.
+    read-only image gets where it has none. inert: no program, setuid bit or device there has an effect.
     """
 
     source: str
@@ -44,6 +44,7 @@ class Bind(NamedTuple):
     directory: bool = True
     mapped: bool = False
     made: bool = False
+    inert: bool = False
 
     @classmethod
     def parse(cls, text: str) -> Bind:

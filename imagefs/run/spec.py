@@ -348,7 +348,8 @@ def _rootless(mount: dict[str, Any], options: RunOptions) -> dict[str, Any]:
 def _bind(bind: Bind) -> dict[str, Any]:
     # rslave: what the host unmounts below the source goes away in the container too, and is not kept alive by it.
     kind = "rbind" if bind.directory else "bind"
-    return _mount(bind.target, "bind", bind.source, (kind, "rslave", "rw" if bind.writable else "ro"))
+    flags = (kind, "rslave", "rw" if bind.writable else "ro")
+    return _mount(bind.target, "bind", bind.source, (*flags, *_NO_FILES) if bind.inert else flags)
 
 
 def _check_target(bind: Bind, tree: Tree, others: Sequence[str]) -> None:

@@ -276,6 +276,9 @@ def test_a_job_adds_its_events(job: Service, store: Path, tmp_path: Path) -> Non
         "BOOTSEER_NODE": os.uname().nodename, "BOOTSEER_RANK": "3",
     }  # fmt: skip
     assert (folder / "mine").exists()
+    shown = job.ok("run", "--events", str(folder), f"{store}#small", "--", "cat", "/proc/self/mounts")
+    (options,) = (line.split()[3] for line in shown.splitlines() if line.split()[1] == "/run/imagefs/events")
+    assert {"nosuid", "nodev", "noexec"} <= set(options.split(","))
 
 
 def test_events_are_collected_at_the_end(job: Service, store: Path, tmp_path: Path) -> None:
