@@ -112,7 +112,6 @@ class FileLock:
         self._files = {status.file_id}  # that have been this lock, or may have: no others are, whatever they say
         self._reading = Reading(status.mtime_ns, renewed_at)  # the store gave the time after it had been asked
         self._released = False
-        self._lost = False
         self._turn = threading.RLock()  # a renewal that comes late would bring back what was released
 
     @property
@@ -161,7 +160,7 @@ class FileLock:
             with _prepared(self._store, self.document, secrets.randbelow(_BLANKS)) as (source, status):
                 self._files.add(status.file_id)
                 self._store.compare_and_rename(source, self._path, self._seen)
-        except StaleVersion as error:
+        except (StaleVersion, NotFound) as error:
             self.check()
             raise ServiceDown(f"the lock of {self.path!r} is being taken by somebody else") from error
         self._seen = status.identity
@@ -197,7 +196,6 @@ class FileLock:
         found = _look(self._store, self._path)
         if found is None or found[0].owner != self.document.owner or found[1].file_id not in self._files:
             now = "nobody" if found is None else found[0].where
-            self._lost = True
             raise DraftLost(
                 f"the lock of {self.path!r} was lost: {now} holds it now",
                 hint=f"a writer that the store does not hear of for {self._seconds:g} s loses its lock",
@@ -383,7 +381,7 @@ def _taken_over(
     try:
         with _prepared(store, mine, blanks) as (source, status):
             store.compare_and_rename(source, lock, seen.identity)
-    except StaleVersion:
+    except (StaleVersion, NotFound):
         return None
     except (NoSpace, QuotaExceeded):  # no name is left for a second file, so the dead one makes room
         _fence(store, path, mine.versions)
