@@ -5,15 +5,18 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from stripefs.store.base import Store
 from stripefs.write import file_lock
 from stripefs.write.file_lock import FileLock
 from tests.hdfs_instance import HdfsInstance
 from tests.soak.right import publication
 from tests.soak.right.context import Context, Violation
+from tests.soak.right.memory_store import MemoryStore
 
 
 def _no_cluster() -> HdfsInstance:
@@ -50,7 +53,16 @@ def _remove_any_lock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FileLock, "_remove", remove)
 
 
-@pytest.mark.parametrize(("spoil", "seed", "scale"), [(_fence_nobody, 7, 0.1), (_remove_any_lock, 10, 0.5)])
+def _compare_in_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The store has no capability `compare`, as HDFS without WebHDFS: docs/architecture.md tells of this case."""
+    monkeypatch.setattr(MemoryStore, "capabilities", replace(MemoryStore.capabilities, compare=False))
+    for name in ("compare_and_rename", "compare_and_remove"):
+        monkeypatch.setattr(publication.Client, name, getattr(Store, name))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "seed", "scale"), [(_fence_nobody, 7, 0.1), (_remove_any_lock, 10, 0.5), (_compare_in_steps, 4, 0.5)]
+)
 def test_a_lock_that_does_not_fence_is_seen(
     monkeypatch: pytest.MonkeyPatch, spoil: Callable[[pytest.MonkeyPatch], None], seed: int, scale: float
 ) -> None:

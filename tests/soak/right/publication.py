@@ -70,10 +70,10 @@ _PROCESS = ("stopped", "asleep", "cut_off", "killed")
 KINDS = (*_REQUEST, *_PROCESS)
 
 _SELDOM, _OFTEN = 0.03, 0.25
-"""Shares of requests that something befalls: of all, and of those that change the lock file or look whom to fence."""
+"""Shares of requests that meet a fault: of all, and of those that change the lock file or look whom to fence."""
 
 LONGEST = 4
-"""Leases that something takes at most."""
+"""Leases that a fault lasts at most."""
 
 MOST = 8
 """Writers of one file."""
@@ -121,26 +121,26 @@ class World:
         """Versions that came to the name; 0 is none."""
         self.contents = {0: b""}
         self.continued: dict[int, int] = {}
-        self.told: set[int] = set()
+        self.closed: set[int] = set()
         self.broken: list[str] = []
 
     def run(self) -> None:
         with self.simulation.patched(), mock.patch.object(locks, "take", self.take):
             when = 0.0
             for _ in range(self.rng.randint(1, 3)):
-                self.come(when)
+                self.add_writer(when)
                 when += self.rng.uniform(0, 2 * LEASE)
             self.simulation.run()
             self.judge()
             for client in self.clients:
                 if client.killed:  # its threads are to end, and harm nobody
                     client.cut_off_until = math.inf
-                    self.simulation.thaw(client.process)
+                    self.simulation.resume(client.process)
             self.simulation.run()
 
     # -- writers -----------------------------------------------------------------------------------------------------
 
-    def come(self, seconds: float, mount: str = "") -> None:
+    def add_writer(self, seconds: float, mount: str = "") -> None:
         """Somebody wants the file, so many seconds from now. mount: whose next worker that is."""
         if len(self.clients) >= MOST:
             return
@@ -197,7 +197,7 @@ class World:
         await draft.publish(final=final)
         if client.killed:  # and goes on since all was judged, so that its threads end
             return version
-        self.told.add(version)
+        self.closed.add(version)
         self.counters["closed"] += 1
         if version not in self.visible:
             self.broken.append(f"version {version} of {client.mount} was closed and never was there")
@@ -214,7 +214,7 @@ class World:
         store.base = self.visible[-1]
         return lock
 
-    def done(self, client: Client, call: str, paths: tuple[bytes, ...]) -> None:
+    def changed(self, client: Client, call: str, paths: tuple[bytes, ...]) -> None:
         """A change was made in the store."""
         if LOCK in paths:
             held = read_lock(self.store, LOCK)
@@ -223,9 +223,9 @@ class World:
                 self.counters["taken_over"] += 1
             self.holders.append(owner)
         if {"rename": paths[-1], "concat": paths[0]}.get(call) == FILE:
-            self._came(client)
+            self._published(client)
 
-    def _came(self, client: Client) -> None:
+    def _published(self, client: Client) -> None:
         found = bytes(StripedStore(self.store).get(FILE))
         version = next((each for each in client.versions if self.contents[each] == found), 0)
         before, owner = self.visible[-1], client.owner
@@ -234,21 +234,22 @@ class World:
         what = f"version {version} of {owner}"
         if not version:
             self.broken.append(f"{owner} published what it never wrote")
-        since = self.holders[len(self.holders) - self.holders[::-1].index(owner) :] if owner in self.holders else ["?"]
-        if others := [each for each in since if each in self.granted or each == "?"]:
-            self.broken.append(f"{what} came when {others} had the lock")
+        if owner not in self.holders:
+            self.broken.append(f"{what} came without a lock")
+        elif others := self.granted.intersection(itertools.takewhile(lambda each: each != owner, self.holders[::-1])):
+            self.broken.append(f"{what} came when {sorted(others)} had the lock")
         if self.continued.get(version, before) != before:
             self.broken.append(f"{what} continues {self.continued[version]} and took the place of {before}")
 
-    def held_up(self, seconds: float) -> None:
-        """Something takes so long, and others may come meanwhile, one alone or some of them together."""
+    def delayed(self, seconds: float) -> None:
+        """Let others come while a fault lasts, one alone or some of them together."""
         self.counters["pauses"] += 1
         while self.rng.random() < 0.7:
             when = self.rng.uniform(0, seconds)
             if self.rng.random() < 0.5:  # a lock that nobody renews runs out now, or that of who takes it over then
                 when = self.rng.randint(1, LONGEST) * LEASE + self.rng.uniform(-1, 5)
             for _ in range(self.rng.choice((1, 1, 2, 3))):
-                self.come(when + self.rng.uniform(0, 0.02))
+                self.add_writer(when + self.rng.uniform(0, 0.02))
 
     def note(self, event: str) -> None:
         """Goes into the sum that tells two histories apart."""
@@ -257,7 +258,7 @@ class World:
     def judge(self) -> None:
         """At the end, when nothing is on its way any more."""
         self.counters["abandoned"] += self.simulation.abandoned
-        self.counters["published_and_eio"] += len(set(self.visible[1:]) - self.told)
+        self.counters["published_and_eio"] += len(set(self.visible[1:]) - self.closed)
         try:
             found = bytes(StripedStore(self.store).get(FILE))
         except NotFound:
@@ -265,7 +266,7 @@ class World:
         if found != self.contents[self.visible[-1]]:
             self.broken.append(f"of {self.visible} the last does not stand")
         if self.broken:
-            raise Violation(f"{self.name}: {'; '.join(self.broken)}; came: {self.visible}, closed: {self.told}")
+            raise Violation(f"{self.name}: {'; '.join(self.broken)}; came: {self.visible}, closed: {self.closed}")
 
 
 class _Fate(NamedTuple):
@@ -306,7 +307,7 @@ class Client(WrappedStore):
     def changing(self, call: str, paths: tuple[bytes, ...], act: Callable[[], _T]) -> _T:
         def change() -> _T:
             answer = act()
-            self._world.done(self, call, paths)
+            self._world.changed(self, call, paths)
             return answer
 
         return self._ask(call, paths, change)
@@ -361,16 +362,16 @@ class Client(WrappedStore):
         kind = rng.choice(KINDS)
         world.counters[kind] += 1
         seconds = rng.uniform(0, rng.randint(1, LONGEST) * LEASE)
-        world.held_up(seconds)
+        world.delayed(seconds)
         if kind in _PROCESS:
-            return self._befall(kind, seconds, *quick)
+            return self._process_fate(kind, seconds, *quick)
         there, back = quick
         if kind == "slow":
             return rng.choice((_Fate(seconds, back), _Fate(there, seconds)))
         return _Fate({"late": seconds, "lost": there, "refused": None}[kind], back, answered=False)
 
-    def _befall(self, kind: str, seconds: float, there: float, back: float) -> _Fate:
-        """What befalls the process before, or while, it asks for something."""
+    def _process_fate(self, kind: str, seconds: float, there: float, back: float) -> _Fate:
+        """The fault is of the process, before it asks for something or while it does."""
         world, rng, now = self._world, self._world.rng, self._world.simulation.now
         if kind == "cut_off":
             self.cut_off_until = now + seconds
@@ -378,7 +379,7 @@ class Client(WrappedStore):
         if kind == "killed":
             self.killed = True
             self.process.stopped_until = math.inf
-            world.come(rng.uniform(0, 1), self.mount)
+            world.add_writer(rng.uniform(0, 1), self.mount)
             return rng.choice((_Fate(there, back), _Fate(seconds, back), _Fate(None, back, answered=False)))
         self.process.stopped_until = now + seconds
         if kind == "asleep":

@@ -92,14 +92,15 @@ class Simulation:
             process.loop = None
 
     def pause(self, seconds: float) -> None:
+        """For so many seconds, whatever wakes this activity."""
         until = self.now + seconds
         while self.now < until:
-            self._wait(until)
+            self.wait_until(until)
 
     def wait_for(self, done: Callable[[], bool]) -> None:
         """Until done(), which becomes true before `wake` is called for this activity."""
         while not done():
-            self._wait(math.inf)
+            self.wait_until(math.inf)
 
     @property
     def activity(self) -> _Activity:
@@ -111,7 +112,8 @@ class Simulation:
         """What it waits for may be there."""
         self._schedule(self.now, (activity, activity.turn))
 
-    def _wait(self, until: float) -> None:
+    def wait_until(self, until: float) -> None:
+        """Until then, or until `wake` is called for this activity, whichever is first."""
         activity = self.activity
         if until < math.inf:
             self._schedule(until, (activity, activity.turn))
@@ -140,15 +142,15 @@ class Simulation:
             elif stopped_until > self.now:
                 self._schedule(stopped_until, event)
             else:
-                self._resume(activity)
+                self._run(activity)
 
-    def thaw(self, process: Process) -> None:
+    def resume(self, process: Process) -> None:
         """A process that was to stand still for ever goes on."""
         process.stopped_until = -math.inf
         for event in self._stopped.pop(process, ()):
             self._schedule(self.now, event)
 
-    def _resume(self, activity: _Activity) -> None:
+    def _run(self, activity: _Activity) -> None:
         activity.turn += 1
         self._running = activity
         if activity.thread is None:
@@ -235,7 +237,7 @@ class _TrioClock(trio.abc.Clock):
     def deadline_to_sleep_time(self, deadline: float) -> float:
         if not trio.lowlevel.current_statistics().run_sync_soon_queue_size:
             later = math.nextafter(self._simulation.now, math.inf)  # rounding must not bring back the same moment
-            self._simulation._wait(max(deadline + self._process.slept, later))
+            self._simulation.wait_until(max(deadline + self._process.slept, later))
         return 0.0
 
 
