@@ -162,7 +162,7 @@ def _say(path: Path, operation: str) -> tuple[socket.socket, dict[str, Any], lis
         channel.settimeout(None)
     except BaseException as error:
         channel.close()
-        if isinstance(error, EOFError | BrokenPipeError):
+        if isinstance(error, EOFError | BrokenPipeError | ConnectionResetError):
             raise ConnectionRefusedError(str(path)) from error
         if isinstance(error, TimeoutError):
             raise MountError(f"the keeper at {path} does not answer", hint="try again") from error
