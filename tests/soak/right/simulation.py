@@ -51,7 +51,7 @@ class _Activity:
 
 
 def _closed_gate() -> threading.Lock:
-    """Who acquires it waits until it is released, once for each time."""
+    """A lock that is held: each release lets one thread that acquires it pass."""
     gate = threading.Lock()
     gate.acquire()
     return gate
@@ -109,7 +109,7 @@ class Simulation:
         return self._running
 
     def wake(self, activity: _Activity) -> None:
-        """What it waits for may be there."""
+        """Let it look again for the thing that it waits for."""
         self._schedule(self.now, (activity, activity.turn))
 
     def wait_until(self, until: float) -> None:
@@ -276,4 +276,4 @@ class _Condition(_Lock):
             self.__enter__()
 
     def notify_all(self) -> None:
-        """Who waits looks by itself."""
+        """Does nothing: each waiting thread looks by itself."""
