@@ -244,7 +244,7 @@ async def _parallel(
 
     What counts is all that arrived meanwhile: the reader also looks ahead past the part that is read here.
     """
-    reader = Reader(store, settings.read)
+    reader = Reader(store, settings.read, foretells=False)
     async with trio.open_nursery() as nursery:
         await nursery.start(reader.run)
         file = await reader.open(path)

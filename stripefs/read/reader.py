@@ -22,6 +22,7 @@ from stripefs.errors import Abandoned, Corrupt, ServiceDown, StaleVersion, Store
 from stripefs.executor import Executor, Lane
 from stripefs.read.fetch import Fetcher, Outcome
 from stripefs.read.locating import Locator
+from stripefs.read.next_files import NextFiles
 from stripefs.read.policy import Attempt, FilePlan, Limits, Planner, Range, State
 from stripefs.settings import ReadSettings, default_budget
 from stripefs.store.allocator import Heap
@@ -50,11 +51,17 @@ class Reader:
 
     store: one of that service; others reached in the same way can do the same. heap: of a process that keeps freed
     buffers for this reader; it is trimmed while buffers come and go, and when the last is gone. observer: is told of
-    files and waits.
+    files and waits. foretells: whether numbered files that are read in order are opened ahead.
     """
 
     def __init__(
-        self, store: Store, settings: ReadSettings, heap: Heap | None = None, observer: Observer | None = None
+        self,
+        store: Store,
+        settings: ReadSettings,
+        heap: Heap | None = None,
+        observer: Observer | None = None,
+        *,
+        foretells: bool = True,
     ) -> None:
         self.store = store
         self.observer = observer
@@ -77,6 +84,7 @@ class Reader:
             store.health,
         )
         self._files: dict[FilePlan, OpenFile] = {}
+        self.next_files = NextFiles(self) if foretells else None
         self.executor = Executor(settings.io_timeout)
         self._trimming = Lane("memory", 1)
         self._fetcher: Fetcher | None = None
@@ -93,16 +101,25 @@ class Reader:
                 task_status.started()
                 await supervise("watching reads", self._watch)
         finally:
+            if self.next_files is not None:
+                await self.next_files.close()
             self._fetcher.close()
             self._trimming.close()
 
     async def open(self, path: bytes, expect: Identity | None = None, *, store: Store | None = None) -> OpenFile:
         """Open one version of the file at `path`, in `store` where that is given. Raises what `Store.open` raises."""
+        file = await self.open_unobserved(store or self.store, path, expect)
+        if self.next_files is not None:
+            file = await self.next_files.taken(file)
+        file.observe()
+        return file
+
+    async def open_unobserved(self, store: Store, path: bytes, expect: Identity | None) -> OpenFile:
         handle = await self.executor.lane("open").run(
-            f"open {shown(path)}", (store or self.store).open, path, expect,
+            f"open {shown(path)}", store.open, path, expect,
             timeout=self.settings.io_timeout, late=methodcaller("close"),
         )  # fmt: skip
-        file = OpenFile(self, path, handle)
+        file = OpenFile(self, path, store, handle)
         self._files[file.plan] = file
         return file
 
@@ -145,6 +162,15 @@ class Reader:
 
     # -- carrying out --------------------------------------------------------------------------------------------
 
+    def files(self, store: Store, path: bytes) -> list[OpenFile]:
+        """The open versions of a file."""
+        return [file for file in self._files.values() if file.path == path and file.store is store]
+
+    def beside(self, what: str, work: Callable[..., Awaitable[None]], *args: Any) -> None:
+        """Do that beside all else, while the reader runs. An error in it is logged."""
+        if self._nursery is not None:
+            self._nursery.start_soon(contain, what, work, *args)
+
     def pump(self) -> None:
         """Start whatever the planner wants started now."""
         self._start(self.planner.dispatch(time.monotonic()))
@@ -159,8 +185,7 @@ class Reader:
         if self._nursery is not None and not locator.busy:
             locator.busy = True
             look = locator.look_again if again else locator.look_ahead
-            what = f"locating blocks of {self._files[plan].name}"
-            self._nursery.start_soon(contain, what, self._located, look, offset)
+            self.beside(f"locating blocks of {self._files[plan].name}", self._located, look, offset)
 
     async def _located(self, look: Callable[[int], Awaitable[None]], offset: int) -> None:
         await look(offset)
@@ -223,6 +248,8 @@ class Reader:
             self._start(self.planner.overdue(now))
             if now >= next_tick:
                 self.planner.tick(now)
+                if self.next_files is not None:
+                    await self.next_files.close_unread(now)
                 self.figures.pace.tick(now, self.figures.bytes_read)
                 if self.observer is not None:
                     self.observer.tick()
@@ -292,8 +319,10 @@ class Take(Protocol):
 class OpenFile:
     """One version of one file. Every handle that shows this version shares it."""
 
-    def __init__(self, reader: Reader, path: bytes, handle: Handle) -> None:
+    def __init__(self, reader: Reader, path: bytes, store: Store, handle: Handle) -> None:
         self.path = path
+        self.store = store
+        self.since = time.monotonic()
         self.handle = handle
         self.status: Status = handle.status
         self.plan = reader.planner.open(handle.status.length)
@@ -306,7 +335,19 @@ class OpenFile:
             reader.executor,
         )
         self._reader = reader
-        self._observer = reader.observer.opened(self.name, handle.status.length) if reader.observer else None
+        self._observer: FileObserver | None = None
+        self._next_files = reader.next_files
+        """Asked after each read, until nothing more is to be learned of this file."""
+
+    def observe(self) -> None:
+        """A reader has opened it."""
+        if self._reader.observer is not None:
+            self._observer = self._reader.observer.opened(self.name, self.status.length)
+
+    def same_as(self, other: OpenFile) -> bool:
+        """Whether it shows the version that the other does, and can be read."""
+        same = self.path == other.path and self.store is other.store and self.status.identity == other.status.identity
+        return same and self.plan.failed is None and not self.plan.closed
 
     async def read(self, offset: int, size: int) -> Buffer:
         """Exactly min(size, length - offset) bytes from `offset`; b"" at the end and beyond.
@@ -358,6 +399,8 @@ class OpenFile:
         await self.locator.known(offset, end)
         self._check()
         planner.read(self.plan, offset, end - offset, time.monotonic())
+        if self._next_files is not None and self._next_files.foretell(self):
+            self._next_files = None
         while offset < end:
             range_ = await self._ready(offset)
             stop = min(end, range_.end)

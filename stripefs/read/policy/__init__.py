@@ -20,6 +20,11 @@ seconds, or stands where others have read, looks no further ahead: readers that 
 behind at each. One that begins in the look-ahead of another takes over its window and what lies ahead of both. A
 cursor whose reads begin lower and lower runs backward and looks ahead below itself.
 
+**Numbered files.** Where look-ahead has come to the end of a file that is one of several numbered ones, read in order
+(`Series`), it goes on in the next: the file is opened, and a cursor waits in it for the reader, within the same window.
+Blocks of a short file are unevenly spread, so its last ones keep few hosts busy, and each file would begin with a short
+window anew. Nothing is kept of a file that no reader opens within ten seconds, and it is not foretold again.
+
 **Choice.** A range that a reader waits for goes first. Look-ahead is taken in order of distance from its cursor; when
 the next range lies on hosts that are all busy, the scheduler goes on to later ranges on idle ones as far as the window
 and the memory go: on randomly placed blocks this, not the number of threads, decides the speed. Among replicas the one
@@ -54,5 +59,6 @@ from stripefs.read.policy.file import Attempt, FilePlan, Range, State
 from stripefs.read.policy.hosts import HostTable
 from stripefs.read.policy.planner import Limits, Planner
 from stripefs.read.policy.pool import Pool
+from stripefs.read.policy.series import Series
 
-__all__ = ["Attempt", "Cursor", "FilePlan", "HostTable", "Limits", "Planner", "Pool", "Range", "State"]
+__all__ = ["Attempt", "Cursor", "FilePlan", "HostTable", "Limits", "Planner", "Pool", "Range", "Series", "State"]

@@ -79,6 +79,7 @@ class Cursor:
         "_since_starved",
         "_steps_back",
         "_trust",
+        "after",
         "consumed",
         "ended",
         "forgotten",
@@ -104,6 +105,8 @@ class Cursor:
         self._credit = 0
         self.ended = False
         """Whether it seems to have reached what others have read; until it moves again."""
+        self.after: tuple[Cursor, int] | None = None
+        """The cursor of the reader that comes here when it has read the so many bytes of its file, until it comes."""
         self.rereads = False
         """Whether it had to wait for what another had read a moment ago: then it wants that again, all of it."""
 
@@ -112,6 +115,24 @@ class Cursor:
         self.window = max(self.window, other.window)
         self._credit = other.consumed + other._credit
 
+    def announce(self, before: Cursor, length: int) -> None:
+        """The reader of `before` comes here next, when it is through its file of `length` bytes."""
+        self.follow(before)
+        self.after = before, length
+
+    @property
+    def until(self) -> int:
+        """Bytes that its reader has to read elsewhere before it comes here."""
+        if self.after is None:
+            return 0
+        before, length = self.after
+        return max(0, length - before.position) + before.until
+
+    @property
+    def seen(self) -> float:
+        """When its reader was last seen, here or on its way here."""
+        return self.last_seen if self.after is None else max(self.last_seen, self.after[0].seen)
+
     @property
     def front(self) -> int:
         """Where look-ahead begins."""
@@ -119,7 +140,7 @@ class Cursor:
 
     def active(self, since: float) -> bool:
         """Whether it moved after `since` and has somewhere to go."""
-        return self.last_seen > since and not self.ended
+        return self.seen > since and not self.ended
 
     @property
     def backward(self) -> bool:
@@ -143,6 +164,7 @@ class Cursor:
         self.consumed += size
         self._trust.read += size
         self.last_seen = now
+        self.after = None
         self.ended = False
         if starved:
             self._since_starved = 0
@@ -155,11 +177,13 @@ class Cursor:
 
     def reach(self, limit: int) -> int:
         """How many bytes to look ahead: the window, cut to `limit` and by what was read so far."""
-        return min(self.window, limit, self.trusted)
+        return max(0, min(self.window, limit, self.trusted) - self.until)
 
     def ahead(self, extent: Extent) -> int:
-        """Bytes between what was read and the extent."""
-        return self.start - extent.end if self.backward and extent.end <= self.start else extent.offset - self.position
+        """Bytes that its reader reads before the extent."""
+        if self.backward and extent.end <= self.start:
+            return self.start - extent.end
+        return extent.offset - self.position + self.until
 
     def left(self, extent: Extent) -> bool:
         """Whether the extent lies wholly behind."""
@@ -174,7 +198,7 @@ class Cursor:
     @property
     def streaming(self) -> bool:
         """Whether whole ranges, not just the touched chunks, are worth fetching."""
-        return self.consumed >= MIB
+        return self.consumed >= MIB or self.after is not None
 
 
 class CursorSet:
@@ -204,12 +228,29 @@ class CursorSet:
             if len(self._cursors) >= MAX_CURSORS:
                 forgotten = self._cursors.pop(next(iter(self._cursors)))
                 forgotten.forgotten = True
-            best = Cursor(self._next, offset, now, self.trust)
-            self._next += 1
+            best = self._new(offset, now)
         else:
             del self._cursors[best.index]
         self._cursors[best.index] = best
         return best, forgotten
+
+    def announce(self, before: Cursor, length: int, now: float) -> None:
+        """A reader comes to this file when it is through that of `before`; nothing where one reads it already."""
+        if any(cursor.streaming for cursor in self._cursors.values()):
+            return
+        # What has read the header goes on behind it.
+        cursor = next(reversed(self._cursors.values()), None) or self._new(0, now)
+        self._cursors[cursor.index] = cursor
+        cursor.announce(before, length)
+
+    @property
+    def announced(self) -> bool:
+        """Whether a reader is on its way here from another file."""
+        return any(cursor.after is not None for cursor in self._cursors.values())
+
+    def _new(self, offset: int, now: float) -> Cursor:
+        self._next += 1
+        return Cursor(self._next - 1, offset, now, self.trust)
 
     def passed(self, offset: int, cursor: Cursor) -> int | None:
         """Where to go on when another stream that began ahead of `cursor` has read what lies at `offset` already.
@@ -240,7 +281,7 @@ class CursorSet:
 
     def forget_idle(self, before: float) -> list[Cursor]:
         """Drop and answer the cursors not seen since `before`."""
-        idle = [cursor for cursor in self._cursors.values() if cursor.last_seen < before]
+        idle = [cursor for cursor in self._cursors.values() if cursor.seen < before]
         for cursor in idle:
             del self._cursors[cursor.index]
             cursor.forgotten = True

@@ -26,6 +26,10 @@ CONSUMED_IDLE = 5.0
 NEAR_BEHIND = 16 << 20
 """Bytes behind each stream that stay of them at least: the kernel's requests overtake one another by some MiB."""
 
+READ_BEFORE_NEXT = 16 << 20
+"""Bytes of a file, or its half, that are read before the file is foretold that comes next. A window of 1 GiB is open by
+then: with parts of 256 MiB on 8 hosts the look-ahead is through the first part, and some hosts stand idle."""
+
 RETRY_FIRST = 0.05
 RETRY_LONGEST = 2.0
 """Seconds before a range is asked for again when every replica has failed, doubling from the first to the longest."""
@@ -106,7 +110,7 @@ class Planner:
         cursor, forgotten = file.cursors.match(offset, now)
         if forgotten is not None:
             self._release_cursor(forgotten)
-        starved, streaming = False, cursor.streaming
+        starved, streaming = False, cursor.streaming and cursor.after is None
         low, high = cursor.start, cursor.position
         position, end = file.blocks.chunk_start(offset), offset + size
         if not cursor.consumed:
@@ -127,6 +131,21 @@ class Planner:
         passed = (cursor.start, max(low, end)) if cursor.backward else (min(high, offset), cursor.position)
         if self._pass(file, *passed, cursor, now) or starved or not streaming:
             self._settled = False
+
+    def nearing_end(self, file: FilePlan) -> Cursor | None:
+        """The foremost cursor where its look-ahead has come to the file's end, and enough was read to trust that its
+        reader goes on to there, or that reader is on its way here; else None."""
+        front = max(file.cursors, key=lambda cursor: cursor.position, default=None)
+        if front is None or front.backward or not front.streaming:
+            return None
+        if front.after is None and file.cursors.trust.read < min(file.length // 2, READ_BEFORE_NEXT):
+            return None
+        return front if front.position + front.reach(self._shares.share) >= file.length else None
+
+    def announce(self, file: FilePlan, before: Cursor, length: int, now: float) -> None:
+        """Look ahead in `file` as far as the window of `before` goes beyond its own file, of `length` bytes."""
+        file.cursors.announce(before, length, now)
+        self._settled = False
 
     def _follow(self, file: FilePlan, position: int, cursor: Cursor) -> None:
         """Where a new cursor begins in the look-ahead of another it takes over what lies ahead of both."""

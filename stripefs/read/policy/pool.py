@@ -137,6 +137,6 @@ class Pool:
         found = [
             (range_.cursor.ahead(range_), range_)
             for range_ in self._ahead
-            if range_.cursor is not None and range_.cursor.last_seen < before and not range_.waiters
+            if range_.cursor is not None and range_.cursor.seen < before and not range_.waiters
         ]
         return [range_ for _, range_ in sorted(found, key=lambda entry: entry[0], reverse=True)]

@@ -89,6 +89,9 @@ class Shares:
         for file in files:
             file.cursors.find_ended()
             moving = [cursor for cursor in file.cursors if cursor.streaming and cursor.active(since)]
+            # A reader that is on its way here from another file has its share there, one that is through needs none.
+            ahead += [block for cursor in moving if cursor.after for block in _ahead(file, cursor, cursor.window)]
+            moving = [cursor for cursor in moving if cursor.after is None and cursor.front < file.length]
             streams += len(moving)
             last, reached = 0, -1
             for cursor in sorted(moving, key=lambda cursor: cursor.front):

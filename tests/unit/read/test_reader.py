@@ -12,6 +12,7 @@ from stripefs.errors import StaleVersion, StoreError
 from stripefs.read import Reader
 from stripefs.settings import ReadSettings
 from stripefs.store.allocator import Heap
+from stripefs.store.local import LocalStore
 from stripefs.store.wrappers.counting import CountingStore
 from stripefs.store.wrappers.faulty import FaultyStore
 from tests.unit.read.reading import MIB, reading, spread
@@ -243,3 +244,70 @@ async def test_the_heap_is_trimmed_while_and_after_bytes_are_here(local, content
             while not told or told[-1]:
                 await trio.sleep(0.01)
         nursery.cancel_scope.cancel()
+
+
+@pytest.fixture
+def parts(tmp_path):
+    """Three numbered files and the store over their directory."""
+    written = [random.Random(number).randbytes(12 * MIB + number) for number in range(3)]
+    for number, part in enumerate(written, 1):
+        (tmp_path / f"model-{number:05}-of-00004.bin").write_bytes(part)
+    store = LocalStore(str(tmp_path))
+    yield written, store
+    store.close()
+
+
+def name_of(number):
+    return f"/model-{number:05}-of-00004.bin".encode()
+
+
+async def until(condition):
+    with trio.fail_after(20):
+        while not condition():
+            await trio.sleep(0.01)
+
+
+async def test_the_next_of_numbered_files_is_read_ahead_once(parts):
+    written, store = parts
+    counting = CountingStore(spread(store))
+    async with reading(counting) as reader:
+        for number, part in enumerate(written, 1):
+            file = await reader.open(name_of(number))
+            assert await whole(file, MIB) == part
+            if number < len(written):
+                await until(lambda number=number: len(reader.files(counting, name_of(number + 1))) == 1)
+            await file.aclose()
+        assert counting.counts.bytes == sum(map(len, written))
+        assert counting.counts.refetched == 0
+    assert counting.counts.open_now == 0
+
+
+async def test_a_file_that_was_replaced_since_is_read_anew(parts, tmp_path):
+    written, store = parts
+    async with reading(spread(store)) as reader:
+        first = await reader.open(name_of(1))
+        assert await whole(first, MIB) == written[0]
+        await until(lambda: reader.files(reader.store, name_of(2)))
+        await settled(reader)
+        (tmp_path / "new").write_bytes(written[1][::-1])
+        (tmp_path / "new").replace(tmp_path / name_of(2)[1:].decode())
+        second = await reader.open(name_of(2))
+        assert await whole(second, MIB) == written[1][::-1]
+
+
+async def test_a_file_whose_reader_does_not_come_is_closed(parts, monkeypatch):
+    written, store = parts
+    monkeypatch.setattr("stripefs.read.next_files.KEPT", 0.0)
+    counting = CountingStore(spread(store))
+    async with reading(counting) as reader:
+        opens = []
+        for _ in range(2):
+            first = await reader.open(name_of(1))
+            assert await whole(first, MIB) == written[0]
+            await until(lambda: counting.counts.opens >= 2)
+            await until(lambda: not reader.files(counting, name_of(2)))
+            await first.aclose()
+            await until(lambda: counting.counts.open_now == 0)
+            opens.append(counting.counts.opens)
+        assert opens[1] == opens[0] + 1  # none is foretold again
+        assert reader.snapshot()["memory"]["used"] <= len(written[0])
