@@ -17,7 +17,8 @@ from stripefs.store.base import Kind, Store
 from stripefs.units import shown
 
 if TYPE_CHECKING:
-    from stripefs.read.reader import OpenFile, Reader
+    from stripefs.read.open_file import OpenFile
+    from stripefs.read.reader import Reader
 
 __all__ = ["NextFiles"]
 
