@@ -83,12 +83,18 @@ class CachedHandle(WrappedHandle):
             return self.inner.read_on(offset, length, ahead, host=far, watch=watch)
         blocks = over(offset, length)
         parts: list[Buffer] = []
+        all_near = True
         for run, cached in runs(blocks, self._version.here(blocks)):
             begin = max(offset, run.start * BLOCK)
             size = min(offset + length, run.stop * BLOCK) - begin
             self._doubted |= not cached and host == CACHE
             part = self._near(begin, size, watch) if cached else None
-            parts.append(part if part is not None else self._far(begin, size, ahead, far, watch))
+            if part is None:
+                part, near = self._far(begin, size, ahead, far, watch)
+                all_near &= near
+            parts.append(part)
+        if all_near and host != CACHE and watch is not None:
+            watch.served_by(CACHE)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
     def _near(self, offset: int, length: int, watch: Watch | None) -> Buffer | None:
@@ -99,8 +105,9 @@ class CachedHandle(WrappedHandle):
             watch.progress(length)
         return data
 
-    def _far(self, offset: int, length: int, ahead: int, host: str, watch: Watch | None) -> Buffer:
-        """From the store, and into the cache; or from the cache after all, when another process fetched it just now."""
+    def _far(self, offset: int, length: int, ahead: int, host: str, watch: Watch | None) -> tuple[Buffer, bool]:
+        """From the store, and into the cache; or from the cache after all, when another process fetched it just now:
+        then the second value is True."""
         blocks = inside(offset, length, self.status.length)
         hold = self._version.hold(blocks, watch)
         with contextlib.ExitStack() as undo:
@@ -110,14 +117,14 @@ class CachedHandle(WrappedHandle):
             if all(self._version.here(over(offset, length))):
                 data: Buffer | None = self._near(offset, length, watch)
                 if data is not None:
-                    return data
+                    return data, True
             with self._cache.disk.fetching(length):
                 data = self.inner.read_on(offset, length, ahead, host=host, watch=watch)
             self._cache.figures.add("missed_bytes", length)
             self._keep_edges(offset, blocks, memoryview(data))
             if hold is not None and self._keep(offset, blocks, memoryview(data), hold):
                 undo.pop_all()
-        return data
+        return data, False
 
     def _keep(self, offset: int, blocks: range, data: memoryview, hold: Hold) -> bool:
         begin = blocks.start * BLOCK - offset

@@ -44,6 +44,9 @@ class AttemptWatch:
         self._attempt.received = received
         self._attempt.progress_at = time.monotonic()
 
+    def served_by(self, host: str) -> None:
+        self._attempt.served_by = host
+
     def on_cancel(self, close: Callable[[], None] | None) -> None:
         self._close = close
         if close is not None and self._attempt.cancelled:

@@ -174,6 +174,9 @@ class Watch(Protocol):
     def progress(self, received: int) -> None:
         """`received` bytes in all so far. Raises `Abandoned` when the caller gave up."""
 
+    def served_by(self, host: str) -> None:
+        """All bytes of this read came from `host`, which is not the one that was asked for."""
+
     def on_cancel(self, close: Callable[[], None] | None) -> None:
         """Register what unblocks this read (shutting its socket down); None takes it back."""
 

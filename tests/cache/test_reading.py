@@ -13,7 +13,8 @@ from stripefs.cache.handle import CACHE, CachedHandle
 from stripefs.errors import ConfigError, StaleVersion
 from stripefs.store import local
 from stripefs.store.base import Handle, Identity, Status
-from tests.cache.material import AGE, MIB, cached, read, write
+from tests.cache.material import AGE, MIB, PATIENCE, cached, read, write
+from tests.store.material import RecordingWatch
 
 
 def hosts(handle: Handle, length: int) -> list[tuple[int, int, tuple[str, ...]]]:
@@ -204,3 +205,20 @@ def test_somebody_elses_folder_is_refused(source: Path, folder: Path) -> None:
 
 def replaced(status: Status) -> Status:
     return dataclasses.replace(status, file_id="")
+
+
+def test_what_another_has_fetched_since_counts_as_cached(source: Path, folder: Path) -> None:
+    data = write(source / "a", 2 * MIB)
+    with cached(source, folder, prefix="counting+throttled", query="?hosts=2&block-size=1048576") as ours:
+        handle = ours.store.open(b"/a")
+        (host,) = handle.locate(0, MIB)[0].hosts
+        watch = RecordingWatch()
+        assert bytes(handle.read(0, MIB, host=host, watch=watch)) == data[:MIB]
+        assert ours.store.cache.filler.drain(PATIENCE)
+        assert watch.served == []
+        before = ours.counts.bytes
+        assert bytes(handle.read(0, MIB, host=host, watch=watch)) == data[:MIB]
+        assert (watch.served, ours.counts.bytes) == ([CACHE], before)
+        assert bytes(handle.read(0, MIB, host=CACHE, watch=watch)) == data[:MIB]
+        assert watch.served == [CACHE]
+        handle.close()

@@ -66,6 +66,7 @@ class RecordingWatch:
         self.received: list[int] = []
         self.close: Callable[[], None] | None = None
         self.registered = threading.Event()
+        self.served: list[str] = []
         self._give_up_at = give_up_at
 
     def progress(self, received: int) -> None:
@@ -73,6 +74,9 @@ class RecordingWatch:
         if self._give_up_at is not None and received >= self._give_up_at:
             self.cancelled = True
             raise Abandoned("the test gave up")
+
+    def served_by(self, host: str) -> None:
+        self.served.append(host)
 
     def on_cancel(self, close: Callable[[], None] | None) -> None:
         self.close = close

@@ -64,7 +64,8 @@ class Range:
 class Attempt:
     """One read of one range at one host. `progress_at` moves when bytes arrive; 0 when the client cannot tell.
 
-    ahead: bytes behind the range that its reader will most likely want too, and will want from this host.
+    ahead: bytes behind the range that its reader will most likely want too, and will want from this host. served_by:
+    the host that the bytes came from where that is another one, "" else.
     """
 
     range: Range
@@ -74,6 +75,7 @@ class Attempt:
     ahead: int = 0
     progress_at: float = 0.0
     received: int = 0
+    served_by: str = ""
     cancelled: bool = False
     late: bool = False  # already answered by another attempt
 

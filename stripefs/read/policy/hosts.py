@@ -131,12 +131,13 @@ class HostTable:
         self.in_flight -= 1
         self[name].in_flight -= 1
 
-    def succeeded(self, name: str, length: int, seconds: float) -> None:
-        """A whole range of `length` bytes came after `seconds`."""
+    def succeeded(self, name: str, length: int, seconds: float | None) -> None:
+        """A whole range of `length` bytes came, after `seconds` if that tells of the host."""
         state = self[name]
         state.bytes_total += length
         self.health.worked(name)
-        self._pace(name).append(seconds / max(length, 1))
+        if seconds is not None:
+            self._pace(name).append(seconds / max(length, 1))
 
     def failed(self, name: str, now: float, reason: str) -> None:
         """A read failed: avoid the host, twice as long as the last time."""

@@ -299,14 +299,16 @@ class Planner:
             self.pool.release(range_.length)
             self.bytes_wasted += range_.length
             return None
-        self.hosts.succeeded(attempt.host, range_.length, now - attempt.started)
+        host = attempt.served_by or attempt.host
+        # How long one takes that was not asked says nothing of either.
+        self.hosts.succeeded(host, range_.length, None if attempt.served_by else now - attempt.started)
         for other in range_.attempts:
             other.late = other.cancelled = True
             if attempt.hedge:
                 self.hosts.suspect(other.host, now, "was overtaken by another replica")
         self.hedge_wins += attempt.hedge
         range_.state, range_.data, range_.demanded, range_.used = State.READY, data, False, now
-        range_.host, range_.near = attempt.host, attempt.host in self.limits.near
+        range_.host, range_.near = host, host in self.limits.near
         if range_.cursor is not None and (range_.cursor.forgotten or range_.cursor.left(range_)):
             range_.cursor = None
         self.pool.arrived(range_)

@@ -267,6 +267,10 @@ class _Moving:
         if self._watch is not None:
             self._watch.progress(received)
 
+    def served_by(self, host: str) -> None:
+        if self._watch is not None:
+            self._watch.served_by(host)
+
     def on_cancel(self, close: Callable[[], None] | None) -> None:
         if self._watch is not None:
             self._watch.on_cancel(close)
