@@ -201,8 +201,10 @@ class Stage:
         self._spans.pop().__exit__(kind, error, traceback)
 
     def __call__(self, function: _FunctionT) -> _FunctionT:
+        name = self._name or getattr(function, "__qualname__", type(function).__qualname__)  # partials have none
+
         def begin() -> Span:
-            return self._writer.begin(self._stage, self._name or function.__qualname__, kind=self._kind)
+            return self._writer.begin(self._stage, name, kind=self._kind)
 
         if getattr(getattr(function, "__code__", None), "co_flags", 0) & _COROUTINE:
 
@@ -284,7 +286,12 @@ class Writer:
         wall_ns = time.time_ns() if wall_ns is None else wall_ns
         mono_ns = time.monotonic_ns() if mono_ns is None else mono_ns
         seq = next(self._numbers)
-        line = self._line(seq, who or self.identity, wall_ns, mono_ns, event, stage, name, span, parent, kind, facts)
+        who = who or self.identity
+        try:
+            line = self._line(seq, who, wall_ns, mono_ns, event, stage, name, span, parent, kind, facts)
+        except Exception as error:  # noqa: BLE001 what the job handed over is no text, and its number is a gap
+            self.problem = f"it cannot be written down: {type(error).__name__}"
+            return
         if self._queue.qsize() >= QUEUE:
             with self._lock:
                 self._refused += 1
@@ -587,9 +594,13 @@ def _plain(value: object) -> object:
         return _text(value, _VALUE) if isinstance(value, str) else value
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else str(value)
-    if hasattr(type(value), "__index__"):
-        number = operator.index(value)  # type: ignore[arg-type]
-        return number if -(1 << 63) <= number < 1 << 63 else _text(hex(number), _VALUE)
+    with contextlib.suppress(TypeError, ValueError):  # arrays and tensors have both, and may be no number
+        if hasattr(type(value), "__index__"):
+            number = operator.index(value)  # type: ignore[arg-type]
+            return number if -(1 << 63) <= number < 1 << 63 else _text(hex(number), _VALUE)
+    with contextlib.suppress(TypeError, ValueError):
+        if hasattr(type(value), "__float__"):
+            return _plain(float(value))  # type: ignore[arg-type]
     return _text(value, _VALUE)
 
 
@@ -619,7 +630,7 @@ def main(arguments: Sequence[str], program: str = "startup_events.py") -> int:
     """
 
     def tell(text: str) -> None:
-        sys.stderr.write(f"{program} mark: {text}\n")
+        _say(f"{program} mark: {text}\n")
 
     words: list[str] = []
     given: dict[str, list[str]] = {"--name": [], "--fact": [], "--events": []}
@@ -635,7 +646,7 @@ def main(arguments: Sequence[str], program: str = "startup_events.py") -> int:
     facts = dict(fact.partition("=")[::2] for fact in given["--fact"])
     wrong = any(word.startswith("-") or not word for word in words) or not all(facts)
     if wrong or len(words) != 3 or words[0] != "mark" or words[2] not in ("begin", "end", "instant"):
-        sys.stderr.write(f"usage: {program} {_USE}\n")
+        _say(f"usage: {program} {_USE}\n")
         return 2
     _, stage, event = words
     folder = given["--events"][-1] if given["--events"] else os.environ.get(ENV_FOLDER)
@@ -654,6 +665,17 @@ def main(arguments: Sequence[str], program: str = "startup_events.py") -> int:
     if writer.problem or not written:
         tell(f"the event is lost: {folder}: {writer.problem or 'the disk does not answer'}")
     return 0
+
+
+def _say(text: str) -> None:
+    """Write to standard error, past the stream, which would fail once more when the program ends. That it is closed, or
+    on a full disk, is no reason to fail."""
+    try:
+        os.write(sys.stderr.fileno(), text.encode(errors="backslashreplace"))
+    except ValueError:  # somebody in this process takes it
+        sys.stderr.write(text)
+    except (OSError, AttributeError):
+        pass
 
 
 def _value(text: str) -> object:

@@ -13,11 +13,13 @@ makes up for it.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
 import os
 import secrets
+import stat
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -26,7 +28,7 @@ from urllib.parse import quote
 from stripefs.errors import ConfigError, NotFound, Transient
 from stripefs.store.base import Store
 
-__all__ = ["Collected", "Collector", "object_name"]
+__all__ = ["Collected", "Collector", "component", "object_name"]
 
 PART_BYTES = 16 << 20
 
@@ -34,13 +36,14 @@ _LONGEST = 100
 
 
 class Collected(NamedTuple):
-    """The counts of a pass: files that had something new, new events, objects that were written, and lines that are no
-    events, which stay in the spool alone."""
+    """The counts of a pass: files that had something new, new events, objects that were written, lines that are no
+    events, which stay in the spool alone, and files that may not be read or are none."""
 
     files: int = 0
     events: int = 0
     objects: int = 0
     unreadable: int = 0
+    refused: int = 0
 
 
 class Collector:
@@ -55,6 +58,7 @@ class Collector:
         with _folder(spool):
             self._id = _id_of(spool)
         self._read: dict[str, int] = {}
+        self._refused: set[str] = set()
         self._objects: dict[str, _Object] = {}
 
     def run(self) -> Collected:
@@ -72,6 +76,7 @@ class Collector:
         read: dict[str, int] = {}
         fresh: dict[str, list[bytes]] = {}
         files = unreadable = 0
+        refused = len(self._refused)
         for name, data in self._new():
             files += 1
             read[name] = self._read.get(name, 0) + len(data)
@@ -88,18 +93,24 @@ class Collector:
             added, written = self._objects[where].add(lines)
             events, objects = events + added, objects + written
         self._read.update(read)
-        return Collected(files, events, objects, unreadable)
+        return Collected(files, events, objects, unreadable, len(self._refused) - refused)
 
     def _new(self) -> Iterator[tuple[str, bytes]]:
         """The whole lines that each file has gained. No two files of a spool ever have the same name."""
         for name in sorted(os.listdir(self._spool)):
             if not name.endswith(".jsonl"):
                 continue
-            with contextlib.suppress(FileNotFoundError), open(os.path.join(self._spool, name), "rb") as file:
-                file.seek(self._read.get(name, 0))
-                data = file.read()
-                if whole := data.rfind(b"\n") + 1:
-                    yield name, data[:whole]
+            try:
+                with open(os.path.join(self._spool, name), "rb", opener=_opened) as file:
+                    file.seek(self._read.get(name, 0))
+                    data = file.read()
+            except FileNotFoundError:
+                continue
+            except OSError:  # of another user, or no file: it hides no other
+                self._refused.add(name)
+                continue
+            if whole := data.rfind(b"\n") + 1:
+                yield name, data[:whole]
 
 
 class _Object:
@@ -144,6 +155,15 @@ class _Object:
         return f"/{self._stem}.{number}.jsonl".encode()
 
 
+def _opened(path: str, flags: int) -> int:
+    """A pipe does not block, and a link is not followed, which may lead out of the spool."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "no regular file", path)
+    return descriptor
+
+
 def object_name(line: bytes) -> str:
     """JOB/RUN/NODE of the start to which an event belongs, "" for a line that is no event."""
     try:
@@ -152,10 +172,10 @@ def object_name(line: bytes) -> str:
             return ""
     except (ValueError, TypeError, KeyError, RecursionError):
         return ""
-    return "/".join(_component(str(event.get(key, ""))) for key in ("job", "run", "node"))
+    return "/".join(component(str(event.get(key, ""))) for key in ("job", "run", "node"))
 
 
-def _component(name: str) -> str:
+def component(name: str) -> str:
     """A name that every store takes, and that no other name becomes."""
     text = quote(name, safe="", errors="replace")
     if len(text) > _LONGEST:

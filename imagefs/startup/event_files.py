@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from imagefs.startup.sources import find_files, read_files
+from imagefs.startup.sources import HUGE, find_files, read_files
 from stripefs.startup_events import VERSION
 
 __all__ = ["Event", "EventFiles", "Paired", "paired", "read_events"]
@@ -84,7 +84,7 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
     """The lines of a file that comes in pieces, those without text left out."""
     rest = b""
     for piece in pieces:
-        *whole, rest = (rest + piece).split(b"\n")
+        *whole, rest = (rest[: HUGE + 1] + piece).split(b"\n")  # of a huge line no more than tells that it is one
         yield from filter(None, map(bytes.strip, whole))
     if rest.strip():
         yield rest.strip()
@@ -114,6 +114,8 @@ def _finite(text: str) -> float | str:
 
 
 def _event(line: bytes) -> Event | None:
+    if len(line) > HUGE:
+        return None
     try:
         event = json.loads(line, parse_constant=str, parse_float=_finite)
         if b"\\ud" in line.lower():  # half a surrogate pair, which no other program takes
@@ -127,4 +129,5 @@ def _event(line: bytes) -> Event | None:
     ):
         return None
     whole = "wall_ns" in event and "stage" in event
-    return event if whole and all(type(event.get(name, kind())) is kind for name, kind in _TYPES.items()) else None
+    whole = whole and all(type(event.get(name, kind())) is kind for name, kind in _TYPES.items())
+    return event if whole and 0 <= event["wall_ns"] < 1 << 63 else None

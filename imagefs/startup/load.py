@@ -19,7 +19,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from imagefs.startup.report import Problem
-from imagefs.startup.sources import PIECE, File, read_files
+from imagefs.startup.sources import HUGE, PIECE, File, read_files
 from stripefs.errors import ConfigError
 
 try:
@@ -35,9 +35,6 @@ __all__ = ["Codes", "Events", "Ints", "Problems", "group_ids", "load"]
 
 Ints = NDArray[np.int64]
 Codes = NDArray[np.int32]
-
-HUGE = 1 << 20
-"""A longer line is no event."""
 
 _FEW = 16  # lines that are parsed one by one when pyarrow refuses them together
 _INTS = ("v", "wall_ns", "mono_ns", "attempt", "rank", "pid", "seq")
@@ -55,13 +52,16 @@ _SCHEMA = pa.schema(
     + [("cut", pa.bool_()), ("facts", _FACTS)]
 )
 _ABSENT = {"rank": -1, "seq": -1}
+_MOMENTS = 1 << 62  # ns, the year 2116
+_LIMITS = {"wall_ns": _MOMENTS, "mono_ns": _MOMENTS, "seq": 1 << 53} | dict.fromkeys(_FACT_INTS, 1 << 53)
+"""Numbers are from 0 to below these, or below 2**31: larger ones are no times and sizes, and sums of them overflow."""
 
 MEANINGS = {
     "garbage": "lines that are no JSON object; left out",
     "truncated": "last lines that end in the midst of an event; left out",
     "huge line": f"lines of more than {HUGE} bytes; left out",
     "surrogate": "lines with half of a surrogate pair, which is shown as '?'",
-    "bad field": "fields of the wrong type; the event is used without them",
+    "bad field": "fields of the wrong type, or numbers out of range; the event is used without them",
     "not an event": "objects without event, stage or time; left out",
     "damaged file": "files that cannot be read, or only in part",
     "duplicate": "events that were there already (same writer, number and time); left out",
@@ -126,9 +126,9 @@ class Events:
         return Events(ints, codes, self.words, self.lines, self.files, self.versions)
 
     def code(self, column: str, word: str) -> int:
-        """The code of a word, -2 where no event has it."""
+        """The code of a word, -1 of the empty one, -2 where no event has it."""
         try:
-            return self.words[column].index(word)
+            return self.words[column].index(word) if word else -1
         except ValueError:
             return -2
 
@@ -153,7 +153,8 @@ def load(files: Sequence[File], problems: Problems) -> Events:
                 for note in parsed.notes:
                     problems.note(*note)
         if not tables:
-            raise ConfigError(f"none of {lines} lines in {len(files)} files is an event")
+            first = next((f"{one.kind}: {one.example}" for one in problems.listed()), "")
+            raise ConfigError(f"none of {lines} lines in {len(files)} files is an event", hint=first)
         ints, codes, words = _columns(pa.concat_tables(tables), pool, problems)
     events = Events(ints, codes, words, lines, len(files), _versions(ints["v"], problems))
     events = _without_duplicates(events, problems)
@@ -319,14 +320,15 @@ def _typed(
 def _columns(
     table: pa.Table, pool: ThreadPoolExecutor, problems: Problems
 ) -> tuple[dict[str, Ints], dict[str, Codes], dict[str, list[str]]]:
-    event, kinds = table["event"], pa.array(["begin", "end", "instant"])
-    usable = pc.and_(pc.is_in(event, kinds), pc.and_(pc.is_valid(table["stage"]), pc.is_valid(table["wall_ns"])))
+    event, kinds, wall = table["event"], pa.array(["begin", "end", "instant"]), table["wall_ns"]
+    timely = pc.fill_null(pc.and_(pc.greater_equal(wall, 0), pc.less(wall, _MOMENTS)), fill_value=False)
+    usable = pc.and_(pc.is_in(event, kinds), pc.and_(pc.is_valid(table["stage"]), timely))
     kept = pc.sum(usable).as_py()
+    if not kept:
+        raise ConfigError(f"none of {table.num_rows} JSON objects is an event")
     if kept < table.num_rows:
         problems.note("not an event", count=table.num_rows - kept)
         table = table.filter(usable)
-    if not kept:
-        raise ConfigError(f"none of {table.num_rows} JSON objects is an event")
     problems.note("cut", count=pc.sum(table["cut"]).as_py() or 0)
     facts = table["facts"].combine_chunks()
     fact_columns = dict(zip((*_FACT_INTS, *_FACT_WORDS, "used"), facts.flatten(), strict=True))
@@ -336,6 +338,13 @@ def _columns(
     ints = {
         name: np.asarray(pc.fill_null(columns[name], _ABSENT.get(name, 0)), np.int64) for name in (*_INTS, *_FACT_INTS)
     }
+    for name, column in ints.items():
+        absent = _ABSENT.get(name, 0)
+        bad = (column.view(np.uint64) >= _LIMITS.get(name, 1 << 31)) & (column != absent)
+        if bad.any():
+            problems.note("bad field", count=int(bad.sum()))
+            ints[name] = np.where(bad, absent, column)
+            timed = timed & ~bad if name == "mono_ns" else timed
     ints["used"] = np.asarray(pc.fill_null(columns["used"], True), np.int64)
     ints["mono_ns"] = np.where(timed, ints["mono_ns"], ints["wall_ns"])
     encoded = dict(

@@ -7,24 +7,28 @@ its compressed data, gives what could be read and is told to `damaged`, so that 
 
 from __future__ import annotations
 
+import errno
 import gzip
 import io
 import os
+import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO, NamedTuple, cast
-from urllib.parse import quote
 
 import zstandard
 
 from stripefs.errors import ConfigError, NotFound
 
-__all__ = ["PIECE", "File", "find_files", "find_run", "read_files"]
+__all__ = ["HUGE", "PIECE", "File", "find_files", "find_run", "read_files"]
 
 PIECE = 8 << 20
 """Bytes that are read at a time."""
+
+HUGE = 1 << 20
+"""A longer line is no event."""
 
 _ENDINGS = tuple(f".{name}{packed}" for name in ("jsonl", "ndjson", "json") for packed in ("", ".gz", ".zst"))
 _AT_ONCE = 16  # files of a store that are fetched at the same time
@@ -56,6 +60,8 @@ def find_run(folder: str, run: str) -> list[str]:
 
     Where there are none the folder itself, whose events then tell. Raises NotFound and what the store raises.
     """
+    from imagefs.startup.collector import component
+
     exists: Callable[[str], bool] = lambda path: os.path.isdir(os.path.join(folder, path))  # noqa: E731
     if "://" in folder:
         from stripefs.api.filesystem import FileSystem
@@ -67,8 +73,8 @@ def find_run(folder: str, run: str) -> list[str]:
     else:
         raise NotFound(f"{folder} is no directory", hint="a run is looked for in the collector folder, --events")
     job, _, name = run.rpartition("/")
-    wanted = [quote(job, safe="")] if job else sorted(jobs)
-    found = [path for one in wanted if exists(path := f"{one}/{quote(name, safe='')}")]
+    wanted = [component(job)] if job else sorted(jobs)
+    found = [path for one in wanted if exists(path := f"{one}/{component(name)}")]
     nameless = ["_/_"] if found and exists("_/_") else []
     return [f"{folder.rstrip('/')}/{path}" for path in found + nameless] or [folder]
 
@@ -94,13 +100,28 @@ def _pieces(file: File, damaged: Callable[[str, str], None]) -> Iterator[bytes]:
 
 
 def _local(place: Path) -> list[File]:
-    if place.is_dir():
-        names = [Path(folder, name) for folder, _, names in os.walk(place) for name in names if _holds_events(name)]
-    elif place.exists():
-        names = [place]
-    else:
+    if not place.exists():
         raise NotFound(f"{place} does not exist")
-    return [File(str(name), lambda name=name: open(name, "rb", buffering=0)) for name in sorted(names)]  # type: ignore[misc]
+    if not place.is_dir():
+        return [File(str(place), lambda: open(place, "rb", buffering=0))]
+    refused: list[OSError] = []
+    walked = os.walk(place, onerror=refused.append)
+    names = sorted(Path(folder, name) for folder, _, names in walked for name in names if _holds_events(name))
+    files = [File(str(name), lambda name=name: _regular(name)) for name in names]  # type: ignore[misc]
+    return files + [File(str(error.filename), lambda error=error: _raised(error)) for error in refused]  # type: ignore[misc]
+
+
+def _regular(path: Path) -> BinaryIO:
+    """Open a file that a walk found. A pipe of such a name would never answer."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "no regular file", str(path))
+    return open(descriptor, "rb", buffering=0)
+
+
+def _raised(error: OSError) -> BinaryIO:
+    raise error
 
 
 def _remote(url: str) -> list[File]:

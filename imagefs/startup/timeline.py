@@ -74,7 +74,7 @@ class Timeline:
 
 
 def timelines(spans: Spans, problems: Problems, runs: frozenset[str] = frozenset()) -> Iterator[Timeline]:
-    """The starts in the order of time; only those of `runs`, unless there are none."""
+    """The starts in the order of time; only those of `runs`, names of runs or JOB/RUN, unless there are none."""
     events = spans.events
     of_row = _starts(events, problems)
     finished = spans.end >= 0
@@ -89,10 +89,12 @@ def timelines(spans: Spans, problems: Problems, runs: frozenset[str] = frozenset
     for number in range(len(bounds) - 1):
         rows = order[bounds[number] : bounds[number + 1]]
         chosen = np.sort(span_order[span_bounds[number] : span_bounds[number + 1]])
+        if not len(chosen):  # instants alone, or ends whose begins are of another start
+            continue
         named = rows[(events.codes["run"][rows] >= 0) | (events.codes["job"][rows] >= 0)]
         row = int(named[0] if len(named) else rows[0])
         key = (events.word("job", row), events.word("run", row), int(events.ints["attempt"][row]))
-        if len(chosen) and (not runs or key[1] in runs):
+        if not runs or runs & {key[1], f"{key[0]}/{key[1]}"}:
             made.append((int(np.min(events.ints["wall_ns"][spans.begin[chosen]])), key, rows, chosen))
     position = np.full(len(events) + 1, -1, np.int64)
     for _, key, rows, chosen in sorted(made, key=lambda one: one[:2]):

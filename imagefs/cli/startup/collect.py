@@ -75,7 +75,8 @@ def command(
     if not quiet:
         total = passes.total
         told = f"{total.events} events are new, {total.objects} objects were written"
-        click.echo(told + (f"; {total.unreadable} lines are no events" if total.unreadable else ""))
+        told += f"; {total.unreadable} lines are no events" if total.unreadable else ""
+        click.echo(told + (f"; {total.refused} files cannot be read" if total.refused else ""))
 
 
 def _places(words: tuple[str, ...]) -> tuple[str, str]:

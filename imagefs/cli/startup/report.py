@@ -71,7 +71,7 @@ def command(
     wanted += dict.fromkeys(found for name in names for found in find_run(events, name))
     sides = [("before", find_files(before)), ("after", find_files(after))] if before else [("", find_files(wanted))]
     cost = Gpus(gpus, gpus_per_node, gpu_price, parse_duration(run_length) if run_length else 0.0)
-    report = analyse(sides, [*runs, *(name.rpartition("/")[2] for name in names)], cost)
+    report = analyse(sides, [*runs, *names], cost)
     if page:
         from imagefs.startup.html import write_html
 

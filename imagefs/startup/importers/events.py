@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ _TIME = re.compile(
     r"(?:[A-Z][a-z]{2} )?(\d{4}-\d\d-\d\d)[T ](\d\d:\d\d:\d\d)(?:[.,](\d{1,9})\d*)?"
     r"(?: ?(Z|[+-]\d\d(?::?\d\d)?))?(?: (\w+))?"
 )
-_PART = r"(\d+(?:\.\d+)?)\s*(d|h|min|ms|us|µs|μs|ns|m|s)"
+_PART = r"(\d{1,18}(?:\.\d+)?)\s*(d|h|min|ms|us|µs|μs|ns|m|s)"
 _BRACE = re.compile(r"^\s*\{", re.MULTILINE)
 _PAIR = r'"\w+"\s*:\s*(?:"[^"]*"|\{[^{}]*\})'
 _BETWEEN = re.compile(rf'(?:[\s,\[]|\{{\s*(?:{_PAIR}\s*,\s*)*"items"\s*:\s*\[|\](?:\s*,\s*{_PAIR})*\s*\}}?)*')
@@ -81,7 +82,8 @@ class Imported:
         given = {"job": self.given.job, "run": self.given.run, "node": self.given.node}
         fields |= {key: value for key, value in given.items() if value}
         whole = {"v": VERSION, "wall_ns": wall_ns, "event": event, "stage": stage, "name": name,
-                 "source": f"import:{self.kind}", **fields, "facts": dict(facts or {})}  # fmt: skip
+                 "source": f"import:{self.kind}", **fields,
+                 "facts": {key: _finite(value) for key, value in (facts or {}).items()}}  # fmt: skip
         if wall_ns < 0 or any(isinstance(value, int) and value >= 1 << 63 for value in whole.values()):
             raise ValueError("a time or number is out of range")
         self.events.append({key: value for key, value in whole.items() if value not in ("", None, {})})
@@ -106,6 +108,11 @@ class Imported:
 
         found = next((stage for pattern, stage in self.given.stages.items() if fnmatchcase(name, pattern)), name)
         return found if found in STAGES else ""
+
+
+def _finite(value: Any) -> Any:
+    """A fact as JSON can say it: `nan` and `inf` are texts."""
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def time_ns(text: str, zone: tzinfo | None = None) -> int:

@@ -22,7 +22,7 @@ _UNITS = {"unix": 10**9, "unix_ms": 10**6, "unix_us": 1000, "unix_ns": 1}
 
 def read(text: str, imported: Imported) -> None:
     given = imported.given
-    rows = csv.DictReader(io.StringIO(text), delimiter=given.delimiter, restkey="", strict=True)
+    rows = csv.DictReader(io.StringIO(text), delimiter=given.delimiter, strict=True)
     try:
         heads = rows.fieldnames or []
     except csv.Error as error:
@@ -37,7 +37,7 @@ def read(text: str, imported: Imported) -> None:
         if row is None:
             return
         try:
-            if "" in row or None in row.values():
+            if None in row or None in row.values():
                 raise ValueError(f"the first line has {len(heads)} fields, and this one has not")
             _row({field: row[head] for head, field in given.columns.items() if row[head]}, imported)
         except ValueError as error:
@@ -115,7 +115,7 @@ def _nanoseconds(text: str, unit: int) -> int:
         number = Decimal(text)
     except InvalidOperation:
         raise ValueError(f"{text!r} is not a number") from None
-    if not number.is_finite() or number < 0:
+    if not number.is_finite() or number < 0 or number.adjusted() > 20:  # nanoseconds have 19 digits
         raise ValueError(f"{text} is not a time")
     return int(number * unit)
 

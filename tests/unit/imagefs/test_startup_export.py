@@ -28,7 +28,12 @@ ZERO = 1772438400 * 10**9
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 FACTS = st.dictionaries(
     st.sampled_from(["bytes", "hits", "cause", "a.b", "facts"]),
-    st.one_of(st.integers(-(1 << 63), (1 << 63) - 1), st.booleans(), TEXTS.filter(bool), st.floats(allow_nan=False)),
+    st.one_of(
+        st.integers(-(1 << 63), (1 << 63) - 1),
+        st.booleans(),
+        TEXTS.filter(bool),
+        st.floats(allow_nan=False, allow_infinity=False),
+    ),
     max_size=3,
 )
 

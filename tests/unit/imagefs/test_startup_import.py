@@ -179,6 +179,16 @@ def test_csv_by_a_mapping_file_and_by_flags(tmp_path: Path) -> None:
     assert list(answer.rejected()) == [3]
 
 
+def test_csv_of_other_programs(tmp_path: Path) -> None:
+    """An index without a name, as pandas writes it; numbers that JSON lacks; a time that is none."""
+    (tmp_path / "a.csv").write_text(",node,b,s,x\n0,n,1,2,nan\n1,n,2,3,1e999\n2,n,1e999995,3,0.5\n3,n,1e600000,3,1\n")
+    columns = {"node": "node", "b": "image.begin", "s": "image.seconds", "x": "facts.x"}
+    imported = read("csv", [tmp_path / "a.csv"], Given(columns=columns, time_format="unix"))
+    facts = [event["facts"] for event in imported.events if event["event"] == "end"]
+    assert facts == [{"x": "nan"}, {"x": "inf"}]
+    assert [one.line for one in imported.rejected] == [4, 5]
+
+
 def test_the_document_has_each_kind_and_its_mapping_is_accepted(tmp_path: Path) -> None:
     text = (Path(__file__).parents[3] / "docs" / "startup-import.md").read_text()
     assert [title for title in re.findall(r"^## (.+)", text, re.MULTILINE) if title in KINDS] == [
@@ -291,7 +301,7 @@ def test_damaged_data_never_fail_with_another_error(
     except StripefsError:
         return
     for event in imported.events:
-        json.dumps(event)
+        json.dumps(event, allow_nan=False)
         assert all(not isinstance(value, int) or 0 <= value < 1 << 63 for value in event.values())
     begins = {event["span"] for event in imported.events if event["event"] == "begin"}
     assert begins == {event["span"] for event in imported.events if event["event"] == "end"}

@@ -23,7 +23,7 @@ def file(data: bytes, name: str = "events.jsonl") -> File:
 
 
 def event(
-    moment: float, what: str, stage: str, name: str = "", *, node: str = "a", rank: int | None = 0, **fields: Any
+    moment: float, what: str, stage: str, name: str = "", *, node: str | None = "a", rank: int | None = 0, **fields: Any
 ) -> bytes:
     """A line. The monotonic clock of a node is its boot's; moment: seconds."""
     made = {

@@ -44,6 +44,9 @@ def test_a_run_by_its_name(run: Run, folder: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("BOOTSEER_COLLECTOR", str(folder))
     code, out, _ = run("two", "--json")
     assert (code, [start["run"] for start in json.loads(out)["starts"]]) == (0, ["two"])
+    code, out, _ = run("train/two", "--json")
+    assert (code, [start["run"] for start in json.loads(out)["starts"]]) == (0, ["two"])
+    assert run("eval/two")[0] == 2
     code, out, err = run("three")
     assert (code, out) == (2, "")
     assert "one, two" in err

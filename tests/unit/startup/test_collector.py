@@ -122,6 +122,20 @@ def test_lines_that_are_no_events_stay_where_they_are(tmp_path: Path, line: byte
     assert collected(tmp_path / "target") == {"job/run/node": [event(0, 1)]}
 
 
+def test_a_file_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
+    """A pipe, a directory and a link out of the spool, and what another user keeps to itself."""
+    spool = tmp_path / "spool"
+    (spool / "a.jsonl").mkdir(parents=True)
+    os.mkfifo(spool / "b.jsonl")
+    (tmp_path / "outside").write_bytes(event(1, 1))
+    (spool / "c.jsonl").symlink_to(tmp_path / "outside")
+    (spool / "d.jsonl").write_bytes(event(0, 1))
+    collector = Collector(str(spool), LocalStore(os.fsencode(tmp_path / "target"), "", make=True))
+    assert collector.run() == Collected(1, 1, 1, refused=3)
+    assert collector.run() == Collected()
+    assert collected(tmp_path / "target") == {"job/run/node": [event(0, 1)]}
+
+
 def catches_sigterm(process: subprocess.Popen[str]) -> bool:
     caught = re.search(r"^SigCgt:\s+(\w+)", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)
     return caught is not None and bool(int(caught[1], 16) >> (signal.SIGTERM - 1) & 1)

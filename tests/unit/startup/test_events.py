@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import json
 import os
 import shutil
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -320,6 +322,27 @@ def test_stages_as_context_managers_and_decorators(tmp_path: Path) -> None:
     assert {event["name"] for event in found if event["stage"] == "first_batch"} == {"batch"}
 
 
+class NoText:
+    def __bool__(self) -> bool:
+        raise ValueError
+
+
+def test_no_value_of_a_job_is_an_error_in_it(tmp_path: Path) -> None:
+    """Arrays and tensors are no texts and have no truth, and callables that are no functions have no name."""
+    writer = Writer(str(tmp_path), WHO, "job")
+    assert writer.stage("model")(functools.partial(int, "7"))() == 7
+    writer.instant(["model"])  # type: ignore[arg-type]
+    writer.instant("model", NoText())  # type: ignore[arg-type]
+    writer.instant("model", kind="\ud800")
+    writer.instant("model", a=np.float32(0.5), b=np.array([1, 2]), c=np.int64(3))
+    assert writer.close(PATIENCE)
+    found = events(tmp_path)
+    assert [event["name"] for event in found[:2]] == ["partial", "partial"]
+    assert found[-1]["facts"] == {"a": 0.5, "b": "array([1, 2])", "c": 3}
+    assert {event["seq"] for event in found} == {0, 1, found[-1]["seq"]}  # the others are gaps
+    assert "cannot be written down" in writer.problem
+
+
 TRACE = "00-" + "4" * 32 + "-" + "b" * 16 + "-01"
 
 
@@ -380,6 +403,14 @@ def test_mark_never_fails_a_job_for_its_disk(
     assert said in err
     assert err.count("\n") == (1 if said else 0)
     assert [event["stage"] for event in events(tmp_path)] == (words if "{}" in spool and not code else [])
+
+
+@pytest.mark.parametrize("stderr", [">&-", ">/dev/full"])
+def test_nobody_hears_a_mark_and_it_fails_no_job(tmp_path: Path, stderr: str) -> None:
+    line = f'"$0" "$1" mark tokenizer --events "$2" 2{stderr}'
+    words = ["sh", "-c", line, sys.executable, startup_events.__file__, str(tmp_path)]
+    subprocess.run(words, check=True, timeout=PATIENCE)
+    assert [event["stage"] for event in events(tmp_path)] == ["tokenizer"]
 
 
 def test_the_file_runs_by_itself(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
+import os
 import random
 from pathlib import Path
 
@@ -94,6 +96,59 @@ def test_compressed_files_and_one_that_ends_early(tmp_path: Path) -> None:
     assert "d.jsonl.gz" in told["damaged file"].example
 
 
+def test_places_that_cannot_be_read_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipe that nobody writes to, and a directory of another user."""
+    (tmp_path / "a.jsonl").write_bytes(b"".join(LINES))
+    os.mkfifo(tmp_path / "b.jsonl")
+    (tmp_path / "c").mkdir()
+
+    def scandir(path: str) -> object:
+        if path.endswith("/c"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return real(path)
+
+    real = os.scandir
+    monkeypatch.setattr(os, "scandir", scandir)
+    problems = Problems()
+    load(find_files([str(tmp_path)]), problems)
+    assert [(one.kind, one.count) for one in problems.listed()] == [("damaged file", 2)]
+    with pytest.raises(ConfigError, match="Permission denied"):
+        load(find_files([str(tmp_path / "c")]), Problems())
+
+
+@pytest.mark.parametrize(
+    ("fields", "kinds"),
+    [
+        ({"rank": -5}, {"bad field"}),
+        ({"rank": 1 << 62}, {"bad field"}),
+        ({"pid": (1 << 63) - 1}, {"bad field"}),
+        ({"mono_ns": -(1 << 63)}, {"bad field", "no monotonic clock"}),
+        ({"wall_ns": (1 << 63) - 1}, {"not an event"}),
+        ({"wall_ns": -1}, {"not an event"}),
+        ({"facts": {"wait_ns": 1 << 62}}, {"bad field"}),
+    ],
+)
+def test_numbers_out_of_range_cost_themselves_alone(fields: dict[str, object], kinds: set[str]) -> None:
+    bad = event(5, "instant", "model", **fields)  # type: ignore[arg-type]
+    made = report(span(0, 10, "model"), span(0, 20, "model", node="b"), bad)
+    assert {one.kind for one in made.problems} == kinds
+    assert made.starts[0].total_s == 20
+
+
+def test_a_start_whose_node_nobody_names() -> None:
+    (start,) = report(span(0, 10, "image", node=None, rank=None), span(10, 12, "model", node=None, rank=None)).starts
+    assert [(step.node, step.stage, step.seconds) for step in start.critical_path] == [
+        ("", "image", 10),
+        ("", "model", 2),
+    ]
+
+
+def test_an_end_that_names_another_start_makes_none() -> None:
+    torn = event(0, "begin", "model", span="1") + event(9, "end", "model", span="1", run="other")
+    starts = report(torn, span(0, 3, "image", run="later")).starts
+    assert {(start.run, start.total_s) for start in starts} == {("r", 9), ("later", 3)}
+
+
 def test_places_without_events(tmp_path: Path) -> None:
     with pytest.raises(NotFound):
         find_files([str(tmp_path / "nowhere")])
@@ -123,7 +178,9 @@ def test_a_run_is_found_in_a_collector_folder(tmp_path: Path, form: object) -> N
         (tmp_path / path).mkdir(parents=True)
     assert find_run(folder, "r 1") == [f"{folder}/eval/r%201", f"{folder}/train/r%201", f"{folder}/_/_"]
     assert find_run(folder, "train/r 1") == [f"{folder}/train/r%201", f"{folder}/_/_"]
-    assert find_run(folder, "unknown") == [folder]
+    assert find_run(folder, "unknown") == find_run(folder, "\udcff") == [folder]
+    (tmp_path / "train/%2Er").mkdir()  # as the collector names it
+    assert find_run(folder, ".r") == [f"{folder}/train/%2Er", f"{folder}/_/_"]
 
 
 def test_gaps_in_numbers_and_told_losses() -> None:
