@@ -36,13 +36,15 @@ _STRIPEFS = "fuse.stripefs"
 
 
 class _Process:
-    """One that is watched. files: spans of checkpoint files that it reads, by path."""
+    """One that is watched. files: spans of checkpoint files that it reads, by path. inherited: paths that it got open
+    from the process that forked it, and has not closed; None before it is examined."""
 
     def __init__(self, pid: int, parent: int, who: Identity) -> None:
         self.pid, self.parent, self.who = pid, parent, who
         self.command, self.program = b"", ""
         self.installing: Span | None = None
         self.files: dict[str, Span] = {}
+        self.inherited: set[str] | None = None
         self.accelerated = False
 
 
@@ -100,9 +102,12 @@ class Watcher:
         if device:
             process.accelerated = True
             self._tell("setup", "accelerator", process, device=device)
-        inherited = self._members[process.parent].files if process.parent in self._members else ()
+        if process.inherited is None:
+            above = self._members.get(process.parent)
+            process.inherited = set() if above is None else {*above.files, *(above.inherited or ())}
+        process.inherited &= opened.keys()
         for path in filter(self._is_checkpoint, opened):
-            if path not in process.files and path not in inherited and _is_read(process.pid, opened[path]):
+            if path not in process.files and path not in process.inherited and _is_read(process.pid, opened[path]):
                 span = self._writer.begin("checkpoint", path, parent=self._parent, who=process.who)
                 process.files[path] = span
         closed = process.files.keys() - opened.keys()

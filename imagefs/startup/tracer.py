@@ -76,7 +76,7 @@ def run_traced(
 
 
 def _environment(environ: Mapping[str, str], folder: str, who: Identity, span: str) -> dict[str, str]:
-    flags = environ.get("TRACEPARENT", "")[53:55] or "01"
+    flags = environ["TRACEPARENT"][53:55] if identity(environ).trace else "01"
     return {**environ, ENV_FOLDER: folder, "TRACEPARENT": f"00-{who.trace}-{span}-{flags}"}
 
 

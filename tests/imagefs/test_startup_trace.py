@@ -17,7 +17,7 @@ import pytest
 
 from imagefs.startup import processes
 from imagefs.startup.processes import Watcher
-from stripefs.startup_events import Identity, Writer
+from stripefs.startup_events import Identity, Writer, identity
 from tests.mount.conftest import mounts
 from tests.mount.mounted import Mounts
 from tests.unit.command_conformance import program
@@ -160,6 +160,32 @@ until("within_ns")
     (imports,) = {event["rank"] for event in tracing.of("imports", "email")}
     assert imports == 7
     assert {(event["job"], event["node"]) for event in events(tracing.spool)} == {("train", "n1")}
+
+
+def test_a_file_that_a_process_was_born_with_is_no_read_of_its_own(tracing: Tracing, tmp_path: Path) -> None:
+    """As workers of a data loader have, and what they start, also when the one that opened it has closed it."""
+    model = tmp_path / "model.safetensors"
+    model.write_bytes(b"x")
+    text = f"""
+import subprocess
+with open({str(model)!r}, "rb") as file:
+    until('model.safetensors"')
+    script = "sh -c 'read x' && :"
+    worker = subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE, pass_fds=[file.fileno()])
+    until("sh -c read x")
+while not any(open(path).read().count('model.safetensors"') > 1 for path in glob.glob({str(tracing.spool / "*")!r})):
+    time.sleep(0.01)
+worker.communicate(b"go")
+until("exit sh")
+"""
+    assert tracing.python(text)[0] == 0
+    assert [event["event"] for event in tracing.of("checkpoint", str(model))] == ["begin", "end"]
+
+
+def test_a_traceparent_that_is_none_is_not_handed_on(tracing: Tracing) -> None:
+    code, out, _ = tracing.run("sh", "-c", "echo $TRACEPARENT", TRACEPARENT="x" * 60)
+    assert code == 0
+    assert identity({"TRACEPARENT": out.strip()}).trace == tracing.of("setup", "sh")[0]["trace"]
 
 
 @pytest.mark.mount
