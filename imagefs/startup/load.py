@@ -390,8 +390,9 @@ def group_ids(*columns: NDArray[Any]) -> Ints:
 
 def _without_duplicates(events: Events, problems: Problems) -> Events:
     ints, codes = events.ints, events.codes
-    columns: list[NDArray[Any]] = [codes[name] for name in ("node", "boot", "source", "event", "span", "stage", "name")]
-    columns += [ints[name] for name in ("mono_ns", "seq", "pid", "rank")]
+    texts = ("node", "boot", "source", "event", "span", "stage", "name", "job", "run")
+    columns: list[NDArray[Any]] = [codes[name] for name in texts]
+    columns += [ints[name] for name in ("mono_ns", "seq", "pid", "rank", "attempt")]
     mixed = np.zeros(len(events), np.uint64)
     for column in columns:
         mixed = (mixed ^ column.astype(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
@@ -416,7 +417,10 @@ def _count_losses(events: Events, problems: Problems) -> None:
     numbered = events.taken((events.ints["seq"] >= 0) & ~np.isin(events.codes["source"], services))
     if not len(numbered):
         return
-    writer = group_ids(*(numbered.codes[name] for name in ("node", "boot", "source")), numbered.ints["pid"])
+    texts = (numbered.codes[name] for name in ("node", "boot", "source", "job", "run"))
+    one = numbered.codes["source"] != events.code("source", "trace")  # the tracer tells of processes of several ranks
+    ranks = (np.where(one, numbered.ints[name], -1) for name in ("attempt", "rank"))
+    writer = group_ids(*texts, numbered.ints["pid"], *ranks)  # containers of a node use the same process ids
     order = np.lexsort((numbered.ints["seq"], writer))
     writer, seq, mono = writer[order], numbered.ints["seq"][order], numbered.ints["mono_ns"][order]
     same = writer[1:] == writer[:-1]

@@ -78,6 +78,12 @@ def test_order_and_copies_change_nothing() -> None:
     assert shuffled.to_json()["starts"][0]["stages"] == report(*LINES).to_json()["starts"][0]["stages"]
 
 
+def test_starts_at_the_same_moment_are_no_copies() -> None:
+    """Whole seconds of another tool, of two runs on one node."""
+    lines = [event(9, "instant", "ready", run=run, rank=None, mono_ns=None, boot=None, pid=None) for run in "ab"]
+    assert loaded(b"".join(lines * 2))[1] == {"duplicate": 2, "no monotonic clock": 4}
+
+
 def test_compressed_files_and_one_that_ends_early(tmp_path: Path) -> None:
     data = b"".join(LINES)
     (tmp_path / "below").mkdir()
@@ -190,6 +196,8 @@ def test_gaps_in_numbers_and_told_losses() -> None:
     assert loaded(numbered(0, 1, 2))[1] == {}
     assert loaded(numbered(0, 3, 4))[1] == {"lost": 2}
     assert loaded(numbered(2, 3))[1] == {"lost": 2}
+    others = b"".join(event(9 + n, "instant", "model", seq=n, run="s", pid=2) for n in range(5))
+    assert loaded(numbered(0, 3) + others)[1] == {"lost": 2}  # process ids repeat from container to container
     assert loaded(numbered(0, 9, source="stripefs"))[1] == {}  # may be the events of another start
     assert loaded(numbered(0) + event(1, "instant", "dropped", facts={"events": 7}))[1] == {"dropped": 7}
 
