@@ -429,4 +429,8 @@ def _count_losses(events: Events, problems: Problems) -> None:
     row = int(order[at])
     example = f"{numbered.word('node', row)} pid {numbered.ints['pid'][row]}: before number {seq[at]}"
     problems.note("lost", example, count=int(gaps.sum() + seq[0]))
-    problems.note("out of order", count=int((same & (np.diff(mono) < 0)).sum()))
+    ordered = numbered.codes["stage"][order] != events.code("stage", "imports")  # these are told when they have ended
+    again = writer[1:][same & (seq[1:] == 0)]  # one that has executed itself anew, say, under the same id
+    ordered &= ~np.isin(writer, again)
+    writer, mono = writer[ordered], mono[ordered]
+    problems.note("out of order", count=int(((writer[1:] == writer[:-1]) & (np.diff(mono) < 0)).sum()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -82,5 +83,8 @@ def command(
     if as_json:
         sys.stdout.write(json.dumps(report.to_json()) + "\n")  # in one line, which takes a tenth of the time
         return
+    if isinstance(sys.stdout, io.TextIOWrapper):  # of a locale that lacks the lines of the path, or letters of names
+        sys.stdout.reconfigure(errors="replace")
+    bold = sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     width = min(100, max(60, shutil.get_terminal_size((80, 24)).columns)) if sys.stdout.isatty() else 100
-    sys.stdout.write(report_text(report, width, everything=everything, bold=sys.stdout.isatty()))
+    sys.stdout.write(report_text(report, width, everything=everything, bold=bold))

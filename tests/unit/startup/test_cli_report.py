@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +15,7 @@ from bench.startup_fleet import Fleet
 from imagefs.cli import app as application
 from tests.unit import command_conformance
 from tests.unit.startup.events import event, fleet, span
+from tests.waiting import PATIENCE
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -80,6 +84,25 @@ def test_text_cannot_steer_the_terminal(run: Run, tmp_path: Path) -> None:
     code, out, _ = run(hostile)
     assert code == 0
     assert all(letter.isprintable() or letter == "\n" for letter in out)
+
+
+@pytest.mark.parametrize(("environ", "bold"), [({}, True), ({"NO_COLOR": "1"}, False), ({"TERM": "dumb"}, False)])
+def test_heads_are_bold_where_a_terminal_takes_it(
+    run: Run, folder: Path, monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], bold: bool
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
+    for name, value in ({"TERM": "xterm", "NO_COLOR": ""} | environ).items():
+        monkeypatch.setenv(name, value)
+    code, out, _ = run(folder)
+    assert (code, "\x1b[1m" in out) == (0, bold)
+
+
+def test_a_locale_that_lacks_letters_is_no_error(folder: Path) -> None:
+    line = [str(command_conformance.program("imagefs")), "startup", "report", str(folder)]
+    environ = os.environ | {"PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(line, env=environ, capture_output=True, timeout=PATIENCE, check=True)
+    assert b"CRITICAL PATH" in done.stdout
+    assert done.stdout.isascii()
 
 
 @pytest.mark.parametrize(

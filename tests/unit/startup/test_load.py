@@ -202,6 +202,14 @@ def test_gaps_in_numbers_and_told_losses() -> None:
     assert loaded(numbered(0) + event(1, "instant", "dropped", facts={"events": 7}))[1] == {"dropped": 7}
 
 
+def test_order_of_a_process() -> None:
+    """Imports are told when they have ended, and a program that has executed another one begins its numbers anew."""
+    late = event(5, "instant", "model", seq=0), event(4, "instant", "model", seq=1)
+    assert loaded(b"".join(late))[1] == {"out of order": 1}
+    assert loaded(event(5, "instant", "model", seq=0) + span(3, 4, "imports", "torch", seq=1))[1] == {}
+    assert loaded(b"".join(late) + event(6, "instant", "model", seq=0))[1] == {}
+
+
 def test_events_without_a_run_belong_to_the_start_that_ended_next() -> None:
     parts = []
     for number, run in enumerate(("one", "two", "three")):
