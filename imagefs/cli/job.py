@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from imagefs.cli.plain import DEPS, JOB, RUN, SECTIONS, Extra, start_run
+from imagefs.cli.plain import DEPS, JOB, RUN, SECTIONS, Extra, is_job_file, start_run
 from imagefs.config import IMAGEFS, resolve
 from imagefs.errors import RunError
 from imagefs.jobs.job_file import JobFile, read
@@ -25,7 +25,7 @@ FLAGS = (*RUN, *DEPS, *JOB)
 def begin_job(words: Sequence[str], values: Mapping[str, Any], given: Given, said: Collection[str]) -> int:
     """As `imagefs.cli.plain.begin_run`."""
     path = values["job"]
-    if not path and words and words[0].endswith(".toml"):
+    if not path and words and is_job_file(words[0]):
         path, *words = words
     if not path:
         return _begin(words, values, given, "")
@@ -56,12 +56,13 @@ def _begin(words: Sequence[str], values: Mapping[str, Any], given: Given, job: s
                 extra = extra._replace(binds=binds, env=env)
             except RunError as error:
                 if values["events"]:
-                    raise
+                    raise RunError(f"--events: {error.message}") from error
                 tell(f"{ENV_FOLDER}: {error.message}: the job starts without events", program="imagefs run")
         elif values["collector"]:
             raise ConfigError("--collector names a place for events, and there are none", hint="--events DIR")
         if values["checkpoints"]:
             from imagefs.jobs.checkpoint import Checkpoint, Warmth, parse_share, shown
+            from imagefs.run.options import Bind
 
             checkpoints = [Checkpoint.parse(text) for text in values["checkpoints"]]
             share = parse_share(values["checkpoint_share"])
@@ -69,7 +70,8 @@ def _begin(words: Sequence[str], values: Mapping[str, Any], given: Given, job: s
             daemon = resolve(given, config=values["config"]).daemon
             store = {one.name: given[one.name] for one in IMAGEFS.all if one.section == "store" and one.name in given}
             store.pop("mirror", None)
-            found = held.enter_context(shown(checkpoints, warmth, daemon, store, values["checkpoint_options"]))
+            taken = [bind.target for bind in (*map(Bind.parse, values["binds"]), *extra.binds)]
+            found = held.enter_context(shown(checkpoints, warmth, daemon, store, values["checkpoint_options"], taken))
             extra = extra._replace(binds=[*extra.binds, *found.binds], prepared=found.wait)
         return start_run(words, values, given, extra)
 

@@ -33,6 +33,7 @@ __all__ = [
     "Extra",
     "Line",
     "begin_run",
+    "is_job_file",
     "plain_run",
     "read_line",
     "recording",
@@ -214,12 +215,17 @@ def begin_run(words: Sequence[str], values: Mapping[str, Any], given: Given, sai
     if (
         any(values[flag.field] != flag.unset for flag in JOB)
         or os.environ.get("BOOTSEER_EVENTS")
-        or (words and words[0].endswith(".toml"))
+        or (words and is_job_file(words[0]))
     ):
         from imagefs.cli.job import begin_job
 
         return begin_job(words, values, given, said)
     return start_run(words, values, given)
+
+
+def is_job_file(word: str) -> bool:
+    """Tells whether this word names a job file, and no image with such a tag."""
+    return word.endswith(".toml") and "#" not in word
 
 
 def start_run(words: Sequence[str], values: Mapping[str, Any], given: Given, extra: Extra = Extra()) -> int:  # noqa: B008
@@ -287,5 +293,5 @@ def _with_caches(settings: Settings, options: RunOptions, record: Recording, val
 def recording(workload: str, ready_file: str, no_record: bool) -> Recording:
     """Raises ConfigError for a workload that cannot be a name."""
     if not TAG.fullmatch(workload):
-        raise ConfigError(f"{workload!r} is no name of a workload", hint="letters, digits, '.', '_' and '-'")
+        raise ConfigError(f"--workload {workload!r} is no name of a workload", hint="letters, digits, '.', '_' and '-'")
     return Recording(workload, 0.0, os.path.abspath(ready_file) if ready_file else "", no_record)

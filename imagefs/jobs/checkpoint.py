@@ -25,6 +25,7 @@ from imagefs.errors import RunError
 from imagefs.run.folder import RunFolder
 from imagefs.run.options import Bind
 from imagefs.settings import DaemonSettings
+from stripefs.cli.border import tell
 from stripefs.cli.mount_options import expand
 from stripefs.cli.mounting import prepare
 from stripefs.errors import ConfigError, StripefsError
@@ -33,6 +34,7 @@ from stripefs.mount.daemon import Begun
 from stripefs.mount.job import stripefs_job
 from stripefs.options import Given
 from stripefs.settings import Settings, redact
+from stripefs.store.url import refuse_half_url
 
 __all__ = ["Checkpoint", "Shown", "Warmth", "parse_share", "shown"]
 
@@ -55,6 +57,10 @@ class Checkpoint(NamedTuple):
         """SOURCE[:/PATH][:ro|:rw]. Raises ConfigError."""
         rest, _, mode = text.rpartition(":")
         source = rest if mode in ("ro", "rw") else text
+        try:
+            refuse_half_url(source)
+        except ConfigError as error:
+            raise ConfigError(f"--checkpoint {error.message}", hint=error.hint) from None
         before, colon, path = source.rpartition(":/")
         target = TARGET
         if colon and not path.startswith("/"):  # else it is that of a URL
@@ -116,14 +122,18 @@ def shown(
     daemon: DaemonSettings,
     given: Given,
     words: Sequence[str] = (),
+    taken: Sequence[str] = (),
 ) -> Iterator[Shown]:
     """Begin to mount and to warm checkpoints; the mounts end with the block.
 
-    given: settings of the store from flags. words: as `stripefs mount -o` has them. Raises ConfigError, RunError.
+    given: settings of the store from flags. words: as `stripefs mount -o` has them. taken: where the container shows
+    something else. Raises ConfigError, RunError.
     """
     targets = [one.target for one in checkpoints]
-    if twice := next((one for one in targets if targets.count(one) > 1), ""):
-        raise ConfigError(f"two checkpoints are to be shown at {twice}", hint="--checkpoint SOURCE:/PATH names another")
+    if twice := next((one for one in targets if [*targets, *taken].count(one) > 1), ""):
+        raise ConfigError(
+            f"--checkpoint: something else is to be shown at {twice} too", hint="SOURCE:/PATH names another place"
+        )
     with contextlib.ExitStack() as held:
         make_directory(Path(daemon.runtime))
         try:
@@ -143,7 +153,7 @@ def shown(
             warming = None
             if warmth.files != "none":
                 warming = _warm(settings, warmth, daemon)
-                held.callback(_kill, warming)
+                held.callback(_kill, warming, one.source)
             binds.append(Bind(place, one.target, one.writable, made=True))
             begun.append(_Mounting(one.source, mount, warming))
         yield Shown(binds, begun)
@@ -153,7 +163,12 @@ def _settings(
     checkpoint: Checkpoint, place: str, daemon: DaemonSettings, given: Given, words: Sequence[str]
 ) -> Settings:
     mode = ("true" if checkpoint.writable else "false", "--checkpoint")
-    settings = prepare(checkpoint.source, place, expand(list(words)), {**given, "rw": mode})
+    try:
+        settings = prepare(checkpoint.source, place, expand(list(words)), {**given, "rw": mode})
+    except ConfigError as error:
+        if not error.message.startswith("-o "):
+            raise
+        raise ConfigError(f"--checkpoint-option {error.message.removeprefix('-o ')}", hint=error.hint) from None
     if not settings.cache.directory:
         cache = os.path.join(os.path.abspath(daemon.cache), "checkpoints")
         settings = settings._replace(cache=settings.cache._replace(directory=cache))
@@ -180,7 +195,9 @@ def _warm(settings: Settings, warmth: Warmth, daemon: DaemonSettings) -> subproc
     return process
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
+def _kill(process: subprocess.Popen[bytes], source: str) -> None:
+    if (process.poll() or 0) < 0:  # it was killed, as by a machine that is out of memory
+        tell(f"--checkpoint {redact(source)} is not warmed: signal {-process.returncode}", program="imagefs")
     process.kill()
     process.wait()
     if process.stdin is not None:

@@ -20,6 +20,7 @@ import tomllib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from imagefs.reference import parse_reference
 from stripefs.cli.plain import Flag
 from stripefs.errors import ConfigError, StripefsError
 from stripefs.options import Given, Option, Options
@@ -78,6 +79,8 @@ def read(path: str, flags: Sequence[Flag], options: Options, sections: Sequence[
         raise ConfigError(f"job file {path}: {error.strerror}", hint="name a TOML file") from error
     except ValueError as error:
         raise ConfigError(f"job file {path}: {error}") from error
+    except RecursionError as error:
+        raise ConfigError(f"job file {path}: it is nested too deeply") from error
     lines = _lines(text)
     by_name = {flag.name: flag for flag in flags}
     settings = {one.name: one for one in options.all if one.section in sections and one.name not in by_name}
@@ -87,6 +90,8 @@ def read(path: str, flags: Sequence[Flag], options: Options, sections: Sequence[
     for key, value in document.items():
         name = key.replace("_", "-")
         where = f"{path}:{lines.get(name, 1)}: {key}"
+        if name != key and name in document:
+            raise ConfigError(f"{where} is given twice", hint=f"as {name} too")
         if name in words:
             words[name] = _texts(value, where) if name == COMMAND else [_text(value, where)]
         elif name in by_name:
@@ -100,6 +105,11 @@ def read(path: str, flags: Sequence[Flag], options: Options, sections: Sequence[
         raise ConfigError(
             f"{path}:{lines.get(COMMAND, 1)}: {COMMAND} is given without an image", hint='image = "…#TAG"'
         )
+    if words[IMAGE]:
+        try:
+            parse_reference(words[IMAGE][0])
+        except ConfigError as error:
+            raise ConfigError(f"{path}:{lines.get(IMAGE, 1)}: {IMAGE}: {error.message}", hint=error.hint) from error
     return JobFile(path, [*words[IMAGE], *words[COMMAND]], values, given, lines)
 
 
@@ -142,4 +152,6 @@ def _texts(value: object, where: str) -> list[str]:
 def _text(value: object, where: str) -> str:
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         raise ConfigError(f"{where} is neither text nor a number")
+    if "\0" in str(value):
+        raise ConfigError(f"{where} has a zero byte in it")
     return str(value)

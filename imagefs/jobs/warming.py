@@ -28,7 +28,7 @@ import trio
 from imagefs.daemon.client import Client
 from imagefs.settings import DaemonSettings
 from stripefs import logs
-from stripefs.cli.border import tell
+from stripefs.cli.border import guarded, tell
 from stripefs.cli.warming import STEP, Choose, warm_tree
 from stripefs.errors import MountError, StripefsError
 from stripefs.settings import Settings, redact
@@ -44,7 +44,7 @@ _LOOK_EVERY = 0.05
 _POINTERS = (b"/latest", b"/latest_checkpointed_iteration.txt")
 """Files in which DeepSpeed and Megatron name their newest checkpoint."""
 
-_NUMBER = re.compile(rb"(\d+)(?!.*\d)")
+_NUMBER = re.compile(rb"\d+$")
 
 Files = Sequence[tuple[bytes, Status]]
 
@@ -129,8 +129,8 @@ def newest(files: Files, read: Callable[[bytes, int], bytes]) -> Files:
     """The files of the newest checkpoint: in the directory that a pointer file names, by its name or its number, else
     in that with the greatest number at the end of its name; all where there is none."""
     tops = {path.split(b"/")[1] for path, _ in files if path.count(b"/") > 1}
-    numbers = {top: int(found[1]) for top in tops if (found := _NUMBER.search(top))}
-    top = max(numbers, key=lambda one: numbers[one], default=b"")
+    numbers = {top: int(found[0]) for top in tops if (found := _NUMBER.search(top))}
+    top = max(numbers, key=lambda one: (numbers[one], one), default=b"")
     for path, status in files:
         if path in _POINTERS and status.length < 4096:
             said = read(path, status.length).strip()
@@ -158,7 +158,7 @@ def _end_with(owner: int) -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-def main() -> None:
+def main() -> int:
     wish = json.loads(sys.stdin.readline())
     _end_with(int(wish["owner"]))
     settings = Settings.from_json(wish["settings"])
@@ -177,6 +177,8 @@ def main() -> None:
     else:
         told = [f"--checkpoint {source}: {shown(path)} is not warmed: {why}" for path, why in found.trouble]
         told += [f"--checkpoint {source}: {shown(path)} does not stay on local disk" for path in found.missing]
+        if not found.files and wish["files"] not in ("all", "latest"):
+            told.append(f"--checkpoint {source}: --checkpoint-warm {wish['files']} matches no file")
         events.instant(
             "checkpoint",
             "warmed",
@@ -190,7 +192,8 @@ def main() -> None:
     sys.stdin.read()  # until the mount is there
     for line in told:
         tell(line, program="imagefs")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(guarded(main, debug=False, program="imagefs"))

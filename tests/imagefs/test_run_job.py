@@ -143,6 +143,28 @@ def test_files_that_are_chosen_are_warmed(
     assert facts["store_bytes"] + facts["cache_bytes"] == 20 * MIB
 
 
+def test_a_pattern_that_matches_nothing_is_told(job: Service, store: Path, checkpoint: Path) -> None:
+    options = ["--checkpoint-warm", "step_100", "--checkpoint", str(checkpoint)]
+    process = job.start("run", *options, f"{store}#small", "--", "sh", "-c", "read line", stdin=-1)
+    assert process.stderr is not None
+    assert (
+        process.stderr.readline() == f"imagefs: --checkpoint {checkpoint}: --checkpoint-warm step_100 matches no file\n"
+    )
+    process.communicate("\n", timeout=60)
+    assert process.returncode == 0
+
+
+def test_a_warming_that_is_killed_is_told(job: Service, store: Path, checkpoint: Path) -> None:
+    command = ["run", "--checkpoint", slow(checkpoint), f"{store}#small", "--", "sh", "-c", "echo; read line"]
+    process = job.start(*command, stdin=-1)
+    assert process.stdout is not None
+    process.stdout.readline()
+    (warming,) = [pid for pid, words in commands() if "imagefs.jobs.warming" in words and pid in helpers(job)]
+    os.kill(warming, signal.SIGKILL)
+    _out, err = process.communicate("\n", timeout=60)
+    assert (process.returncode, err) == (0, f"imagefs: --checkpoint {slow(checkpoint)} is not warmed: signal 9\n")
+
+
 def test_the_image_has_its_share_of_the_link(job: Service, store: Path, checkpoint: Path, tmp_path: Path) -> None:
     """Until its blocks are here, the checkpoint has at most a third of what came by then, beyond its first step."""
     events, control, before = tmp_path / "events", tmp_path / "control", kept(job)

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,10 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
+from imagefs.cli import plain
 from imagefs.cli.job import FLAGS, read_job
-from imagefs.cli.plain import DEPS, JOB, RUN
+from imagefs.cli.plain import DEPS, JOB, RUN, plain_run
+from imagefs.errors import RunError
 from imagefs.jobs.checkpoint import Checkpoint, parse_share
 from imagefs.jobs.compare import is_publishing, variants
 from imagefs.jobs.events import ready_at, stage_seconds
@@ -38,6 +41,7 @@ MIB = 1 << 20
         ("s3://bucket/a:ro", ("s3://bucket/a", "/checkpoint", False)),
         ("/data/a:b", ("/data/a:b", "/checkpoint", False)),
         ("throttled+file:///data?rate=40MB/s:/m", ("throttled+file:///data?rate=40MB/s", "/m", False)),
+        ("data:/m", ("data", "/m", False)),
     ],
 )
 def test_names_of_checkpoints(text: str, expected: tuple[str, str, bool]) -> None:
@@ -48,6 +52,11 @@ def test_names_of_checkpoints(text: str, expected: tuple[str, str, bool]) -> Non
 def test_names_that_are_none(text: str) -> None:
     with pytest.raises(ConfigError, match="is not SOURCE"):
         Checkpoint.parse(text)
+
+
+def test_half_a_url_is_no_directory_with_a_place() -> None:
+    with pytest.raises(ConfigError, match="two slashes"):
+        Checkpoint.parse("hdfs:/data/ckpt")
 
 
 @pytest.mark.parametrize("text", ["-0.1", "1.1", "nan", "half", ""])
@@ -72,6 +81,8 @@ def listed(*paths: bytes) -> list[tuple[bytes, Status]]:
         ),
         ((b"/step_9/a", b"/step_10/a", b"/latest"), b"gone", (b"/step_10/a",)),
         ((b"/a", b"/b/c"), b"", (b"/a", b"/b/c")),
+        ((b"/step_9/a", b"/step_10.tmp/a", b"/v2-final/a"), b"", (b"/step_9/a",)),
+        ((b"/a_7/x", b"/b_7/x", b"/c_7/x"), b"", (b"/c_7/x",)),
     ],
 )
 def test_the_newest_checkpoint(paths: tuple[bytes, ...], pointer: bytes, expected: tuple[bytes, ...]) -> None:
@@ -146,6 +157,10 @@ def test_every_flag_is_a_key(tmp_path: Path) -> None:
         ('image = "a#b"\nrw = "yes"', "FILE:2: rw is true or false"),
         ('image = "a#b"\nplane = "ext4"', "FILE:2: plane is 'ext4'"),
         ('image = "a#b"\n[env]\nA = ["x"]', "FILE:2: env.A is neither text nor a number"),
+        ('rw = true\nimage = "a"', "FILE:2: image: 'a' names no image"),
+        ('image = "a#b"\nuser = "a\\u0000b"', "FILE:2: user has a zero byte"),
+        ('image = "a#b"\ndeps-salt = "a"\ndeps_salt = "b"', "FILE:2: deps_salt is given twice"),
+        ("a = " + 100_000 * "[", "job file FILE: it is nested too deeply"),
     ],
 )
 def test_files_that_are_no_jobs(tmp_path: Path, text: str, message: str) -> None:
@@ -154,6 +169,41 @@ def test_files_that_are_no_jobs(tmp_path: Path, text: str, message: str) -> None
     with pytest.raises(ConfigError) as caught:
         read_job(str(file))
     assert caught.value.message.replace(str(file), "FILE").startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("text", "where"),
+    [
+        ('workload = "a b"', "2: workload"),
+        ('events = "/dev/null"', "2: events"),
+        ('checkpoint = ["/tmp:/c", "/var:/c"]', "2: checkpoint"),
+        ('checkpoint = ["/tmp:/c"]\nbind = ["/var:/c"]', "2: checkpoint"),
+        ('checkpoint = ["hdfs:/tmp"]', "2: checkpoint"),
+        ('checkpoint = ["hdfs:/tmp:/c"]', "2: checkpoint"),
+        ('checkpoint = ["/tmp"]\ncheckpoint-option = ["nosuch"]', "3: checkpoint-option"),
+        ('checkpoint = ["/tmp"]\ncheckpoint-option = ["range_size=x"]', "3: checkpoint-option"),
+    ],
+)
+def test_a_mistake_is_told_with_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, where: str
+) -> None:
+    monkeypatch.setenv("IMAGEFS_RUNTIME", str(tmp_path / "run"))
+    file = tmp_path / "job.toml"
+    file.write_text(f'image = "{tmp_path}#b"\n{text}\n')
+    run = plain_run([str(file)])
+    assert run is not None
+    with pytest.raises((ConfigError, RunError)) as caught:
+        run()
+    assert caught.value.message.startswith(f"{file}:{where}")
+
+
+def test_an_image_may_be_called_like_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[Sequence[str]] = []
+    monkeypatch.setattr(plain, "start_run", lambda words, *_: len(started.append(words) or started))
+    run = plain_run(["/nonexistent#v1.toml"])
+    assert run is not None
+    assert run() == 1
+    assert started == [["/nonexistent#v1.toml"]]
 
 
 def test_flags_come_before_the_file(tmp_path: Path) -> None:
