@@ -9,7 +9,8 @@ A writer never blocks its caller and never raises into it: an event is stamped, 
 it to a file of this process alone in a local spool folder. Events that find the queue full, the disk full or the folder
 gone, and those of files that rotation deletes, leave a gap in the numbers; `dropped` events account for each of them,
 by cause. Files rotate: the first file of a process is kept, since it tells how the start began, and of the later ones
-the newest. The interpreter's end waits for the disk no longer than a second. A folder on FUSE is refused: the kernel
+the newest. The interpreter's end waits for the disk no longer than a second, unless its first event comes only then: no
+thread can be started at the end of Python 3.12 and later. A folder on FUSE is refused: the kernel
 lets no process end that waits for a FUSE server which has taken its request and never answers.
 
 Threads, signal handlers and finalizers may all emit: they share a queue whose `put` is reentrant. A process that has
@@ -306,12 +307,15 @@ class Writer:
                 call()
 
     def close(self, timeout: float = 1.0) -> bool:
-        """Wait until everything queued is written or lost, at most so many seconds; tells whether it is."""
+        """Wait until everything queued is written or lost, at most so many seconds; tells whether it is. Where no
+        thread can be had this one writes, however long that takes."""
         if not self._started and self._queue.empty():
             return True
         self._start()
         over = threading.Event()
         self._queue.put(over)
+        if not self._started:
+            self._write(over)
         return over.wait(timeout)
 
     def _line(
@@ -341,15 +345,15 @@ class Writer:
             self._started = True
             try:  # not by threading.Thread, which no handler of a signal can start while it starts another one
                 _thread.start_new_thread(self._write, ())
-            except RuntimeError:  # no thread can be had, or the interpreter ends: the queue is all there is
+            except RuntimeError:  # too many, or the interpreter ends: the queue is all there is, until `close`
                 self._started, self.problem = False, "no thread can be started"
                 return
         util = sys.modules.get("multiprocessing.util")
         if util is not None:  # whose processes end without atexit
             util.Finalize(None, self.close, exitpriority=-100)
 
-    def _write(self) -> None:
-        """The thread: write what is queued, and tell what was lost as soon as something can be written."""
+    def _write(self, last: threading.Event | None = None) -> None:
+        """The thread: write what is queued, up to `last`, and tell of losses as soon as something can be written."""
         spool = _Spool(self.folder, self.identity.node, self._file_bytes, self._files)
         arrived, lost = self._queue, spool.lost
         for lines, waiting in _batches(arrived):
@@ -363,6 +367,8 @@ class Writer:
             self.problem = failure or self.problem
             for each in waiting:
                 each.set()
+            if last is not None and last.is_set():
+                return
 
     def _dropped(self, cause: str, events: int) -> bytes:
         facts = {"events": events, "cause": cause}

@@ -97,11 +97,13 @@ class Imports:
         """The start is over: write everything, and tell which packages nothing has used."""
         self._flush()
         untouched, self._untouched = self._untouched, {}
+        writer = self._events() if untouched else self._writer
+        if writer is None:
+            return
         for package, record in untouched.items():
             facts = {"used": False, "own_ns": record.own, "total_ns": record.total}
-            self._events().emit("instant", "imports", package, facts=facts)
-        if self._writer is not None:
-            self._writer.close()
+            writer.emit("instant", "imports", package, facts=facts)
+        writer.close()
 
     def _wrapped(self) -> Callable[[str, Any], Any]:
         original, load = self._original, self._load
@@ -158,6 +160,8 @@ class Imports:
             return
         del self._records[: len(records)]
         writer = self._events()
+        if writer is None:
+            return
         for record in records:
             begin = record.frame
             facts: dict[str, object] = {"own_ns": record.own, "modules": len(set(record.names))}
@@ -175,12 +179,15 @@ class Imports:
                     mono_ns=begin.mono + after,
                 )
 
-    def _events(self) -> Writer:
-        """The writer, whose modules are not timed when they are loaded for it."""
+    def _events(self) -> Writer | None:
+        """The writer, whose modules are not timed when they are loaded for it. None where they cannot be loaded any
+        more, as in a program that has become another user or has left for another root: its imports are not to fail."""
         if self._writer is None:
             self._busy = True
             try:
                 self._writer = _startup_events().default_writer("trace")
+            except Exception:  # noqa: BLE001
+                return None
             finally:
                 self._busy = False
         return self._writer

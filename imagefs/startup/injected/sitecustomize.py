@@ -1,16 +1,17 @@
 """Loaded by each interpreter below `imagefs startup trace`, which has this folder on its PYTHONPATH: times imports.
 
 Leaves no more behind than that: the folder goes from sys.path, and the sitecustomize that the interpreter would have
-loaded is loaded. An interpreter that cannot load the timing, such as one before Python 3.9, runs without.
+loaded is loaded. An interpreter that cannot load the timing, such as one before Python 3.9, runs without: this file is
+Python 2 as well.
 """
 
 import os
 import sys
 
 
-def _time_imports() -> None:
+def _time_imports():  # type: () -> None
     folder, _, how = os.environ.get("BOOTSEER_IMPORTS", "").rpartition(":")
-    if not folder or not os.environ.get("BOOTSEER_EVENTS"):
+    if not folder or not os.environ.get("BOOTSEER_EVENTS") or sys.version_info < (3, 9):
         return
     sys.path.insert(0, folder)
     try:
@@ -20,14 +21,14 @@ def _time_imports() -> None:
     startup_imports.time_imports(unused=how == "unused")
 
 
-def _chain() -> None:
+def _chain():  # type: () -> None
     here = os.path.dirname(__file__)
     sys.path[:] = [path for path in sys.path if path != here]
     ours = sys.modules.pop("sitecustomize", None)
     try:
         import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
     except ImportError as error:
-        if error.name != "sitecustomize":
+        if getattr(error, "name", "sitecustomize") != "sitecustomize":
             raise
     finally:
         if ours is not None:

@@ -267,6 +267,20 @@ def test_the_end_of_the_interpreter_writes_everything(tmp_path: Path) -> None:
     accounted(found, 5000)
 
 
+def test_without_a_thread_the_end_writes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """None can be started when the interpreter of Python 3.12 and later ends."""
+
+    def refused(*_: object) -> None:
+        raise RuntimeError("can't create new thread at interpreter shutdown")
+
+    monkeypatch.setattr("_thread.start_new_thread", refused)
+    writer = Writer(str(tmp_path), WHO, "job")
+    for number in range(2):
+        writer.instant("model", str(number))
+        assert writer.close(0)
+    accounted(events(tmp_path), 2)
+
+
 class Client:
     """RankMonitorClient, as far as jobs know it."""
 

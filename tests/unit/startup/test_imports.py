@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -136,3 +137,13 @@ import inner
     subprocess.run([sys.executable, "-I", "-c", text], env=environ, check=True, timeout=PATIENCE)
     assert "inner" in {event["name"] for event in events(modules.parent / "spool")}
     assert json.dumps(events(modules.parent / "spool")).count("startup_events") == 0
+
+
+def test_a_program_that_cannot_reach_the_writer_imports_on(modules: Path) -> None:
+    """As one that has become another user, or is in another root."""
+    shutil.copy("stripefs/startup_imports.py", modules / "startup_imports.py")
+    text = f"import sys; sys.path.insert(0, {str(modules)!r}); import startup_imports\n"
+    text += "startup_imports.time_imports(threshold=0, unused=True)\nimport json, queue, logging\nimport lonely"
+    environ = os.environ | {"BOOTSEER_EVENTS": str(modules.parent / "spool")}
+    done = subprocess.run([sys.executable, "-I", "-c", text], env=environ, capture_output=True, timeout=PATIENCE)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
