@@ -4,6 +4,9 @@ The job goes on and may write there. So the files that are whole are copied firs
 that nobody has open for writing, whose facts are the same before and after they were copied. Temporary and lock files,
 files of more than one name, sockets and pipes are left out; a program that gives privileges stands against all of it.
 
+A job may put a link in the place of a directory meanwhile. What was looked at is therefore opened without following
+any, and nothing outside of the folder is read.
+
 A file that is open for writing is found by a read lease (F_SETLEASE), which the kernel refuses for it. The lease is
 given back at once, so no writer waits.
 """
@@ -11,6 +14,7 @@ given back at once, so no writer waits.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import re
@@ -67,7 +71,7 @@ class Captured:
 def captured(folder: str, copy: str) -> Iterator[Place | None]:
     """Copy the files that are whole below `folder` to `copy` until the block ends. Raises SnapshotError, OSError."""
     try:
-        seen = inventory.take(folder)
+        seen = inventory.take(os.path.realpath(folder))
         chosen = {
             path: facts
             for path, facts in seen.entries.items()
@@ -85,31 +89,51 @@ def captured(folder: str, copy: str) -> Iterator[Place | None]:
         if not sum(_copy(seen.path(path), os.path.join(copy, path), facts) for path, facts in chosen.items()):
             raise SnapshotError("the job has written nothing to its caches that is whole")
         for path in sorted((path for path, facts in chosen.items() if facts.is_directory), reverse=True):
-            _describe(os.path.join(copy, path), chosen[path])  # its time last, after all that is made in it
+            with contextlib.suppress(FileNotFoundError):  # it was not copied
+                _describe(os.path.join(copy, path), chosen[path])  # its time last, after all that is made in it
         yield Captured(copy)
     finally:
         shutil.rmtree(copy, ignore_errors=True)
 
 
 def _copy(source: str, target: str, facts: Facts) -> bool:
-    """Copy one entry, whose directory is there; whether a file was copied whole, and is not left out."""
-    if facts.is_directory:
-        os.mkdir(target, 0o700)
-        return False
-    with contextlib.suppress(FileNotFoundError):  # it was removed since
-        if facts.is_link:
-            os.symlink(os.readlink(source), target)
+    """Copy one entry; whether a file was copied whole, and is not left out."""
+    with (
+        contextlib.suppress(FileNotFoundError),  # it was removed since, or what it lies in was not copied
+        _opened(source, facts) as descriptor,
+    ):
+        if facts.is_directory:
+            os.mkdir(target, 0o700)
+        elif facts.is_link:
+            os.symlink(os.readlink("", dir_fd=descriptor), target)
             os.chown(target, facts.uid, facts.gid, follow_symlinks=False)
-            return False
-        with open(os.open(source, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            if _is_same(file.fileno(), facts) and not _is_written(file.fileno()):
-                with open(target, "xb") as made:
-                    shutil.copyfileobj(file, made)
-                if _is_same(file.fileno(), facts):
-                    _describe(target, facts)
-                    return True
-                Path(target).unlink()
+        elif _is_same(descriptor, facts) and not _is_written(descriptor):
+            with open(descriptor, "rb", closefd=False) as file, open(target, "xb") as made:
+                shutil.copyfileobj(file, made)
+            if _is_same(descriptor, facts):
+                _describe(target, facts)
+                return True
+            Path(target).unlink()
     return False
+
+
+@contextlib.contextmanager
+def _opened(path: str, facts: Facts) -> Iterator[int]:
+    """A descriptor of an entry. Raises FileNotFoundError where there is something else, or a link above it."""
+    how = os.O_RDONLY | os.O_NONBLOCK if facts.is_file else os.O_PATH
+    try:
+        descriptor = os.open(path, how | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENOTDIR):
+            raise FileNotFoundError(path) from error
+        raise
+    try:
+        place = os.readlink(f"/proc/self/fd/{descriptor}")
+        if place != path.rstrip("/") or os.fstat(descriptor).st_ino != facts.inode:
+            raise FileNotFoundError(path)
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def _describe(target: str, facts: Facts) -> None:

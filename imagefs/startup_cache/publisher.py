@@ -15,8 +15,8 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
-from imagefs.deps import outcome
 from imagefs.deps.publish import Job
 from imagefs.deps.publisher import conclude
 from imagefs.startup_cache.capture import captured
@@ -32,6 +32,7 @@ class Publishing:
 
     def __init__(self, job: Job, folder: str, copy: str, tell: Callable[[str], None]) -> None:
         self._job, self._folder, self._copy, self._tell = job, folder, copy, tell
+        self._log = Path(f"{copy}.log")  # of this run alone: others may publish under the same key
         self._process: subprocess.Popen[bytes] | None = None
 
     def begin(self) -> None:
@@ -39,7 +40,7 @@ class Publishing:
         command = [sys.executable, "-P", "-m", "imagefs.startup_cache.publisher"]
         wish = {"job": self._job._asdict(), "folder": self._folder, "copy": self._copy}
         try:
-            with open(outcome.log_of(self._job.cache, self._job.name), "wb") as log:
+            with open(self._log, "wb") as log:
                 self._process = subprocess.Popen(
                     command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True, cwd="/"
                 )
@@ -64,7 +65,7 @@ class Publishing:
             self._process.wait()
         told = []
         with contextlib.suppress(OSError):  # the cache was removed
-            told = outcome.log_of(self._job.cache, self._job.name).read_text(errors="replace").splitlines()
+            told = self._log.read_text(errors="replace").splitlines()
         for line in told or ["the start-up caches are not published, since the run has ended"]:
             self._tell(line.removeprefix("imagefs: "))
 

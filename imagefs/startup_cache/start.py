@@ -67,7 +67,7 @@ def runner(
     def run(image: Image, options: RunOptions, above: Sequence[Layer], packages: str | None) -> int:
         config = ImageConfig.parse(image.attached.config)
         environ = variables((PATH, *config.env), options.env, os.environ)
-        ours = [one for one in caches if not environ.get(one.variable)]
+        ours = [one for one in caches if one.variable not in environ]
         if taken := [one.variable for one in caches if one not in ours]:
             tell(f"start-up caches that are placed already are left alone: {', '.join(taken)}")
         folder = os.path.join(image.attached.upper, "caches")
@@ -104,7 +104,8 @@ class _Start:
             found = self._hit(used)
             if not isinstance(found, Missed):
                 beside = {FOLDER: lambda target: self._show(target, found)}
-                return self._image.run(options, above, marked=True, beside=beside)
+                # The command may say that it is ready at each start, as it did at the first.
+                return self._image.run(options, above, marked=True, beside=beside, on_ready=lambda: None)
             self._say("miss", f"{found.reason}; the job compiles, and its caches are kept when it is ready")
             store, cache = self._store._asdict(), self._image.client.settings.cache
             job = Publication(store, cache, self._key, FOLDER, 0.0, doubted=found.doubted)

@@ -158,9 +158,16 @@ def test_a_variable_that_is_set_is_left_alone(hosts: list[Service], store: Path)
     out, errors = Job(hosts[0], store, script, "--env", "TRITON_CACHE_DIR=/tmp/own").end()
     assert out == f"/tmp/own {FOLDER}/cuda\n"
     assert "left alone: TRITON_CACHE_DIR\n" in errors
-    out, errors = Job(hosts[0], store, script, "--env", "TRITON_CACHE_DIR=/tmp/own", caches="triton").end()
-    assert out == "/tmp/own\n"
-    assert "miss" not in errors
+    for own in ("/tmp/own", ""):
+        out, errors = Job(hosts[0], store, script, "--env", f"TRITON_CACHE_DIR={own}", caches="triton").end()
+        assert out == f"{own}\n"
+        assert "miss" not in errors
+
+
+def test_a_job_says_that_it_is_ready_at_each_start(hosts: list[Service], store: Path) -> None:
+    key = publish(hosts[0], store, FILL, "--no-record")
+    out, errors = Job(hosts[1], store, "touch $IMAGEFS_READY && echo ready", "--no-record").end()
+    assert (out, f"hit {key[:12]}" in errors) == ("ready\n", True)
 
 
 def test_one_of_those_that_compile_the_same_publishes(hosts: list[Service], store: Path) -> None:

@@ -185,6 +185,42 @@ def test_a_file_that_changes_while_it_is_copied_is_left_out(
     assert names(folder, tmp_path / "copy") == {"triton/other"}
 
 
+def test_nothing_outside_of_the_folder_is_captured(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job that puts a link in the place of a directory, and back, has nothing of the host read."""
+    (folder / "triton/kept").mkdir()
+    (folder / "triton/kept/file").write_text("of the host, meanwhile")
+    (folder / "triton/kept/link").symlink_to("file")
+    (folder / "triton/kept/below").mkdir()
+    look = capture.inventory.take
+
+    def taken(top: str) -> Any:
+        found = look(top)
+        (folder / "triton/kept").rename(tmp_path / "host")
+        (folder / "triton/kept").symlink_to(tmp_path / "host")
+        return found
+
+    monkeypatch.setattr(capture.inventory, "take", taken)
+    copy = tmp_path / "copy"
+    with captured(str(folder), str(copy)):
+        assert {str(path.relative_to(copy)) for path in copy.rglob("*")} == {"triton", "triton/kernel.so"}
+
+
+def test_a_file_that_became_a_link_is_left_out(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "triton/other").write_text("whole too")
+    look = capture.inventory.take
+
+    def taken(top: str) -> Any:
+        found = look(top)
+        (folder / "triton/other").unlink()
+        (folder / "triton/other").symlink_to("kernel.so")
+        return found
+
+    monkeypatch.setattr(capture.inventory, "take", taken)
+    assert names(folder, tmp_path / "copy") == {"triton/kernel.so"}
+
+
 @pytest.mark.parametrize("mode", [stat.S_ISUID | 0o755, stat.S_ISGID | 0o755])
 def test_a_program_that_gives_privileges_stands_against_all(folder: Path, tmp_path: Path, mode: int) -> None:
     (folder / "triton/kernel.so").chmod(mode)
@@ -236,6 +272,24 @@ def test_a_job_that_failed_has_nothing_published(folder: Path, tmp_path: Path) -
     assert said == ["the start-up caches are not published, since the run has ended"]
     assert not (tmp_path / "copy").exists()
     publishing.end(failed=True)  # nothing is left to end
+
+
+def test_each_run_tells_how_its_own_publishing_ended(folder: Path, tmp_path: Path) -> None:
+    """Also where another one of the same key began after that."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        url = f"hdfs://127.0.0.1:{silent.getsockname()[1]}/store"
+        job = Publication({"url": url}, str(tmp_path / "cache"), {"salt": "x"}, table.FOLDER, 0.0)
+        said: list[str] = []
+        first = Publishing(job, str(tmp_path / "nothing"), str(tmp_path / "copy1"), said.append)
+        first.begin()
+        eventually(lambda: list((tmp_path / "cache/deps/outcomes").glob("*.json")), "the end of the first")
+        second = Publishing(job, str(folder), str(tmp_path / "copy2"), said.append)
+        second.begin()
+        eventually(lambda: (tmp_path / "copy2/triton/kernel.so").exists(), "the copy")
+        first.end(failed=False)
+        second.end(failed=True)
+    assert "cannot be looked at" in said[0]
+    assert said[1:] == ["the start-up caches are not published, since the run has ended"]
 
 
 def test_a_run_that_never_was_ready_has_nothing_to_end(folder: Path, tmp_path: Path) -> None:
