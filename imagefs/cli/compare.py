@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from imagefs.cli.common import json_flag, print_json
 from imagefs.cli.job import FLAGS, read_job
 from imagefs.cli.plain import DEPS
 from imagefs.config import resolve
+from imagefs.errors import RunError
 from imagefs.reference import parse_reference
 from stripefs.cli.border import tell
 from stripefs.cli.show import columns
@@ -23,11 +26,13 @@ __all__ = ["command"]
 def command(job: str, rounds: int, as_json: bool) -> None:
     """Start a job cold without and with each technique, and print the time of each stage: median, least and most.
 
-    Each start has caches and a daemon of its own in a temporary folder. Root drops the kernel's page cache before, the
-    one of the whole machine. Needs the disk that the image and the checkpoint take.
+    Each start has caches and a daemon of its own in a temporary folder. The kernel's page cache is dropped before, the
+    one of the whole machine. Needs root, and the disk that the image and the checkpoint take.
     """
     from imagefs.jobs.compare import compare, drop_page_cache, variants
 
+    if os.geteuid() != 0:
+        raise RunError("a comparison needs root: whole images are copied with the owners of their files", hint="sudo")
     file = read_job(job)
     with file.told(()):
         ways = variants(file, FLAGS, DEPS)
@@ -36,7 +41,7 @@ def command(job: str, rounds: int, as_json: bool) -> None:
         ).store
     cold = drop_page_cache()
     if not cold:
-        tell("the page cache is not dropped, which takes root: starts are not quite cold", program="imagefs")
+        tell("the page cache is not dropped, which takes a host's root: starts are not quite cold", program="imagefs")
     figures = compare(file, ways, rounds, store, lambda line: tell(line, program="imagefs"))
     if as_json:
         print_json({"rounds": rounds, "page_cache_dropped": cold, "ways": [one.as_dict() for one in figures]})

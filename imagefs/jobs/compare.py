@@ -10,7 +10,8 @@ its command ends. Without a technique there is instead:
     caches       what the job compiles is compiled
 
 Starts with everything come before and are not measured: they leave what later ones build on, a trace of the image and
-snapshots, in the stores of the job, as any run does.
+snapshots, in the stores of the job, as any run does. With start-up caches alone pip is part of the command, and so of
+their key: then such a start comes before, too.
 
 A start that is over is killed, which ends its container and its mounts; then its daemon is stopped and its folder goes.
 Folders of a comparison that was killed itself are removed by the next one.
@@ -32,18 +33,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from imagefs.config import IMAGEFS
 from imagefs.daemon.client import Client, NoDaemon, Recording
 from imagefs.errors import RunError
-from imagefs.jobs.events import PROGRAM, read_events, ready_at, stage_seconds
+from imagefs.jobs.events import COLLECTOR, PROGRAM, read_events, ready_at, stage_seconds
 from imagefs.jobs.job_file import JobFile
 from imagefs.run.namespace import end_with
 from imagefs.settings import DaemonSettings
 from stripefs.cli.plain import Flag
 from stripefs.errors import ConfigError, StripefsError
+from stripefs.options import parse_bool
 from stripefs.settings import StoreSettings
 from stripefs.startup_events import ENV_FOLDER, STAGES
 
-__all__ = ["Figures", "Start", "Variant", "compare", "drop_page_cache", "is_publishing", "variants"]
+__all__ = ["Figures", "Start", "Variant", "compare", "drop_page_cache", "is_publishing", "start_words", "variants"]
 
 _LOOK_EVERY = 0.05
 _LEAVES_WITHIN = 30.0
@@ -148,7 +151,7 @@ def _arguments(job: JobFile, flags: Sequence[Flag], deps: Sequence[Flag], used: 
         }
     if "caches" not in used:
         values.pop("startup_cache", None)
-    found = [f"--{name}={text}" for name, (text, _) in job.given.items() if name not in _OWN]
+    found = [_setting(name, text) for name, (text, _) in job.given.items() if name not in _OWN]
     for flag in flags:
         value = values.get(flag.field, flag.unset)
         if value == flag.unset or flag.name in _OWN:
@@ -158,6 +161,13 @@ def _arguments(job: JobFile, flags: Sequence[Flag], deps: Sequence[Flag], used: 
         else:
             found += [f"--{flag.name}={one}" for one in (value if flag.kind == "texts" else [value])]
     return [*found, words[0], "--", *words[1:]]
+
+
+def _setting(name: str, text: str) -> str:
+    option = IMAGEFS.by_name(name)
+    if option is None or not option.is_switch:
+        return f"--{name}={text}"
+    return f"--{name}" if parse_bool(text) else f"--no-{name}"
 
 
 def _installing(
@@ -190,11 +200,14 @@ def compare(
     signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))  # what is under way is ended then
     _sweep()
     everything = ways[-1]
-    if {"deps", "caches"} & {*everything.techniques}:
+    before = [everything] if {"deps", "caches"} & {*everything.techniques} else []
+    if "deps" in everything.techniques:  # without it the command begins with pip, and caches have another key
+        before += [way for way in ways if way.techniques == ("caches",)]
+    for way in before:
         tell("a start that is not measured, for the snapshots")
         with _folder() as folder:
-            more = ["--deps-wait"] if "deps" in everything.techniques else []
-            _start(everything, folder, *more, publishes="caches" in everything.techniques)
+            more = ["--deps-wait"] if "deps" in way.techniques else []
+            _start(way, folder, *more, publishes="caches" in way.techniques)
     tell("a start that is not measured, for the trace")
     with _folder() as folder:
         _start(everything, folder)
@@ -230,9 +243,25 @@ def _folder() -> Iterator[Path]:
     try:
         yield folder
     finally:
-        _clear(folder)
-        if lock is not None:
-            os.close(lock)
+        with _uninterrupted():
+            _clear(folder)
+            if lock is not None:
+                os.close(lock)
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """An interrupt that comes in the block is one when it ends."""
+    came: list[int] = []
+    wanted = (signal.SIGINT, signal.SIGTERM)
+    before = {number: signal.signal(number, lambda told, _: came.append(told)) for number in wanted}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if came:
+            signal.raise_signal(came[0])
 
 
 def _sweep() -> None:
@@ -292,20 +321,27 @@ def _daemon(folder: Path) -> DaemonSettings:
     return DaemonSettings(cache=str(folder / "cache"), runtime=str(folder / "run"))
 
 
+def start_words(way: Variant, folder: Path, more: Sequence[str] = ()) -> list[str]:
+    """The arguments of `imagefs run` for a start whose caches and daemon are in this folder. more: flags."""
+    settings, end = _daemon(folder), way.arguments.index("--") - 1  # what is its own stands last, and so counts
+    own = [f"--cache={settings.cache}", f"--runtime={settings.runtime}", f"--events={folder}/events"]
+    if any(word.startswith("--checkpoint=") for word in way.arguments[:end]):
+        own.append(f"--checkpoint-option=cache={settings.cache}/checkpoints")
+    return [*way.arguments[:end], *own, *more, *way.arguments[end:]]
+
+
 def _start(way: Variant, folder: Path, *more: str, publishes: bool = False) -> Start:
     """publishes: the run goes on until what it publishes when the job is ready is published. Raises RunError where the
     job fails."""
-    events, settings = folder / "events", _daemon(folder)
+    events = folder / "events"
     program = [sys.executable, "-P", "-c", "import sys; from imagefs.cli.main import run; sys.exit(run())"]
-    own = [f"--cache={settings.cache}", f"--runtime={settings.runtime}", f"--events={events}"]
-    if any(word.startswith("--checkpoint=") for word in way.arguments):
-        own.append(f"--checkpoint-option=cache={settings.cache}/checkpoints")
     parent = os.pidfd_open(os.getpid())
-    environment = {name: text for name, text in os.environ.items() if name not in ("TRACEPARENT", ENV_FOLDER)}
+    left_out = ("TRACEPARENT", ENV_FOLDER, COLLECTOR)
+    environment = {name: text for name, text in os.environ.items() if name not in left_out}
     with tempfile.TemporaryFile() as output:
         begun = time.monotonic_ns()
         process = subprocess.Popen(
-            [*program, "run", *own, *more, *way.arguments],
+            [*program, "run", *start_words(way, folder, more)],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -333,10 +369,10 @@ def _start(way: Variant, folder: Path, *more: str, publishes: bool = False) -> S
 
 def is_publishing(pid: int) -> bool:
     """Tells whether a child of this process publishes start-up caches."""
-    for thread in Path(f"/proc/{pid}/task").glob("*/children"):
+    for process in Path("/proc").glob("[0-9]*"):  # the lists of children lack those whose thread is just ending
         with contextlib.suppress(OSError):  # it ended
-            children = [Path(f"/proc/{child}/cmdline") for child in thread.read_text().split()]
-            if any(_PUBLISHER in child.read_bytes().split(b"\0") for child in children):
+            parent = int((process / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == pid and _PUBLISHER in (process / "cmdline").read_bytes().split(b"\0"):
                 return True
     return False
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,15 +20,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from imagefs.cli import plain
+from imagefs.cli.compare import command as compare_command
 from imagefs.cli.job import FLAGS, read_job
-from imagefs.cli.plain import DEPS, JOB, RUN, plain_run
+from imagefs.cli.plain import DEPS, JOB, RUN, SECTIONS, WITHOUT, plain_run, read_line
 from imagefs.errors import RunError
+from imagefs.jobs import compare
 from imagefs.jobs.checkpoint import Checkpoint, parse_share
-from imagefs.jobs.compare import is_publishing, variants
+from imagefs.jobs.compare import Start, Variant, is_publishing, start_words, variants
 from imagefs.jobs.events import ready_at, stage_seconds
 from imagefs.jobs.warming import Gate, Image, newest
+from stripefs.cli.mount_options import expand
 from stripefs.cli.warming import STEP
 from stripefs.errors import ConfigError
+from stripefs.settings import StoreSettings
 from stripefs.store.base import Kind, Status
 
 MIB = 1 << 20
@@ -252,6 +258,78 @@ def test_ways_to_start_a_job(tmp_path: Path) -> None:
     assert {*checkpoint} <= {*ways["checkpoint"].arguments}
     file.write_text('image = "a#b"\n')
     assert [one.name for one in variants(read_job(str(file)), FLAGS, DEPS)] == ["none", "image"]
+
+
+def test_a_start_has_the_settings_of_the_file_and_caches_of_its_own(tmp_path: Path) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text(
+        'image = "a#b"\ncommand = ["run", "--", "x"]\nuse-datanode-hostname = true\ncheckpoint = ["/c"]\n'
+        'checkpoint-option = ["cache=/mine", "uid=5"]\ncache = "/mine"\n'
+    )
+    for way in variants(read_job(str(file)), FLAGS, DEPS):
+        line = read_line(start_words(way, tmp_path / "own", ["--deps-wait"]), FLAGS, SECTIONS, WITHOUT)
+        assert line is not None
+        assert line.words == ["a#b", "run", "--", "x"]
+        assert line.given["use-datanode-hostname"][0] == "true"
+        assert line.given["cache"][0] == f"{tmp_path}/own/cache"
+        options = expand(line.values["checkpoint_options"])
+        assert options.given["cache"][0] == f"{tmp_path}/own/cache/checkpoints"
+        assert options.given["uid"][0] == "5"
+
+
+class Made:
+    """The starts of a comparison, none of which takes place."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.starts: list[tuple[str, bool]] = []
+        monkeypatch.setattr(compare, "_start", self._start)
+        monkeypatch.setattr(compare, "_learned", lambda *_: None)
+        monkeypatch.setattr(compare, "drop_page_cache", lambda: True)
+        monkeypatch.setattr(signal, "signal", lambda *_: None)
+
+    def _start(self, way: Variant, _folder: Path, *_more: str, publishes: bool = False) -> Start:
+        self.starts.append((way.name, publishes))
+        return Start(1.0, {})
+
+
+def test_caches_are_there_for_each_way_that_has_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a snapshot of dependencies pip is part of the command, and so of the key of the caches."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    made = Made(monkeypatch)
+    file = tmp_path / "job.toml"
+    file.write_text('image = "a#b"\ncommand = ["run"]\nstartup-cache = "auto"\ndeps = ["x"]\n')
+    job = read_job(str(file))
+    ways = variants(job, FLAGS, DEPS)
+    compare.compare(job, ways, 1, StoreSettings(url="a"), lambda _line: None)
+    first = [name for name, publishes in made.starts if publishes]
+    assert sorted(first) == ["all", "caches"]
+    assert made.starts[2:] == [(name, False) for name in ("all", "none", "image", "deps", "caches", "all")]
+    file.write_text('image = "a#b"\nstartup-cache = "auto"\n')
+    job, made.starts = read_job(str(file)), []
+    compare.compare(job, variants(job, FLAGS, DEPS), 1, StoreSettings(url="a"), lambda _line: None)
+    assert [name for name, publishes in made.starts if publishes] == ["all"]
+
+
+def test_an_interrupt_waits_until_a_start_is_cleared_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    clear = compare._clear
+
+    def interrupted(folder: Path) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        clear(folder)
+
+    monkeypatch.setattr(compare, "_clear", interrupted)
+    with pytest.raises(KeyboardInterrupt), compare._folder():
+        assert len(os.listdir(tmp_path)) == 1
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_comparison_needs_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "job.toml"
+    file.write_text('image = "a#b"\n')
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    with pytest.raises(RunError, match="needs root"):
+        compare_command.main([str(file)], standalone_mode=False)
 
 
 def test_a_job_without_a_command_cannot_install_before_it(tmp_path: Path) -> None:
