@@ -28,15 +28,16 @@ import trio
 from imagefs.daemon.client import Client
 from imagefs.settings import DaemonSettings
 from stripefs import logs
+from stripefs.cache.store import LEAST
 from stripefs.cli.border import guarded, tell
-from stripefs.cli.warming import STEP, Choose, warm_tree
+from stripefs.cli.warming import STEP, Choose, Warmed, warm_tree
 from stripefs.errors import MountError, StripefsError
 from stripefs.settings import Settings, redact
 from stripefs.startup_events import default_writer
 from stripefs.store.base import Status, Store
-from stripefs.units import shown
+from stripefs.units import format_size, shown
 
-__all__ = ["Gate", "Image", "Look", "chosen", "newest"]
+__all__ = ["Gate", "Image", "Look", "chosen", "newest", "trouble_lines"]
 
 _LOOK_EVERY = 0.05
 """Seconds between looks at the image while the checkpoint waits for its share."""
@@ -139,6 +140,26 @@ def newest(files: Files, read: Callable[[bytes, int], bytes]) -> Files:
     return [one for one in files if one[0].startswith(b"/" + top + b"/")] if top else files
 
 
+def trouble_lines(found: Warmed, strange: int, which: str) -> list[str]:
+    """Lines about what is not on local disk now. strange: bytes of large files that the cache keeps nothing of."""
+    lines = []
+    for paths, why in (
+        ([path for path, _ in found.trouble], f"is not warmed: {found.trouble[0][1]}" if found.trouble else ""),
+        (found.missing, "does not stay on local disk"),
+    ):
+        if paths:
+            more = f" (and {len(paths) - 1} more)" if len(paths) > 1 else ""
+            lines.append(f"{shown(paths[0])} {why}{more}")
+    if strange:
+        lines.append(
+            f"{format_size(strange)} are in files that the cache does not keep; those of a store without ids, such as "
+            "S3, it keeps with --checkpoint-option cache_trust_mtime"
+        )
+    if not found.files and which not in ("all", "latest"):
+        lines.append(f"--checkpoint-warm {which} matches no file")
+    return lines
+
+
 def _read(store: Store, path: bytes, size: int) -> bytes:
     with closing(store.open(path)) as handle:
         return bytes(handle.read(0, size)) if size else b""
@@ -169,16 +190,22 @@ def main() -> int:
     watched()  # what the image fetches is counted from now on
     events.instant("checkpoint", "warm", mount=settings.mount.mountpoint)
     gate = Gate(float(wish["share"]), int(wish["link_rate"]), watched)
+    files: Files = ()
+
+    def choose(store: Store, there: Files) -> Files:
+        nonlocal files
+        files = chosen(str(wish["files"]))(store, there)
+        return files
+
     try:
-        found, _ = warm_tree(settings, b"/", gate, lambda _found, _file: None, chosen(str(wish["files"])))
+        found, _ = warm_tree(settings, b"/", gate, lambda _found, _file: None, choose)
     except StripefsError as error:
         told = [f"--checkpoint {source} is not warmed: {error.message}"]
         events.instant("checkpoint", "warmed", error=type(error).__name__)
     else:
-        told = [f"--checkpoint {source}: {shown(path)} is not warmed: {why}" for path, why in found.trouble]
-        told += [f"--checkpoint {source}: {shown(path)} does not stay on local disk" for path in found.missing]
-        if not found.files and wish["files"] not in ("all", "latest"):
-            told.append(f"--checkpoint {source}: --checkpoint-warm {wish['files']} matches no file")
+        unkept = {*found.unkept}
+        strange = sum(status.length for path, status in files if path in unkept and status.length >= LEAST)
+        told = [f"--checkpoint {source}: {line}" for line in trouble_lines(found, strange, str(wish["files"]))]
         events.instant(
             "checkpoint",
             "warmed",

@@ -28,9 +28,9 @@ from imagefs.jobs import compare
 from imagefs.jobs.checkpoint import Checkpoint, parse_share
 from imagefs.jobs.compare import Start, Variant, is_publishing, start_words, variants
 from imagefs.jobs.events import ready_at, stage_seconds
-from imagefs.jobs.warming import Gate, Image, newest
+from imagefs.jobs.warming import Gate, Image, newest, trouble_lines
 from stripefs.cli.mount_options import expand
-from stripefs.cli.warming import STEP
+from stripefs.cli.warming import STEP, Warmed
 from stripefs.errors import ConfigError
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Kind, Status
@@ -93,6 +93,15 @@ def listed(*paths: bytes) -> list[tuple[bytes, Status]]:
 )
 def test_the_newest_checkpoint(paths: tuple[bytes, ...], pointer: bytes, expected: tuple[bytes, ...]) -> None:
     assert [path for path, _ in newest(listed(*paths), lambda _path, _size: pointer)] == list(expected)
+
+
+def test_trouble_is_told_in_one_line() -> None:
+    found = Warmed(files=4, trouble=[(b"/a", "denied"), (b"/b", "denied")], missing=[b"/c"])
+    assert trouble_lines(found, 0, "all") == ["/a is not warmed: denied (and 1 more)", "/c does not stay on local disk"]
+    assert trouble_lines(Warmed(), 0, "all") == []
+    assert trouble_lines(Warmed(), 0, "x/*") == ["--checkpoint-warm x/* matches no file"]
+    (line,) = trouble_lines(Warmed(files=1), 20 * MIB, "latest")
+    assert "cache_trust_mtime" in line
 
 
 @given(
