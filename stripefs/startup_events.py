@@ -19,6 +19,7 @@ forked gets a file and numbers of its own in the child; events that it emits rig
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # built in, unlike signal, which is loaded for nothing else
 import _thread
 import atexit
 import contextlib
@@ -343,11 +344,15 @@ class Writer:
             if self._started:
                 return
             self._started = True
+            before = _signal.pthread_sigmask(_signal.SIG_BLOCK, ())
             try:  # not by threading.Thread, which no handler of a signal can start while it starts another one
+                _signal.pthread_sigmask(_signal.SIG_BLOCK, _signal.valid_signals())  # which the program may wait for
                 _thread.start_new_thread(self._write, ())
             except RuntimeError:  # too many, or the interpreter ends: the queue is all there is, until `close`
                 self._started, self.problem = False, "no thread can be started"
                 return
+            finally:
+                _signal.pthread_sigmask(_signal.SIG_SETMASK, before)
         util = sys.modules.get("multiprocessing.util")
         if util is not None:  # whose processes end without atexit
             util.Finalize(None, self.close, exitpriority=-100)

@@ -91,9 +91,11 @@ def test_the_status_is_that_of_the_command(tracing: Tracing, words: list[str], c
 
 
 def test_no_end_of_a_command_is_missed(tracing: Tracing) -> None:
-    """Whichever thread of the tracer the kernel would give the signal to."""
+    """Whichever thread of the tracer the kernel would give the signal to, that of an outer tracer's timing as well."""
     for _ in range(20):
         assert tracing.run("true", options=("--no-imports",)) == (0, "", "")
+    for _ in range(10):
+        assert tracing.run(str(program("imagefs")), "startup", "trace", "--", "true") == (0, "", "")
 
 
 def test_signals_are_passed_on(tracing: Tracing) -> None:

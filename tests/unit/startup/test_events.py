@@ -247,6 +247,21 @@ writer.close(60)
     assert len([event for event in found if event["name"] == "thread"]) == 16_000
 
 
+def test_signals_are_for_the_threads_of_the_program(tmp_path: Path) -> None:
+    """One that waits for a signal gets it, although the writer's thread would let it pass."""
+    script(
+        tmp_path,
+        """
+import signal
+writer.instant("model")
+writer.close(60)
+for thread in os.listdir("/proc/self/task"):
+    blocked = next(line for line in open(f"/proc/self/task/{thread}/status") if line.startswith("SigBlk"))
+    assert bool(int(blocked.split()[1], 16) >> (signal.SIGCHLD - 1) & 1) == (int(thread) != os.getpid()), blocked
+""",
+    )
+
+
 HANGING = """
 import threading
 os.{call} = lambda *_, **__: threading.Event().wait()
