@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-__all__ = ["appearing"]
+__all__ = ["appearing", "write_output"]
 
 
 @contextlib.contextmanager
@@ -25,5 +25,27 @@ def appearing(path: str | os.PathLike[str], beginning: str = ".") -> Iterator[Bi
         os.replace(draft, path)
     except BaseException:
         with contextlib.suppress(OSError):  # the first error is the one to tell
+            os.unlink(draft)
+        raise
+
+
+def write_output(path: str | os.PathLike[str], texts: Iterable[str]) -> None:
+    """Write a file that a user named. Raises OSError.
+
+    A regular file, or that which a link leads to, is replaced as a whole. Anything else, such as a pipe or a device, is
+    written to and stays what it is.
+    """
+    if os.path.exists(path) and not os.path.isfile(path):
+        with open(path, "w", encoding="utf-8") as file:
+            file.writelines(texts)
+        return
+    folder, name = os.path.split(os.path.realpath(path))
+    draft = os.path.join(folder, f".{name[:200]}.{os.urandom(4).hex()}")
+    try:
+        with open(draft, "x", encoding="utf-8") as file:
+            file.writelines(texts)
+        os.replace(draft, os.path.join(folder, name))
+    except BaseException:
+        with contextlib.suppress(OSError):
             os.unlink(draft)
         raise

@@ -11,11 +11,11 @@ import hashlib
 import os
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 
 from imagefs.startup import svg
 from imagefs.startup.report import Lost, Report, Start
 from imagefs.startup.svg import Chart, escape, seconds, unit_name
+from stripefs.appearing import write_output
 
 __all__ = ["to_html", "write_html"]
 
@@ -45,13 +45,7 @@ th,td{border-color:#4a4a4a}}
 
 def write_html(report: Report, path: str | os.PathLike[str]) -> None:
     """Write the page; an older file is replaced at once. Raises OSError."""
-    whole = Path(path)
-    new = whole.with_name(f".{whole.name}.{os.getpid()}")
-    try:
-        new.write_text(to_html(report), encoding="utf-8")
-        new.replace(whole)
-    finally:
-        new.unlink(missing_ok=True)
+    write_output(path, [to_html(report)])
 
 
 def to_html(report: Report) -> str:

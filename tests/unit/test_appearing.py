@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from stripefs.appearing import appearing
+from stripefs.appearing import appearing, write_output
 
 
 def write(path: Path, *parts: Any) -> None:
@@ -45,3 +47,28 @@ def test_a_name_alone_is_one_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with appearing("file") as file:
         file.write(b"x")
     assert (tmp_path / "file").read_bytes() == b"x"
+
+
+def test_an_output_replaces_files_and_nothing_else(tmp_path: Path) -> None:
+    """A link goes on to lead to its file, a pipe stays one, and a file that is not written whole stays as it was."""
+    (tmp_path / "file").write_text("old")
+    (tmp_path / "link").symlink_to("file")
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    for name in ("link", "pipe", "new"):
+        write_output(tmp_path / name, ["ne", "w"])
+    assert os.read(reader, 100) == b"new"
+    os.close(reader)
+    assert stat.S_ISFIFO((tmp_path / "pipe").stat().st_mode)
+    assert (tmp_path / "link").is_symlink()
+
+    def broken() -> Iterator[str]:
+        yield "half"
+        raise KeyError
+
+    with pytest.raises(KeyError):
+        write_output(tmp_path / "file", broken())
+    with pytest.raises(IsADirectoryError):
+        write_output(tmp_path, ["text"])
+    assert {name: (tmp_path / name).read_text() for name in ("file", "new")} == {"file": "new", "new": "new"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link", "new", "pipe"]

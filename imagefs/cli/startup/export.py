@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 
 import click
 
 from imagefs.errors import FormatError
+from stripefs.appearing import write_output
 from stripefs.errors import ConfigError
 
 __all__ = ["command"]
@@ -86,13 +85,7 @@ def _write(out: str, parts: Iterable[str]) -> None:
     if out == "-":
         sys.stdout.writelines(parts)
         return
-    path = Path(out)
-    new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with new.open("w", encoding="utf-8") as file:
-            file.writelines(parts)
-        new.replace(path)
+        write_output(out, parts)
     except OSError as error:
         raise ConfigError(f"{out} cannot be written: {error.strerror}", hint="check -o") from error
-    finally:
-        new.unlink(missing_ok=True)

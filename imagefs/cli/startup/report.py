@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import shutil
 import sys
@@ -15,6 +16,9 @@ from stripefs.errors import ConfigError
 from stripefs.units import parse_duration
 
 __all__ = ["command"]
+
+
+_AMOUNT = click.FloatRange(min=0, max=1e12)
 
 
 @click.command("report")
@@ -29,9 +33,9 @@ __all__ = ["command"]
 @click.option("--run", "runs", multiple=True, metavar="RUN", help="Only starts of this run; may be given repeatedly.")
 @click.option("--before", multiple=True, metavar="DIR|FILE|URL", help="Starts to compare those of --after with.")
 @click.option("--after", multiple=True, metavar="DIR|FILE|URL", help="Starts to compare with those of --before.")
-@click.option("--gpus", type=click.FloatRange(min=0), default=0.0, help="GPUs of a start.  [one per rank]")
-@click.option("--gpus-per-node", type=click.FloatRange(min=0), default=0.0, help="GPUs of each node of a start.")
-@click.option("--gpu-price", type=click.FloatRange(min=0), default=0.0, help="Price of a GPU-hour.")
+@click.option("--gpus", type=_AMOUNT, default=0.0, help="GPUs of a start.  [one per rank]")
+@click.option("--gpus-per-node", type=_AMOUNT, default=0.0, help="GPUs of each node of a start.")
+@click.option("--gpu-price", type=_AMOUNT, default=0.0, help="Price of a GPU-hour.")
 @click.option("--run-length", default="", metavar="TIME", help="How long a run trains after its start, such as 6h.")
 @click.option("--all", "everything", is_flag=True, help="Show every start in full, not the slowest alone.")
 @click.option("--html", "page", type=click.Path(dir_okay=False), metavar="FILE", help="Write a page with charts too.")
@@ -59,6 +63,8 @@ def command(
         raise ConfigError("--before and --after are given together")
     if bool(places) == bool(before):
         raise ConfigError("name either places or --before and --after", hint="imagefs startup report DIR")
+    if any(map(math.isnan, (gpus, gpus_per_node, gpu_price))):
+        raise ConfigError("nan is no number of GPUs and no price")
     if gpus and gpus_per_node:
         raise ConfigError("--gpus and --gpus-per-node exclude each other")
     names = [place for place in places if "://" not in place and not os.path.lexists(place)]

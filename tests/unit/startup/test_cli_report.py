@@ -118,6 +118,8 @@ def test_a_locale_that_lacks_letters_is_no_error(folder: Path) -> None:
         (("/dev/null",), 2, "none of 0 lines"),
         (("/dev/null", "--run-length", "long"), 2, "duration"),
         (("/dev/null", "--gpus", "-1"), 2, "--gpus"),
+        (("/dev/null", "--gpus", "inf"), 2, "--gpus"),
+        (("/dev/null", "--gpu-price", "nan"), 2, "nan is no number"),
     ],
 )
 def test_misuse_is_told_in_one_line(run: Run, words: tuple[str, ...], code: int, said: str) -> None:
