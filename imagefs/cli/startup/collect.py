@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import select
 import signal
@@ -25,13 +26,20 @@ __all__ = ["command"]
 ENV_COLLECTOR = "BOOTSEER_COLLECTOR"
 
 
+def _number(_ctx: click.Context, _parameter: click.Parameter, value: float) -> float:
+    if math.isnan(value):
+        raise click.BadParameter("nan is no number of seconds")
+    return value
+
+
 @click.command("collect", cls=SettingsCommand)
 @click.argument("words", nargs=-1, metavar="[SPOOL] [URL]")
 @click.option("--follow", is_flag=True, help="Go on until SIGTERM, or until the process of --pid ends.")
 @click.option("--pid", type=click.IntRange(1), help="With --follow: this process.", metavar="PID")
 @click.option(
     "--interval",
-    type=click.FloatRange(0.05),
+    type=click.FloatRange(0.05, 1e9),
+    callback=_number,
     default=5.0,
     show_default=True,
     metavar="SECONDS",
@@ -39,7 +47,8 @@ ENV_COLLECTOR = "BOOTSEER_COLLECTOR"
 )
 @click.option(
     "--patience",
-    type=click.FloatRange(0.1),
+    type=click.FloatRange(0.1, 1e9),
+    callback=_number,
     default=60.0,
     show_default=True,
     metavar="SECONDS",
@@ -63,7 +72,7 @@ def command(
     passes = _Passes(spool, settings_for(ctx, config, url).store, patience)
     try:
         if follow:
-            os.makedirs(spool, exist_ok=True)  # its writers are yet to come
+            _make(spool)
             _follow(passes, interval, pid)
         else:
             passes.run()
@@ -90,6 +99,16 @@ def _places(words: tuple[str, ...]) -> tuple[str, str]:
         if not given:
             raise ConfigError(f"no {what} is named", hint=f"give it, or set {variable}")
     return spool, url if "://" in url else os.path.abspath(url)
+
+
+def _make(spool: str) -> None:
+    """Have the folder, whose writers are yet to come."""
+    try:
+        os.makedirs(spool, exist_ok=True)
+    except OSError as error:
+        raise ConfigError(
+            f"{spool} cannot be made: {error.strerror}", hint="name the one of BOOTSEER_EVENTS"
+        ) from error
 
 
 class _Passes:
