@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Iterable
 
@@ -83,6 +84,8 @@ def _picture(sides: list[tuple[str, tuple[str, ...]]], form: str, run: str, char
 
 def _write(out: str, parts: Iterable[str]) -> None:
     if out == "-":
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(encoding="utf-8")  # as pages and pictures say, whatever the locale
         sys.stdout.writelines(parts)
         return
     try:

@@ -103,6 +103,10 @@ def test_a_locale_that_lacks_letters_is_no_error(folder: Path) -> None:
     done = subprocess.run(line, env=environ, capture_output=True, timeout=PATIENCE, check=True)
     assert b"CRITICAL PATH" in done.stdout
     assert done.stdout.isascii()
+    (folder / "a.jsonl").write_bytes(span(0, 1, "image", node="n\u00f6de"))
+    line[2:] = ["export", "--format", "html", str(folder), "-o", "-"]
+    done = subprocess.run(line, env=environ, capture_output=True, timeout=PATIENCE, check=True)
+    assert "n\u00f6de" in done.stdout.decode()
 
 
 @pytest.mark.parametrize(
