@@ -133,8 +133,8 @@ def identity(environ: Mapping[str, str] | None = None) -> Identity:
     """
     environ = os.environ if environ is None else environ
 
-    def first(names: tuple[str, ...]) -> str:
-        return next((environ[name] for name in names if environ.get(name)), "")
+    def first(names: tuple[str, ...], empty: str = "") -> str:
+        return next((environ[name] for name in names if environ.get(name, "") not in ("", empty)), "")
 
     def number(names: tuple[str, ...]) -> int | None:
         text = first(names)
@@ -145,7 +145,7 @@ def identity(environ: Mapping[str, str] | None = None) -> Identity:
     trace, parent = found.groups() if found else ("", "")
     return Identity(
         job=first(_JOBS),
-        run=first(_RUNS) or trace,
+        run=first(_RUNS, "none") or trace,  # which torchrun calls each run without a name
         attempt=number(_ATTEMPTS) or 0,
         node=environ.get(ENV_NODE) or os.uname().nodename,
         rank=number(_RANKS),

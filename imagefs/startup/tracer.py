@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from imagefs.errors import CommandNotExecutable, CommandNotFound
 from stripefs import startup_events
-from stripefs.startup_events import ENV_FOLDER, Identity, Writer, identity
+from stripefs.startup_events import ENV_FOLDER, ENV_JOB, ENV_RUN, Identity, Writer, identity
 
 if TYPE_CHECKING:
     from imagefs.startup.processes import Watcher
@@ -44,7 +44,7 @@ def run_traced(
     """The exit status of the command, 128+N where signal N ended it. Raises RunErrors where it cannot be executed.
 
     folder: the spool. unused: tell of packages that are imported and not used. ready_file: the start is over when it
-    appears. tell: hears that events cannot be written or seen.
+    appears, or is touched where it is there already. tell: hears that events cannot be written or seen.
     """
     who = identity()
     trace = who.trace or os.urandom(16).hex()
@@ -56,12 +56,14 @@ def run_traced(
     environ = _environment(os.environ, writer.folder, who, span.id)
     if imports:
         _time_imports(environ, unused=unused)
+    stale = _stamp(ready_file)
     pid, since, others = 0, time.monotonic_ns(), os.listdir("/proc")
     try:
         pid = _spawned(command, environ, mask)
         from imagefs.startup.processes import Watcher
 
-        look = _looks(Watcher(writer, pid, who, span.id, since, others), writer, ready_file, tell)
+        appeared = lambda: _stamp(ready_file) not in (None, stale)  # noqa: E731
+        look = _looks(Watcher(writer, pid, who, span.id, since, others), writer, appeared, tell)
         status = _waited(pid, look, every)
         look()
     finally:
@@ -77,7 +79,10 @@ def run_traced(
 
 def _environment(environ: Mapping[str, str], folder: str, who: Identity, span: str) -> dict[str, str]:
     flags = environ["TRACEPARENT"][53:55] if identity(environ).trace else "01"
-    return {**environ, ENV_FOLDER: folder, "TRACEPARENT": f"00-{who.trace}-{span}-{flags}"}
+    named = {
+        name: value for name, value in ((ENV_RUN, who.run), (ENV_JOB, who.job)) if value
+    }  # not by schedulers below
+    return {**environ, **named, ENV_FOLDER: folder, "TRACEPARENT": f"00-{who.trace}-{span}-{flags}"}
 
 
 def _time_imports(environ: dict[str, str], *, unused: bool) -> None:
@@ -96,14 +101,24 @@ def _spawned(command: Sequence[str], environ: Mapping[str, str], mask: set[int |
         raise CommandNotExecutable(f"{command[0]}: {error.strerror}") from error
 
 
-def _looks(watcher: Watcher, writer: Writer, ready_file: str, tell: Callable[[str], None]) -> Callable[[], float]:
+def _stamp(path: str) -> tuple[int, int] | None:
+    """A value that is another one once a file is made or touched. None where there is no file."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _looks(
+    watcher: Watcher, writer: Writer, appeared: Callable[[], bool], tell: Callable[[str], None]
+) -> Callable[[], float]:
     """A function that looks at the processes, and answers in how many seconds it wants to look again."""
-    ready = not ready_file
-    failed = False
+    ready = failed = False
 
     def look() -> float:
         nonlocal ready, failed
-        if not ready and os.path.exists(ready_file):
+        if not ready and appeared():
             ready = True
             writer.instant("ready")
         if failed:

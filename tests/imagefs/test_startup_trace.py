@@ -208,6 +208,25 @@ def test_the_start_is_over_when_the_file_appears(tracing: Tracing, tmp_path: Pat
     assert [event["event"] for event in events(tracing.spool) if event["stage"] == "ready"] == ["instant"]
 
 
+def test_a_file_of_an_earlier_start_says_nothing(tracing: Tracing, tmp_path: Path) -> None:
+    (tmp_path / "ready").touch()
+    os.utime(tmp_path / "ready", (1, 1))
+    options = ("--ready-file", str(tmp_path / "ready"))
+    assert tracing.run("true", options=options)[0] == 0
+    assert not [event for event in events(tracing.spool) if event["stage"] == "ready"]
+    assert tracing.run("touch", str(tmp_path / "ready"), options=options)[0] == 0
+    assert [event for event in events(tracing.spool) if event["stage"] == "ready"]
+
+
+def test_ranks_belong_to_the_start_of_the_tracer(tracing: Tracing) -> None:
+    """Whatever name torchrun gives the run: none, unless it is told one."""
+    text = "from stripefs.startup_events import default_writer as w; w().instant('ready')"
+    line = ["env", "TORCHELASTIC_RUN_ID=none", "RANK=2", sys.executable, "-c", text]
+    assert tracing.run(*line, SLURM_JOB_ID="7", SLURM_JOB_NAME="train")[0] == 0
+    assert {(event["job"], event["run"]) for event in events(tracing.spool)} == {("train", "7")}
+    assert {event["rank"] for event in events(tracing.spool) if event["source"] == "job"} == {2}
+
+
 def test_events_that_cannot_be_written_are_told_and_cost_nothing(tracing: Tracing) -> None:
     tracing.spool = Path("/dev/null/spool")
     code, out, err = tracing.run("sh", "-c", "echo out; exit 4")

@@ -20,6 +20,7 @@ def command(words: tuple[str, ...], **values: Any) -> int:
 
     Seen are programs that are executed and end, installers, imports of Python, files of checkpoints that are read, and
     the first use of an accelerator, of COMMAND and of all that it starts. The command runs in the environment of
-    this one, with TRACEPARENT, BOOTSEER_EVENTS and, unless --no-imports is given, a folder more on PYTHONPATH.
+    this one, with TRACEPARENT, BOOTSEER_EVENTS, BOOTSEER_RUN and _JOB and, unless --no-imports is given, a folder more
+    on PYTHONPATH.
     """
     return trace(values, words)

@@ -380,6 +380,7 @@ TRACE = "00-" + "4" * 32 + "-" + "b" * 16 + "-01"
     [
         ({"SLURM_JOB_ID": "7", "SLURM_PROCID": "3", "JOB_NAME": "x"}, Identity("x", "7", 0, "n", 3)),
         ({"BOOTSEER_RUN": "a", "SLURM_JOB_ID": "7", "RANK": "-1"}, Identity("", "a", 0, "n")),
+        ({"TORCHELASTIC_RUN_ID": "none", "SLURM_JOB_ID": "7"}, Identity("", "7", 0, "n")),
         ({"TRACEPARENT": TRACE}, Identity("", "4" * 32, 0, "n", None, "4" * 32, "b" * 16)),
         ({"TRACEPARENT": TRACE.replace("00-", "ff-", 1)}, Identity("", "", 0, "n")),
         ({"TRACEPARENT": TRACE.replace("b", "0")}, Identity("", "", 0, "n")),
