@@ -605,11 +605,11 @@ def _plain(value: object) -> object:
         return _text(value, _VALUE) if isinstance(value, str) else value
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else str(value)
-    with contextlib.suppress(TypeError, ValueError):  # arrays and tensors have both, and may be no number
+    with contextlib.suppress(Exception):  # arrays and tensors have both, and may be no number
         if hasattr(type(value), "__index__"):
             number = operator.index(value)  # type: ignore[arg-type]
             return number if -(1 << 63) <= number < 1 << 63 else _text(hex(number), _VALUE)
-    with contextlib.suppress(TypeError, ValueError):
+    with contextlib.suppress(Exception):
         if hasattr(type(value), "__float__"):
             return _plain(float(value))  # type: ignore[arg-type]
     return _text(value, _VALUE)

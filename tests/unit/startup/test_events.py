@@ -355,6 +355,9 @@ class NoText:
     def __bool__(self) -> bool:
         raise ValueError
 
+    def __float__(self) -> float:
+        raise RuntimeError  # as tensors of several elements do
+
 
 def test_no_value_of_a_job_is_an_error_in_it(tmp_path: Path) -> None:
     """Arrays and tensors are no texts and have no truth, and callables that are no functions have no name."""
@@ -363,11 +366,12 @@ def test_no_value_of_a_job_is_an_error_in_it(tmp_path: Path) -> None:
     writer.instant(["model"])  # type: ignore[arg-type]
     writer.instant("model", NoText())  # type: ignore[arg-type]
     writer.instant("model", kind="\ud800")
-    writer.instant("model", a=np.float32(0.5), b=np.array([1, 2]), c=np.int64(3))
+    writer.instant("model", a=np.float32(0.5), b=np.array([1, 2]), c=np.int64(3), d=NoText())
     assert writer.close(PATIENCE)
     found = events(tmp_path)
     assert [event["name"] for event in found[:2]] == ["partial", "partial"]
-    assert found[-1]["facts"] == {"a": 0.5, "b": "array([1, 2])", "c": 3}
+    facts = found[-1]["facts"]
+    assert (facts["a"], facts["b"], facts["c"], type(facts["d"])) == (0.5, "array([1, 2])", 3, str)
     assert {event["seq"] for event in found} == {0, 1, found[-1]["seq"]}  # the others are gaps
     assert "cannot be written down" in writer.problem
 
