@@ -546,9 +546,13 @@ os.register_at_fork(after_in_child=_forked)
 atexit.register(_close_all)
 
 
-@functools.cache
 def default_writer(source: str = "job") -> Writer:
     """The writer of this process for the folder that BOOTSEER_EVENTS names; one that writes nothing without it."""
+    return _default_writer(source)
+
+
+@functools.cache
+def _default_writer(source: str) -> Writer:
     return Writer(os.environ.get(ENV_FOLDER, ""), identity(), source)
 
 

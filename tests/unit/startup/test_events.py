@@ -20,7 +20,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stripefs import startup_events
-from stripefs.startup_events import LINE_BYTES, STAGES, Identity, Writer, follow_sections, identity, span_of
+from stripefs.startup_events import (
+    LINE_BYTES,
+    STAGES,
+    Identity,
+    Writer,
+    default_writer,
+    follow_sections,
+    identity,
+    span_of,
+)
 from tests.waiting import PATIENCE
 
 WHO = Identity("job", "run", 0, "node", 3)
@@ -349,6 +358,10 @@ def test_stages_as_context_managers_and_decorators(tmp_path: Path) -> None:
     assert {event["span"] for event in ends} == set(spans)
     assert [event.get("facts") for event in ends[-2:]] == [{"error": "KeyError"}] * 2
     assert {event["name"] for event in found if event["stage"] == "first_batch"} == {"batch"}
+
+
+def test_a_process_has_one_writer_of_a_source() -> None:
+    assert default_writer() is default_writer("job") is default_writer(source="job")  # whose events are numbered once
 
 
 class NoText:
