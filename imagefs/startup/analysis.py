@@ -49,8 +49,8 @@ def analyse(sides: Sequence[tuple[str, Sequence[File]]], runs: Iterable[str] = (
     advised = [
         list(changes(evidence, remaining, _excess(start))) for start, (_, evidence) in zip(starts, found, strict=True)
     ]
-    units = {id(start): _seconds(evidence) for start, (_, evidence) in zip(starts, found, strict=True)}
-    before, after = ([one for one in starts if one.side == side] for side in ("before", "after"))
+    units = [(start, _seconds(evidence)) for start, (_, evidence) in zip(starts, found, strict=True)]
+    before, after = ([one for one in units if one[0].side == side] for side in ("before", "after"))
     versions: dict[str, int] = {}
     for events in loaded:
         versions = {name: versions.get(name, 0) + events.versions.get(name, 0) for name in versions | events.versions}
@@ -64,7 +64,7 @@ def analyse(sides: Sequence[tuple[str, Sequence[File]]], runs: Iterable[str] = (
         offenders(starts),
         lost_together(starts, gpus),
         growth(starts),
-        compare(before, after, units) if before and after else [],
+        compare(before, after) if before and after else [],
         unused_modules([evidence for _, evidence in found]),
         advise(starts, advised),
     )

@@ -4,8 +4,9 @@ time. Intervals are percentiles of bootstraps whose random numbers are always th
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,10 +19,11 @@ from imagefs.startup.spans import quantile
 __all__ = ["Gpus", "compare", "growth", "lost", "lost_together", "offenders", "unused_modules"]
 
 _Floats = NDArray[np.float64]
+Units = tuple[Start, Mapping[str, _Floats]]
+"""A start with the seconds of each of its units by stage, "" being its end."""
 
 _RESAMPLES = 1000
 _FEW = 3  # fewer starts are not resampled
-_SAMPLED = 1000  # units that are resampled at most: that many of their quantiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +134,11 @@ def growth(starts: Sequence[Start]) -> Growth | None:
         errors[law] = float(np.square(predicted - total).sum())
     law = min(errors, key=lambda one: errors[one])
     first, slope = (float(value[0]) for value in fits[law])
+    slope = round(slope, 9)  # of starts on one line all slopes are the same, but for their last digits
     chosen = np.random.default_rng(0).integers(0, len(x), (_RESAMPLES, len(x)))
     chosen = chosen[np.ptp(x[chosen], axis=1) > 0]
-    slopes = _line(x[chosen], laws[law][chosen])[1]
-    low, high = quantile(slopes, 0.025, 0.975)
-    return Growth(groups, law, float(np.exp(first)) if law == "power" else first, Interval(slope, low, high))
+    slopes = np.round(_line(x[chosen], laws[law][chosen])[1], 9)
+    return Growth(groups, law, float(np.exp(first)) if law == "power" else first, _interval(slope, slopes))
 
 
 def _line(x: _Floats, y: _Floats) -> tuple[_Floats, _Floats]:
@@ -146,46 +148,60 @@ def _line(x: _Floats, y: _Floats) -> tuple[_Floats, _Floats]:
     return y.mean(axis=1) - b * x.mean(axis=1), b
 
 
-def compare(before: Sequence[Start], after: Sequence[Start], units: dict[int, dict[str, _Floats]]) -> list[Comparison]:
-    """The median total and the median of each stage's mean over units. units: seconds of each unit by stage ("": its
-    end), by id() of the start; they are resampled where there are too few starts."""
-    order = [""] + [one.stage for start in (*after, *before) for one in start.stages]
+def compare(before: Sequence[Units], after: Sequence[Units]) -> list[Comparison]:
+    """The median over starts of the total, and of each stage's mean over units.
+
+    An interval is the middle 95% of the ratio of these medians in resamples: of the starts, or where a side has fewer
+    than three, of the units within each start. It holds the ratio itself: of the data, one of the resamples, neither
+    the median, the mean nor the latest end is on the edge of what they are in the others.
+    """
+    sides = (before, after)
+    stages = list(dict.fromkeys(["", *(one.stage for start, _ in (*after, *before) for one in start.stages)]))
+    by_starts = min(map(len, sides)) >= _FEW
+    counts = [len(side) if by_starts else sum(len(units[""]) for _, units in side) for side in sides]
+    generator, resampled = np.random.default_rng(0), min(counts) >= _FEW
+    figures = [_figures(side, stages, by_starts, _RESAMPLES if resampled else 0, generator) for side in sides]
     made = []
-    for stage in dict.fromkeys(order):
-        sides = [[_figure(start, stage) for start in side] for side in (before, after)]
-        by_starts = min(len(before), len(after)) >= _FEW
-        first, second = (float(np.median(values)) for values in sides)
-        samples = [np.array(values) for values in sides]
-        if not by_starts:
-            nothing = np.zeros(1)
-            samples = [np.concatenate([units[id(one)].get(stage, nothing) for one in side]) for side in (before, after)]
-        ratio = _ratio(samples[0], samples[1], np.median if by_starts or not stage else np.mean)
-        if ratio and not by_starts:
-            ratio = Interval(second / first, ratio.low, ratio.high) if first else None
-        resampled = "" if ratio is None or ratio.low is None else "starts" if by_starts else "units"
-        made.append(Comparison(stage, first, second, ratio, len(samples[0]), len(samples[1]), resampled))
+    for number, stage in enumerate(stages):
+        first, second = (table[:, number] for table in figures)
+        ratios = np.divide(second, first, out=np.full(len(first), np.inf), where=first > 0)
+        ratio = _interval(float(ratios[0]), ratios) if first[0] > 0 else None
+        told = "" if ratio is None or ratio.low is None else "starts" if by_starts else "units"
+        made.append(Comparison(stage, float(first[0]), float(second[0]), ratio, counts[0], counts[1], told))
     return [made[0], *sorted(made[1:], key=lambda one: -max(one.before_s, one.after_s))]
 
 
-def _figure(start: Start, stage: str) -> float:
-    if not stage:
-        return start.total_s
-    return next((one.union_s for one in start.stages if one.stage == stage), 0.0)
+def _figures(
+    side: Sequence[Units], stages: Sequence[str], by_starts: bool, resamples: int, generator: np.random.Generator
+) -> _Floats:
+    """The figure of each stage (column) in the data (the first row) and in each resample."""
+    tables = []
+    for _, units in side:
+        nothing = np.zeros(len(units[""]))
+        # in whole microseconds, whose sums are the same in any order
+        tables.append(np.rint(np.stack([units.get(stage, nothing) for stage in stages], axis=1) * 1e6))
+    if by_starts:
+        each = np.array([_of_start(table, np.ones(len(table))) for table in tables])
+        chosen = generator.integers(0, len(each), (resamples, len(each)))
+        return np.median(each[np.vstack([np.arange(len(each)), chosen])], axis=1) / 1e6
+    rows = []
+    for table in tables:
+        size = len(table)
+        drawn = (np.bincount(generator.integers(0, size, size), minlength=size) for _ in range(resamples))
+        rows.append([_of_start(table, times) for times in (np.ones(size), *drawn)])
+    return np.median(rows, axis=0) / 1e6
 
 
-def _ratio(before: _Floats, after: _Floats, statistic: object) -> Interval | None:
-    """after / before of a statistic, with its interval where both have several values."""
-    assert callable(statistic)
-    if not statistic(before) > 0:
-        return None
-    value = float(statistic(after) / statistic(before))
-    if min(len(before), len(after)) < _FEW:
-        return Interval(value)
-    generator = np.random.default_rng(0)
-    resampled = []
-    for values in (before, after):
-        if len(values) > _SAMPLED:
-            values = np.quantile(values, np.linspace(0, 1, _SAMPLED))
-        resampled.append(statistic(values[generator.integers(0, len(values), (_RESAMPLES, len(values)))], axis=1))
-    usable = resampled[0] > 0
-    return Interval(value, *quantile(resampled[1][usable] / resampled[0][usable], 0.025, 0.975))
+def _of_start(table: _Floats, times: NDArray[Any]) -> _Floats:
+    """The latest end and the mean of each stage, of units that are drawn so many times."""
+    found = times @ table / len(table)
+    found[0] = table[times > 0, 0].max()
+    return found
+
+
+def _interval(value: float, resampled: _Floats) -> Interval:
+    """The middle 95% of the resampled values; no interval where there are none, or they have no bound."""
+    ordered = np.sort(resampled)
+    cut = len(ordered) // 40
+    low, high = float(ordered[cut]), float(ordered[-1 - cut])
+    return Interval(value, low, high) if len(ordered) > 1 and np.isfinite(high) else Interval(value)

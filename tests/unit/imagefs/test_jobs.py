@@ -26,7 +26,7 @@ from imagefs.cli.plain import DEPS, JOB, RUN, SECTIONS, WITHOUT, plain_run, read
 from imagefs.errors import RunError
 from imagefs.jobs import compare
 from imagefs.jobs.checkpoint import Checkpoint, parse_share
-from imagefs.jobs.compare import Start, Variant, is_publishing, start_words, variants
+from imagefs.jobs.compare import Figures, Start, Variant, is_publishing, start_words, variants
 from imagefs.jobs.events import ready_at, stage_seconds
 from imagefs.jobs.warming import Gate, Image, newest, trouble_lines
 from stripefs.cli.mount_options import expand
@@ -392,3 +392,11 @@ def test_a_publisher_is_seen_whichever_thread_started_it() -> None:
     finally:
         started[0].communicate()
     assert not is_publishing(os.getpid())
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=9))
+def test_the_median_of_starts_lies_between_the_least_and_the_most(seconds: list[float]) -> None:
+    found = Figures(Variant("none", (), ()), [Start(one, {"model": one / 3}) for one in seconds]).as_dict()
+    for one in (found, *found["stages"].values()):
+        assert one["least"] <= one["median"] <= one["most"]
+        assert sorted(one["all"])[:: max(1, len(seconds) - 1)] == [one["least"], one["most"]][: len(seconds)]

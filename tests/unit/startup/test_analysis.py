@@ -6,11 +6,15 @@ import itertools
 import json
 import math
 
+import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from bench.startup_fleet import Fleet
 from imagefs.startup.analysis import Gpus, analyse
 from imagefs.startup.report import Start
+from imagefs.startup.sources import File
 from tests.unit.startup.events import counts, event, file, fleet, report, span
 
 SECOND = 10**9
@@ -225,3 +229,42 @@ def test_modules_that_nothing_used() -> None:
     assert [(one.module, one.seconds, one.units) for one in made.unused] == [("pandas", 4.0, 1)]
     assert [(one.saving_s, one.basis) for one in made.advice if one.stage == "imports"] == [(4.0, "pandas")]
     assert counts(made) == {}
+
+
+STARTS = st.lists(st.lists(st.sampled_from([0.0, 1.0, 3.0, 3.1, 50.0]), min_size=1, max_size=5), min_size=1, max_size=5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(STARTS, STARTS)
+def test_an_interval_holds_its_estimate(before: list[list[float]], after: list[list[float]]) -> None:
+    """Of starts and of units: one or two of them, ties, zeros, sides of any size."""
+
+    def runs(side: str, starts: list[list[float]]) -> list[File]:
+        parts = [span(0, 0.5, "image", rank=None, node=f"n{unit}", run=f"{side}{start}")
+                 + span(0, seconds, "model", rank=None, node=f"n{unit}", run=f"{side}{start}")
+                 for start, units in enumerate(starts) for unit, seconds in enumerate(units)]  # fmt: skip
+        return [file(b"".join(parts))]
+
+    for one in analyse([("before", runs("b", before)), ("after", runs("a", after))]).comparison:
+        figures = [[np.mean(some) if one.stage == "model" else max(*some, 0.5) for some in side]
+                   for side in (before, after)]  # fmt: skip
+        if one.stage != "image":
+            assert [one.before_s, one.after_s] == pytest.approx([np.median(some) for some in figures])
+        assert (one.ratio is None) == (one.before_s == 0)
+        few = min(one.before_n, one.after_n) < 3
+        if one.ratio is not None:
+            assert one.ratio.value == pytest.approx(one.after_s / one.before_s)
+            assert (one.ratio.low is None) == (one.ratio.high is None) == (one.resampled == "")
+            assert not few or one.ratio.low is None
+            if one.ratio.low is not None and one.ratio.high is not None:
+                assert one.ratio.low <= one.ratio.value <= one.ratio.high
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 5), st.integers(1, 9)), min_size=2, max_size=9))
+def test_the_interval_of_growth_holds_its_estimate(starts: list[tuple[int, int]]) -> None:
+    parts = [span(0, seconds, "model", rank=None, node=f"n{node}", run=f"r{number}")
+             for number, (nodes, seconds) in enumerate(starts) for node in range(nodes)]  # fmt: skip
+    found = report(*parts).growth
+    if found is not None and found.b is not None and found.b.low is not None and found.b.high is not None:
+        assert found.b.low <= found.b.value <= found.b.high
