@@ -6,6 +6,7 @@ the other functions handle all groups of a start at once.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,33 +61,27 @@ def pair(events: Events, problems: Problems) -> Spans:
     if not len(rows):
         return Spans(events, rows, rows)
 
-    group = np.cumsum(np.concatenate(([False], key[1:] != key[:-1])))
-    first = np.flatnonzero(np.concatenate(([True], key[1:] != key[:-1])))[group]
-    begun = np.cumsum(~ends)
-    balance = 2 * begun - np.arange(1, len(rows) + 1)  # begins less ends
-    balance -= (balance - np.where(ends, -1, 1))[first]
-    far = 2 * len(rows) + 2  # keeps the groups apart in one running minimum
-    lowest = np.minimum.accumulate(np.minimum(balance, 0) - group * far) + group * far
-    orphans = ends & (balance < np.where(first == np.arange(len(rows)), 0, np.concatenate(([0], lowest[:-1]))))
+    first = np.concatenate(([True], key[1:] != key[:-1]))
+    whole = np.flatnonzero(first[:-1] & ~ends[:-1] & ends[1:] & ~first[1:] & np.append(first[2:], True))
+    end = np.full(len(rows), -1)
+    end[whole] = rows[whole + 1]  # spans of a begin and an end; an end without begin becomes its own
+    waiting: deque[int] = deque()
+    for at in np.delete(np.arange(len(rows)), np.concatenate((whole, whole + 1))):
+        if first[at]:
+            waiting.clear()
+        if not ends[at]:
+            waiting.append(at)
+        else:
+            end[waiting.popleft() if waiting else at] = rows[at]
 
-    def example(which: NDArray[np.bool_]) -> str:
+    def note(kind: str, which: NDArray[np.bool_]) -> None:
         row = int(rows[int(np.argmax(which))])
-        return f"{events.word('node', row)}: {events.word('stage', row)} {events.word('name', row)}".rstrip()
+        example = f"{events.word('node', row)}: {events.word('stage', row)} {events.word('name', row)}".rstrip()
+        problems.note(kind, example, count=int(which.sum()))
 
-    problems.note("end without begin", example(orphans), count=int(orphans.sum()))
-    closing = ends & ~orphans
-    closed = np.cumsum(closing)
-    width = len(rows) + 1  # of the numbers of a group's begins, and of its ends
-    begins = np.flatnonzero(~ends)
-    wanted = (group * width + begun - (begun - ~ends)[first])[begins]
-    there = (group * width + closed - (closed - closing)[first])[closing]  # both ascend
-    at = np.searchsorted(there, wanted)
-    there, last = np.append(there, -1), np.append(rows[closing], -1)
-    end = np.where(there[at] == wanted, last[at], -1)
-    unfinished = np.zeros(len(rows), bool)
-    unfinished[begins[end < 0]] = True
-    problems.note("unfinished", example(unfinished), count=int(unfinished.sum()))
-    begin = rows[begins]
+    note("end without begin", ends & (end >= 0))
+    note("unfinished", ~ends & (end < 0))
+    begin, end = rows[~ends], end[~ends]
     order = np.argsort(begin)
     return Spans(events, begin[order], end[order])
 

@@ -194,26 +194,18 @@ def _starts(events: Events, problems: Problems) -> Ints:
     of_row = of_row.astype(np.int64) - 1
     loose = np.flatnonzero(~named)
     problems.note("no run", events.word("node", int(loose[0])), count=len(loose))
-    node, wall = events.codes["node"], events.ints["wall_ns"]
+    node, wall = events.codes["node"].astype(np.int64), events.ints["wall_ns"]
+    moment = node * len(events) + np.unique(wall, return_inverse=True)[1]
     closing = np.flatnonzero(named & (events.codes["event"] != events.code("event", "begin")))
-    order = np.lexsort((-wall[closing], of_row[closing], node[closing]))
-    closing = closing[order]
-    fresh = np.concatenate(([True], np.diff(group_ids(node[closing], of_row[closing])) != 0))
-    ends = closing[fresh[: len(closing)]]  # the last event of each start on each node
-
-    mixed = np.concatenate((ends, loose))
-    is_end = np.arange(len(mixed)) < len(ends)
-    order = np.lexsort((is_end, wall[mixed], node[mixed]))
-    mixed, is_end = mixed[order], is_end[order]
-    position = np.arange(len(mixed))
-    following = np.minimum.accumulate(np.where(is_end, position, len(mixed))[::-1])[::-1]
-    previous = np.maximum.accumulate(np.where(is_end, position, -1))
-    ends_next = mixed[np.minimum(following, len(mixed) - 1)]
-    ends_before = mixed[np.maximum(previous, 0)]
-    fits_next = (following < len(mixed)) & (node[ends_next] == node[mixed])
-    fits_before = (previous >= 0) & (node[ends_before] == node[mixed])
-    chosen = np.where(fits_next, of_row[ends_next], np.where(fits_before, of_row[ends_before], -1))
-    of_row[mixed[~is_end]] = chosen[~is_end]
+    closing = closing[np.argsort(-wall[closing], kind="stable")]
+    ends = closing[np.unique(group_ids(node[closing], of_row[closing]), return_index=True)[1]]  # of each start and node
+    ends = ends[np.argsort(moment[ends], kind="stable")]
+    of_row[loose] = -1
+    following = np.searchsorted(moment[ends], moment[loose])
+    for at in (following - 1, following):  # the next one wins
+        fits = (at >= 0) & (at < len(ends))
+        fits[fits] = node[ends[at[fits]]] == node[loose[fits]]
+        of_row[loose[fits]] = of_row[ends[at[fits]]]
     starting = np.full(len(keys), np.iinfo(np.int64).max)
     np.minimum.at(starting, of_row[named] + 1, wall[named])
     early = loose[wall[loose] < starting[of_row[loose] + 1] - _BEFORE]
