@@ -163,12 +163,16 @@ def load(files: Sequence[File], problems: Problems) -> Events:
 
 
 class _Block(NamedTuple):
-    """Whole lines of one or more files. origins: offset in data, file and its line number there; open_ended: offsets of
-    lines that no newline ended."""
+    """Lines of one or more files. starts: for each file its first line here, its name, and that line's number in it;
+    open_ended: lines that no newline ended."""
 
-    data: bytes
-    origins: list[tuple[int, str, int]]
+    lines: list[bytes]
+    starts: list[tuple[int, str, int]]
     open_ended: set[int]
+
+    def where(self, at: int) -> str:
+        first, name, number = next(one for one in reversed(self.starts) if one[0] <= at)
+        return f"{name}:{number + at - first}"
 
 
 class _Parsed(NamedTuple):
@@ -178,83 +182,62 @@ class _Parsed(NamedTuple):
 
 
 def _blocks(files: Sequence[File], problems: Problems) -> Iterator[_Block]:
-    """The content of the files in blocks of about PIECE bytes. A line that is too long for a block is left out."""
-    parts: list[bytes] = []
-    origins: list[tuple[int, str, int]] = []
-    open_ended: set[int] = set()
-    size = 0
-
-    def add(data: bytes, name: str, line: int) -> None:
-        nonlocal size
-        parts.append(data)
-        origins.append((size, name, line))
-        size += len(data)
-
+    """The lines of the files in blocks of about PIECE bytes. A line that is too long is left out as it is read."""
+    block, size = _Block([], [], set()), 0
     for name, pieces in read_files(files, lambda file, reason: problems.note("damaged file", f"{file}: {reason}")):
-        rest, skipping, line = b"", False, 1
+        rest, number, skipping = b"", 1, False
         for piece in pieces:
+            *whole, rest = (rest + piece).split(b"\n")
             if skipping:
-                _, newline, piece = piece.partition(b"\n")
-                skipping = not newline
-                line += not skipping
-            end = piece.rfind(b"\n") + 1
-            if end:
-                whole = rest + piece[:end]
-                rest = piece[end:]
-                add(whole, name, line)
-                line += whole.count(b"\n")
-            elif not skipping:
-                rest += piece
+                skipping = not whole
+                number += len(whole[:1])
+                whole, rest = whole[1:], b"" if skipping else rest
             if len(rest) > HUGE:
-                problems.note("huge line", f"{name}:{line}")
+                problems.note("huge line", f"{name}:{number + len(whole)}")
                 rest, skipping = b"", True
+            if whole:
+                block.starts.append((len(block.lines), name, number))
+                block.lines.extend(whole)
+                number += len(whole)
+                size += len(piece)
             if size >= PIECE:
-                yield _Block(b"".join(parts), origins, open_ended)
-                parts, origins, open_ended, size = [], [], set(), 0
+                yield block
+                block, size = _Block([], [], set()), 0
         if rest:
-            open_ended.add(size)
-            add(rest + b"\n", name, line)
-    if size:
-        yield _Block(b"".join(parts), origins, open_ended)
+            block.open_ended.add(len(block.lines))
+            block.starts.append((len(block.lines), name, number))
+            block.lines.append(rest)
+    if block.lines:
+        yield block
 
 
 def _parse(block: _Block) -> _Parsed:
-    lines = block.data[:-1].split(b"\n")
     tables: list[pa.Table] = []
     notes: list[tuple[str, str]] = []
     rows: list[dict[str, Any]] = []
 
-    def where(offset: int) -> str:
-        start, name, line = next(one for one in reversed(block.origins) if one[0] <= offset)
-        number = line + block.data.count(b"\n", start, offset)
-        return f"{name}:{number}"
-
-    def take(first: int, last: int, offset: int) -> None:
-        """Parse lines[first:last], of which the first begins at `offset`."""
-        part = lines[first:last]
-        data = block.data if len(part) == len(lines) else b"\n".join(part) + b"\n"
-        table = _arrow(data, len(part)) if max(map(len, part)) <= HUGE else None
+    def take(first: int, last: int) -> None:
+        part = block.lines[first:last]
+        table = _arrow(b"\n".join(part) + b"\n", len(part)) if max(map(len, part)) <= HUGE else None
         if table is not None:
             tables.append(table)
         elif len(part) > _FEW:
-            middle = (first + last) // 2
-            take(first, middle, offset)
-            take(middle, last, offset + sum(map(len, lines[first:middle])) + middle - first)
+            take(first, (first + last) // 2)
+            take((first + last) // 2, last)
         else:
-            for line in part:
+            for at, line in enumerate(part, first):
                 found: set[str] = set()
                 row = _row(line, found.add)
-                if "garbage" in found and offset in block.open_ended:
+                if "garbage" in found and at in block.open_ended:
                     found = {"truncated"}
-                notes.extend((kind, where(offset)) for kind in sorted(found))
+                notes.extend((kind, block.where(at)) for kind in sorted(found))
                 if row:
                     rows.append(row)
-                offset += len(line) + 1
 
-    take(0, len(lines), 0)
+    take(0, len(block.lines))
     if rows:
         tables.append(pa.Table.from_pylist(rows, schema=_SCHEMA))
-    return _Parsed(tables, notes, len(lines))
+    return _Parsed(tables, notes, len(block.lines))
 
 
 def _arrow(data: bytes, lines: int) -> pa.Table | None:
