@@ -229,7 +229,7 @@ class Writer:
     """Writes the events of one process. folder: the spool, made when it is missing; "" writes nothing.
 
     source: the program that writes, such as "stripefs" or "job". problem: why the last events that were lost were lost,
-    "" where none were.
+    "" where none were. held: while it is true, no thread is started before `close`, and events wait in the queue.
     """
 
     def __init__(
@@ -248,7 +248,7 @@ class Writer:
         self._started = False
         self._numbers = itertools.count()
         self._refused = 0
-        self.problem = ""
+        self.problem, self.held = "", False
 
     def instant(self, stage: str, name: str = "", *, kind: str = "work", **facts: Any) -> None:
         self.emit("instant", stage, name, kind=kind, facts=facts)
@@ -300,7 +300,7 @@ class Writer:
             self.problem = "the disk is too slow"
             return
         self._queue.put(line)
-        if not self._started:
+        if not self._started and not self.held:
             self._start()
         if at_ready and (stage == "ready" or (event == "end" and SECTIONS.get(stage, stage) == "first_step")):
             calls, at_ready[:] = at_ready[:], []

@@ -1,7 +1,7 @@
 """The start-up events that a command of imagefs writes about itself, where BOOTSEER_EVENTS names a folder.
 
 Without the variable nothing is loaded, written or waited for. `imagefs run` forks, and its main thread then waits for
-signals itself, so no other thread may run before: its events are held in memory, with the time at which they happened,
+signals itself, so no other thread may run before: its writer holds the events, with the time at which they happened,
 until the command of the container is executed (`Events.executed`) or `imagefs run` ends. A command that is killed
 before that leaves no events.
 
@@ -19,9 +19,9 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from stripefs.startup_events import Writer
+    from stripefs.startup_events import Span, Writer
 
-__all__ = ["Events", "Part", "environment", "events", "unnamed"]
+__all__ = ["Events", "NoSpan", "environment", "events", "unnamed"]
 
 _FOLDER = "BOOTSEER_EVENTS"
 """Names the spool folder."""
@@ -29,7 +29,7 @@ _FOLDER = "BOOTSEER_EVENTS"
 _IDENTITY = ("BOOTSEER_JOB", "BOOTSEER_RUN", "BOOTSEER_ATTEMPT", "BOOTSEER_NODE", "BOOTSEER_RANK", "TRACEPARENT")
 """The variables that a container gets: who it is. The folder is another one there."""
 
-_FIELDS = ("event", "stage", "name", "span", "parent", "kind", "facts", "wall_ns", "mono_ns")
+_FIELDS = ("name", "span", "parent", "kind", "facts", "wall_ns", "mono_ns")
 
 
 @functools.cache
@@ -59,24 +59,19 @@ def unnamed(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name not in (_FOLDER, *_IDENTITY)}
 
 
-class Part:
-    """A span that has begun. It ends once, also as a context manager, which notes an exception."""
+class NoSpan:
+    """A span of a command that writes no events."""
 
-    def __init__(self, owner: Events, stage: str, name: str, kind: str) -> None:
-        self._owner, self._stage, self._name, self._kind = owner, stage, name, kind
-        self.id = os.urandom(8).hex() if owner.on else ""
-        self._ended = not owner.on
+    id = ""
 
-    def end(self, **facts: Any) -> None:
-        if not self._ended:
-            self._ended = True
-            self._owner.emit("end", self._stage, self._name, span=self.id, kind=self._kind, facts=facts)
+    def end(self, **_facts: Any) -> None:
+        return
 
-    def __enter__(self) -> Part:
+    def __enter__(self) -> NoSpan:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
-        self.end(**({} if kind is None else {"error": kind.__name__}))
+    def __exit__(self, *_error: object) -> None:
+        return
 
 
 class Events:
@@ -88,36 +83,25 @@ class Events:
     def __init__(self, writer: Writer | None) -> None:
         self.on = writer is not None
         self._writer = writer
-        self._held: list[dict[str, Any]] | None = None
-        self._call: Part | None = None
+        self._call: Span | NoSpan = NoSpan()
         self._parent = writer.identity.parent if writer is not None else ""
 
-    def begin(self, stage: str, name: str = "", *, kind: str = "work", ago: float = 0.0, **facts: Any) -> Part:
+    def begin(self, stage: str, name: str = "", *, kind: str = "work", ago: float = 0.0, **facts: Any) -> Span | NoSpan:
         """ago: seconds since it has begun."""
-        part = Part(self, stage, name, kind)
-        self.emit("begin", stage, name, span=part.id, parent=self._parent, kind=kind, facts=facts, ago=ago)
-        return part
+        if self._writer is None:
+            return NoSpan()
+        from stripefs.startup_events import Span
+
+        span, before = Span(self._writer, stage, name, kind, self._parent), int(ago * 1e9)
+        self._writer.emit(
+            "begin", stage, name, span=span.id, parent=span.parent, kind=kind, facts=facts,
+            wall_ns=time.time_ns() - before, mono_ns=time.monotonic_ns() - before,
+        )  # fmt: skip
+        return span
 
     def instant(self, stage: str, name: str = "", **facts: Any) -> None:
-        self.emit("instant", stage, name, facts=facts)
-
-    def emit(
-        self,
-        event: str,
-        stage: str,
-        name: str,
-        *,
-        span: str = "",
-        parent: str = "",
-        kind: str = "work",
-        facts: Mapping[str, Any],
-        ago: float = 0.0,
-    ) -> None:
-        if self.on:
-            before = int(ago * 1e9)
-            when = {"wall_ns": time.time_ns() - before, "mono_ns": time.monotonic_ns() - before}
-            what = {"event": event, "stage": stage, "name": name, "span": span, "parent": parent, "kind": kind}
-            self._put({**what, "facts": facts, **when})
+        if self._writer is not None:
+            self._writer.instant(stage, name, **facts)
 
     def add(self, observed: Any) -> None:
         """Events that the daemon has observed and answered, of the start that was named when the image was attached.
@@ -131,7 +115,7 @@ class Events:
             )
             for one in observed["events"]:
                 told = {name: one[name] for name in _FIELDS if name in one}
-                self._put({"event": str(told.pop("event")), "stage": str(told.pop("stage")), **told, "who": who})
+                self._writer.emit(str(one["event"]), str(one["stage"]), **told, who=who)
 
     def identity(self) -> dict[str, Any]:
         """The start, for a request to the daemon, which may have a folder of its own; {} where nothing names it."""
@@ -147,10 +131,10 @@ class Events:
     def called(self) -> Iterator[None]:
         """In the block a container is started and waited for: a span from the start of this process until `executed`.
         Events are held until then."""
-        if not self.on:
+        if self._writer is None:
             yield
             return
-        self._held = []
+        self._writer.held = True
         self._call, outer = self.begin("container", "exec", ago=_age()), self._parent
         self._parent = self._call.id
         try:
@@ -164,34 +148,15 @@ class Events:
             self.close()
 
     def executed(self) -> None:
-        """The container's command has been executed."""
-        if self._call is not None:
+        """The container's command has been executed: write what is held, and from now on at once."""
+        if self._writer is not None:
+            self._writer.held = False
             self._call.end()
-        self.release()
-
-    def release(self) -> None:
-        """Write what is held, and from now on at once."""
-        held, self._held = self._held, None
-        for one in held or ():
-            self._put(one)
 
     def close(self) -> None:
         """Wait a moment until all is written, before this process ends or becomes another program."""
         if self._writer is not None:
-            self.release()
             self._writer.close()
-
-    def _put(self, one: dict[str, Any]) -> None:
-        if self._held is not None:
-            self._held.append(one)
-        elif self._writer is not None:
-            import signal
-
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-            try:  # signals are for the main thread, and not for the one that may begin here
-                self._writer.emit(**one)
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _age() -> float:
