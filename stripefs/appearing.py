@@ -11,14 +11,15 @@ __all__ = ["appearing", "write_output"]
 
 
 @contextlib.contextmanager
-def appearing(path: str | os.PathLike[str], beginning: str = ".") -> Iterator[BinaryIO]:
+def appearing(path: str | os.PathLike[str], beginning: str = ".", mode: int = 0o600) -> Iterator[BinaryIO]:
     """A file to write, which takes the place of `path` as a whole when that was done. Raises OSError.
 
-    It is for its owner alone. It is not synced, so whoever reads it after a power cut must be able to tell. A process
-    that is killed meanwhile leaves a file beside it, whose name starts with `beginning`.
+    It is for its owner alone, unless `mode` less the umask says otherwise. It is not synced, so whoever reads it after
+    a power cut must be able to tell. A process that is killed meanwhile leaves a file beside it, whose name starts with
+    `beginning`.
     """
     draft = os.path.join(os.path.dirname(path), f"{beginning}{os.urandom(8).hex()}")
-    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
         with open(descriptor, "wb") as file:
             yield file
@@ -36,16 +37,8 @@ def write_output(path: str | os.PathLike[str], texts: Iterable[str]) -> None:
     written to and stays what it is.
     """
     if os.path.exists(path) and not os.path.isfile(path):
-        with open(path, "w", encoding="utf-8") as file:
-            file.writelines(texts)
+        with open(path, "w", encoding="utf-8") as place:
+            place.writelines(texts)
         return
-    folder, name = os.path.split(os.path.realpath(path))
-    draft = os.path.join(folder, f".{name[:200]}.{os.urandom(4).hex()}")
-    try:
-        with open(draft, "x", encoding="utf-8") as file:
-            file.writelines(texts)
-        os.replace(draft, os.path.join(folder, name))
-    except BaseException:
-        with contextlib.suppress(OSError):
-            os.unlink(draft)
-        raise
+    with appearing(os.path.realpath(path), mode=0o666) as file:
+        file.writelines(text.encode() for text in texts)

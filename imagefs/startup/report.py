@@ -26,6 +26,11 @@ class Interval:
     low: float | None = None
     high: float | None = None
 
+    def __format__(self, form: str) -> str:
+        """The value, with the interval behind it where there is one."""
+        bounds = "" if self.low is None else f" ({self.low:{form}} to {self.high:{form}})"
+        return f"{self.value:{form}}{bounds}"
+
 
 @dataclass(frozen=True, slots=True)
 class Problem:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import html
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from imagefs.startup.report import Comparison, Growth, SpanRow, Stage, Start, Step
@@ -186,15 +186,12 @@ def growth(found: Growth) -> Chart:
         y = place(1, value)[1]
         parts.append(f'<path class="grid" d="M50 {y:.1f}H{_W:g}"/>')
         parts.append(f'<text class="dim end" x="46" y="{y + 4:.1f}">{seconds(value)}</text>')
-    law: Callable[[float], float] | None = None
     if found.a is not None and found.b is not None:
         a, b = found.a, found.b.value
-        law = {"power": lambda nodes: a * nodes**b, "log": lambda nodes: a + b * math.log(nodes)}.get(found.law)
-    if law:
         steps = [math.exp(low + (high - low) * step / 40) for step in range(41)]
-        parts.append(
-            f'<polyline class="line" points="{" ".join("{:.1f},{:.1f}".format(*place(n, law(n))) for n in steps)}"/>'
-        )
+        law = [(nodes, a * nodes**b if found.law == "power" else a + b * math.log(nodes)) for nodes in steps]
+        points = " ".join("{:.1f},{:.1f}".format(*place(*point)) for point in law)
+        parts.append(f'<polyline class="line" points="{points}"/>')
     labelled = 0.0
     for group in found.groups:
         x, y = place(group.nodes, group.median_s)
@@ -210,8 +207,8 @@ def growth(found: Growth) -> Chart:
             labelled = x
     rows = [[str(one.nodes), str(one.starts), seconds(one.median_s), seconds(one.p90_s)] for one in found.groups]
     about = "Time to the first step by number of nodes: median, and a line to the 90th percentile."
-    if found.b is not None and found.b.low is not None and found.b.high is not None and found.law == "power":
-        about += f" It grows with nodes to the power {found.b.value:.2f} ({found.b.low:.2f} to {found.b.high:.2f})."
+    if found.b is not None and found.law == "power":
+        about += f" It grows with nodes to the power {found.b:.2f}."
     return Chart("Growth with job size", about, "".join(parts), height + 46, ("Nodes", "Starts", "Median", "p90"), rows)
 
 
@@ -220,12 +217,7 @@ def comparison(found: Sequence[Comparison]) -> Chart:
     drawing = _Drawing(max((max(one.before_s, one.after_s) for one in found), default=0))
 
     def ratio(one: Comparison) -> str:
-        if one.ratio is None:
-            return "not known"
-        interval = (
-            "" if one.ratio.low is None or one.ratio.high is None else f" ({one.ratio.low:.2f} to {one.ratio.high:.2f})"
-        )
-        return f"{one.ratio.value:.2f}{interval}"
+        return "not known" if one.ratio is None else f"{one.ratio:.2f}"
 
     for one in found:
         name = one.stage or "total"

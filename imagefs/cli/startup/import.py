@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
 from datetime import UTC, tzinfo
 from pathlib import Path
@@ -14,6 +13,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from imagefs.errors import FormatError
+from stripefs.appearing import write_output
 from stripefs.errors import ConfigError
 from stripefs.startup_events import STAGES
 
@@ -116,11 +116,9 @@ def _tell(imported: Imported, files: tuple[str, ...]) -> None:
 def _write(folder: Path, stem: str, text: str) -> None:
     """A file named after its content, so that data imported twice are there once."""
     path = folder / f"{stem}-{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}.jsonl"
-    new = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        new.write_text(text, encoding="ascii")
-        new.replace(path)
+        write_output(path, [text])
     except OSError as error:
         raise ConfigError(f"{path} cannot be written: {error.strerror}", hint="check --out") from error
     sys.stderr.write(f"{path}\n")

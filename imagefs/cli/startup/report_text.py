@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
-from imagefs.startup.report import Comparison, Growth, Interval, Lost, Report, Start, Step
+from imagefs.startup.report import Comparison, Growth, Lost, Report, Start, Step
 from stripefs.cli.show import columns
 
 __all__ = ["report_text"]
@@ -174,18 +174,16 @@ def _counts(causes: dict[str, int]) -> str:
     return ", ".join(f"{cause} {count}" for cause, count in sorted(causes.items(), key=lambda one: -one[1]))
 
 
-def _interval(value: Interval | None, form: str = ".2f") -> str:
-    if value is None:
-        return "-"
-    if value.low is None:
-        return f"{value.value:{form}}"
-    return f"{value.value:{form}} ({value.low:{form}} to {value.high:{form}})"
-
-
 def _comparison(rows: Sequence[Comparison]) -> str:
     heads = ["STAGE", "BEFORE s", "AFTER s", "RATIO (95%)", "RESAMPLED"]
     cells = [
-        [one.stage or "total", f"{one.before_s:.1f}", f"{one.after_s:.1f}", _interval(one.ratio), one.resampled or "-"]
+        [
+            one.stage or "total",
+            f"{one.before_s:.1f}",
+            f"{one.after_s:.1f}",
+            f"{one.ratio:.2f}" if one.ratio else "-",
+            one.resampled or "-",
+        ]
         for one in rows
     ]
     return columns(heads, cells)
@@ -197,7 +195,7 @@ def _growth(growth: Growth) -> str:
     if growth.a is None:
         return table + "\nfewer than three sizes: no law fitted"
     law = f"{growth.a:.1f} * nodes ** b" if growth.law == "power" else f"{growth.a:.1f} + b * ln(nodes)"
-    return f"{table}\nseconds = {law}, b = {_interval(growth.b)}"
+    return f"{table}\nseconds = {law}, b = {growth.b:.2f}"
 
 
 def _lost(lost: Lost) -> str:
