@@ -25,7 +25,7 @@ def read(text: str, imported: Imported) -> None:
         if not line.strip():
             continue
         found = _LINE.fullmatch(line.strip())
-        try:
+        with imported.row(number):
             if not found:
                 raise ValueError("not TIME NAMESPACE TOPIC {…}, as `ctr events` prints it")
             at, fields = time_ns(found[1]), json.loads(found[4])
@@ -53,9 +53,5 @@ def read(text: str, imported: Imported) -> None:
                 imported.pass_over(topic)
                 if topic in ("/snapshot/remove", "/containers/delete"):  # given up, or over
                     prepared.pop(fields.get("key", fields.get("id", "")), None)
-        except KeyError as error:
-            imported.reject(number, f"{error.args[0]} is missing")
-        except (ValueError, TypeError) as error:
-            imported.reject(number, str(error))
     for key, (_, number) in prepared.items():
         imported.reject(number, f"{key} began and has no end in the file")

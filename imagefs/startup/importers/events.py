@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import math
@@ -71,6 +72,16 @@ class Imported:
 
     def reject(self, line: int, why: str) -> None:
         self.rejected.append(Rejected(self.file, line, why[:200]))
+
+    @contextlib.contextmanager
+    def row(self, line: int, of: str = "", what: str = "") -> Iterator[None]:
+        """Reject the row where the block finds that it is not as it must be. of, what: words for the reason."""
+        try:
+            yield
+        except KeyError as error:
+            self.reject(line, f"{error.args[0]}{of} is missing")
+        except (AttributeError, TypeError, ValueError) as error:
+            self.reject(line, f"{what}{error}")
 
     def pass_over(self, what: str) -> None:
         """Count a row that is well-formed and says nothing about a start."""

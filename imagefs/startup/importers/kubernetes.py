@@ -62,7 +62,7 @@ class _Pod:
 def read(text: str, imported: Imported) -> None:
     pods: dict[str, _Pod] = {}
     for line, document in json_objects(text, imported):
-        try:
+        with imported.row(line):
             if document.get("kind") == "Pod":
                 _pod(line, document, pods)
             elif document.get("kind") == "Event":
@@ -73,15 +73,9 @@ def read(text: str, imported: Imported) -> None:
                     imported.pass_over(str(document.get("reason")))
             else:
                 raise ValueError(f"the kind {document.get('kind')!r} is neither Event nor Pod")
-        except KeyError as error:
-            imported.reject(line, f"{error.args[0]} is missing")
-        except (ValueError, TypeError, AttributeError) as error:
-            imported.reject(line, str(error))
     for name, pod in pods.items():
-        try:
+        with imported.row(pod.line):
             _emit(name, pod, imported)
-        except ValueError as error:
-            imported.reject(pod.line, str(error))
 
 
 def _event(line: int, document: dict[str, Any], about: dict[str, Any], pods: dict[str, _Pod]) -> None:

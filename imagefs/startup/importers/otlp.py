@@ -30,12 +30,8 @@ def read(text: str, imported: Imported) -> None:
                 imported.reject(line, "a resource is not what OTLP says")
                 continue
             for row in rows:
-                try:
+                with imported.row(line, " of a span", "a span is not what OTLP says: "):
                     _span(row, known, imported)
-                except KeyError as error:
-                    imported.reject(line, f"{error.args[0]} of a span is missing")
-                except (AttributeError, TypeError, ValueError) as error:
-                    imported.reject(line, f"a span is not what OTLP says: {error}")
 
 
 def _span(row: dict[str, Any], process: dict[str, Any], imported: Imported) -> None:

@@ -33,7 +33,7 @@ def read(text: str, imported: Imported) -> None:
     steps: dict[str, int] = {}
     for number, line in enumerate(lines[1:], 2):
         cells = line.split("|")
-        try:
+        with imported.row(number):
             if len(cells) != len(heads):
                 raise ValueError(f"{len(cells)} fields, and the first line has {len(heads)}")
             row = dict(zip(heads, cells, strict=True))
@@ -48,13 +48,9 @@ def read(text: str, imported: Imported) -> None:
                 steps[job] = min(at, steps.get(job, at))
             else:
                 imported.pass_over(f"step {step}")
-        except ValueError as error:
-            imported.reject(number, str(error))
     for number, row in jobs.values():
-        try:
+        with imported.row(number):
             _job(row, steps.get(row["JobID"]), imported)
-        except ValueError as error:
-            imported.reject(number, str(error))
 
 
 def _job(row: dict[str, str], step: int | None, imported: Imported) -> None:

@@ -33,13 +33,9 @@ def read(text: str, imported: Imported) -> None:
         return
     userspace = 0
     for number, line in enumerate(text.splitlines(), 1):
-        finished, reached, blamed = (
-            _TIME.fullmatch(line.strip()),
-            _REACHED.fullmatch(line.strip()),
-            _BLAME.fullmatch(line),
-        )
-        try:
-            if finished:
+        reached, blamed = _REACHED.fullmatch(line.strip()), _BLAME.fullmatch(line)
+        with imported.row(number):
+            if finished := _TIME.fullmatch(line.strip()):
                 userspace = _phases(finished[1], origin, imported)
             elif reached:
                 at = origin + userspace + duration_ns(reached[2])
@@ -49,8 +45,6 @@ def read(text: str, imported: Imported) -> None:
                                facts={"duration_ns": duration_ns(blamed[1])})  # fmt: skip
             elif line.strip():
                 raise ValueError("not a line of `systemd-analyze time` or `blame`")
-        except ValueError as error:
-            imported.reject(number, str(error))
 
 
 def _phases(text: str, origin: int, imported: Imported) -> int:
@@ -80,7 +74,5 @@ def _plot(text: str, origin: int, imported: Imported) -> None:
         elif not done or done < began:
             imported.reject(line, f"{name} began and was not activated")
         else:
-            try:
+            with imported.row(line):
                 imported.span("container", name, origin + began * 1000, origin + done * 1000, node=imported.file.stem)
-            except ValueError as error:
-                imported.reject(line, str(error))

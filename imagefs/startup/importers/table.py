@@ -36,12 +36,10 @@ def read(text: str, imported: Imported) -> None:
             continue
         if row is None:
             return
-        try:
+        with imported.row(rows.line_num):
             if None in row or None in row.values():
                 raise ValueError(f"the first line has {len(heads)} fields, and this one has not")
             _row({field: row[head] for head, field in given.columns.items() if row[head]}, imported)
-        except ValueError as error:
-            imported.reject(rows.line_num, str(error))
 
 
 def _check(given: Given, heads: Any, imported: Imported) -> None:
