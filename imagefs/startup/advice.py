@@ -65,7 +65,6 @@ def look(starts: Sequence[Evidence]) -> Seen:
 def changes(evidence: Evidence, seen: Seen, excess: Sequence[tuple[str, float]]) -> Iterator[Change]:
     """The changes that would help one start. seen: of all starts; excess: stragglers, seconds beyond the median."""
     t, alone, union = evidence.timeline, evidence.breakdown.alone, evidence.breakdown.union
-    nothing = np.zeros(len(t.end), np.int64)
 
     def saved(stage: str, time: NDArray[Any]) -> float:
         """By how much the start is shorter when each unit saves this time of a stage, "" for any stage."""
@@ -73,48 +72,37 @@ def changes(evidence: Evidence, seen: Seen, excess: Sequence[tuple[str, float]])
         limit = alone[:, t.label(stage)] if stage else own
         return float(own.max() - (own - np.clip(time, 0, np.minimum(limit, own))).max()) / SECOND
 
-    def without(stage: str, remains: float) -> tuple[float, bool]:
-        """The saving when only so much of a stage remains, and that it is an upper bound if that is not known."""
-        known = remains == remains
-        return saved(stage, union[:, t.label(stage)] - (remains if known else 0.0)), not known
+    def replaced(action: str, stage: str, time: NDArray[Any], remains: float, words: tuple[str, str, str]) -> Change:
+        """The change that leaves so much of this time; nan where that is not known. words: what takes the time, and
+        what is told of the rest, with or without a figure."""
+        what, shown, unknown = words
+        known = not np.isnan(remains)
+        rest = shown.format(remains / SECOND) if known else f"no {unknown} in these data shows the rest"
+        basis = f"{what} takes {time.max() / SECOND:.1f} s on the slowest unit; {rest}"
+        return Change(action, stage, saved(stage, time - (remains if known else 0.0)), not known, basis)
 
     install = evidence.install + evidence.waited(["dependencies"], "lease")
     bare = ~(evidence.mount + install > 0)  # programs other than imagefs show one span of another name
     install = np.where(bare, union[:, t.label("dependencies")], install)
     if install.any():
-        known = seen.mount == seen.mount
-        remains = (
-            f"a mount of {seen.mount / SECOND:.1f} s remains" if known else "no mount in these data shows the rest"
-        )
-        saving = saved("dependencies", install - (seen.mount if known else 0.0))
-        basis = f"installation takes {install.max() / SECOND:.1f} s on the slowest unit; {remains}"
-        yield Change("dependency snapshots (imagefs run --deps)", "dependencies", saving, not known, basis)
-    lazy = evidence.named("image", "attach")
-    pulled = np.where(lazy > 0, nothing, union[:, t.label("image")])
+        words = ("installation", "a mount of {:.1f} s remains", "mount")
+        yield replaced("dependency snapshots (imagefs run --deps)", "dependencies", install, seen.mount, words)
+    pulled = np.where(evidence.named("image", "attach") > 0, 0, union[:, t.label("image")])
     if pulled.any():
-        known = seen.attach == seen.attach
-        saving = saved("image", pulled - (seen.attach if known else 0.0))
-        remains = (
-            f"an attach takes {seen.attach / SECOND:.1f} s" if known else "no lazy image in these data shows the rest"
-        )
-        basis = f"the image takes {pulled.max() / SECOND:.1f} s on the slowest unit; {remains}"
-        yield Change("lazy image (imagefs build, then run)", "image", saving, not known, basis)
+        words = ("the image", "an attach takes {:.1f} s", "lazy image")
+        yield replaced("lazy image (imagefs build, then run)", "image", pulled, seen.attach, words)
     if evidence.on_demand_wait.any():
         basis = f"readers waited up to {evidence.on_demand_wait.max() / SECOND:.1f} s for blocks fetched on demand"
         saving = saved("", evidence.on_demand_wait)
         yield Change("record and replay of the image (imagefs trace, optimize)", "image", saving, True, basis)
     checkpoint = t.label("checkpoint")
     size = evidence.cache_bytes[:, checkpoint] + evidence.store_bytes[:, checkpoint]
-    if evidence.store_bytes[:, checkpoint].any() and seen.cached_byte == seen.cached_byte:
+    if evidence.store_bytes[:, checkpoint].any() and not np.isnan(seen.cached_byte):
         saving = saved("checkpoint", union[:, checkpoint] - size * seen.cached_byte)
         basis = f"units that read from their cache got {1 / seen.cached_byte:.2f} GB/s"
         yield Change("checkpoint cache (stripefs --cache)", "checkpoint", saving, False, basis)
     if union[:, checkpoint].any():
-        first = np.full(len(t.end), np.iinfo(np.int64).max)
-        np.minimum.at(first, t.unit[t.stage == checkpoint], t.begin[t.stage == checkpoint])
-        early = t.stage != t.label("queue")
-        begun = np.full(len(t.end), np.iinfo(np.int64).max)
-        np.minimum.at(begun, t.unit[early], t.begin[early])
+        first, begun = t.first(t.stage == checkpoint), t.first(t.stage != t.label("queue"))
         before = np.where(union[:, checkpoint] > 0, first - begun, 0)
         basis = f"{np.median(before) / SECOND:.1f} s of other stages run before it, if they leave the link free"
         saving = saved("checkpoint", before)
@@ -126,12 +114,10 @@ def changes(evidence: Evidence, seen: Seen, excess: Sequence[tuple[str, float]])
     fast = union[:, t.label("compile")]
     if fast.any():
         known = seen.compiled < 0.3 * float(fast.max())
-        saving, _ = without("compile", seen.compiled if known else _NAN)
-        basis = (
-            f"the fastest units compile in {seen.compiled / SECOND:.1f} s"
-            if known
-            else f"compiling takes up to {fast.max() / SECOND:.1f} s; no unit shows the rest"
-        )
+        basis = f"compiling takes up to {fast.max() / SECOND:.1f} s; no unit shows the rest"
+        if known:
+            basis = f"the fastest units compile in {seen.compiled / SECOND:.1f} s"
+        saving = saved("compile", fast - (seen.compiled if known else 0.0))
         yield Change("start-up caches (compiled kernels)", "compile", saving, not known, basis)
     if evidence.unused_time.any():
         names = sorted({t.events.word("name", int(row)) for row in evidence.unused})

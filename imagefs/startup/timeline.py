@@ -69,6 +69,12 @@ class Timeline:
         """The units that each of these events counts for: positions in `rows`, and units."""
         return _spread(self.events, rows, self.unit_node, self.unit_rank)
 
+    def first(self, chosen: NDArray[np.bool_]) -> Ints:
+        """The first begin in each unit among the chosen pairs of a span and a unit; long after the end without any."""
+        found = np.full(len(self.end), _LATEST)
+        np.minimum.at(found, self.unit[chosen], self.begin[chosen])
+        return found
+
     def label(self, stage: str) -> int:
         return self.stages.index(stage) if stage in self.stages else -1
 
