@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 from imagefs.config import IMAGEFS
 from imagefs.daemon.client import Client, NoDaemon, Recording
 from imagefs.errors import RunError
-from imagefs.jobs.events import COLLECTOR, PROGRAM, read_events, ready_at, stage_seconds
+from imagefs.jobs.events import COLLECTOR, COMMAND, PROGRAM, read_events, ready_at, stage_seconds
 from imagefs.jobs.job_file import JobFile
 from imagefs.run.namespace import end_with
 from imagefs.settings import DaemonSettings
@@ -334,14 +334,13 @@ def _start(way: Variant, folder: Path, *more: str, publishes: bool = False) -> S
     """publishes: the run goes on until what it publishes when the job is ready is published. Raises RunError where the
     job fails."""
     events = folder / "events"
-    program = [sys.executable, "-P", "-c", "import sys; from imagefs.cli.main import run; sys.exit(run())"]
     parent = os.pidfd_open(os.getpid())
     left_out = ("TRACEPARENT", ENV_FOLDER, COLLECTOR)
     environment = {name: text for name, text in os.environ.items() if name not in left_out}
     with tempfile.TemporaryFile() as output:
         begun = time.monotonic_ns()
         process = subprocess.Popen(
-            [*program, "run", *start_words(way, folder, more)],
+            [*COMMAND, "run", *start_words(way, folder, more)],
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=output,

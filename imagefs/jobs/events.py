@@ -17,18 +17,11 @@ from typing import Any
 from imagefs.errors import RunError
 from imagefs.run.options import Bind
 from stripefs import startup_events
-from stripefs.startup_events import (
-    ENV_ATTEMPT,
-    ENV_FOLDER,
-    ENV_JOB,
-    ENV_NODE,
-    ENV_RANK,
-    ENV_RUN,
-    STAGES,
-    identity,
-)
+from stripefs.startup_events import ENV_ATTEMPT, ENV_FOLDER, ENV_JOB, ENV_NODE, ENV_RANK, ENV_RUN, STAGES, identity
 
-__all__ = ["COLLECTOR", "FOLDER", "PROGRAM", "collected", "read_events", "ready_at", "recorded", "stage_seconds"]
+__all__ = [
+    "COLLECTOR", "COMMAND", "FOLDER", "PROGRAM", "collected", "read_events", "ready_at", "recorded", "stage_seconds",
+]  # fmt: skip
 
 COLLECTOR = "BOOTSEER_COLLECTOR"
 """Names the collector folder."""
@@ -36,8 +29,8 @@ COLLECTOR = "BOOTSEER_COLLECTOR"
 FOLDER, PROGRAM = "/run/imagefs/events", "/run/imagefs/startup_events.py"
 """Where a container has the folder of events, and the program that writes them in any image with Python."""
 
-
-_COLLECT = "import sys; from imagefs.cli.main import run; sys.exit(run())"
+COMMAND = (sys.executable, "-P", "-c", "import sys; from imagefs.cli.main import run; sys.exit(run())")
+"""The command `imagefs`, whatever PATH holds."""
 
 
 @contextlib.contextmanager
@@ -47,7 +40,7 @@ def collected(folder: str, url: str) -> Iterator[None]:
     try:
         yield
     finally:
-        command = [sys.executable, "-P", "-c", _COLLECT, "startup", "collect", "--quiet", os.path.abspath(folder), url]
+        command = [*COMMAND, "startup", "collect", "--quiet", os.path.abspath(folder), url]
         with contextlib.suppress(OSError):  # the machine is out of processes
             subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, check=False)
 
@@ -78,17 +71,15 @@ def recorded(folder: str, job: str, environ: MutableMapping[str, str]) -> Iterat
         ENV_NODE: who.node,
         ENV_RANK: "" if who.rank is None else str(who.rank),
     }
-    before = {name: environ.get(name) for name in named}
+    before = {name: environ[name] for name in named if name in environ}
     environ.update({name: text for name, text in named.items() if text})
     binds = [Bind(folder, FOLDER, made=True, inert=True), Bind(startup_events.__file__, PROGRAM, writable=False)]
     try:
         yield binds, [f"{ENV_FOLDER}={FOLDER}"]
     finally:
-        for name, text in before.items():
-            if text is None:
-                environ.pop(name, None)
-            else:
-                environ[name] = text
+        for name in named:
+            environ.pop(name, None)
+        environ.update(before)
 
 
 def read_events(folder: Path) -> list[dict[str, Any]]:
@@ -115,18 +106,10 @@ def ready_at(folder: Path) -> int | None:
 def stage_seconds(events: Sequence[Mapping[str, Any]], begun: int, until: int) -> dict[str, float]:
     """Seconds of each stage between these two: the time in which any of its spans was open."""
     ends = {one["span"]: one["mono_ns"] for one in events if one.get("event") == "end" and "span" in one}
-    spans: dict[str, list[tuple[int, int]]] = {}
-    for one in events:
-        if one.get("event") == "begin" and one.get("stage") in STAGES:
-            first = max(int(one["mono_ns"]), begun)
-            last = min(int(ends.get(one.get("span"), until)), until)
-            if first < last:
-                spans.setdefault(one["stage"], []).append((first, last))
-    found = {}
-    for stage, parts in spans.items():
-        length, reached = 0, begun
-        for first, last in sorted(parts):
-            length += max(0, last - max(first, reached))
-            reached = max(reached, last)
-        found[stage] = length / 1e9
-    return found
+    begins = [one for one in events if one.get("event") == "begin" and one.get("stage") in STAGES]
+    reached, covered = dict.fromkeys(STAGES, begun), dict.fromkeys(STAGES, 0)
+    for one in sorted(begins, key=lambda one: int(one["mono_ns"])):
+        stage, end = one["stage"], min(int(ends.get(one.get("span"), until)), until)
+        covered[stage] += max(0, end - max(int(one["mono_ns"]), reached[stage]))
+        reached[stage] = max(reached[stage], end)
+    return {stage: length / 1e9 for stage, length in covered.items() if length}
