@@ -62,8 +62,8 @@ def look(starts: Sequence[Evidence]) -> Seen:
     )
 
 
-def changes(evidence: Evidence, seen: Seen, excess: Sequence[tuple[str, float]]) -> Iterator[Change]:
-    """The changes that would help one start. seen: of all starts; excess: stragglers, seconds beyond the median."""
+def changes(evidence: Evidence, seen: Seen, start: Start) -> Iterator[Change]:
+    """The changes that would help one start. seen: of all starts."""
     t, alone, union = evidence.timeline, evidence.breakdown.alone, evidence.breakdown.union
 
     def saved(stage: str, time: NDArray[Any]) -> float:
@@ -124,10 +124,11 @@ def changes(evidence: Evidence, seen: Seen, excess: Sequence[tuple[str, float]])
         listed = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
         saving = saved("imports", evidence.unused_time)
         yield Change("imports left out that the start does not use", "imports", saving, False, listed)
-    if excess:
-        more: dict[str, float] = defaultdict(float)
-        for node, seconds in excess:
-            more[node] += seconds
+    more: dict[str, float] = defaultdict(float)
+    for one in start.stragglers:
+        if not one.apparent:
+            more[one.node] += one.excess_s
+    if more:
         beyond = np.array([more.get(t.node(unit), 0.0) * SECOND for unit in range(len(t.end))])
         nodes = ", ".join(sorted(more)[:3]) + (", …" if len(more) > 3 else "")
         yield Change("stragglers replaced", "", saved("", beyond), False, f"their time beyond the median: {nodes}")

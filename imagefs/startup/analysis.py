@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
 from imagefs.startup.advice import advise, changes, look
-from imagefs.startup.breakdown import measure
+from imagefs.startup.breakdown import Breakdown
 from imagefs.startup.causes import Evidence, common_causes, stragglers
 from imagefs.startup.clock import SECOND
 from imagefs.startup.critical_path import critical_path
 from imagefs.startup.fleet import Gpus, compare, growth, lost, lost_together, offenders, unused_modules
-from imagefs.startup.load import Problems, load
+from imagefs.startup.load import Events, Problems, load
 from imagefs.startup.report import Report, SpanRow, Start, Step, Straggler
 from imagefs.startup.sources import File
 from imagefs.startup.spans import pair, quantile
@@ -34,38 +35,40 @@ def analyse(sides: Sequence[tuple[str, Sequence[File]]], runs: Iterable[str] = (
     """
     gpus, wanted = gpus or Gpus(), frozenset(runs)
     problems = Problems()
-    loaded, found = [], []
+    loaded: list[Events] = []
+    starts: list[Start] = []
+    found: list[Evidence] = []
     for side, files in sides:
         spans = pair(load(files, problems), problems)
         loaded.append(spans.events)
-        of_side = [(side, Evidence(measure(one))) for one in timelines(spans, problems, wanted)]
+        of_side = [Evidence(Breakdown(one)) for one in timelines(spans, problems, wanted)]
         if not of_side:
             named = sorted(set(spans.events.words["run"]) - {""})
             hint = f"runs there: {', '.join(named[:5])}" if named and wanted else "a start needs the begin of a span"
             raise ConfigError("no start among the events", hint=hint)
         found += of_side
-    starts = [_start(side, evidence, gpus) for side, evidence in found]
-    remaining = look([evidence for _, evidence in found])
-    advised = [
-        list(changes(evidence, remaining, _excess(start))) for start, (_, evidence) in zip(starts, found, strict=True)
-    ]
-    units = [(start, _seconds(evidence)) for start, (_, evidence) in zip(starts, found, strict=True)]
-    before, after = ([one for one in units if one[0].side == side] for side in ("before", "after"))
-    versions: dict[str, int] = {}
+        starts += [_start(side, evidence, gpus) for evidence in of_side]
+    remaining = look(found)
+    advised = [list(changes(evidence, remaining, start)) for start, evidence in zip(starts, found, strict=True)]
+    before, after = (
+        [(start, _seconds(evidence)) for start, evidence in zip(starts, found, strict=True) if start.side == side]
+        for side in ("before", "after")
+    )
+    versions: Counter[str] = Counter()
     for events in loaded:
-        versions = {name: versions.get(name, 0) + events.versions.get(name, 0) for name in versions | events.versions}
+        versions.update(events.versions)
     return Report(
         sum(map(len, loaded)),
         sum(events.lines for events in loaded),
         sum(events.files for events in loaded),
-        versions,
+        dict(versions),
         problems.listed(),
         starts,
         offenders(starts),
         lost_together(starts, gpus),
         growth(starts),
         compare(before, after) if before and after else [],
-        unused_modules([evidence for _, evidence in found]),
+        unused_modules(found),
         advise(starts, advised),
     )
 
@@ -114,10 +117,6 @@ def _start(side: str, evidence: Evidence, gpus: Gpus) -> Start:
         _lanes(t, slow, path),
         lost(nodes, ranks, held_s, held, gpus),
     )
-
-
-def _excess(start: Start) -> list[tuple[str, float]]:
-    return [(one.node, one.excess_s) for one in start.stragglers if not one.apparent]
 
 
 def _seconds(evidence: Evidence) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float64]]]:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
+from numpy.typing import NDArray
 
 from imagefs.startup.clock import SECOND
 from imagefs.startup.load import Ints
@@ -12,10 +11,9 @@ from imagefs.startup.report import Overlap, Stage
 from imagefs.startup.spans import alone, durations, quantile
 from imagefs.startup.timeline import Timeline
 
-__all__ = ["Breakdown", "measure"]
+__all__ = ["Breakdown"]
 
 
-@dataclass(frozen=True, slots=True)
 class Breakdown:
     """Nanoseconds by unit (row) and stage (column of `stages` of the timeline), and by unit.
 
@@ -23,12 +21,30 @@ class Breakdown:
     the others. wait: time of spans that waited. alone: time in which no other stage ran. covered: time of any stage.
     """
 
-    timeline: Timeline
-    total: Ints
-    union: Ints
-    wait: Ints
-    alone: Ints
-    covered: Ints
+    def __init__(self, timeline: Timeline) -> None:
+        t = self.timeline = timeline
+        units, labels = len(t.end), len(t.stages)
+        key, setup = t.unit * labels + t.stage, t.label("setup")
+
+        def sums(chosen: NDArray[np.bool_]) -> Ints:
+            lengths = (t.stop - t.begin)[chosen]
+            made = np.bincount(key[chosen], weights=lengths, minlength=units * labels)
+            return made.astype(np.int64).reshape(units, labels)
+
+        def unions(chosen: NDArray[np.bool_]) -> Ints:
+            return durations(key[chosen], t.begin[chosen], t.stop[chosen], units * labels).reshape(units, labels)
+
+        def singles(chosen: NDArray[np.bool_]) -> Ints:
+            return alone(t.unit[chosen], t.stage[chosen], t.begin[chosen], t.stop[chosen], units, labels)
+
+        work, every, inner = sums(~t.wait), np.ones(len(key), bool), t.stage != setup
+        self.total = np.where(work > 0, work, sums(t.wait))
+        self.union, self.wait, single = unions(every), unions(t.wait), singles(inner)
+        whole = single if inner.all() else singles(every)
+        self.covered = whole.sum(axis=1)
+        single[:, setup] = self.union[:, setup] = whole[:, setup]
+        self.wait[:, setup] = 0
+        self.alone = single[:, :-1]
 
     def stages(self) -> list[Stage]:
         """The stages that took any time, in the order of the vocabulary."""
@@ -64,31 +80,3 @@ class Breakdown:
             float((self.timeline.end - covered).mean() / SECOND),
             float(self.timeline.end.mean() / SECOND),
         )
-
-
-def measure(timeline: Timeline) -> Breakdown:
-    units, labels = len(timeline.end), len(timeline.stages)
-    unit, stage, begin, stop, wait = timeline.unit, timeline.stage, timeline.begin, timeline.stop, timeline.wait
-    setup = timeline.label("setup")
-    key = unit * labels + stage
-    shape = (units, labels)
-
-    def sums(chosen: Ints) -> Ints:
-        lengths = (stop - begin)[chosen]
-        return np.bincount(key[chosen], weights=lengths, minlength=units * labels).astype(np.int64).reshape(shape)
-
-    def unions(chosen: Ints) -> Ints:
-        return durations(key[chosen], begin[chosen], stop[chosen], units * labels).reshape(shape)
-
-    working, waiting = np.flatnonzero(~wait), np.flatnonzero(wait)
-    work = sums(working)
-    union, waited = unions(np.arange(len(key))), unions(waiting)
-    inner = stage != setup
-    single = alone(unit[inner], stage[inner], begin[inner], stop[inner], units, labels)
-    covered = single.sum(axis=1)
-    if not inner.all():
-        everything = alone(unit, stage, begin, stop, units, labels)
-        covered = everything.sum(axis=1)
-        single[:, setup] = union[:, setup] = everything[:, setup]
-        waited[:, setup] = 0
-    return Breakdown(timeline, np.where(work > 0, work, sums(waiting)), union, waited, single[:, :-1], covered)

@@ -71,9 +71,7 @@ class Timeline:
 
     def first(self, chosen: NDArray[np.bool_]) -> Ints:
         """The first begin in each unit among the chosen pairs of a span and a unit; long after the end without any."""
-        found = np.full(len(self.end), _LATEST)
-        np.minimum.at(found, self.unit[chosen], self.begin[chosen])
-        return found
+        return _earliest(len(self.end), self.unit[chosen], self.begin[chosen])
 
     def label(self, stage: str) -> int:
         return self.stages.index(stage) if stage in self.stages else -1
@@ -136,13 +134,12 @@ def _timeline(
 
     count = len(unit_node)
     ready = np.flatnonzero(events.codes["stage"] == events.code("stage", "ready"))
-    own, of_node, stepped = (np.full(count, _LATEST) for _ in range(3))
     at, where = _spread(events, ready, unit_node, unit_rank)
-    mine = rank[ready[at]] >= 0
-    np.minimum.at(own, where[mine], aligned[ready[at[mine]]])
-    np.minimum.at(of_node, where[~mine], aligned[ready[at[~mine]]])
-    steps = stage == (names.index("first_step") if "first_step" in names else -1)
-    np.minimum.at(stepped, unit[steps], stop[steps])
+    ready = ready[at]
+    mine = rank[ready] >= 0
+    own, of_node = (_earliest(count, where[some], aligned[ready[some]]) for some in (mine, ~mine))
+    steps = stage == names.index("first_step")
+    stepped = _earliest(count, unit[steps], stop[steps])
     last = np.zeros(count, np.int64)
     np.maximum.at(last, unit, stop)
     end = np.where(own < _LATEST, own, of_node)
@@ -164,20 +161,21 @@ def _timeline(
     )  # fmt: skip
 
 
+def _earliest(units: int, unit: Ints, moment: Ints) -> Ints:
+    found = np.full(units, _LATEST)
+    np.minimum.at(found, unit, moment)
+    return found
+
+
 def _spread(events: Events, rows: Ints, unit_node: Ints, unit_rank: Ints) -> tuple[Ints, Ints]:
     """Pairs of a position in `rows` and a unit: the unit of its rank, or all units of its node."""
     node, rank = events.codes["node"][rows].astype(np.int64), events.ints["rank"][rows]
-    units = np.lexsort((unit_rank, unit_node))
-    low = np.searchsorted(unit_node[units], node, side="left")
-    high = np.searchsorted(unit_node[units], node, side="right")
     width = int(unit_rank.max(initial=0)) + 2
-    keys = unit_node[units] * width + unit_rank[units] + 1
-    exact = np.searchsorted(keys, node * width + rank + 1)
-    low, high = np.where(rank >= 0, exact, low), np.where(rank >= 0, exact + 1, high)
-    counts = np.maximum(high - low, 0)
+    keys = unit_node * width + unit_rank + 1  # these ascend
+    low = np.searchsorted(keys, node * width + rank + 1)
+    counts = np.where(rank >= 0, 1, np.searchsorted(keys, (node + 1) * width) - low)
     at = np.repeat(np.arange(len(rows)), counts)
-    within = np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return at, units[low[at] + within]
+    return at, np.arange(len(at)) - np.repeat(np.cumsum(counts) - counts - low, counts)
 
 
 def _stages(events: Events) -> tuple[list[str], Ints]:
