@@ -13,7 +13,7 @@ from imagefs.startup.causes import Evidence, common_causes, stragglers
 from imagefs.startup.clock import SECOND
 from imagefs.startup.critical_path import critical_path
 from imagefs.startup.fleet import Gpus, compare, growth, lost, lost_together, offenders, unused_modules
-from imagefs.startup.load import Events, Problems, load
+from imagefs.startup.load import Events, Problems, group_ids, load
 from imagefs.startup.report import Report, SpanRow, Start, Step, Straggler
 from imagefs.startup.sources import File
 from imagefs.startup.spans import pair, quantile
@@ -84,11 +84,8 @@ def _start(side: str, evidence: Evidence, gpus: Gpus) -> Start:
     slow, path = stragglers(evidence), critical_path(t)
     alone = {t.stages[label]: float(breakdown.alone[:, label].mean() / SECOND) for label in range(len(t.stages))}
     held = {stage: seconds for stage, seconds in alone.items() if seconds and stage != "queue"}
-    nodes, ranks, held_s = (
-        len(np.unique(t.unit_node)),
-        int(np.count_nonzero(t.unit_rank >= 0)),
-        (total - queued) / SECOND,
-    )
+    nodes, ranks = len(np.unique(t.unit_node)), int(np.count_nonzero(t.unit_rank >= 0))
+    held_s = (total - queued) / SECOND
     return Start(
         *t.key,
         side,
@@ -126,15 +123,18 @@ def _seconds(evidence: Evidence) -> dict[str, np.ndarray[tuple[int, ...], np.dty
 
 def _unfinished(t: Timeline) -> list[SpanRow]:
     """Spans without an end, each surely as long as its process goes on writing events; the longest first."""
-    events = t.events
-    rows = []
-    for span in np.flatnonzero(t.spans.end < 0):
-        begin = int(t.spans.begin[span])
-        same = (events.ints["pid"] == events.ints["pid"][begin]) & (events.codes["node"] == events.codes["node"][begin])
-        same &= events.codes["boot"] == events.codes["boot"][begin]
-        surely = int(events.ints["mono_ns"][same].max() - events.ints["mono_ns"][begin])
-        rows.append(_row(t, int(span), events.word("node", begin), events.rank(begin), surely / SECOND))
-    return sorted(rows, key=lambda one: -(one.at_least_s or 0.0))[:_UNFINISHED]
+    events, moment = t.events, t.events.ints["mono_ns"]
+    spans = np.flatnonzero(t.spans.end < 0)
+    processes = group_ids(events.codes["node"], events.codes["boot"], events.ints["pid"])
+    process = np.unique(processes, return_inverse=True)[1]
+    last = np.zeros(len(events), np.int64)
+    np.maximum.at(last, process, moment)
+    begins = t.spans.begin[spans]
+    surely = last[process[begins]] - moment[begins]
+    return [
+        _row(t, int(spans[at]), events.word("node", begins[at]), events.rank(begins[at]), float(surely[at] / SECOND))
+        for at in np.argsort(-surely, kind="stable")[:_UNFINISHED]
+    ]
 
 
 def _lanes(t: Timeline, slow: list[Straggler], path: list[Step]) -> list[SpanRow]:

@@ -183,18 +183,19 @@ def _figures(
     if by_starts:
         each = np.array([_of_start(table, np.ones(len(table))) for table in tables])
         chosen = generator.integers(0, len(each), (resamples, len(each)))
-        return np.median(each[np.vstack([np.arange(len(each)), chosen])], axis=1) / 1e6
+        figures: _Floats = np.median(each[np.vstack([np.arange(len(each)), chosen])], axis=1)
+        return figures / 1e6
     rows = []
     for table in tables:
         size = len(table)
         drawn = (np.bincount(generator.integers(0, size, size), minlength=size) for _ in range(resamples))
         rows.append([_of_start(table, times) for times in (np.ones(size), *drawn)])
-    return np.median(rows, axis=0) / 1e6
+    return np.asarray(np.median(rows, axis=0)) / 1e6
 
 
 def _of_start(table: _Floats, times: NDArray[Any]) -> _Floats:
     """The latest end and the mean of each stage, of units that are drawn so many times."""
-    found = times @ table / len(table)
+    found: _Floats = times @ table / len(table)
     found[0] = table[times > 0, 0].max()
     return found
 

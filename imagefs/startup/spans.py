@@ -66,7 +66,7 @@ def pair(events: Events, problems: Problems) -> Spans:
     end = np.full(len(rows), -1)
     end[whole] = rows[whole + 1]  # spans of a begin and an end; an end without begin becomes its own
     waiting: deque[int] = deque()
-    for at in np.delete(np.arange(len(rows)), np.concatenate((whole, whole + 1))):
+    for at in np.delete(np.arange(len(rows)), np.concatenate((whole, whole + 1))).tolist():
         if first[at]:
             waiting.clear()
         if not ends[at]:
