@@ -17,12 +17,13 @@ import os
 import posixpath
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from imagefs.errors import RunError
 from imagefs.run.folder import RunFolder
+from imagefs.run.namespace import end_with
 from imagefs.run.options import Bind
 from imagefs.settings import DaemonSettings
 from stripefs.cli.border import tell
@@ -87,32 +88,12 @@ def parse_share(text: str) -> float:
     raise ConfigError(f"--checkpoint-share {text} is not a number from 0 to 1")
 
 
-class _Mounting(NamedTuple):
-    """warming: the process that warms it, if any. It tells of trouble when its standard input ends: trouble with the
-    store itself is the mount's to tell."""
+class Shown(NamedTuple):
+    """Checkpoints that are being mounted. binds: for the container. wait: comes back when all of them answer, at once
+    when they did before; raises RunError."""
 
-    source: str
-    mount: Begun
-    warming: subprocess.Popen[bytes] | None
-
-
-class Shown:
-    """Checkpoints that are being mounted. binds: for the container."""
-
-    def __init__(self, binds: Sequence[Bind], begun: Sequence[_Mounting]) -> None:
-        self.binds = binds
-        self._begun = list(begun)
-
-    def wait(self) -> None:
-        """Come back when all of them answer; at once when they did before. Raises RunError."""
-        while self._begun:
-            one = self._begun.pop(0)
-            try:
-                one.mount.wait()
-            except StripefsError as error:
-                raise _failed(one.source, error) from error
-            if one.warming is not None and one.warming.stdin is not None:
-                one.warming.stdin.close()
+    binds: Sequence[Bind]
+    wait: Callable[[], None]
 
 
 @contextlib.contextmanager
@@ -140,7 +121,8 @@ def shown(
             folder = held.enter_context(RunFolder(os.path.join(daemon.runtime, "imagefs")))
         except OSError as error:
             raise RunError(f"{daemon.runtime}: {error.strerror}") from error
-        binds, begun = [], []
+        binds: list[Bind] = []
+        begun: list[tuple[str, Begun, IO[bytes] | None]] = []
         for number, one in enumerate(checkpoints):
             place = folder.layer(number)
             os.makedirs(place, 0o700)
@@ -152,11 +134,25 @@ def shown(
             held.callback(_end, mount, place)
             warming = None
             if warmth.files != "none":
-                warming = _warm(settings, warmth, daemon)
-                held.callback(_kill, warming, one.source)
+                process = _warm(settings, warmth, daemon)
+                held.callback(_kill, process, one.source)
+                warming = process.stdin
             binds.append(Bind(place, one.target, one.writable, made=True))
-            begun.append(_Mounting(one.source, mount, warming))
-        yield Shown(binds, begun)
+            begun.append((one.source, mount, warming))
+
+        def wait() -> None:
+            while begun:
+                source, mount, warming = begun.pop(0)
+                try:
+                    mount.wait()
+                except StripefsError as error:
+                    raise _failed(source, error) from error
+                if (
+                    warming is not None
+                ):  # it tells of trouble now: trouble with the store itself was the mount's to tell
+                    warming.close()
+
+        yield Shown(binds, wait)
 
 
 def _settings(
@@ -186,9 +182,9 @@ def _warm(settings: Settings, warmth: Warmth, daemon: DaemonSettings) -> subproc
         "daemon": daemon.to_json(),
         "owner": os.getpid(),
     }
-    process = subprocess.Popen(
-        [sys.executable, "-P", "-m", "imagefs.jobs.warming"], stdin=subprocess.PIPE, start_new_session=True
-    )
+    program, run = [sys.executable, "-P", "-m", "imagefs.jobs.warming"], os.pidfd_open(os.getpid())
+    process = subprocess.Popen(program, stdin=subprocess.PIPE, start_new_session=True, preexec_fn=lambda: end_with(run))
+    os.close(run)
     assert process.stdin is not None
     process.stdin.write(json.dumps(wish).encode() + b"\n")
     process.stdin.flush()

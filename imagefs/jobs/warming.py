@@ -13,11 +13,8 @@ from __future__ import annotations
 
 import fnmatch
 import json
-import os
 import re
-import select
 import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -165,23 +162,8 @@ def _read(store: Store, path: bytes, size: int) -> bytes:
         return bytes(handle.read(0, size)) if size else b""
 
 
-def _end_with(owner: int) -> None:
-    """Ends this process when that one ends, on a thread of its own."""
-    try:
-        pidfd = os.pidfd_open(owner)
-    except ProcessLookupError:
-        os._exit(1)
-
-    def wait() -> None:
-        select.select([pidfd], [], [])
-        os._exit(1)
-
-    threading.Thread(target=wait, daemon=True).start()
-
-
 def main() -> int:
     wish = json.loads(sys.stdin.readline())
-    _end_with(int(wish["owner"]))
     settings = Settings.from_json(wish["settings"])
     source = redact(settings.store.url)
     logs.configure("text", "error")
