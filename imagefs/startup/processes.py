@@ -19,6 +19,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator
 
+from stripefs.mount import kernel
 from stripefs.startup_events import Identity, Span, Writer, identity
 
 __all__ = ["Watcher"]
@@ -32,7 +33,6 @@ _INSTALLER = re.compile(
 _INTERPRETER = re.compile(r"python[\d.]*")
 _CHECKPOINT = re.compile(r"\.(safetensors|pt|pth|ckpt|distcp|gguf|npz)$|/pytorch_model[^/]*\.bin$")
 _ACCELERATOR = re.compile(r"/dev/(nvidia|kfd$|dri/|accel|davinci|habanalabs|hl\d|neuron\d)")
-_STRIPEFS = "fuse.stripefs"
 
 
 class _Process:
@@ -84,7 +84,8 @@ class Watcher:
     def _find(self) -> None:
         """Take up processes whose parent is watched."""
         now = {name for name in os.listdir("/proc") if name.isdigit()}
-        parents = {int(name): _parent(name) for name in now - self._known}
+        stats = {int(name): _stat(int(name)) for name in now - self._known}
+        parents = {pid: int(fields[1]) for pid, fields in stats.items() if fields}
         self._known = now
         while fresh := [pid for pid, parent in parents.items() if pid == self._root or parent in self._members]:
             for pid in fresh:
@@ -93,8 +94,8 @@ class Watcher:
     def _examine(self, process: _Process) -> bool:
         """Compare a process with what was known of it; whether it is still there."""
         command = _read(process.pid, "cmdline")
-        if not command:  # a zombie, or gone
-            return False
+        if not command:  # for a moment while a program is executed, or it has ended
+            return _stat(process.pid)[:1] not in ([], [b"Z"], [b"X"])
         if command != process.command:
             self._executed(process, command)
         opened = dict(_open_files(process.pid))
@@ -188,24 +189,16 @@ def _program(words: list[str]) -> str:
 
 def _read(pid: int, name: str, most: int = 1 << 16) -> bytes:
     """A file of a process in /proc, nothing where it is gone or another user's."""
-    data = b""
     try:
-        descriptor = os.open(f"/proc/{pid}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+        with open(f"/proc/{pid}/{name}", "rb") as file:
+            return file.read(most)
     except OSError:
         return b""
-    try:
-        while len(data) < most and (more := os.read(descriptor, most - len(data))):
-            data += more
-    except OSError:
-        return b""
-    finally:
-        os.close(descriptor)
-    return data
 
 
-def _parent(pid: str) -> int:
-    fields = _read(int(pid), "stat").rpartition(b")")[2].split()
-    return int(fields[1]) if fields else 0
+def _stat(pid: int) -> list[bytes]:
+    """State, parent and more of a process."""
+    return _read(pid, "stat").rpartition(b")")[2].split()
 
 
 def _open_files(pid: int) -> Iterator[tuple[str, str]]:
@@ -228,6 +221,4 @@ def _is_read(pid: int, descriptor: str) -> bool:
 
 def _mounts() -> tuple[str, ...]:
     """Where stripefs is mounted, with a slash behind."""
-    lines = os.fsdecode(_read(os.getpid(), "mountinfo", 1 << 24)).splitlines()
-    found = [line.split() for line in lines if f" - {_STRIPEFS} " in line]
-    return tuple(re.sub(r"\\([0-7]{3})", lambda code: chr(int(code[1], 8)), each[4]) + "/" for each in found)
+    return tuple(f"{mount.path}/" for mount in kernel.mounts() if mount.fstype == "fuse.stripefs")
