@@ -7,12 +7,13 @@ lease to the unit that installed.
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
+from operator import attrgetter
 
 import numpy as np
 
 from imagefs.startup.clock import SECOND
-from imagefs.startup.load import Ints
 from imagefs.startup.report import Step
 from imagefs.startup.spans import durations
 from imagefs.startup.timeline import Timeline
@@ -127,7 +128,8 @@ class _Walk:
         nested = (t.stage[rows] != t.stage[row]) & (t.stage[rows] != self._setup) & (t.begin[rows] >= begin)
         nested &= t.stop[rows] <= end
         waits = t.wait[rows] & (t.stage[rows] == t.stage[row])
-        inside = _by_stage(t.stage[rows[nested]], first[nested], last[nested], t.stages)
+        lengths = durations(t.stage[rows[nested]], first[nested], last[nested], len(t.stages))
+        inside = {t.stages[one]: float(lengths[one] / SECOND) for one in np.flatnonzero(lengths)}
         waited = int(durations(np.zeros(int(waits.sum()), np.int64), first[waits], last[waits], 1)[0])
         return Step(
             t.node(unit), t.rank(unit), label, t.events.word("name", event), kind,
@@ -135,31 +137,23 @@ class _Walk:
         )  # fmt: skip
 
 
-def _by_stage(stage: Ints, begin: Ints, end: Ints, names: list[str]) -> dict[str, float]:
-    lengths = durations(stage, begin, end, len(names))
-    return {names[one]: float(lengths[one] / SECOND) for one in np.flatnonzero(lengths)}
-
-
 def _joined(steps: list[Step]) -> list[Step]:
     """Steps of the same unit and stage that follow one another become one, named after the longest."""
-    made: list[Step] = []
-    longest = 0.0
+    place = attrgetter("node", "rank", "stage")
+    groups: list[list[Step]] = []
     for step in steps:
-        before = made[-1] if made else None
-        if (
-            before is None
-            or (before.node, before.rank, before.stage) != (step.node, step.rank, step.stage)
-            or step.note
-        ):
-            made.append(step)
-            longest = step.seconds
-            continue
-        inside = {
-            stage: before.inside.get(stage, 0.0) + step.inside.get(stage, 0.0) for stage in before.inside | step.inside
-        }
-        named, longest = (step, step.seconds) if step.seconds > longest else (before, longest)
-        made[-1] = replace(
-            before, name=named.name, kind=named.kind, end_s=step.end_s, seconds=before.seconds + step.seconds,
-            wait_s=before.wait_s + step.wait_s, inside=inside,
-        )  # fmt: skip
-    return made
+        if step.note or not groups or place(groups[-1][0]) != place(step):
+            groups.append([])
+        groups[-1].append(step)
+    return [_one(group) for group in groups]
+
+
+def _one(group: list[Step]) -> Step:
+    longest, inside = max(group, key=lambda one: one.seconds), Counter[str]()
+    for step in group:
+        inside.update(step.inside)
+    seconds, waited = sum(one.seconds for one in group), sum(one.wait_s for one in group)
+    return replace(
+        group[0], name=longest.name, kind=longest.kind, end_s=group[-1].end_s, seconds=seconds, wait_s=waited,
+        inside=dict(inside),
+    )  # fmt: skip
