@@ -15,12 +15,17 @@ import stat
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
 import zstandard
 
 from stripefs.errors import ConfigError, NotFound
+
+if TYPE_CHECKING:
+    from stripefs.api.filesystem import FileSystem
 
 __all__ = ["HUGE", "PIECE", "File", "find_files", "find_run", "read_files"]
 
@@ -31,7 +36,7 @@ HUGE = 1 << 20
 """A longer line is no event."""
 
 _ENDINGS = tuple(f".{name}{packed}" for name in ("jsonl", "ndjson", "json") for packed in ("", ".gz", ".zst"))
-_AT_ONCE = 16  # files of a store that are fetched at the same time
+_AT_ONCE = 16  # files that are opened, and those of a store fetched, at the same time
 
 
 class File(NamedTuple):
@@ -81,22 +86,34 @@ def find_run(folder: str, run: str) -> list[str]:
 
 def read_files(files: Iterable[File], damaged: Callable[[str, str], None]) -> Iterator[tuple[str, Iterator[bytes]]]:
     """The name of each file and its content in pieces, decompressed. damaged(name, reason) is told once a bad file."""
-    for file in files:
-        yield file.name, _pieces(file, damaged)
+    rest = iter(files)
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        while some := list(islice(rest, _AT_ONCE)):
+            for file, raw in zip(some, pool.map(_opened, some), strict=True):
+                yield file.name, _pieces(file.name, raw, damaged)
 
 
-def _pieces(file: File, damaged: Callable[[str, str], None]) -> Iterator[bytes]:
+def _opened(file: File) -> BinaryIO | OSError:
     try:
-        with file.open() as raw:
+        return file.open()
+    except OSError as error:
+        return error
+
+
+def _pieces(name: str, raw: BinaryIO | OSError, damaged: Callable[[str, str], None]) -> Iterator[bytes]:
+    try:
+        if isinstance(raw, OSError):
+            raise raw
+        with raw:
             stream: BinaryIO = raw
-            if file.name.endswith(".gz"):
+            if name.endswith(".gz"):
                 stream = cast(BinaryIO, gzip.GzipFile(fileobj=raw))
-            elif file.name.endswith(".zst"):
+            elif name.endswith(".zst"):
                 stream = cast(BinaryIO, zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True))
             while piece := stream.read(PIECE):
                 yield piece
     except (OSError, EOFError, zlib.error, zstandard.ZstdError) as error:
-        damaged(file.name, str(error) or type(error).__name__)
+        damaged(name, str(error) or type(error).__name__)
 
 
 def _local(place: Path) -> list[File]:
@@ -107,8 +124,8 @@ def _local(place: Path) -> list[File]:
     refused: list[OSError] = []
     walked = os.walk(place, onerror=refused.append)
     names = sorted(Path(folder, name) for folder, _, names in walked for name in names if _holds_events(name))
-    files = [File(str(name), lambda name=name: _regular(name)) for name in names]  # type: ignore[misc]
-    return files + [File(str(error.filename), lambda error=error: _raised(error)) for error in refused]  # type: ignore[misc]
+    files = [File(str(name), partial(_regular, name)) for name in names]
+    return files + [File(str(error.filename), partial(_raised, error)) for error in refused]
 
 
 def _regular(path: Path) -> BinaryIO:
@@ -135,28 +152,11 @@ def _remote(url: str) -> list[File]:
         names = sorted(
             f"{folder}/{name}" for folder, _, all_ in store.walk(path) for name in all_ if _holds_events(name)
         )
-    fetched: dict[str, bytes | OSError] = {}
+    return [File(name, partial(_fetched, store, name)) for name in names]
 
-    def content(number: int) -> BinaryIO:
-        """Fetch this file and those that are read next."""
-        name = names[number]
-        if name not in fetched:
-            fetched.clear()
-            following = names[number : number + _AT_ONCE]
-            with ThreadPoolExecutor(_AT_ONCE) as pool:
-                fetched.update(zip(following, pool.map(read, following), strict=True))
-        data = fetched.pop(name)
-        if isinstance(data, OSError):
-            raise data
-        return io.BytesIO(data)
 
-    def read(name: str) -> bytes | OSError:
-        try:
-            return store.read_bytes(name)
-        except OSError as error:
-            return error
-
-    return [File(name, lambda number=number: content(number)) for number, name in enumerate(names)]  # type: ignore[misc]
+def _fetched(store: FileSystem, name: str) -> BinaryIO:
+    return io.BytesIO(store.read_bytes(name))
 
 
 def _holds_events(name: str) -> bool:
