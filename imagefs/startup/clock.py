@@ -116,9 +116,8 @@ def _skews(barrier: Ints, clock: Ints, left: Ints, count: int) -> tuple[Ints, In
     if len(some):
         told_here = told[np.ix_(rows, some)]
         first, last = earliest[np.ix_(rows, some)], latest[np.ix_(rows, some)]
-        apart = np.full(first.shape, np.nan)
-        for row, there in enumerate(told_here):
-            apart[row, there] = first[row, there] - np.median(first[row, there])
+        apart = np.where(told_here, first - first.min(), np.nan)
+        apart -= np.nanmedian(apart, axis=1, keepdims=True)
         skew[some] = np.nanmedian(apart, axis=0)
         half = (np.nanmax(apart, axis=0) - np.nanmin(apart, axis=0)) / 2
         spread = np.nanmedian(np.where(told_here, last - first, np.nan), axis=0)
