@@ -40,32 +40,21 @@ def offenders(starts: Sequence[Start]) -> list[Offender]:
     """Nodes that straggled in at least two starts and a third of those they were in, and data hosts that stragglers
     waited for in at least two, those that cost most first."""
     seen = Counter(node for start in starts for clock in start.clocks for node in clock.nodes)
-    seconds: dict[tuple[str, str], float] = defaultdict(float)
-    causes: dict[tuple[str, str], Counter[str]] = defaultdict(Counter)
-    where: dict[tuple[str, str], set[int]] = defaultdict(set)
+    slow: dict[tuple[str, str], list[tuple[int, float, str]]] = defaultdict(list)
     for number, start in enumerate(starts):
-        found: set[tuple[tuple[str, str], str]] = set()
         for one in start.stragglers:
-            if one.apparent:
-                continue
-            likely = one.causes[0]
-            keys = [("node", one.node)]
-            if host := likely.evidence.get("host"):
-                keys.append(("host", str(host)))
-            for key in keys:
-                seconds[key] += one.excess_s if key[0] == "node" else likely.seconds
-                where[key].add(number)
-                found.add((key, likely.cause))
-        for key, cause in found:
-            causes[key][cause] += 1
-    made = [
-        Offender(kind, name, len(numbers), seen[name] or len(starts), seconds[kind, name], dict(causes[kind, name]))
-        for (kind, name), numbers in where.items()
-        if len(numbers) > 1
-    ]
-    return sorted(
-        (one for one in made if 3 * one.starts >= one.seen or one.kind == "host"), key=lambda one: -one.seconds
-    )
+            if not one.apparent:
+                likely = one.causes[0]
+                slow["node", one.node].append((number, one.excess_s, likely.cause))
+                if host := likely.evidence.get("host"):
+                    slow["host", str(host)].append((number, likely.seconds, likely.cause))
+    made = []
+    for (kind, name), found in slow.items():
+        times, of = len({number for number, _, _ in found}), seen[name] or len(starts)
+        if times > 1 and (kind == "host" or 3 * times >= of):
+            causes = Counter(cause for _, cause in dict.fromkeys((number, cause) for number, _, cause in found))
+            made.append(Offender(kind, name, times, of, sum(seconds for _, seconds, _ in found), dict(causes)))
+    return sorted(made, key=lambda one: -one.seconds)
 
 
 def unused_modules(starts: Sequence[Evidence]) -> list[UnusedModule]:
