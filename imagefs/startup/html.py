@@ -64,7 +64,7 @@ def to_html(report: Report) -> str:
         _pair(svg.comparison(report.comparison), "h2") if report.comparison else "",
         _pair(svg.growth(report.growth), "h2") if report.growth and report.growth.groups else "",
         _table("Nodes and hosts that were slow in several starts",
-               ("Name", "Kind", "Starts", "Slow in", "Time", "Causes"),
+               ("Name", "Kind", "Slow in", "Starts", "Time", "Causes"),
                [[one.name, one.kind, str(one.starts), str(one.seen), seconds(one.seconds),
                  ", ".join(f"{cause} {count}" for cause, count in one.causes.items())] for one in report.offenders]),
         _table("Modules imported and not used before the first step", ("Module", "Time", "Units"),
