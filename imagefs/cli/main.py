@@ -56,7 +56,7 @@ Example:
 _PLAIN = {
     "run": "imagefs.cli.plain:plain_run",
     "deps": "imagefs.cli.deps.begin:plain_deps",
-    "startup": "imagefs.cli.startup.begin:plain_startup",
+    "startup": "imagefs.cli.startup:plain_startup",
 }
 
 PROGRAM = Program("imagefs", "imagefs.cli", COMMANDS, _PAGE, _PLAIN)

@@ -1,4 +1,4 @@
-"""`imagefs startup trace -- COMMAND`, where `imagefs.cli.startup.begin` leaves the reading to click."""
+"""`imagefs startup trace -- COMMAND`, where `plain_startup` leaves the reading to click."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from imagefs.cli.options import plain_flags
-from imagefs.cli.startup.begin import TRACE, trace
+from imagefs.cli.startup import TRACE, run_trace
 
 __all__ = ["command"]
 
@@ -23,4 +23,4 @@ def command(words: tuple[str, ...], **values: Any) -> int:
     this one, with TRACEPARENT, BOOTSEER_EVENTS, BOOTSEER_RUN and _JOB and, unless --no-imports is given, a folder more
     on PYTHONPATH.
     """
-    return trace(values, words)
+    return run_trace(values, words)
