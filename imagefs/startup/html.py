@@ -54,7 +54,7 @@ def to_html(report: Report) -> str:
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
     slowest = sorted(report.starts, key=lambda start: -start.total_s)[:_SHOWN]
     parts = [
-        f"<h1>Where {_count(len(report.starts), 'start')} spent time</h1>",
+        f"<h1>Where {len(report.starts)} start{'' if len(report.starts) == 1 else 's'} spent time</h1>",
         _facts({"Events": str(report.events), "Files": str(report.files), **_lost(report.lost)}),
         _table("Problems of the events", ("Problem", "Count", "Meaning", "Example"),
                [[one.kind, str(one.count), one.meaning, one.example] for one in report.problems]),
@@ -70,8 +70,9 @@ def to_html(report: Report) -> str:
         _table("Modules imported and not used before the first step", ("Module", "Time", "Units"),
                [[one.module, seconds(one.seconds), str(one.units)] for one in report.unused]),
         _table("Starts", ("Job", "Run", "Attempt", "Began", "Nodes", "Total", "Ended by", "Complete"),
-               [[one.job, one.run, str(one.attempt), _date(one.begin_unix), str(one.nodes), seconds(one.total_s),
-                 one.ended_by, "yes" if one.complete else "no"] for one in report.starts]),
+               [[one.job, one.run, str(one.attempt),
+                 f"{datetime.fromtimestamp(one.begin_unix, UTC):%Y-%m-%d %H:%M:%S} UTC", str(one.nodes),
+                 seconds(one.total_s), one.ended_by, "yes" if one.complete else "no"] for one in report.starts]),
         *(_start(start, opened=number == 0) for number, start in enumerate(slowest)),
     ]  # fmt: skip
     if len(slowest) < len(report.starts):
@@ -158,11 +159,3 @@ def _lost(lost: Lost | None) -> dict[str, str]:
     if lost.share_lost is not None:
         facts["Share of GPU time lost"] = f"{lost.share_lost:.1%}"
     return facts
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}" + ("" if number == 1 else "s")
-
-
-def _date(unix: float) -> str:
-    return datetime.fromtimestamp(unix, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")

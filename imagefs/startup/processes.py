@@ -77,7 +77,8 @@ class Watcher:
         self._find()
         for process in list(self._members.values()):
             if not self._examine(process):
-                self._gone(process)
+                self._left(process)
+                del self._members[process.pid]
         cost = (time.monotonic_ns() - begin) / 1e9
         return max(INTERVAL, cost / _SHARE)
 
@@ -156,10 +157,6 @@ class Watcher:
         if process.program:
             self._tell("setup", f"exit {process.program}", process)
             process.program = ""
-
-    def _gone(self, process: _Process) -> None:
-        self._left(process)
-        del self._members[process.pid]
 
     def _facts(self, process: _Process) -> dict[str, object]:
         return {"process": process.pid, "within_ns": self._within}

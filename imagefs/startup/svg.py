@@ -272,7 +272,9 @@ class _Drawing:
 
     def legend(self, stages: Iterable[str]) -> None:
         """The colour of each stage, several in a line below the axis. Call it after the last row."""
-        for number, stage in enumerate(sorted(set(stages), key=_order)):
+        for number, stage in enumerate(
+            sorted(set(stages), key=lambda one: (STAGES.index(one) if one in STAGES else len(STAGES), one))
+        ):
             x, y = number % 3 * _W / 3, self._y + number // 3 * 18 + 22
             self._parts.append(
                 f'<rect class="b {_class(stage)}" x="{x:g}" y="{y:g}" width="10" height="10"/>'
@@ -304,7 +306,3 @@ def _end(span: SpanRow) -> str:
 
 def _class(stage: str, kind: str = "work") -> str:
     return f"s-{stage if stage in STAGES[:-1] else 'other'}" + (" wait" if kind == "wait" else "")
-
-
-def _order(stage: str) -> tuple[int, str]:
-    return (STAGES.index(stage) if stage in STAGES else len(STAGES)), stage
