@@ -7,6 +7,7 @@ its compressed data, gives what could be read and is told to `damaged`, so that 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import gzip
 import io
@@ -22,7 +23,7 @@ from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
 
 import zstandard
 
-from stripefs.errors import ConfigError, NotFound
+from stripefs.errors import ConfigError, NotFound, StoreError, StripefsError
 
 if TYPE_CHECKING:
     from stripefs.api.filesystem import FileSystem
@@ -46,6 +47,15 @@ class File(NamedTuple):
     open: Callable[[], BinaryIO]
 
 
+@contextlib.contextmanager
+def _store_errors() -> Iterator[None]:
+    """Raises the errors of stores themselves, which commands tell in one line, in place of Python's."""
+    try:
+        yield
+    except OSError as error:
+        raise (error.__cause__ if isinstance(error.__cause__, StripefsError) else StoreError(str(error))) from error
+
+
 def find_files(places: Sequence[str]) -> list[File]:
     """The files at these paths and URLs, in the order of their names below each.
 
@@ -60,6 +70,7 @@ def find_files(places: Sequence[str]) -> list[File]:
     return found
 
 
+@_store_errors()
 def find_run(folder: str, run: str) -> list[str]:
     """The directories of a run, or of JOB/RUN, in a collector folder, and that of events without a run.
 
@@ -141,6 +152,7 @@ def _raised(error: OSError) -> BinaryIO:
     raise error
 
 
+@_store_errors()
 def _remote(url: str) -> list[File]:
     from stripefs.api.filesystem import FileSystem
 

@@ -19,7 +19,7 @@ from bench.startup_fleet import Fleet
 from imagefs.startup import load as module
 from imagefs.startup.load import Problems, load
 from imagefs.startup.sources import find_files, find_run
-from stripefs.errors import ConfigError, NotFound
+from stripefs.errors import ConfigError, NotFound, StoreError
 from tests.unit.startup.events import counts, event, file, fleet, loaded, report, span
 
 LINES = fleet(Fleet(3, ranks=2, seed=1)).splitlines(keepends=True)
@@ -160,6 +160,10 @@ def test_places_without_events(tmp_path: Path) -> None:
         find_files([str(tmp_path / "nowhere")])
     with pytest.raises(NotFound):
         find_files([(tmp_path / "nowhere").as_uri()])
+    with pytest.raises(ConfigError, match="unknown scheme"):
+        find_files(["nothing://here"])
+    with pytest.raises(StoreError, match="nothing listens"):
+        find_run("hdfs://127.0.0.1:9/events", "run")
     with pytest.raises(ConfigError, match="holds no events"):
         find_files([str(tmp_path)])
     with pytest.raises(ConfigError, match="none of 2 lines in 1 files"):
