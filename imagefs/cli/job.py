@@ -11,6 +11,7 @@ from imagefs.cli.plain import DEPS, JOB, RUN, SECTIONS, Extra, is_job_file, star
 from imagefs.config import IMAGEFS, resolve
 from imagefs.errors import RunError
 from imagefs.jobs.job_file import JobFile, read
+from imagefs.startup.emission import events
 from stripefs.cli.border import tell
 from stripefs.errors import ConfigError
 from stripefs.options import Given
@@ -54,6 +55,7 @@ def _begin(words: Sequence[str], values: Mapping[str, Any], given: Given, job: s
             try:
                 binds, env = held.enter_context(recorded(folder, name, os.environ))
                 extra = extra._replace(binds=binds, env=env)
+                held.callback(_tell_lost, folder)
             except RunError as error:
                 if values["events"]:
                     raise RunError(f"--events: {error.message}") from error
@@ -74,6 +76,11 @@ def _begin(words: Sequence[str], values: Mapping[str, Any], given: Given, job: s
             found = held.enter_context(shown(checkpoints, warmth, daemon, store, values["checkpoint_options"], taken))
             extra = extra._replace(binds=[*extra.binds, *found.binds], prepared=found.wait)
         return start_run(words, values, given, extra)
+
+
+def _tell_lost(folder: str) -> None:
+    if problem := events().problem:
+        tell(f"events are lost: {folder}: {problem}", program="imagefs run")
 
 
 def _rate(text: str) -> int:

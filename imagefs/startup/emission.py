@@ -147,6 +147,11 @@ class Events:
             self._parent = outer
             self.close()
 
+    @property
+    def problem(self) -> str:
+        """Why events of this command were lost, "" where none were; known when they are closed."""
+        return self._writer.problem if self._writer is not None else ""
+
     def executed(self) -> None:
         """The container's command has been executed: write what is held, and from now on at once."""
         if self._writer is not None:
