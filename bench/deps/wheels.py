@@ -7,7 +7,7 @@ so that a resolver need not fetch the wheel for it.
 from __future__ import annotations
 
 import hashlib
-import os
+import shutil
 import sys
 import zipfile
 from collections import defaultdict
@@ -51,7 +51,7 @@ def lay_out(folder: Path, pins: Iterable[str], index: Path) -> None:
     for wheel in sorted(folder.glob("*.whl")):
         if (pin := _pin_of(wheel)) not in wanted:
             continue
-        os.link(wheel, files / wheel.name)
+        shutil.copyfile(wheel, files / wheel.name)
         metadata = _metadata(wheel)
         (files / f"{wheel.name}.metadata").write_bytes(metadata)
         with wheel.open("rb") as file:

@@ -54,6 +54,13 @@ need_test_packages() {
     need_services containerd nginx
 }
 
+# What ./scripts/demo needs besides: its last part runs containers, which root alone is shown.
+need_demo_packages() {
+    local missing=()
+    [ "$(id -u)" != 0 ] || command -v runc >/dev/null || missing+=(runc)
+    apt_install "${missing[@]}"
+}
+
 # What ./scripts/hdfs-cluster needs besides.
 need_cluster_packages() {
     local missing=()
