@@ -138,7 +138,9 @@ def run(
             marker.watched(started) if marker and started else contextlib.nullcontext(),
             watched(folder.path, folder.started, executed) if executed else contextlib.nullcontext(),
         ):
-            status, ended_by = _wait(child, report, folder, forwarded, stop, terminal=outside.terminal)
+            status, ended_by = _wait(
+                child, report, folder, forwarded, stop, terminal=outside.terminal, aside=options.aside
+            )
             if ended_by:
                 return 128 + ended_by
             if not folder.started():
@@ -198,9 +200,17 @@ def _sweep(runtime_dir: str) -> None:
 
 
 def _wait(
-    child: int, report: int, folder: RunFolder, forwarded: frozenset[signal.Signals], stop: int, *, terminal: bool
+    child: int,
+    report: int,
+    folder: RunFolder,
+    forwarded: frozenset[signal.Signals],
+    stop: int,
+    *,
+    terminal: bool,
+    aside: bool,
 ) -> tuple[int, int]:
-    """The runtime's exit status, negative for a signal; and the signal of ours that ended it before its command ran."""
+    """The runtime's exit status, negative for a signal; and the signal of ours that ended it before its command ran,
+    or `aside`."""
     wanted = {signal.SIGCHLD, *forwarded}
     held: list[int] = []  # until the runtime can pass them on
     ended_by, patience = 0, _PATIENCE
@@ -214,11 +224,11 @@ def _wait(
                 return os.waitstatus_to_exitcode(status), ended_by
         elif not (terminal and received.si_code == SI_KERNEL and folder.started()):  # then the runtime got it too
             held.append(received.si_signo)
-        if held and folder.started():
+        if held and folder.started() and not aside:
             for number in held:
                 os.kill(child, stop if number == signal.SIGTERM else number)
             held.clear()
-        elif held and (patience < 0 or not _is_runtime(report)):
+        elif held and (aside or patience < 0 or not _is_runtime(report)):
             ended_by = held[0]
             os.kill(child, signal.SIGKILL)
             held.clear()

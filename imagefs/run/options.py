@@ -125,7 +125,8 @@ class RunOptions(NamedTuple):
     whole names, or "ALL". seccomp: "default", "unconfined", or the path of a profile in Docker's form.
     no_new_privileges: setuid, setgid and file capabilities have no effect. first_id: the host's user and group that
     root is in the container, 0 without a user namespace, or AUTO. prepared: called before the container is made, when
-    its image is there; it comes back when the sources of binds are there, and raises StripefsError.
+    its image is there; it comes back when the sources of binds are there, and raises StripefsError. aside: the command
+    is none of the user's, so a signal that comes meanwhile ends the container and is not passed on.
     """
 
     command: Sequence[str] = ()
@@ -148,3 +149,4 @@ class RunOptions(NamedTuple):
     no_new_privileges: bool = False
     first_id: int = 0
     prepared: Callable[[], None] | None = None
+    aside: bool = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import sys
 import tempfile
 import threading
@@ -47,12 +48,17 @@ def inside(options: RunOptions, command: Sequence[str]) -> RunOptions:
 
 
 def output_of(run: Callable[[RunOptions], int], options: RunOptions) -> str:
-    """What a command prints, with a standard input that stays silent. Raises ConfigError, RunError."""
+    """What a command prints, with a standard input that stays silent. Raises ConfigError and RunError, and
+    KeyboardInterrupt or SystemExit for a signal that came meanwhile."""
     reader, writer = os.pipe()
     try:
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
             with streams(reader, out.fileno(), errors.fileno()):
-                status = run(options)
+                status = run(options._replace(aside=True))
+            if status - 128 == signal.SIGINT:
+                raise KeyboardInterrupt
+            if status - 128 in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT):
+                raise SystemExit(status)
             out.seek(0)
             if status == 0:
                 return out.read().decode(errors="replace")

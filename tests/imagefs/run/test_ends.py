@@ -27,6 +27,13 @@ def test_signals_reach_the_command(containers: Containers, runtime: str) -> None
     assert {number: running.end() for number, running in started.items()} == expected
 
 
+def test_a_signal_ends_a_command_that_is_none_of_the_users(containers: Containers) -> None:
+    running = containers.start("sh", "-c", TRAPS, aside=True)
+    running.says("ready")
+    running.send(signal.SIGTERM)
+    assert running.end() == 128 + signal.SIGTERM
+
+
 def test_the_image_says_how_it_is_stopped(containers: Containers) -> None:
     running = containers.start("sh", "-c", TRAPS, config={"config": {"StopSignal": "SIGUSR1"}})
     running.says("ready")
