@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from imagefs.deps.urls import without_secrets
 from imagefs.startup_cache.table import Cache
 
 __all__ = ["Facts", "Job", "deciding_variables", "deciding_words", "document", "node_facts", "world_size"]
@@ -94,14 +95,14 @@ def deciding_words(words: Sequence[str]) -> list[str]:
             if not equals:
                 next(rest, "")
         else:
-            found.append(word)
+            found.append(without_secrets(word))
     return found
 
 
 def deciding_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables that compilers and their caches read."""
     return {
-        name: value
+        name: without_secrets(value)
         for name, value in sorted(environ.items())
         if _DECIDING.fullmatch(name) and not _NOT_DECIDING.fullmatch(name)
     }

@@ -86,6 +86,14 @@ def test_words_of_launchers_go_with_their_values_and_no_others(words: list[str])
     assert deciding_words(plain) == plain
 
 
+def test_passwords_in_urls_are_not_published() -> None:
+    """Nor is a new one a new key."""
+    words = [["--data", f"https://ann:{secret}@host/x?token={secret}"] for secret in ("hunter2", "other")]
+    keys = [document(table.parse("auto"), JOB._replace(words=one, environ={"JAX_URL": one[1]}), NODE) for one in words]
+    assert keys[0] == keys[1]
+    assert "hunter2" not in str(keys[0])
+
+
 def test_the_container_says_how_many_ranks_there_are_before_the_scheduler_does() -> None:
     assert world_size({"WORLD_SIZE": "4"}, {"SLURM_NTASKS": "8"}) == "4"
     assert world_size({}, {"SLURM_NTASKS": "8"}) == "8"
