@@ -41,8 +41,12 @@ __all__ = ["MOST_BYTES", "MOST_FILES", "captured"]
 MOST_BYTES, MOST_FILES = 4 << 30, 200_000
 """Beyond these a folder is no cache of compiled code, and every node would have to fetch it."""
 
-_PASSING = re.compile(r"(.*/)?(locks/.*|tmp\.[^/]*(/.*)?|\.[^/]*\.tmp|[^/]*\.(lock|tmp|temp|swp)|[^/]*\.pyc\.\d+)")
-"""Paths of files that caches write under another name first, or hold as locks."""
+_PASSING = re.compile(
+    r"(.*/)?(locks/.*|tmp\.[^/]*(/.*)?|[^/]*\.tmp\.[^/]*|[^/]*\.(tmp|temp|swp)|([^/]*[.-])?lock|[^/]*\.pyc\.\d+)",
+    re.DOTALL,
+)
+"""Paths of files that caches write under another name first, or hold as locks. Some wait until a lock is gone: torch
+for ever, for a `lock` beside an extension that it loads."""
 
 
 class Captured:
