@@ -49,7 +49,7 @@ def look(starts: Sequence[Evidence]) -> Seen:
         t, union = evidence.timeline, evidence.breakdown.union
         checkpoint = t.label("checkpoint")
         cached, stored = evidence.cache_bytes[:, checkpoint], evidence.store_bytes[:, checkpoint]
-        warm = cached > 9 * stored
+        warm = (cached > 9 * stored) & (union[:, checkpoint] > 0)
         attach = evidence.named("image", "attach")
         compile_ = union[:, t.label("compile")]
         mounts.append(evidence.mount[evidence.mount > 0])

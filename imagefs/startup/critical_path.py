@@ -31,8 +31,11 @@ def critical_path(timeline: Timeline) -> list[Step]:
     steps: list[Step] = []
     unit = int(timeline.end.argmax())
     now = int(timeline.end[unit])
+    seen: set[tuple[int, int]] = set()
     while now > _NEAR and len(steps) < _LONGEST:
-        step, unit, now = walk.back(unit, now)
+        follow = (unit, now) not in seen  # by clocks that are not aligned barriers may lead in a circle
+        seen.add((unit, now))
+        step, unit, now = walk.back(unit, now, follow=follow)
         if step is not None:
             steps.append(step)
     return _joined(steps[::-1])
@@ -50,8 +53,9 @@ class _Walk:
         self._cause, self._name = timeline.spans.code("cause"), timeline.events.codes["name"]
         self._lease = timeline.events.code("cause", "lease")
 
-    def back(self, unit: int, now: int) -> tuple[Step | None, int, int]:
-        """The step of the path that ends now in this unit, and where and when the path goes on."""
+    def back(self, unit: int, now: int, *, follow: bool = True) -> tuple[Step | None, int, int]:
+        """The step of the path that ends now in this unit, and where and when the path goes on. follow: also in other
+        units."""
         t = self._t
         rows = self._order[self._bounds[unit] : self._bounds[unit + 1]]
         rows = rows[t.begin[rows] < now]
@@ -77,9 +81,9 @@ class _Walk:
         row = int(near[np.argmin(t.begin[near])])
         begin = int(t.begin[row])
         span = int(t.span[row])
-        if span in self._barrier_of:
+        if follow and span in self._barrier_of:
             return self._arrival(unit, row, now)
-        if self._cause[span] == self._lease and t.wait[row]:
+        if follow and self._cause[span] == self._lease and t.wait[row]:
             installed = self._installation(unit, row)
             if installed is not None:
                 other = int(t.unit[installed])

@@ -144,7 +144,7 @@ def _timeline(
     np.maximum.at(last, unit, stop)
     end = np.where(own < _LATEST, own, of_node)
     by_ready = end < _LATEST
-    end = np.where(by_ready, end, np.where(stepped < _LATEST, stepped, last))
+    end = np.where(by_ready, np.maximum(end, 0), np.where(stepped < _LATEST, stepped, last))  # not before the start
     by_step = ~by_ready & (stepped < _LATEST)
 
     late = begin >= end[unit]

@@ -61,6 +61,28 @@ def test_the_path_goes_over_barriers_and_leases_to_who_was_waited_for() -> None:
     assert notes == ["waited for c to install", "last of 3 to arrive; half waited 20.0 s or more"]
 
 
+def test_the_path_goes_in_no_circle() -> None:
+    """Over a barrier whose last to arrive is the same unit, by the clock of another boot."""
+    parts = (
+        span(3, 4, "rendezvous", boot="y", rank=1),
+        span(1, 1, "rendezvous", boot="x", rank=None),
+        event(19, "instant", "ready", boot="x", rank=None),
+    )
+    (start,) = report(*parts).starts
+    assert len(start.critical_path) < 10
+    assert sum(step.seconds for step in start.critical_path) == pytest.approx(start.total_s, abs=0.1)
+
+
+def test_a_start_that_was_ready_before_it_began_takes_no_time() -> None:
+    """Its earlier events are lost. A checkpoint that came at once is no division by zero either."""
+    checkpoint = span(5, 5, "checkpoint", facts={"cache_bytes": 1 << 20})
+    begun = event(0, "instant", "ready") + span(5, 9, "model") + checkpoint
+    whole = span(100, 100, "checkpoint", run="s", facts={"cache_bytes": 1 << 20}) + span(100, 109, "model", run="s")
+    made = report(begun, whole + span(109, 112, "checkpoint", run="s", rank=1, facts={"store_bytes": 1 << 20}))
+    assert [(start.total_s, start.held_s) for start in made.starts] == [(0, 0), (12, 12)]
+    assert counts(made)["late"] == 2
+
+
 def test_stages_overlap_wait_and_contain_one_another() -> None:
     lines = [
         span(0, 20, "setup"),
