@@ -101,9 +101,10 @@ def changes(evidence: Evidence, seen: Seen, start: Start) -> Iterator[Change]:
         saving = saved("checkpoint", union[:, checkpoint] - size * seen.cached_byte)
         basis = f"units that read from their cache got {1 / seen.cached_byte:.2f} GB/s"
         yield Change("checkpoint cache (stripefs --cache)", "checkpoint", saving, False, basis)
-    if union[:, checkpoint].any():
+    cold = (union[:, checkpoint] > 0) & (evidence.warmings == 0)
+    if cold.any():
         first, begun = t.first(t.stage == checkpoint), t.first(t.stage != t.label("queue"))
-        before = np.where(union[:, checkpoint] > 0, first - begun, 0)
+        before = np.where(cold, first - begun, 0)
         basis = f"{np.median(before) / SECOND:.1f} s of other stages run before it, if they leave the link free"
         saving = saved("checkpoint", before)
         yield Change("checkpoint warmed while the image starts (stripefs warm)", "checkpoint", saving, True, basis)

@@ -52,9 +52,11 @@ class Evidence:
         self.unused = instants[unused]
         """Events of modules that were imported and not used before the first step."""
         self.unused_time = self._summed(self.unused, events.ints["own_ns"])
+        ones = np.ones(len(events), np.int64)
         misses = instants[events.codes["stage"][instants] == events.code("stage", "dependencies")]
         misses = misses[events.codes["name"][misses] == events.code("name", "miss")]
-        self.dependency_misses = self._summed(misses, np.ones(len(events), np.int64))
+        self.dependency_misses = self._summed(misses, ones)
+        self.warmings = self._summed(instants[events.codes["name"][instants] == events.code("name", "warm")], ones)
 
     def named(self, stage: str, name: str) -> Ints:
         """The time that spans of this name took in each unit."""

@@ -240,6 +240,13 @@ def test_advice_follows_from_the_data() -> None:
     assert "lazy image" not in saved
 
 
+def test_nobody_is_told_to_warm_what_was_warmed() -> None:
+    start = [span(0, 9, "image", "attach", rank=None), span(9, 12, "checkpoint", "load"), span(12, 13, "first_step")]
+    warmed = event(1, "instant", "checkpoint", "warm", rank=None)
+    told = [{one.stage for one in report(*start, *more).advice} for more in ([], [warmed])]
+    assert told == [{"checkpoint"}, set()]
+
+
 def test_modules_that_nothing_used() -> None:
     lines = [
         span(0, 10, "imports", "torch"),
