@@ -35,9 +35,9 @@ from stripefs.store.url import open_store
 
 __all__ = ["await_snapshot", "demonstrate", "package_index", "pins_of"]
 
-PACKAGES = ("numpy", "pandas", "python-dateutil", "tzdata", "pyarrow", "pydantic", "pydantic-core", "annotated-types")
+PACKAGES = ("numpy", "pandas", "python-dateutil", "tzdata", "pydantic", "pydantic-core", "annotated-types")
 PACKAGES += ("typing-extensions", "typing-inspection")
-MODULES = ("numpy", "pandas", "pyarrow.parquet", "pydantic")
+MODULES = ("numpy", "pandas", "pydantic")
 PROGRAM = "import importlib, sys; sys.path.insert(0, sys.argv[1]); list(map(importlib.import_module, sys.argv[2:]))"
 
 _PINS = ROOT / "bench/deps/requirements.txt"

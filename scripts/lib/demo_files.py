@@ -22,7 +22,7 @@ from stripefs.store.url import open_store
 __all__ = ["RATE", "demonstrate", "on_cluster", "real_cluster", "simulated"]
 
 MIB = 1 << 20
-SIZE = 512 * MIB
+SIZE = 256 * MIB
 BLOCK = 8 * MIB
 FILE = DataFile("checkpoint.bin", SIZE, BLOCK)
 HOSTS = 8

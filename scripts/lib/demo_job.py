@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from demo_deps import await_snapshot, package_index, pins_of
+from demo_deps import PACKAGES, await_snapshot, package_index, pins_of
 from demo_files import BLOCK, HOSTS, RATE, STRIPEFS
-from demo_images import IMAGEFS, TAG, Place, await_plan, publish, pull
+from demo_images import IMAGEFS, MODULES, TAG, Place, await_plan, publish, pull
 from demo_tools import Failed, command, say
 
 from bench.cluster import Cluster
@@ -36,14 +36,13 @@ from stripefs.startup_events import ENV_FOLDER, ENV_JOB, ENV_NODE, ENV_RUN, Iden
 
 __all__ = ["demonstrate", "lacking", "on_cluster", "simulated"]
 
-_INSTALLED = "pandas python-dateutil tzdata pydantic pydantic-core annotated-types typing-extensions typing-inspection"
 SIZE = Size(
     "demo",
-    ("numpy", "pyarrow.parquet", "sympy"),
-    (*_INSTALLED.split(), "safetensors"),
+    MODULES,
+    (*(name for name in PACKAGES if name != "numpy"), "safetensors"),
     ("pandas", "pydantic", "safetensors"),
-    shards=2,
-    shard_size=256 * MIB,
+    shards=3,
+    shard_size=128 * MIB,
     datanodes=HOSTS,
 )
 _FOLDER = f"startup-{SIZE.name}"

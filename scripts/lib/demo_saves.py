@@ -21,7 +21,7 @@ from stripefs.store.url import open_store
 
 __all__ = ["demonstrate", "on_cluster", "simulated"]
 
-SIZE = 256 * MIB
+SIZE = 128 * MIB
 FILE = DataFile("checkpoint", SIZE, BLOCK)
 _ONE, _SAVED = "one-stream.bin", "striped.bin"
 
