@@ -23,7 +23,14 @@ _NEEDLESS = ("test", "tests", "config-*", "idlelib", "tkinter", "turtledemo", "e
 _OTHERS = ("dist-packages", "*.opt-*.pyc", "EXTERNALLY-MANAGED", "LICENSE.txt")
 
 _OF_WHEELS = (
-    "libdl.so.2 libgcc_s.so.1 libm.so.6 libpthread.so.0 libresolv.so.2 librt.so.1 libstdc++.so.6 libutil.so.1".split()
+    "libdl.so.2",
+    "libgcc_s.so.1",
+    "libm.so.6",
+    "libpthread.so.0",
+    "libresolv.so.2",
+    "librt.so.1",
+    "libstdc++.so.6",
+    "libutil.so.1",
 )
 """The libraries of a system that wheels may take for granted (PEP 600), as far as they are in use."""
 
