@@ -147,9 +147,7 @@ def shown(
                     mount.wait()
                 except StripefsError as error:
                     raise _failed(source, error) from error
-                if (
-                    warming is not None
-                ):  # it tells of trouble now: trouble with the store itself was the mount's to tell
+                if warming is not None:  # which tells of trouble now: that of the store was the mount's to tell
                     warming.close()
 
         yield Shown(binds, wait)
