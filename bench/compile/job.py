@@ -43,7 +43,7 @@ class Job:
         self._shown = _top_level([sys.executable, sys.prefix, TORCH.resolve(), compiler, sysconfig.get_path("stdlib")])
         tree = folder / "tree"
         for name in ("dev", "proc", "sys", "run", "tmp", "etc", "log", _TOOLS, *self._shown):
-            (tree / name.lstrip("/")).mkdir(parents=True)
+            (tree / name.lstrip("/")).mkdir(parents=True, exist_ok=True)
         shutil.copy(Path(__file__).with_name("program.py"), tree / "program.py")
         self.calls.parent.mkdir()
         wrapper = tree / _TOOLS.lstrip("/") / "g++"
@@ -96,7 +96,12 @@ class Job:
 
 
 def _top_level(paths: Sequence[str | Path]) -> list[str]:
-    """Directories right below / that hold these paths and what links there, and the system's own."""
+    """Directories right below /, or /tmp, that hold these paths and what links there, and the system's own."""
     wanted = [Path(one) for path in paths for one in (path, os.path.realpath(path))]
-    names = {f"/{path.parts[1]}" for path in wanted} | {"/bin", "/lib", "/lib64", "/usr"}
+    names = {os.path.join(*path.parts[: 3 if path.parts[1] == "tmp" else 2]) for path in wanted} | {
+        "/bin",
+        "/lib",
+        "/lib64",
+        "/usr",
+    }
     return sorted(name for name in names if os.path.isdir(name))
