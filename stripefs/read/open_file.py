@@ -77,7 +77,7 @@ class OpenFile:
             self._observer = self._reader.observer.opened(self.name, self.status.length)
 
     def same_as(self, other: OpenFile) -> bool:
-        """Whether it shows the version that the other does, and can be read."""
+        """True where it shows the version that the other does, and can be read."""
         same = self.path == other.path and self.store is other.store and self.status.identity == other.status.identity
         return same and self.plan.failed is None and not self.plan.closed
 

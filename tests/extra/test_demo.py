@@ -31,7 +31,7 @@ def demo(folder: Path, *words: str) -> subprocess.Popen[str]:
 
 
 def left(folder: Path) -> list[str]:
-    """What is there of a demonstration that has ended."""
+    """The remains of a demonstration that has ended."""
     containers = subprocess.run(["runc", "list", "--quiet"], capture_output=True, text=True, check=True).stdout.split()
     mounts = [one.path for one in kernel.mounts() if Path(one.path).is_relative_to(folder)]
     return [*os.listdir(folder), *mounts, *(name for name in containers if name.startswith("bootseer-demo-"))]

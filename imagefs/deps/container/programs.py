@@ -48,7 +48,7 @@ def inside(options: RunOptions, command: Sequence[str]) -> RunOptions:
 
 
 def output_of(run: Callable[[RunOptions], int], options: RunOptions) -> str:
-    """What a command prints, with a standard input that stays silent. Raises ConfigError and RunError, and
+    """The output of a command, with a standard input that stays silent. Raises ConfigError and RunError, and
     KeyboardInterrupt or SystemExit for a signal that came meanwhile."""
     reader, writer = os.pipe()
     try:

@@ -238,14 +238,14 @@ class CursorSet:
         """A reader comes to this file when it is through that of `before`; nothing where one reads it already."""
         if any(cursor.streaming for cursor in self._cursors.values()):
             return
-        # What has read the header goes on behind it.
+        # A reader of the header goes on behind it.
         cursor = next(reversed(self._cursors.values()), None) or self._new(0, now)
         self._cursors[cursor.index] = cursor
         cursor.announce(before, length)
 
     @property
     def announced(self) -> bool:
-        """Whether a reader is on its way here from another file."""
+        """True while a reader is on its way here from another file."""
         return any(cursor.after is not None for cursor in self._cursors.values())
 
     def _new(self, offset: int, now: float) -> Cursor:

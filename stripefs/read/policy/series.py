@@ -39,7 +39,7 @@ class Series:
         return None
 
     def missed(self, path: bytes) -> None:
-        """Nobody opened the file that was foretold. It is not foretold again."""
+        """The file that was foretold was not opened. It is not foretold again."""
         _remember(self._unread, path)
 
 
