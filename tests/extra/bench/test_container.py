@@ -214,6 +214,6 @@ def test_a_node_that_never_was_can_be_ended(tmp_path: Path) -> None:
 def test_peers_are_those_whose_programs_are_all_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     assert peers_here() == []
-    for program in ("containerd-stargz-grpc", "ctr-remote", "soci"):
+    for program in ("containerd-stargz-grpc", "ctr-remote", "buildah", "soci"):
         (tmp_path / program).touch(0o755)
     assert [peer.name for peer in peers_here()] == ["stargz"]
