@@ -219,7 +219,7 @@ def test_a_file_of_an_earlier_start_says_nothing(tracing: Tracing, tmp_path: Pat
 
 
 def test_ranks_belong_to_the_start_of_the_tracer(tracing: Tracing) -> None:
-    """Whatever name torchrun gives the run: none, unless it is told one."""
+    """Torchrun calls each run `none` that is given no name."""
     text = "from stripefs.startup_events import default_writer as w; w().instant('ready')"
     line = ["env", "TORCHELASTIC_RUN_ID=none", "RANK=2", sys.executable, "-c", text]
     assert tracing.run(*line, SLURM_JOB_ID="7", SLURM_JOB_NAME="train")[0] == 0

@@ -129,6 +129,11 @@ class Cursor:
         return max(0, length - before.position) + before.until
 
     @property
+    def files_ahead(self) -> int:
+        """Files that its reader has to go through before it comes here."""
+        return 1 + self.after[0].files_ahead if self.after is not None else 0
+
+    @property
     def seen(self) -> float:
         """When its reader was last seen, here or on its way here."""
         return self.last_seen if self.after is None else max(self.last_seen, self.after[0].seen)

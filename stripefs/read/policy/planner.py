@@ -30,6 +30,10 @@ READ_BEFORE_NEXT = 16 << 20
 """Bytes of a file, or its half, that are read before the file is foretold that comes next. A window of 1 GiB is open by
 then: with parts of 256 MiB on 8 hosts the look-ahead is through the first part, and some hosts stand idle."""
 
+FILES_AHEAD = 8
+"""Files that are looked ahead into beyond the one that is read. A few parts of a large checkpoint fill the window; of
+small ones no more are opened, each of which costs the metadata service a call."""
+
 RETRY_FIRST = 0.05
 RETRY_LONGEST = 2.0
 """Seconds before a range is asked for again when every replica has failed, doubling from the first to the longest."""
@@ -137,6 +141,8 @@ class Planner:
         reader goes on to there, or that reader is on its way here; else None."""
         front = max(file.cursors, key=lambda cursor: cursor.position, default=None)
         if front is None or front.backward or not front.streaming:
+            return None
+        if front.files_ahead >= FILES_AHEAD:
             return None
         if front.after is None and file.cursors.trust.read < min(file.length // 2, READ_BEFORE_NEXT):
             return None

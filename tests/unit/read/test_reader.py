@@ -10,6 +10,7 @@ import trio.testing
 
 from stripefs.errors import StaleVersion, StoreError
 from stripefs.read import Reader
+from stripefs.read.policy.planner import FILES_AHEAD
 from stripefs.settings import ReadSettings
 from stripefs.store.allocator import Heap
 from stripefs.store.local import LocalStore
@@ -280,6 +281,23 @@ async def test_the_next_of_numbered_files_is_read_ahead_once(parts):
         assert counting.counts.bytes == sum(map(len, written))
         assert counting.counts.refetched == 0
     assert counting.counts.open_now == 0
+
+
+async def test_no_more_than_a_few_small_files_are_opened_ahead(tmp_path):
+    for number in range(40):
+        (tmp_path / f"part-{number:02}").write_bytes(bytes(2 * MIB if number < 2 else 10))
+    store = LocalStore(str(tmp_path))
+    counting = CountingStore(spread(store))
+    async with reading(counting) as reader:
+        for number in range(2):
+            file = await reader.open(f"/part-{number:02}".encode())
+            assert len(await whole(file, MIB)) == 2 * MIB
+        await until(lambda: counting.counts.opens >= 2 + FILES_AHEAD)
+        await settled(reader)
+        await trio.testing.wait_all_tasks_blocked(0.2)
+        assert counting.counts.opens == 2 + FILES_AHEAD
+    assert counting.counts.open_now == 2
+    store.close()
 
 
 async def test_a_file_that_was_replaced_since_is_read_anew(parts, tmp_path):
