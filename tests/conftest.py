@@ -31,7 +31,15 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that fixtures are torn down
 
 
-_FIRST = ("tests/faults/", "tests/cluster/", "tests/extra/", "tests/deps/", "tests/imagefs/", "tests/mount/")
+_FIRST = (
+    "tests/faults/",
+    "tests/cluster/",
+    "tests/integration/",
+    "tests/extra/",
+    "tests/deps/",
+    "tests/imagefs/",
+    "tests/mount/",
+)
 """Folders whose tests mostly wait, the longest first: started last, they would run alone while a processor idles."""
 
 _ONE_WORKER = ("tests/faults", "tests/cluster", "tests/extra/hdfs")

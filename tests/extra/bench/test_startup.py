@@ -1,4 +1,4 @@
-"""`bench startup`: its ratios, what it makes of events, the job itself on files of this host, and a real quick run."""
+"""`bench startup`: its ratios, what it makes of events, the job itself on files of this host."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ import pytest
 from bench.cli import main
 from bench.cluster import BenchError
 from bench.data import MIB, contents
-from bench.programs import output, run
+from bench.programs import run
 from bench.ratios import sum_up
-from bench.results import UNITS, Document, Ratio, Row, Samples, load
+from bench.results import UNITS, Document, Ratio, Row, Samples
 from bench.startup import order, report
 from bench.startup.plan import CASE, EVENTS, FLEET, REPORT, SIZES, SYSTEMS, chosen, ratios
 from bench.startup.stages import course, read_events
@@ -253,27 +253,3 @@ def test_what_cannot_be_measured_is_told_in_one_line(
     assert main(["startup", *words]) == 1
     (line,) = capsys.readouterr().err.splitlines()
     assert told in line
-
-
-@pytest.mark.slow
-@pytest.mark.root
-@pytest.mark.cluster
-@pytest.mark.timeout(600)
-def test_a_quick_run_starts_the_job_for_real_and_leaves_nothing(tmp_path: Path) -> None:
-    """Registry, containerd, pip, uv, imagefs, stripefs and HDFS; a job that loads other bytes would be a note."""
-    instance = f"test-{os.getpid()}-startup"
-    file = tmp_path / "startup.json"
-    systems = ["all", "all:again", "by_hand", "today"]
-    words = [word for name in (*systems, FLEET) for word in ("--only", name)]
-    where = ["--work", str(tmp_path / "work"), "--name", instance, "--json", str(file)]
-    assert main(["startup", "--quick", *words, *where]) == 0
-    document = load(file)
-    assert document.notes == []
-    measured = {(row.case, row.system) for row in document.rows}
-    assert measured == {(CASE, system) for system in systems} | {(FLEET, "all")}
-    assert {ratio.name for ratio in document.ratios} >= {"total_vs_today", "total_vs_best_by_hand"}
-    warmed = document.row(CASE, "all", "overlapped")
-    assert warmed is not None
-    assert warmed.median > 0
-    assert str(tmp_path) not in Path("/proc/self/mounts").read_text()
-    assert not re.search(rf"{instance}|bench-", output("ip", "netns", "list"))
