@@ -1,7 +1,7 @@
 """Every option of imagefs, declared once, and how the settings come from what was given.
 
 `IMAGEFS` is the one declaration, made of the parts in `stripefs.options`: flags, `IMAGEFS_*` variables, TOML keys,
-`--help` and the table in docs/cli.md all come from it. `resolve` turns what was given into `Settings`.
+`--help` and docs/reference all come from it. `resolve` turns what was given into `Settings`.
 """
 
 from __future__ import annotations

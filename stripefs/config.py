@@ -1,7 +1,7 @@
 """Every option of stripefs, declared once, and how the settings come from what was given.
 
 `OPTIONS` is the one declaration, made of the parts in `stripefs.options`: flags, `STRIPEFS_*` variables, TOML keys,
-`-o` words, `--help` and the table in docs/cli.md all come from it. `resolve` turns what was given into `Settings`.
+`-o` words, `--help` and docs/reference all come from it. `resolve` turns what was given into `Settings`.
 """
 
 from __future__ import annotations

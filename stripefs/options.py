@@ -1,7 +1,7 @@
 """Options declared once, and how their values are found: what the configuration of every command here is made of.
 
 `Options` is the one declaration of a program: flags, variables, TOML keys, `-o` words, `--help` and the tables in
-docs/cli.md all come from it. An option takes its value from the first of these that names it:
+docs/reference all come from it. An option takes its value from the first of these that names it:
 
     a flag or an -o word  >  the environment  >  ~/.config/bootseer/NAME.toml  >  /etc/bootseer/NAME.toml
                           >  its default

@@ -44,7 +44,7 @@ def demonstrate(url: str, folder: Path) -> None:
     found, mounted = timed("the mount", lambda: plain_file(mountpoint / FILE.name))
     status = json.loads(command(STRIPEFS, "status", "--json", mountpoint))
     say("speed-up", f"{one_stream / mounted:.1f} times, the same bytes: {'yes' if found == expected else 'NO'}")
-    say("more", f"{STRIPEFS} status --json; docs/cli.md")
+    say("more", f"{STRIPEFS} status --json; docs/json.md")
     command(STRIPEFS, "umount", mountpoint)
     if found != expected:
         raise Failed(f"the mount answered other bytes; its status: {json.dumps(status)}")

@@ -1,4 +1,4 @@
-"""docs/cli.md names every key that `imagefs status --json` and `imagefs ready --json` print, and no other."""
+"""docs/json.md names every key that `imagefs status --json` and `imagefs ready --json` print, and no other."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.imagefs.service import Service
 
 pytestmark = [pytest.mark.mount, pytest.mark.root]
 
-TEXT = (Path(__file__).parents[2] / "docs/cli.md").read_text().split("\n## JSON of imagefs\n")[1]
+TEXT = (Path(__file__).parents[2] / "docs/json.md").read_text().split("\n## JSON of imagefs\n")[1]
 
 
 def first_column(table: str) -> set[str]:

@@ -328,7 +328,7 @@ def test_mount_helper_mounts_as_fstab_says(shell: Shell) -> None:
 
 @pytest.mark.root
 def test_mount_8_finds_the_helper(shell: Shell) -> None:
-    """In a mount namespace of its own, where /sbin is a writable overlay that has the link of docs/cli.md."""
+    """In a mount namespace of its own, where /sbin is a writable overlay that has the link of docs/config.md."""
     script = """
         set -e
         mount -t tmpfs tmpfs "$1" && mkdir "$1/upper" "$1/work"

@@ -173,7 +173,7 @@ def test_progress_shows_on_a_terminal_only(
 
 def test_json_has_the_keys_that_the_document_names(run: Run, source: Path, store: Path) -> None:
     found = json.loads(run("--json", source / "model", source / "none", store)[1])
-    text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "json.md").read_text()
     row = next(line for line in text.splitlines() if line.startswith("| `cp` |") and "skipped_bytes" in line)
     for key in [*found, *found["trouble"][0]]:
         assert f"`{key}`" in row

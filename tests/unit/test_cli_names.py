@@ -266,7 +266,7 @@ def test_du_goes_on(run: Run, source: Path) -> None:
 
 
 def test_json_has_the_keys_that_the_document_names(run: Run, source: Path) -> None:
-    text = (Path(__file__).parents[2] / "docs" / "cli.md").read_text()
+    text = (Path(__file__).parents[2] / "docs" / "json.md").read_text()
     for command in ("ls", "du"):
         found = json.loads(run(command, "--json", source, source / "none")[1])
         row = next(line for line in text.splitlines() if line.startswith(f"| `{command}` |") and "array" in line)

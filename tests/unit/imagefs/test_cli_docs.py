@@ -1,4 +1,4 @@
-"""docs/cli.md says what `imagefs` does."""
+"""docs/cli.md, docs/config.md and docs/json.md agree with `imagefs`."""
 
 from __future__ import annotations
 
@@ -13,33 +13,21 @@ from imagefs import errors as own
 from imagefs.build import hot, image
 from imagefs.build.job import Made
 from imagefs.build.transfer import Copied
-from imagefs.cli.main import COMMANDS
-from imagefs.config import IMAGEFS, resolve
+from imagefs.config import resolve
 from imagefs.housekeeping.gc import Collected
 from imagefs.housekeeping.listing import Row
 from imagefs.housekeeping.verify import Damage, Result
 from stripefs import errors
 from stripefs.cli.border import INTERRUPTED
-from tests.unit.test_cli_docs import row
 
-TEXT = (Path(__file__).parents[3] / "docs/cli.md").read_text().split("\n# The command imagefs\n")[1]
-
-
-def section(title: str) -> str:
-    return TEXT.split(f"\n## {title}\n")[1].split("\n## ")[0]
-
-
-def test_the_table_of_options_is_the_one_of_the_code() -> None:
-    rows = [line for line in section("Options of imagefs").splitlines() if line.startswith("| `--")]
-    assert rows == [row(option) for option in IMAGEFS.all]
-
-
-def test_every_command_is_in_the_first_table() -> None:
-    assert list(COMMANDS) == re.findall(r"^\| `imagefs (\w+)", TEXT, re.MULTILINE)
+DOCS = Path(__file__).parents[3] / "docs"
+CODES = (DOCS / "cli.md").read_text().split("\n### Exit codes of imagefs\n")[1]
+CONFIG = (DOCS / "config.md").read_text().split("\n## imagefs\n")[1]
+JSON = (DOCS / "json.md").read_text().split("\n## JSON of imagefs\n")[1]
 
 
 def test_the_example_file_is_accepted(tmp_path: Path) -> None:
-    (example,) = re.findall(r"```toml\n(.*?)```", TEXT, re.DOTALL)
+    (example,) = re.findall(r"```toml\n(.*?)```", CONFIG, re.DOTALL)
     file = tmp_path / "imagefs.toml"
     file.write_text(example)
     settings = resolve({}, config=str(file), environ={})
@@ -53,7 +41,7 @@ def test_the_example_file_is_accepted(tmp_path: Path) -> None:
 def test_the_exit_codes() -> None:
     found = [each for module in (errors, own) for each in vars(module).values() if isinstance(each, type)]
     codes = {each.exit_code for each in found if issubclass(each, errors.StripefsError)}
-    rows = re.findall(r"^\| (\d+) \|", section("Exit codes of imagefs"), re.MULTILINE)
+    rows = re.findall(r"^\| (\d+) \|", CODES, re.MULTILINE)
     assert {int(code) for code in rows} == {0, 1, INTERRUPTED} | codes
 
 
@@ -70,7 +58,7 @@ def test_the_exit_codes() -> None:
     ],
 )
 def test_the_keys_of_json(name: str, kinds: list[Any], more: set[str]) -> None:
-    (line,) = [line for line in section("JSON of imagefs").splitlines() if line.startswith(f"| {name} |")]
+    (line,) = [line for line in JSON.splitlines() if line.startswith(f"| {name} |")]
     assert (
         set(re.findall(r"`(\w+)`", line.split(" | ")[1])) == {one.name for kind in kinds for one in fields(kind)} | more
     )
