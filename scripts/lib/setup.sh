@@ -159,6 +159,19 @@ need_venv() {
     ) 9<"$ROOT/requirements" || exit 1
 }
 
+# The builder of the documentation, into .venv/docs, by its own lock file: no test and no other script needs it.
+need_docs() {
+    local folder=$VENV/docs wanted
+    wanted=$(sha256sum <"$ROOT/requirements/docs.lock")
+    [ "$(cat "$folder/.made-from" 2>/dev/null)" != "$wanted" ] || return 0
+    say "installing the builder of the documentation"
+    rm -rf "$folder"
+    quietly "$VENV/bin/python" -m venv "$folder"
+    quietly "$folder/bin/python" -m pip --disable-pip-version-check --quiet install --require-hashes \
+        -r "$ROOT/requirements/docs.lock"
+    printf '%s\n' "$wanted" >"$folder/.made-from"
+}
+
 # torch and the libraries that load checkpoints, into .venv/torch, for what is started with that on PYTHONPATH: a gigabyte
 # that nothing else here needs. torch's wheel is that for CUDA, which wants libraries of 3 GB; it gets stand-ins for them,
 # and works without a GPU. Checkouts of one user share the folder; it is there when it is whole.

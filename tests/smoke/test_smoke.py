@@ -1,4 +1,4 @@
-"""Ten mounts through the installed commands, each the shortest way through one promise of the README."""
+"""Ten mounts through the installed commands, each the shortest way through one promise of docs/index.md."""
 
 from __future__ import annotations
 
