@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from imagefs.startup.causes import Evidence
 from imagefs.startup.clock import SECOND
+from imagefs.startup.evidence import Evidence
 from imagefs.startup.report import Advice, Start
 
 __all__ = ["Seen", "advise", "changes", "look"]
@@ -46,7 +46,7 @@ def look(starts: Sequence[Evidence]) -> Seen:
     """The medians over the units of all starts that show such a time."""
     mounts, attaches, rates, compiled = [], [], [], []
     for evidence in starts:
-        t, union = evidence.timeline, evidence.breakdown.union
+        t, union = evidence.timeline, evidence.union
         checkpoint = t.label("checkpoint")
         cached, stored = evidence.cache_bytes[:, checkpoint], evidence.store_bytes[:, checkpoint]
         warm = (cached > 9 * stored) & (union[:, checkpoint] > 0)
@@ -64,7 +64,7 @@ def look(starts: Sequence[Evidence]) -> Seen:
 
 def changes(evidence: Evidence, seen: Seen, start: Start) -> Iterator[Change]:
     """The changes that would help one start. seen: of all starts."""
-    t, alone, union = evidence.timeline, evidence.breakdown.alone, evidence.breakdown.union
+    t, alone, union = evidence.timeline, evidence.alone, evidence.union
 
     def saved(stage: str, time: NDArray[Any]) -> float:
         """By how much the start is shorter when each unit saves this time of a stage, "" for any stage."""

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from imagefs.startup.advice import advise, changes, look
-from imagefs.startup.breakdown import Breakdown
-from imagefs.startup.causes import Evidence, common_causes, stragglers
+from imagefs.startup.causes import common_causes, stragglers
 from imagefs.startup.clock import SECOND
 from imagefs.startup.critical_path import critical_path
+from imagefs.startup.evidence import Evidence
 from imagefs.startup.fleet import Gpus, compare, growth, lost, lost_together, offenders, unused_modules
 from imagefs.startup.load import Events, Problems, group_ids, load
 from imagefs.startup.report import Report, SpanRow, Start, Step, Straggler
@@ -41,7 +41,7 @@ def analyse(sides: Sequence[tuple[str, Sequence[File]]], runs: Iterable[str] = (
     for side, files in sides:
         spans = pair(load(files, problems), problems)
         loaded.append(spans.events)
-        of_side = [Evidence(Breakdown(one)) for one in timelines(spans, problems, wanted)]
+        of_side = [Evidence(one) for one in timelines(spans, problems, wanted)]
         if not of_side:
             named = sorted(set(spans.events.words["run"]) - {""})
             hint = f"runs there: {', '.join(named[:5])}" if named and wanted else "a start needs the begin of a span"
@@ -74,7 +74,7 @@ def analyse(sides: Sequence[tuple[str, Sequence[File]]], runs: Iterable[str] = (
 
 
 def _start(side: str, evidence: Evidence, gpus: Gpus) -> Start:
-    t, breakdown = evidence.timeline, evidence.breakdown
+    t = evidence.timeline
     last = int(t.end.argmax())
     queued = int(t.stop[t.stage == t.label("queue")].max(initial=0))
     total = int(t.end[last])
@@ -82,7 +82,7 @@ def _start(side: str, evidence: Evidence, gpus: Gpus) -> Start:
     clocks = t.alignment.clocks
     bounds = [clock.bound_s for clock in clocks]
     slow, path = stragglers(evidence), critical_path(t)
-    alone = {t.stages[label]: float(breakdown.alone[:, label].mean() / SECOND) for label in range(len(t.stages))}
+    alone = {t.stages[label]: float(evidence.alone[:, label].mean() / SECOND) for label in range(len(t.stages))}
     held = {stage: seconds for stage, seconds in alone.items() if seconds and stage != "queue"}
     nodes, ranks = len(np.unique(t.unit_node)), int(np.count_nonzero(t.unit_rank >= 0))
     held_s = (total - queued) / SECOND
@@ -101,8 +101,8 @@ def _start(side: str, evidence: Evidence, gpus: Gpus) -> Start:
         p50,
         p99,
         t.name(last),
-        breakdown.stages(),
-        breakdown.overlap(),
+        evidence.stages(),
+        evidence.overlap(),
         path,
         clocks,
         min((clock.method for clock in clocks), key=_METHODS.index),
@@ -117,7 +117,7 @@ def _start(side: str, evidence: Evidence, gpus: Gpus) -> Start:
 
 
 def _seconds(evidence: Evidence) -> dict[str, np.ndarray[tuple[int, ...], np.dtype[np.float64]]]:
-    t, union = evidence.timeline, evidence.breakdown.union
+    t, union = evidence.timeline, evidence.union
     return {"": t.end / SECOND} | {name: union[:, label] / SECOND for label, name in enumerate(t.stages)}
 
 

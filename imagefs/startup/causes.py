@@ -8,17 +8,13 @@ nodes had not. Without such evidence the cause is unknown, or the node itself if
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
-from imagefs.startup.breakdown import Breakdown
 from imagefs.startup.clock import SECOND
-from imagefs.startup.load import Ints
+from imagefs.startup.evidence import Evidence
 from imagefs.startup.report import Cause, Straggler
-from imagefs.startup.spans import durations
 
-__all__ = ["Evidence", "common_causes", "stragglers"]
+__all__ = ["common_causes", "stragglers"]
 
 _DEVIATIONS = 5 * 1.4826
 _LEAST = SECOND
@@ -28,88 +24,9 @@ _NOT_COMPARED = ("rendezvous", "setup", "queue")  # the wait at a barrier is the
 _TOUCHES_IMAGE = ("container", "imports", "model", "compile", "first_batch", "first_step")
 
 
-class Evidence:
-    """Figures of each unit that point at causes. Times are nanoseconds."""
-
-    def __init__(self, breakdown: Breakdown) -> None:
-        t = breakdown.timeline
-        self.breakdown, self.timeline = breakdown, t
-        self._waited: dict[tuple[str, ...], Ints] = {}
-        spans, events = t.spans, t.events
-        self._units, self._labels = len(t.end), len(t.stages)
-        self._cause, self._host = spans.code("cause")[t.span], spans.code("host")[t.span]
-        self.install = self.named("dependencies", "install")
-        self.mount = self.named("dependencies", "mount")
-        self.cache_bytes, self.store_bytes = (
-            self._by_stage(spans.number(f"{name}_bytes")) for name in ("cache", "store")
-        )
-        instants = np.flatnonzero(events.codes["event"] == events.code("event", "instant"))
-        on_demand = instants[events.codes["name"][instants] == events.code("name", "on demand")]
-        self.on_demand_misses = self._summed(on_demand, events.ints["misses"])
-        self.on_demand_wait = self._summed(on_demand, events.ints["wait_ns"])
-        unused = events.ints["used"][instants] == 0
-        unused &= events.codes["stage"][instants] == events.code("stage", "imports")
-        self.unused = instants[unused]
-        """Events of modules that were imported and not used before the first step."""
-        self.unused_time = self._summed(self.unused, events.ints["own_ns"])
-        ones = np.ones(len(events), np.int64)
-        misses = instants[events.codes["stage"][instants] == events.code("stage", "dependencies")]
-        misses = misses[events.codes["name"][misses] == events.code("name", "miss")]
-        self.dependency_misses = self._summed(misses, ones)
-        self.warmings = self._summed(instants[events.codes["name"][instants] == events.code("name", "warm")], ones)
-
-    def named(self, stage: str, name: str) -> Ints:
-        """The time that spans of this name took in each unit."""
-        t = self.timeline
-        code = t.events.code("name", name)
-        return self._lasted((t.stage == t.label(stage)) & (t.events.codes["name"][t.spans.begin[t.span]] == code))
-
-    def waited(self, stages: list[str], cause: str, host: str = "") -> Ints:
-        """The time that each unit waited for this cause, and this host, in these stages; in all of them without any."""
-        key = (*stages, cause, host)
-        if key in self._waited:
-            return self._waited[key]
-        t = self.timeline
-        chosen = t.wait & (self._cause == t.events.code("cause", cause))
-        if stages:
-            chosen &= np.isin(t.stage, [t.label(stage) for stage in stages])
-        if host:
-            chosen &= self._host == t.events.code("host", host)
-        return self._waited.setdefault(key, self._lasted(chosen))
-
-    def causes_of_waits(self) -> list[str]:
-        """The causes that waits name."""
-        words = self.timeline.events.words["cause"]
-        return sorted(words[code] for code in np.unique(self._cause[self.timeline.wait]) if code >= 0)
-
-    def hosts(self, cause: str, unit: int | None = None) -> dict[str, int]:
-        """The time that units, or one unit, waited for each host, the longest first."""
-        t = self.timeline
-        chosen = t.wait & (self._cause == t.events.code("cause", cause)) & (self._host >= 0)
-        if unit is not None:
-            chosen &= t.unit == unit
-        words = t.events.words["host"]
-        lengths = np.bincount(self._host[chosen], weights=(t.stop - t.begin)[chosen], minlength=len(words))
-        return {words[one]: int(lengths[one]) for one in np.argsort(-lengths, kind="stable")[:50] if lengths[one]}
-
-    def _lasted(self, chosen: Ints) -> Ints:
-        t = self.timeline
-        return durations(t.unit[chosen], t.begin[chosen], t.stop[chosen], self._units)
-
-    def _by_stage(self, column: Ints) -> Ints:
-        t = self.timeline
-        size = self._units * self._labels
-        sums = np.bincount(t.unit * self._labels + t.stage, weights=column[t.span], minlength=size)
-        return sums.astype(np.int64).reshape(self._units, self._labels)
-
-    def _summed(self, rows: Ints, column: Ints) -> Ints:
-        at, unit = self.timeline.units_of(rows)
-        return np.bincount(unit, weights=column[rows[at]], minlength=self._units).astype(np.int64)
-
-
 def stragglers(evidence: Evidence) -> list[Straggler]:
     """The stragglers by stage and excess, then nodes that only seem to be some."""
-    t, union = evidence.timeline, evidence.breakdown.union
+    t, union = evidence.timeline, evidence.union
     nodes, of_unit = np.unique(t.unit_node, return_inverse=True)
     found: list[Straggler] = []
     for label in np.flatnonzero(union.any(axis=0)):
@@ -190,8 +107,8 @@ def _explained(one: Straggler, found: list[Straggler]) -> Straggler:
     times = f"the stage took {one.seconds:.1f} s, the median is {one.median_s:.1f} s"
     if len(bare) > 1:
         text = f"{', '.join(bare)} are slow on this node; no wait, miss or cold cache explains it"
-        return replace(one, causes=[Cause("slow node", one.excess_s, text, {"stages": bare})])
-    return replace(one, causes=[Cause("unknown", 0.0, f"{times}; no wait, miss or cold cache explains it", {})])
+        return one._replace(causes=[Cause("slow node", one.excess_s, text, {"stages": bare})])
+    return one._replace(causes=[Cause("unknown", 0.0, f"{times}; no wait, miss or cold cache explains it", {})])
 
 
 def _apparent(evidence: Evidence) -> list[Straggler]:

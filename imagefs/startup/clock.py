@@ -9,7 +9,7 @@ clocks that they correct: then each rank left by itself.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -25,16 +25,14 @@ _BOUND = 1_000_000  # ns: the ranks of one node leave a barrier so far apart wit
 _SEVERAL = 64  # barriers are looked at, the first ones
 
 
-@dataclass(frozen=True, slots=True)
-class Barriers:
+class Barriers(NamedTuple):
     """Finished `rendezvous` spans: positions in the list of spans, and a number for each barrier."""
 
     span: Ints
     barrier: Ints
 
 
-@dataclass(frozen=True, slots=True)
-class Alignment:
+class Alignment(NamedTuple):
     """shift: to add to the monotonic time of each row of the start's events to get aligned time."""
 
     shift: Ints

@@ -13,18 +13,17 @@ makes up for it.
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import json
 import os
 import secrets
-import stat
 import time
 from collections.abc import Iterator
 from typing import NamedTuple
 from urllib.parse import quote
 
+from imagefs.startup.sources import open_regular
 from stripefs.errors import ConfigError, NotFound, Transient
 from stripefs.store.base import Store
 
@@ -101,12 +100,13 @@ class Collector:
             if not name.endswith(".jsonl"):
                 continue
             try:
-                with open(os.path.join(self._spool, name), "rb", opener=_opened) as file:
+                path = os.path.join(self._spool, name)
+                with open(path, "rb", opener=lambda path, flags: open_regular(path, flags | os.O_NOFOLLOW)) as file:
                     file.seek(self._read.get(name, 0))
                     data = file.read()
             except FileNotFoundError:
                 continue
-            except OSError:  # of another user, or no file: it hides no other
+            except OSError:  # of another user, a link, which may lead out of the spool, or no file: it hides no other
                 self._refused.add(name)
                 continue
             if whole := data.rfind(b"\n") + 1:
@@ -153,15 +153,6 @@ class _Object:
 
     def _path(self, number: int) -> bytes:
         return f"/{self._stem}.{number}.jsonl".encode()
-
-
-def _opened(path: str, flags: int) -> int:
-    """A pipe does not block, and a link is not followed, which may lead out of the spool."""
-    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOFOLLOW)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "no regular file", path)
-    return descriptor
 
 
 def object_name(line: bytes) -> str:

@@ -8,7 +8,6 @@ lease to the unit that installed.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from operator import attrgetter
 
 import numpy as np
@@ -89,7 +88,7 @@ class _Walk:
                 other = int(t.unit[installed])
                 moment = min(int(self._stop[installed]), now)
                 step = self._step(unit, row, moment, now)
-                return replace(step, note=f"waited for {t.node(other)} to install"), other, moment
+                return step._replace(note=f"waited for {t.node(other)} to install"), other, moment
         return self._step(unit, row, begin, now), unit, begin
 
     def _arrival(self, unit: int, row: int, now: int) -> tuple[Step, int, int]:
@@ -105,7 +104,7 @@ class _Walk:
         if len(spans) == 1:
             return step, other, moment
         waited = float(np.median(moment - arrivals)) / SECOND
-        return replace(step, note=f"last of {len(spans)} to arrive; half waited {waited:.1f} s or more"), other, moment
+        return step._replace(note=f"last of {len(spans)} to arrive; half waited {waited:.1f} s or more"), other, moment
 
     def _installation(self, unit: int, row: int) -> int | None:
         """The row of the installation in another unit that a wait for a lease ended with."""
@@ -149,15 +148,16 @@ def _joined(steps: list[Step]) -> list[Step]:
         if step.note or not groups or place(groups[-1][0]) != place(step):
             groups.append([])
         groups[-1].append(step)
-    return [_one(group) for group in groups]
-
-
-def _one(group: list[Step]) -> Step:
-    longest, inside = max(group, key=lambda one: one.seconds), Counter[str]()
-    for step in group:
-        inside.update(step.inside)
-    seconds, waited = sum(one.seconds for one in group), sum(one.wait_s for one in group)
-    return replace(
-        group[0], name=longest.name, kind=longest.kind, end_s=group[-1].end_s, seconds=seconds, wait_s=waited,
-        inside=dict(inside),
-    )  # fmt: skip
+    joined = []
+    for group in groups:
+        longest, inside = max(group, key=attrgetter("seconds")), Counter[str]()
+        for step in group:
+            inside.update(step.inside)
+        seconds, waited = sum(one.seconds for one in group), sum(one.wait_s for one in group)
+        joined.append(
+            group[0]._replace(
+                name=longest.name, kind=longest.kind, end_s=group[-1].end_s, seconds=seconds, wait_s=waited,
+                inside=dict(inside),
+            )
+        )  # fmt: skip
+    return joined

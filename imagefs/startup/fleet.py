@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from imagefs.startup.causes import Evidence
 from imagefs.startup.clock import SECOND
+from imagefs.startup.evidence import Evidence
 from imagefs.startup.report import Comparison, Growth, Interval, Lost, Offender, SizeGroup, Start, UnusedModule
 from imagefs.startup.spans import quantile
 
@@ -26,8 +25,7 @@ _RESAMPLES = 1000
 _FEW = 3  # fewer starts are not resampled
 
 
-@dataclass(frozen=True, slots=True)
-class Gpus:
+class Gpus(NamedTuple):
     """Options about the cost of a start; 0 is not given."""
 
     gpus: float = 0.0

@@ -147,10 +147,10 @@ def load(files: Sequence[File], problems: Problems) -> Events:
     blocks = _blocks(files, problems)
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
         while batch := list(islice(blocks, 8)):  # so many are in memory at once
-            for parsed in pool.map(_parse, batch):
-                lines += parsed.lines
-                tables += parsed.tables
-                for note in parsed.notes:
+            lines += sum(len(block.lines) for block in batch)
+            for found, notes in pool.map(_parse, batch):
+                tables += found
+                for note in notes:
                     problems.note(*note)
         if not tables:
             first = next((f"{one.kind}: {one.example}" for one in problems.listed()), "")
@@ -175,26 +175,13 @@ class _Block(NamedTuple):
         return f"{name}:{number + at - first}"
 
 
-class _Parsed(NamedTuple):
-    tables: list[pa.Table]
-    notes: list[tuple[str, str]]
-    lines: int
-
-
 def _blocks(files: Sequence[File], problems: Problems) -> Iterator[_Block]:
-    """The lines of the files in blocks of about PIECE bytes. A line that is too long is left out as it is read."""
+    """The lines of the files in blocks of about PIECE bytes."""
     block, size = _Block([], [], set()), 0
     for name, pieces in read_files(files, lambda file, reason: problems.note("damaged file", f"{file}: {reason}")):
-        rest, number, skipping = b"", 1, False
+        rest, number = b"", 1
         for piece in pieces:
-            *whole, rest = (rest + piece).split(b"\n")
-            if skipping:
-                skipping = not whole
-                number += len(whole[:1])
-                whole, rest = whole[1:], b"" if skipping else rest
-            if len(rest) > HUGE:
-                problems.note("huge line", f"{name}:{number + len(whole)}")
-                rest, skipping = b"", True
+            *whole, rest = (rest[: HUGE + 1] + piece).split(b"\n")  # of a huge line no more than tells that it is one
             if whole:
                 block.starts.append((len(block.lines), name, number))
                 block.lines.extend(whole)
@@ -211,7 +198,8 @@ def _blocks(files: Sequence[File], problems: Problems) -> Iterator[_Block]:
         yield block
 
 
-def _parse(block: _Block) -> _Parsed:
+def _parse(block: _Block) -> tuple[list[pa.Table], list[tuple[str, str]]]:
+    """The events of a block as tables, and kind and place of each problem."""
     tables: list[pa.Table] = []
     notes: list[tuple[str, str]] = []
     rows: list[dict[str, Any]] = []
@@ -235,9 +223,7 @@ def _parse(block: _Block) -> _Parsed:
                     rows.append(row)
 
     take(0, len(block.lines))
-    if rows:
-        tables.append(pa.Table.from_pylist(rows, schema=_SCHEMA))
-    return _Parsed(tables, notes, len(block.lines))
+    return [*tables, pa.Table.from_pylist(rows, schema=_SCHEMA)] if rows else tables, notes
 
 
 def _arrow(data: bytes, lines: int) -> pa.Table | None:

@@ -7,8 +7,8 @@ their meaning within one VERSION.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, NamedTuple
 
 __all__ = [
     "VERSION", "Advice", "Cause", "Clock", "Comparison", "Growth", "Interval", "Lost", "Offender", "Overlap", "Problem",
@@ -18,8 +18,7 @@ __all__ = [
 VERSION = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Interval:
+class Interval(NamedTuple):
     """An estimate with its 95% interval; low and high are None where the data allow no interval."""
 
     value: float
@@ -32,18 +31,16 @@ class Interval:
         return f"{self.value:{form}}{bounds}"
 
 
-@dataclass(frozen=True, slots=True)
-class Problem:
+class Problem(NamedTuple):
     """A defect of the events. kind: see docs/startup-report.md; example: the file and line, or the span, of one."""
 
     kind: str
-    count: int
+    count: int  # type: ignore[assignment]  # in place of the method of tuples
     meaning: str
     example: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SpanRow:
+class SpanRow(NamedTuple):
     """A span on the timeline. end_s is None where no end was found; at_least_s is then how long it surely lasted."""
 
     node: str
@@ -59,8 +56,7 @@ class SpanRow:
     at_least_s: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Clock:
+class Clock(NamedTuple):
     """The clock of one boot. skew_s: by how much its wall clock is ahead of the median; bound_s: its uncertainty.
 
     method: "same boot" (all nodes share it), "barrier" (ends of `rendezvous`), or "wall" (not corrected).
@@ -75,8 +71,7 @@ class Clock:
     barriers: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Stage:
+class Stage(NamedTuple):
     """A stage over the units of a start. A unit is a rank, or a node that has none."""
 
     stage: str
@@ -94,8 +89,7 @@ class Stage:
     quantiles_s: list[float]
 
 
-@dataclass(frozen=True, slots=True)
-class Overlap:
+class Overlap(NamedTuple):
     """Means over units: the sum of all stages, the time that any stage covers, the time of none, and the wall time."""
 
     sum_s: float
@@ -104,8 +98,7 @@ class Overlap:
     wall_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(NamedTuple):
     """A part of the critical path. seconds: its share of the path; stage "" is a gap that no span explains."""
 
     node: str
@@ -117,12 +110,11 @@ class Step:
     end_s: float
     seconds: float
     wait_s: float = 0.0
-    inside: dict[str, float] = field(default_factory=dict)
+    inside: Mapping[str, float] = {}
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Cause:
+class Cause(NamedTuple):
     """A likely cause. seconds: how much of the time it explains; evidence: the figures that point at it."""
 
     cause: str
@@ -131,8 +123,7 @@ class Cause:
     evidence: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Straggler:
+class Straggler(NamedTuple):
     """A node whose stage took much longer than the median. causes: the likeliest first.
 
     apparent: it only seems late, by a wall clock that is off; stage is then "".
@@ -148,8 +139,7 @@ class Straggler:
     causes: list[Cause]
 
 
-@dataclass(frozen=True, slots=True)
-class Lost:
+class Lost(NamedTuple):
     """GPU time that starts cost. assumed: how the number of GPUs was found."""
 
     gpus: float
@@ -162,8 +152,7 @@ class Lost:
     effective_share: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(NamedTuple):
     """One start: an attempt of a run on all its nodes. total_s: first begin to the last unit's end of the start.
 
     held_s: total_s without the queue, during which no GPU was held. ended_by: "ready", "first_step", or "last event"
@@ -200,8 +189,7 @@ class Start:
     lost: Lost | None
 
 
-@dataclass(frozen=True, slots=True)
-class Offender:
+class Offender(NamedTuple):
     """A node or DataNode (kind "node", "host") that was a straggler, or its cause, in several starts."""
 
     kind: str
@@ -212,16 +200,14 @@ class Offender:
     causes: dict[str, int]
 
 
-@dataclass(frozen=True, slots=True)
-class SizeGroup:
+class SizeGroup(NamedTuple):
     nodes: int
     starts: int
     median_s: float
     p90_s: float
 
 
-@dataclass(frozen=True, slots=True)
-class Growth:
+class Growth(NamedTuple):
     """How the total grows with nodes. law "power": seconds = a * nodes ** b; "log": a + b * ln(nodes); "" too few."""
 
     groups: list[SizeGroup]
@@ -230,8 +216,7 @@ class Growth:
     b: Interval | None
 
 
-@dataclass(frozen=True, slots=True)
-class Comparison:
+class Comparison(NamedTuple):
     """A figure before and after. ratio: after / before. resampled: "starts" or "units", "" where there is no interval.
 
     stage: "" is the total.
@@ -246,8 +231,7 @@ class Comparison:
     resampled: str
 
 
-@dataclass(frozen=True, slots=True)
-class UnusedModule:
+class UnusedModule(NamedTuple):
     """A module imported and not used before the first step. units: in how many units."""
 
     module: str
@@ -255,8 +239,7 @@ class UnusedModule:
     units: int
 
 
-@dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(NamedTuple):
     """A change and its expected saving, of the total of the median start. basis: how the saving follows from the data.
 
     at_most: the data do not show the rest that remains, so that saving_s is an upper bound.
@@ -272,8 +255,7 @@ class Advice:
     basis: str
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     events: int
     lines: int
     files: int
@@ -290,18 +272,15 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """The document, floats rounded to microseconds."""
-        document = _plain(self)
-        assert isinstance(document, dict)
+        document: dict[str, Any] = _plain(self)
         return document
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return round(value, 6)
-    if isinstance(value, list):
-        return [_plain(inner) for inner in value]
+    if isinstance(value, tuple):  # one of the classes above
+        value = value._asdict()  # type: ignore[attr-defined]
     if isinstance(value, dict):
         return {key: _plain(inner) for key, inner in value.items()}
-    if hasattr(value, "__dataclass_fields__"):
-        return {name: _plain(getattr(value, name)) for name in value.__dataclass_fields__}
-    return value
+    return [_plain(inner) for inner in value] if isinstance(value, list) else value

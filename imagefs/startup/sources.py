@@ -19,16 +19,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple, cast
+from typing import BinaryIO, NamedTuple, cast
 
 import zstandard
 
 from stripefs.errors import ConfigError, NotFound, StoreError, StripefsError
 
-if TYPE_CHECKING:
-    from stripefs.api.filesystem import FileSystem
-
-__all__ = ["HUGE", "PIECE", "File", "find_files", "find_run", "read_files"]
+__all__ = ["HUGE", "PIECE", "File", "find_files", "find_run", "open_regular", "read_files"]
 
 PIECE = 8 << 20
 """Bytes that are read at a time."""
@@ -134,22 +131,22 @@ def _local(place: Path) -> list[File]:
         return [File(str(place), lambda: open(place, "rb", buffering=0))]
     refused: list[OSError] = []
     walked = os.walk(place, onerror=refused.append)
-    names = sorted(Path(folder, name) for folder, _, names in walked for name in names if _holds_events(name))
-    files = [File(str(name), partial(_regular, name)) for name in names]
+    names = sorted(Path(folder, name) for folder, _, names in walked for name in names if name.endswith(_ENDINGS))
+    files = [File(str(name), partial(io.FileIO, name, "rb", opener=open_regular)) for name in names]
     return files + [File(str(error.filename), partial(_raised, error)) for error in refused]
-
-
-def _regular(path: Path) -> BinaryIO:
-    """Open a file that a walk found. A pipe of such a name would never answer."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(errno.EINVAL, "no regular file", str(path))
-    return open(descriptor, "rb", buffering=0)
 
 
 def _raised(error: OSError) -> BinaryIO:
     raise error
+
+
+def open_regular(path: str, flags: int) -> int:
+    """Opens files that a walk found. A pipe of such a name would never answer."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "no regular file", path)
+    return descriptor
 
 
 @_store_errors()
@@ -161,15 +158,6 @@ def _remote(url: str) -> list[File]:
         raise NotFound(f"{url} does not exist")
     names: list[str] = [os.fsdecode(path)]
     if store.isdir(path):
-        names = sorted(
-            f"{folder}/{name}" for folder, _, all_ in store.walk(path) for name in all_ if _holds_events(name)
-        )
-    return [File(name, partial(_fetched, store, name)) for name in names]
-
-
-def _fetched(store: FileSystem, name: str) -> BinaryIO:
-    return io.BytesIO(store.read_bytes(name))
-
-
-def _holds_events(name: str) -> bool:
-    return name.endswith(_ENDINGS)
+        walked = store.walk(path)
+        names = sorted(f"{folder}/{name}" for folder, _, all_ in walked for name in all_ if name.endswith(_ENDINGS))
+    return [File(name, lambda name=name: io.BytesIO(store.read_bytes(name))) for name in names]  # type: ignore[misc]

@@ -7,7 +7,7 @@ its ranks. A unit's end is its `ready`, else that of its node, else the end of i
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,8 +24,7 @@ _BEFORE = 600 * 10**9  # ns: events that name no run belong to a start that begi
 _OTHERS = 20  # stages that are not in the vocabulary and keep their own name
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(NamedTuple):
     """One start. aligned: the times of its events; units: node codes and ranks, in this order; end: of each unit.
 
     Of each pair of a finished span and a unit that it counts for, in no order: unit, span (position in `spans`), stage

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from imagefs.startup.report import (
     Advice,
     Cause,
@@ -53,8 +51,7 @@ def report(name: str = HOSTILE) -> Report:
         f"gpu-7 {name}", stages, Overlap(100.0, 50.0, 3.0, 60.0), path, [], "barrier", 0.01, 0.002, [straggler],
         [cause], [lanes[16]], lanes, lost,
     )  # fmt: skip
-    empty = dataclasses.replace(
-        slow,
+    empty = slow._replace(
         run="2",
         total_s=0.0,
         stages=[],
