@@ -204,10 +204,7 @@ class Stage:
 
     def __call__(self, function: _FunctionT) -> _FunctionT:
         name = self._name or getattr(function, "__qualname__", type(function).__qualname__)  # partials have none
-
-        def begin() -> Span:
-            return self._writer.begin(self._stage, name, kind=self._kind)
-
+        begin = functools.partial(self._writer.begin, self._stage, name, kind=self._kind)
         if getattr(getattr(function, "__code__", None), "co_flags", 0) & _COROUTINE:
 
             @functools.wraps(function)
@@ -285,12 +282,8 @@ class Writer:
         """
         if not self.folder:
             return
-        wall_ns = time.time_ns() if wall_ns is None else wall_ns
-        mono_ns = time.monotonic_ns() if mono_ns is None else mono_ns
-        seq = next(self._numbers)
-        who = who or self.identity
         try:
-            line = self._line(seq, who, wall_ns, mono_ns, event, stage, name, span, parent, kind, facts)
+            line = self._line(event, stage, name, span, parent, kind, facts, wall_ns, mono_ns, who or self.identity)
         except Exception as error:  # noqa: BLE001 what the job handed over is no text, and its number is a gap
             self.problem = f"it cannot be written down: {type(error).__name__}"
             return
@@ -320,11 +313,12 @@ class Writer:
         return over.wait(timeout)
 
     def _line(
-        self, seq: int, who: Identity, wall: int, mono: int, event: str, stage: str, name: str, span: str, parent: str,
-        kind: str, facts: Mapping[str, Any] | None,
+        self, event: str, stage: str, name: str, span: str, parent: str, kind: str, facts: Mapping[str, Any] | None,
+        wall_ns: int | None, mono_ns: int | None, who: Identity,
     ) -> bytes:  # fmt: skip
         fields: dict[str, Any] = {
-            "v": VERSION, "wall_ns": wall, "mono_ns": mono, "event": event, "seq": seq,
+            "v": VERSION, "wall_ns": time.time_ns() if wall_ns is None else wall_ns,
+            "mono_ns": time.monotonic_ns() if mono_ns is None else mono_ns, "event": event, "seq": next(self._numbers),
             "stage": _text(SECTIONS.get(stage, stage), 64), "name": _text(name, _VALUE) if name else "",
             "span": _text(span, 32) if span else "", "parent": _text(parent, 32) if parent else "", "kind": kind,
             "pid": os.getpid(), "attempt": who.attempt, "rank": who.rank, **_origin(who, self.source),
@@ -377,9 +371,7 @@ class Writer:
 
     def _dropped(self, cause: str, events: int) -> bytes:
         facts = {"events": events, "cause": cause}
-        wall, mono = time.time_ns(), time.monotonic_ns()
-        seq = next(self._numbers)
-        return self._line(seq, self.identity, wall, mono, "instant", "dropped", cause, "", "", "wait", facts)
+        return self._line("instant", "dropped", cause, "", "", "wait", facts, None, None, self.identity)
 
 
 def _batches(

@@ -274,47 +274,39 @@ def _sweep() -> None:
 
 def _locked(folder: Path) -> int | None:
     """A descriptor that says that somebody uses the folder; None where somebody else does, or may."""
-    try:
+    with contextlib.ExitStack() as undo, contextlib.suppress(OSError):
         lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
+        undo.callback(os.close, lock)
         if os.fstat(lock).st_uid == os.geteuid():
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            undo.pop_all()
             return lock
-    except BlockingIOError:
-        pass
-    os.close(lock)
     return None
 
 
 def _clear(folder: Path) -> None:
-    """End the daemon that runs there, and remove all of it."""
+    """End the daemon that runs there. Remove the folder and the cgroups of containers that were killed, as soon as
+    nothing is mounted there and nobody writes any more."""
     from imagefs.daemon import starting
-
-    settings = _daemon(folder)
-    with contextlib.suppress(NoDaemon):
-        Client(settings, starts=False).stop(force=True)
-    _wait(lambda: starting.running(settings) is None and not _mounted_below(folder), _LEAVES_WITHIN)
-    _wait(lambda: _is_removed(folder), _LEAVES_WITHIN)
-
-
-def _mounted_below(folder: Path) -> bool:
+    from imagefs.run.folder import sweep
     from stripefs.mount import kernel
 
-    return any(Path(one.path).is_relative_to(folder.resolve()) for one in kernel.mounts())
+    settings = _daemon(folder)
+    runs = Path(settings.runtime, "imagefs")
 
+    def mounted() -> bool:
+        return any(Path(one.path).is_relative_to(folder.resolve()) for one in kernel.mounts())
 
-def _is_removed(folder: Path) -> bool:
-    """Remove the folder and the cgroups of containers that were killed, where nothing is mounted and nobody writes any
-    more; tells whether that was so."""
-    from imagefs.run.folder import sweep
+    def removed() -> bool:
+        sweep(str(runs))
+        if not mounted() and not list(runs.glob("runs/imagefs-*")):
+            shutil.rmtree(folder, ignore_errors=True)
+        return not folder.exists()
 
-    runs = Path(_daemon(folder).runtime, "imagefs")
-    sweep(str(runs))
-    if not _mounted_below(folder) and not list(runs.glob("runs/imagefs-*")):
-        shutil.rmtree(folder, ignore_errors=True)
-    return not folder.exists()
+    with contextlib.suppress(NoDaemon):
+        Client(settings, starts=False).stop(force=True)
+    _wait(lambda: starting.running(settings) is None and not mounted(), _LEAVES_WITHIN)
+    _wait(removed, _LEAVES_WITHIN)
 
 
 def _daemon(folder: Path) -> DaemonSettings:
@@ -335,8 +327,9 @@ def _start(way: Variant, folder: Path, *more: str, publishes: bool = False) -> S
     job fails."""
     events = folder / "events"
     parent = os.pidfd_open(os.getpid())
-    left_out = ("TRACEPARENT", ENV_FOLDER, COLLECTOR)
-    environment = {name: text for name, text in os.environ.items() if name not in left_out}
+    environment = {**os.environ}
+    for name in ("TRACEPARENT", ENV_FOLDER, COLLECTOR):
+        environment.pop(name, None)
     with tempfile.TemporaryFile() as output:
         begun = time.monotonic_ns()
         process = subprocess.Popen(

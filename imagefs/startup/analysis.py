@@ -7,16 +7,14 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from imagefs.startup.advice import advise, changes, look
-from imagefs.startup.causes import common_causes, stragglers
-from imagefs.startup.clock import SECOND
+from imagefs.startup.causes import advise, changes, common_causes, look, stragglers
 from imagefs.startup.critical_path import critical_path
 from imagefs.startup.evidence import Evidence
 from imagefs.startup.fleet import Gpus, compare, growth, lost, lost_together, offenders, unused_modules
 from imagefs.startup.load import Events, Problems, group_ids, load
 from imagefs.startup.report import Report, SpanRow, Start, Step, Straggler
 from imagefs.startup.sources import File
-from imagefs.startup.spans import pair, quantile
+from imagefs.startup.spans import SECOND, pair, quantile
 from imagefs.startup.timeline import Timeline, timelines
 from stripefs.errors import ConfigError
 
@@ -79,8 +77,7 @@ def _start(side: str, evidence: Evidence, gpus: Gpus) -> Start:
     queued = int(t.stop[t.stage == t.label("queue")].max(initial=0))
     total = int(t.end[last])
     p50, p99 = quantile(t.end / SECOND, 0.5, 0.99)
-    clocks = t.alignment.clocks
-    bounds = [clock.bound_s for clock in clocks]
+    bounds = [clock.bound_s for clock in t.clocks]
     slow, path = stragglers(evidence), critical_path(t)
     alone = {t.stages[label]: float(evidence.alone[:, label].mean() / SECOND) for label in range(len(t.stages))}
     held = {stage: seconds for stage, seconds in alone.items() if seconds and stage != "queue"}
@@ -104,9 +101,9 @@ def _start(side: str, evidence: Evidence, gpus: Gpus) -> Start:
         evidence.stages(),
         evidence.overlap(),
         path,
-        clocks,
-        min((clock.method for clock in clocks), key=_METHODS.index),
-        max(abs(clock.skew_s) for clock in clocks),
+        t.clocks,
+        min((clock.method for clock in t.clocks), key=_METHODS.index),
+        max(abs(clock.skew_s) for clock in t.clocks),
         None if None in bounds else max(bound for bound in bounds if bound is not None),
         slow,
         common_causes(evidence),

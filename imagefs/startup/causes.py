@@ -1,24 +1,35 @@
-"""Stragglers of a start and their likely causes, each with the figures that point at it.
+"""Stragglers of a start and their likely causes, with the figures that point at them, and changes that would help.
 
 A node is a straggler in a stage if its slowest unit exceeds the median of the nodes by five scaled median absolute
 deviations, by a quarter of the median, and by a second. A cause is named if it explains at least 30% of the excess: by
 the time waited for it beyond the median, the share of bytes that came from the store, or an installation that other
 nodes had not. Without such evidence the cause is unknown, or the node itself if several of its stages straggle.
+
+The saving of a change is how much earlier the last unit would end: each unit's time outside of barriers is cut by the
+change, by no more than the time in which only that stage ran in it, and the slowest unit counts before and after. Time
+that the change leaves, such as the mount of a snapshot instead of an installation, is taken from units of these starts
+that show it; where none does, the saving is an upper bound and says so.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
 import numpy as np
+from numpy.typing import NDArray
 
-from imagefs.startup.clock import SECOND
 from imagefs.startup.evidence import Evidence
-from imagefs.startup.report import Cause, Straggler
+from imagefs.startup.report import Advice, Cause, Start, Straggler
+from imagefs.startup.spans import SECOND
 
-__all__ = ["common_causes", "stragglers"]
+__all__ = ["Seen", "advise", "changes", "common_causes", "look", "stragglers"]
 
 _DEVIATIONS = 5 * 1.4826
 _LEAST = SECOND
 _EXPLAINS = 0.3
+_LEAST_SHARE = 0.005  # of the total: less is no advice
 _SHOWN = 20  # stragglers of one stage
 _NOT_COMPARED = ("rendezvous", "setup", "queue")  # the wait at a barrier is the others' time
 _TOUCHES_IMAGE = ("container", "imports", "model", "compile", "first_batch", "first_step")
@@ -114,7 +125,7 @@ def _explained(one: Straggler, found: list[Straggler]) -> Straggler:
 def _apparent(evidence: Evidence) -> list[Straggler]:
     """Nodes whose wall clocks are off by more than a second, and by more than three times the bound."""
     found = []
-    for clock in evidence.timeline.alignment.clocks:
+    for clock in evidence.timeline.clocks:
         if clock.bound_s is None or abs(clock.skew_s) <= max(1.0, 3 * clock.bound_s):
             continue
         way = "ahead" if clock.skew_s > 0 else "behind"
@@ -151,3 +162,138 @@ def common_causes(evidence: Evidence) -> list[Cause]:
             text += f"; {longest / everything:.0%} of it for {host}, on {nodes} nodes"
         found.append(Cause(cause, mean / SECOND, text, facts))
     return sorted(found, key=lambda one: -one.seconds)
+
+
+class Seen(NamedTuple):
+    """The evidence of a start about the time that remains after a change, in nanoseconds (per byte); nan for none."""
+
+    mount: float
+    attach: float
+    cached_byte: float
+    compiled: float
+
+
+class Change(NamedTuple):
+    action: str
+    stage: str
+    saving_s: float
+    at_most: bool
+    basis: str
+
+
+def look(starts: Sequence[Evidence]) -> Seen:
+    """The medians over the units of all starts that show such a time; of compiling the time of the fastest units."""
+
+    def shown(times: Callable[[Evidence], NDArray[Any]], share: float = 0.5) -> float:
+        every = np.concatenate([times(one) for one in starts])
+        every = every[every > 0]
+        return float(np.quantile(every, share)) if len(every) else float("nan")
+
+    def rate(one: Evidence) -> NDArray[Any]:
+        """Nanoseconds a byte of checkpoints that came from the cache, but for a tenth."""
+        label = one.timeline.label("checkpoint")
+        warm = one.cache_bytes[:, label] > 9 * one.store_bytes[:, label]
+        rates: NDArray[Any] = one.union[warm, label] / one.cache_bytes[warm, label]
+        return rates
+
+    return Seen(
+        shown(lambda one: one.mount), shown(lambda one: one.named("image", "attach")), shown(rate),
+        shown(lambda one: one.union[:, one.timeline.label("compile")], 0.05),
+    )  # fmt: skip
+
+
+def changes(evidence: Evidence, seen: Seen, start: Start) -> Iterator[Change]:
+    """The changes that would help one start. seen: of all starts."""
+    t, alone = evidence.timeline, evidence.alone
+    dependencies, image, checkpoint, compile_, barrier = (
+        evidence.union[:, t.label(stage)] for stage in ("dependencies", "image", "checkpoint", "compile", "rendezvous")
+    )
+
+    def change(action: str, stage: str, time: NDArray[Any], basis: str, *, most: bool = False) -> Change:
+        """The change by which each unit saves this time of a stage, "" for any stage: the start is so much shorter."""
+        own = t.end - barrier
+        limit = alone[:, t.label(stage)] if stage else own
+        saving = float(own.max() - (own - np.clip(time, 0, np.minimum(limit, own))).max()) / SECOND
+        return Change(action, stage, saving, most, basis)
+
+    def replaced(action: str, stage: str, time: NDArray[Any], remains: float, words: tuple[str, str, str]) -> Change:
+        """The change that leaves so much of this time; nan where that is not known. words: what takes the time, and
+        what is told of the rest, with or without a figure."""
+        what, shown, unknown = words
+        known = not np.isnan(remains)
+        rest = shown.format(remains / SECOND) if known else f"no {unknown} in these data shows the rest"
+        basis = f"{what} takes {time.max() / SECOND:.1f} s on the slowest unit; {rest}"
+        return change(action, stage, time - (remains if known else 0.0), basis, most=not known)
+
+    install = evidence.install + evidence.waited(["dependencies"], "lease")
+    bare = ~(evidence.mount + install > 0)  # programs other than imagefs show one span of another name
+    install = np.where(bare, dependencies, install)
+    if install.any():
+        words = ("installation", "a mount of {:.1f} s remains", "mount")
+        yield replaced("dependency snapshots (imagefs run --deps)", "dependencies", install, seen.mount, words)
+    pulled = np.where(evidence.named("image", "attach") > 0, 0, image)
+    if pulled.any():
+        words = ("the image", "an attach takes {:.1f} s", "lazy image")
+        yield replaced("lazy image (imagefs build, then run)", "image", pulled, seen.attach, words)
+    if (waited := evidence.on_demand_wait).any():
+        basis = f"readers waited up to {waited.max() / SECOND:.1f} s for blocks fetched on demand"
+        action = "record and replay of the image (imagefs trace, optimize)"
+        yield change(action, "", waited, basis, most=True)._replace(stage="image")
+    cached, stored = (table[:, t.label("checkpoint")] for table in (evidence.cache_bytes, evidence.store_bytes))
+    if stored.any() and not np.isnan(seen.cached_byte):
+        basis = f"units that read from their cache got {1 / seen.cached_byte:.2f} GB/s"
+        time = checkpoint - (cached + stored) * seen.cached_byte
+        yield change("checkpoint cache (stripefs --cache)", "checkpoint", time, basis)
+    cold = (checkpoint > 0) & (evidence.warmings == 0)
+    if cold.any():
+        first, begun = t.first(t.stage == t.label("checkpoint")), t.first(t.stage != t.label("queue"))
+        before = np.where(cold, first - begun, 0)
+        basis = f"{np.median(before) / SECOND:.1f} s of other stages run before it, if they leave the link free"
+        action = "checkpoint warmed while the image starts (stripefs warm)"
+        yield change(action, "checkpoint", before, basis, most=True)
+    for host, _ in list(evidence.hosts("datanode").items())[:1]:
+        waited = evidence.waited([], "datanode", host)
+        basis = f"units waited up to {waited.max() / SECOND:.1f} s for it"
+        yield change(f"DataNode {host} repaired or taken out", "", waited, basis)
+    if compile_.any():
+        known = seen.compiled < 0.3 * float(compile_.max())
+        basis = f"compiling takes up to {compile_.max() / SECOND:.1f} s; no unit shows the rest"
+        if known:
+            basis = f"the fastest units compile in {seen.compiled / SECOND:.1f} s"
+        time = compile_ - (seen.compiled if known else 0.0)
+        yield change("start-up caches (compiled kernels)", "compile", time, basis, most=not known)
+    if evidence.unused_time.any():
+        names = sorted({t.events.word("name", int(row)) for row in evidence.unused})
+        listed = ", ".join(names[:4]) + (", …" if len(names) > 4 else "")
+        yield change("imports left out that the start does not use", "imports", evidence.unused_time, listed)
+    more: dict[str, float] = defaultdict(float)
+    for one in start.stragglers:
+        if not one.apparent:
+            more[one.node] += one.excess_s
+    if more:
+        beyond = np.array([more.get(t.node(unit), 0.0) * SECOND for unit in range(len(t.end))])
+        nodes = ", ".join(sorted(more)[:3]) + (", …" if len(more) > 3 else "")
+        yield change("stragglers replaced", "", beyond, f"their time beyond the median: {nodes}")
+
+
+def advise(starts: Sequence[Start], found: Sequence[Sequence[Change]]) -> list[Advice]:
+    """The changes of all starts together, the largest saving first; saving_s is the mean of starts that they help."""
+    total = sum(start.total_s for start in starts) or 1.0
+    by_action: dict[str, list[tuple[Start, Change]]] = defaultdict(list)
+    for start, some in zip(starts, found, strict=True):
+        for change in some:
+            if change.saving_s > 0:
+                by_action[change.action].append((start, change))
+    made = []
+    for action, pairs in by_action.items():
+        savings = [change.saving_s for _, change in pairs]
+        hours = [change.saving_s * start.lost.gpus / 3600 for start, change in pairs if start.lost]
+        largest = max((change for _, change in pairs), key=lambda one: one.saving_s)
+        if (share := sum(savings) / total) >= _LEAST_SHARE:
+            made.append(
+                Advice(
+                    action, largest.stage, sum(savings) / len(savings), share, any(one.at_most for _, one in pairs),
+                    len(pairs), sum(hours) if hours else None, largest.basis,
+                )
+            )  # fmt: skip
+    return sorted(made, key=lambda one: -one.saving_share)

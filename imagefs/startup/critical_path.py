@@ -12,9 +12,8 @@ from operator import attrgetter
 
 import numpy as np
 
-from imagefs.startup.clock import SECOND
 from imagefs.startup.report import Step
-from imagefs.startup.spans import durations
+from imagefs.startup.spans import SECOND, durations
 from imagefs.startup.timeline import Timeline
 
 __all__ = ["critical_path"]
@@ -48,9 +47,7 @@ class _Walk:
         self._bounds = np.searchsorted(timeline.unit[self._order], np.arange(len(timeline.end) + 1))
         self._barrier_of = dict(zip(timeline.barriers.span.tolist(), timeline.barriers.barrier.tolist(), strict=True))
         self._setup = timeline.label("setup")
-        self._dependencies = timeline.label("dependencies")
-        self._cause, self._name = timeline.spans.code("cause"), timeline.events.codes["name"]
-        self._lease = timeline.events.code("cause", "lease")
+        self._leased = timeline.spans.code("cause") == timeline.events.code("cause", "lease")
 
     def back(self, unit: int, now: int, *, follow: bool = True) -> tuple[Step | None, int, int]:
         """The step of the path that ends now in this unit, and where and when the path goes on. follow: also in other
@@ -82,7 +79,7 @@ class _Walk:
         span = int(t.span[row])
         if follow and span in self._barrier_of:
             return self._arrival(unit, row, now)
-        if follow and self._cause[span] == self._lease and t.wait[row]:
+        if follow and self._leased[span] and t.wait[row]:
             installed = self._installation(unit, row)
             if installed is not None:
                 other = int(t.unit[installed])
@@ -109,11 +106,10 @@ class _Walk:
     def _installation(self, unit: int, row: int) -> int | None:
         """The row of the installation in another unit that a wait for a lease ended with."""
         t = self._t
-        install = t.events.code("name", "install")
         rows = np.flatnonzero(
-            (t.stage == self._dependencies)
+            (t.stage == t.label("dependencies"))
             & (t.unit != unit)
-            & (self._name[t.spans.begin[t.span]] == install)
+            & (t.events.codes["name"][t.spans.begin[t.span]] == t.events.code("name", "install"))
             & (self._stop > t.begin[row])
             & (self._stop <= self._stop[row] + SECOND)
         )

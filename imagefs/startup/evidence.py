@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from imagefs.startup.clock import SECOND
 from imagefs.startup.load import Ints
 from imagefs.startup.report import Overlap, Stage
-from imagefs.startup.spans import alone, durations, quantile
+from imagefs.startup.spans import SECOND, alone, durations, quantile
 from imagefs.startup.timeline import Timeline
 
 __all__ = ["Evidence"]

@@ -10,10 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from imagefs.startup.clock import SECOND
 from imagefs.startup.evidence import Evidence
 from imagefs.startup.report import Comparison, Growth, Interval, Lost, Offender, SizeGroup, Start, UnusedModule
-from imagefs.startup.spans import quantile
+from imagefs.startup.spans import SECOND, quantile
 
 __all__ = ["Gpus", "compare", "growth", "lost", "lost_together", "offenders", "unused_modules"]
 

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from imagefs.startup.load import Codes, Events, Ints, Problems, group_ids
 
-__all__ = ["Spans", "alone", "durations", "merged", "pair", "quantile"]
+__all__ = ["SECOND", "Spans", "alone", "durations", "merged", "pair", "quantile"]
+
+SECOND = 1e9  # ns
 
 
 @dataclass(frozen=True, slots=True)

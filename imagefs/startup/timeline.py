@@ -2,6 +2,12 @@
 
 A start is an attempt of a run. A unit is a rank, or a node that has no ranks; spans of a whole node count for each of
 its ranks. A unit's end is its `ready`, else that of its node, else the end of its first `first_step`.
+
+Monotonic clocks give durations and compare within one boot. For moments of different boots each clock gets an offset:
+the median of wall minus monotonic time, less the skew of its wall clock. The skew is estimated at barriers, the ends of
+`rendezvous` spans, which all ranks leave at the same moment; its bound is by how much barriers disagree, or the ranks
+of one clock at the same barrier. Barriers are not believed where they would tear apart the first begins of most of the
+clocks that they correct: then each rank left by itself.
 """
 
 from __future__ import annotations
@@ -12,9 +18,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from imagefs.startup.clock import Alignment, Barriers, align, find_barriers
 from imagefs.startup.load import Events, Ints, Problems, group_ids
-from imagefs.startup.spans import Spans
+from imagefs.startup.report import Clock
+from imagefs.startup.spans import SECOND, Spans
 from stripefs.startup_events import STAGES
 
 __all__ = ["Timeline", "timelines"]
@@ -22,6 +28,15 @@ __all__ = ["Timeline", "timelines"]
 _LATEST = np.iinfo(np.int64).max
 _BEFORE = 600 * 10**9  # ns: events that name no run belong to a start that begins so much later at most
 _OTHERS = 20  # stages that are not in the vocabulary and keep their own name
+_BOUND = 1_000_000  # ns: the ranks of one node leave a barrier so far apart without any skew
+_SEVERAL = 64  # barriers are looked at, the first ones
+
+
+class Barriers(NamedTuple):
+    """Finished `rendezvous` spans: positions in the list of spans, and a number for each barrier."""
+
+    span: Ints
+    barrier: Ints
 
 
 class Timeline(NamedTuple):
@@ -35,7 +50,7 @@ class Timeline(NamedTuple):
     spans: Spans
     aligned: Ints
     origin_ns: int
-    alignment: Alignment
+    clocks: list[Clock]
     barriers: Barriers
     stages: list[str]
     unit_node: Ints
@@ -54,8 +69,8 @@ class Timeline(NamedTuple):
         return self.spans.events
 
     def name(self, unit: int) -> str:
-        rank = int(self.unit_rank[unit])
-        return self.node(unit) + (f" rank {rank}" if rank >= 0 else "")
+        rank = self.rank(unit)
+        return self.node(unit) + ("" if rank is None else f" rank {rank}")
 
     def node(self, unit: int) -> str:
         return self.events.words["node"][int(self.unit_node[unit])]
@@ -111,9 +126,8 @@ def _timeline(
     key: tuple[str, str, int], spans: Spans, names: list[str], stage_of: Ints, problems: Problems
 ) -> Timeline:
     events = spans.events
-    barriers = find_barriers(spans)
-    alignment = align(spans, barriers)
-    aligned = events.ints["mono_ns"] + alignment.shift
+    barriers = _barriers(spans)
+    aligned, clocks = _aligned(spans, barriers)
     origin = int(aligned[spans.begin].min())
     aligned -= origin
 
@@ -153,16 +167,16 @@ def _timeline(
     problems.note("late", f"{events.word('node', row)}: {events.word('stage', row)}", count=len(np.unique(span[which])))
     kept = ~late
     return Timeline(
-        key, spans, aligned, origin, alignment, barriers, names, unit_node, unit_rank, end,
+        key, spans, aligned, origin, clocks, barriers, names, unit_node, unit_rank, end,
         ["ready" if first else "first_step" if second else "last event"
          for first, second in zip(by_ready.tolist(), by_step.tolist(), strict=True)],
         unit[kept], span[kept], stage[kept], wait[kept], begin[kept], np.minimum(stop, end[unit])[kept],
     )  # fmt: skip
 
 
-def _earliest(units: int, unit: Ints, moment: Ints) -> Ints:
-    found = np.full(units, _LATEST)
-    np.minimum.at(found, unit, moment)
+def _earliest(groups: int, group: Ints, moment: Ints) -> Ints:
+    found = np.full(groups, _LATEST)
+    np.minimum.at(found, group, moment)
     return found
 
 
@@ -209,11 +223,100 @@ def _starts(events: Events, problems: Problems) -> Ints:
         fits = (at >= 0) & (at < len(ends))
         fits[fits] = node[ends[at[fits]]] == node[loose[fits]]
         of_row[loose[fits]] = of_row[ends[at[fits]]]
-    starting = np.full(len(keys), np.iinfo(np.int64).max)
-    np.minimum.at(starting, of_row[named] + 1, wall[named])
+    starting = _earliest(len(keys), of_row[named] + 1, wall[named])
     early = loose[wall[loose] < starting[of_row[loose] + 1] - _BEFORE]
     of_row[early] = -1
     strangers = loose[of_row[loose] < 0]
     if len(strangers):
         problems.note("no start", events.word("node", int(strangers[0])), count=len(strangers))
     return of_row
+
+
+def _barriers(spans: Spans) -> Barriers:
+    """The barriers of a start: of each name the first of every rank, the second of every rank, and so on."""
+    events = spans.events
+    rendezvous = events.code("stage", "rendezvous")
+    found = np.flatnonzero((events.codes["stage"][spans.begin] == rendezvous) & (spans.end >= 0))
+    rows = spans.begin[found]
+    name = events.codes["name"][rows]
+    key = group_ids(events.codes["node"][rows], events.ints["rank"][rows], name)
+    order = np.lexsort((events.ints["mono_ns"][rows], key))
+    key = key[order]
+    position = np.arange(len(key))
+    first = np.maximum.accumulate(np.where(np.concatenate(([True], key[1:] != key[:-1]))[: len(key)], position, 0))
+    barrier = np.unique(group_ids(name[order], position - first), return_inverse=True)[1]
+    return Barriers(found[order], barrier.astype(np.int64))
+
+
+def _aligned(spans: Spans, barriers: Barriers) -> tuple[Ints, list[Clock]]:
+    """The aligned time of each event of a start, and its clocks."""
+    events = spans.events
+    boot, node = events.codes["boot"], events.codes["node"]
+    nameless = (boot < 0) | (boot == events.code("boot", "wall clock"))
+    key = group_ids(boot, np.where(nameless, node, -1))
+    keys, clock = np.unique(key, return_inverse=True)
+    count = len(keys)
+
+    apart = events.ints["wall_ns"] - events.ints["mono_ns"]
+    order = np.lexsort((apart, clock))
+    first = np.searchsorted(clock[order], np.arange(count))
+    size = np.bincount(clock, minlength=count)
+    offset = apart[order[first + size // 2]]
+    jump = apart[order[first + size - 1]] - apart[order[first]]
+
+    skew, bound, seen = unknown = np.zeros(count, np.int64), np.full(count, -1, np.int64), np.zeros(count, np.int64)
+    if count > 1 and len(barriers.span):
+        ends = spans.end[barriers.span]
+        left = events.ints["mono_ns"][ends] + offset[clock[ends]]
+        skew, bound, seen = _skews(barriers.barrier, clock[ends], left, count)
+        if _torn(_earliest(count, clock, events.ints["mono_ns"]) + offset, skew, bound):
+            skew, bound, seen = unknown
+    nodes: list[list[str]] = [[] for _ in range(count)]
+    for one in np.unique(group_ids(clock, node), return_index=True)[1]:
+        nodes[clock[one]].append(events.word("node", int(one)))
+    described = [
+        Clock(
+            sorted(nodes[one]),
+            events.word("boot", int(order[first[one]])),
+            "same boot" if count == 1 else "barrier" if bound[one] >= 0 else "wall",
+            float(skew[one] / SECOND),
+            0.0 if count == 1 else float(bound[one] / SECOND) if bound[one] >= 0 else None,
+            float(jump[one] / SECOND),
+            int(seen[one]),
+        )
+        for one in range(count)
+    ]
+    return events.ints["mono_ns"] + (offset - skew)[clock], described
+
+
+def _skews(barrier: Ints, clock: Ints, left: Ints, count: int) -> tuple[Ints, Ints, Ints]:
+    """Skew and bound of each clock, the bound -1 where no barrier tells, and the number of barriers that do."""
+    used = barrier < _SEVERAL
+    barrier, clock, left = barrier[used], clock[used], left[used]
+    earliest = np.full((_SEVERAL, count), _LATEST)
+    latest = np.zeros((_SEVERAL, count), np.int64)
+    np.minimum.at(earliest, (barrier, clock), left)
+    np.maximum.at(latest, (barrier, clock), left)
+    there = latest > 0
+    told = there & (there.sum(axis=1) > 1)[:, None]
+    rows, some = np.flatnonzero(told.any(axis=1)), np.flatnonzero(told.any(axis=0))
+    skew, bound = np.zeros(count, np.int64), np.full(count, -1, np.int64)
+    if len(some):
+        told_here = told[np.ix_(rows, some)]
+        first, last = earliest[np.ix_(rows, some)], latest[np.ix_(rows, some)]
+        apart = np.where(told_here, first - first.min(), np.nan)
+        apart -= np.nanmedian(apart, axis=1, keepdims=True)
+        skew[some] = np.nanmedian(apart, axis=0)
+        half = (np.nanmax(apart, axis=0) - np.nanmin(apart, axis=0)) / 2
+        spread = np.nanmedian(np.where(told_here, last - first, np.nan), axis=0)
+        bound[some] = np.maximum(_BOUND, np.maximum(half, spread))
+    return skew, bound, told.sum(axis=0)
+
+
+def _torn(begun: Ints, skew: Ints, bound: Ints) -> bool:
+    """True if most of the clocks with a skew that matters would begin farther from the others when it is corrected."""
+    corrected = (np.abs(skew) > np.maximum(SECOND, bound)) & (bound >= 0)
+    if not corrected.any():
+        return False
+    before, after = np.abs(begun - np.median(begun)), np.abs(begun - skew - np.median(begun - skew))
+    return bool((after > before + np.abs(skew) / 2)[corrected].mean() > 0.5)

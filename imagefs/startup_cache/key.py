@@ -1,7 +1,11 @@
-"""The key of a job's start-up caches: the facts that decide what its start compiles. Pure, but for `node_facts`.
+"""The caches that are known, and the key of a job's: the facts that decide what its start compiles. Pure, but for
+`node_facts`.
 
-Its canonical JSON names the snapshot (`imagefs.format.snapshot`). docs/startup-caches.md tells what each component
-holds, and what is left out on purpose.
+Most of these caches look an entry up by a hash of what it was compiled from, so an entry that does not fit is not found
+and costs nothing but its bytes. What such a hash leaves out has to be in the key: `needs` of a cache names it.
+
+The key's canonical JSON names the snapshot (`imagefs.format.snapshot`). docs/startup-caches.md tells what each
+component holds, and what is left out on purpose.
 """
 
 from __future__ import annotations
@@ -14,9 +18,56 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from imagefs.deps.urls import without_secrets
-from imagefs.startup_cache.table import Cache
+from imagefs.errors import RunError
 
-__all__ = ["Facts", "Job", "deciding_variables", "deciding_words", "document", "node_facts", "world_size"]
+__all__ = [
+    "CACHES", "FOLDER", "Cache", "Facts", "Job", "deciding_variables", "deciding_words", "document", "environment",
+    "node_facts", "parse", "world_size",
+]  # fmt: skip
+
+FOLDER = "/run/imagefs-caches"
+"""Where containers have all of them. Some caches hold absolute paths, so it is always the same."""
+
+
+class Cache(NamedTuple):
+    """One kind of cache. variable: names its folder. settings: other variables that it needs to be of use elsewhere.
+    needs: facts that its own look-up does not compare, or that decide what is compiled at all: `cpu` (the processor's
+    model and instructions), `accelerator` (models and driver), `world` (how many ranks the job has). always: it is part
+    of `auto`, since its variable changes nothing but where it lies."""
+
+    name: str
+    variable: str
+    needs: frozenset[str] = frozenset()
+    settings: Mapping[str, str] = {}
+    always: bool = True
+
+
+_DEVICE = frozenset({"accelerator", "world"})
+_ALL = _DEVICE | {"cpu"}
+
+CACHES = {
+    cache.name: cache
+    for cache in (
+        # Code is compiled with -march=native; the graph's hash knows the GPU, Triton and torch, but no processor. The
+        # precompiled header of 160 MB lies in the temporary folder, whatever the variable says, and a start that finds
+        # every graph would compile it anew.
+        Cache("inductor", "TORCHINDUCTOR_CACHE_DIR", _ALL, {"TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS": "0"}),
+        # Triton hashes source, compiler and target; its launchers are compiled on the host by cc.
+        Cache("triton", "TRITON_CACHE_DIR", _ALL),
+        # The driver compares its own version and the device.
+        Cache("cuda", "CUDA_CACHE_PATH", _DEVICE),
+        # jax hashes the program, the options of XLA and the device; of the host's processor it only warns.
+        Cache("jax", "JAX_COMPILATION_CACHE_DIR", _ALL),
+        # ninja compares times and command lines, in which absolute paths stand.
+        Cache("extensions", "TORCH_EXTENSIONS_DIR", frozenset({"cpu", "accelerator"})),
+        # The index compares the source's time and size, and the processor's name and instructions.
+        Cache("numba", "NUMBA_CACHE_DIR", frozenset({"cpu", "accelerator"})),
+        # The list of fonts compares its version alone; fonts are of the image or of the packages.
+        Cache("matplotlib", "MPLCONFIGDIR"),
+        # With this variable Python reads no bytecode beside sources any more, so a first start makes all of it.
+        Cache("pycache", "PYTHONPYCACHEPREFIX", always=False),
+    )
+}
 
 _RANKED = re.compile(
     r"--(node[-_]rank|machine[-_]rank|process[-_]id|rank|local[-_]rank|master[-_]addr|master[-_]port"
@@ -31,7 +82,6 @@ _DECIDING = re.compile(
     r"|CC|CXX|(C|CXX|CPP|LD)FLAGS|OMP_NUM_THREADS|PYTHONOPTIMIZE"
 )
 _NOT_DECIDING = re.compile(r"\w+_VISIBLE_DEVICES|(JAX|CUDA)_\w*(PROCESS_ID|COORDINATOR\w*|DEVICE_ORDER|CACHE_MAXSIZE)")
-
 
 _MODEL = ("vendor_id", "cpu family", "model", "CPU implementer", "CPU architecture", "CPU variant", "CPU part")
 _INSTRUCTIONS = ("flags", "Features", "isa")
@@ -61,6 +111,29 @@ class Job(NamedTuple):
     environ: Mapping[str, str]
     world: str
     salt: str = ""
+
+
+def parse(text: str) -> tuple[Cache, ...]:
+    """The caches of `auto`, or those of these names with commas between them, in the order of the table.
+
+    Raises RunError.
+    """
+    names = {name.strip() for name in text.split(",")}
+    if unknown := sorted(names - {"auto", *CACHES}):
+        raise RunError(
+            f"--startup-cache {text}: {unknown[0]!r} is no cache that is known",
+            hint=f"auto, or some of {', '.join(CACHES)}",
+        )
+    return tuple(one for one in CACHES.values() if one.name in names or ("auto" in names and one.always))
+
+
+def environment(caches: Sequence[Cache], environ: Mapping[str, str]) -> list[str]:
+    """NAME=VALUE for a container with these caches, whose variables are `environ` otherwise."""
+    found = []
+    for cache in caches:
+        found += [f"{name}={value}" for name, value in cache.settings.items() if name not in environ]
+        found.append(f"{cache.variable}={FOLDER}/{cache.name}")
+    return found
 
 
 def document(caches: Sequence[Cache], job: Job, node: Facts) -> dict[str, Any]:

@@ -30,10 +30,9 @@ from imagefs.run.image_config import ImageConfig
 from imagefs.run.options import RunOptions
 from imagefs.run.spec import PATH, arguments, variables
 from imagefs.startup.emission import events
-from imagefs.startup_cache import table
-from imagefs.startup_cache.key import Job, document, node_facts, world_size
+from imagefs.startup_cache import key
+from imagefs.startup_cache.key import FOLDER, Cache, Job
 from imagefs.startup_cache.publisher import Publishing
-from imagefs.startup_cache.table import FOLDER, Cache
 from stripefs.errors import StripefsError
 from stripefs.mount import kernel
 from stripefs.settings import StoreSettings
@@ -54,7 +53,7 @@ def runner(
     salt: tells jobs apart that the key does not. store: of snapshots. options, recording: those of the job. `tell` gets
     the lines for people. Raises RunError for what cannot be.
     """
-    caches = table.parse(names)
+    caches = key.parse(names)
     refused = {
         "--startup-cache needs root: caches keep the owners of their files; sudo": os.geteuid() != 0,
         "--userns and --startup-cache do not go together: files would be of one namespace's users": options.first_id,
@@ -80,9 +79,9 @@ def runner(
             tell(f"start-up caches are not used: {error}")
             return containers.run_job(image, options, above, packages)
         words, user = arguments(options, config), options.user or config.user
-        job = Job(image.attached.base, packages, words, user, environ, world_size(environ, os.environ), salt)
-        start = _Start(image, store, document(ours, job, node_facts()), folder, tell)
-        return start.run(options._replace(env=[*table.environment(ours, environ), *options.env]), above)
+        job = Job(image.attached.base, packages, words, user, environ, key.world_size(environ, os.environ), salt)
+        start = _Start(image, store, key.document(ours, job, key.node_facts()), folder, tell)
+        return start.run(options._replace(env=[*key.environment(ours, environ), *options.env]), above)
 
     return run
 

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from imagefs.startup_cache.table import FOLDER
+from imagefs.startup_cache.key import FOLDER
 from tests.deps.container.job import Job
 from tests.deps.installed import snapshots_in
 from tests.imagefs.service import eventually

@@ -17,10 +17,9 @@ from imagefs.deps.publish import publish
 from imagefs.errors import RunError, SnapshotError
 from imagefs.format.snapshot import key_digest
 from imagefs.repository.snapshots import Snapshots
-from imagefs.startup_cache import capture, table
-from imagefs.startup_cache.capture import captured
+from imagefs.startup_cache import key, publisher
 from imagefs.startup_cache.key import Facts, Job, deciding_words, document, node_facts, world_size
-from imagefs.startup_cache.publisher import Publishing
+from imagefs.startup_cache.publisher import Publishing, captured
 from tests.unit.imagefs.stored import images_in
 from tests.waiting import eventually
 
@@ -32,19 +31,19 @@ JOB = Job("i" * 64, "p" * 64, ["python", "train.py"], "", {"XLA_FLAGS": "--a"}, 
 
 
 def test_auto_is_what_changes_nothing_but_where_a_cache_lies() -> None:
-    assert {cache.name for cache in table.parse("auto")} == table.CACHES.keys() - {"pycache"}
-    assert [cache.name for cache in table.parse("pycache, triton")] == ["triton", "pycache"]
-    assert table.parse("auto,pycache") == tuple(table.CACHES.values())
+    assert {cache.name for cache in key.parse("auto")} == key.CACHES.keys() - {"pycache"}
+    assert [cache.name for cache in key.parse("pycache, triton")] == ["triton", "pycache"]
+    assert key.parse("auto,pycache") == tuple(key.CACHES.values())
     with pytest.raises(RunError, match="'nosuch' is no cache"):
-        table.parse("triton,nosuch")
+        key.parse("triton,nosuch")
 
 
 def test_a_setting_of_the_users_is_kept() -> None:
-    caches = table.parse("inductor")
+    caches = key.parse("inductor")
     name = "TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"
-    place = f"TORCHINDUCTOR_CACHE_DIR={table.FOLDER}/inductor"
-    assert table.environment(caches, {}) == [f"{name}=0", place]
-    assert table.environment(caches, {name: "1"}) == [place]
+    place = f"TORCHINDUCTOR_CACHE_DIR={key.FOLDER}/inductor"
+    assert key.environment(caches, {}) == [f"{name}=0", place]
+    assert key.environment(caches, {name: "1"}) == [place]
 
 
 # The key
@@ -64,7 +63,7 @@ def test_a_setting_of_the_users_is_kept() -> None:
     ],
 )
 def test_the_job_in_the_key(change: dict[str, Any], differs: bool) -> None:
-    caches = table.parse("auto")
+    caches = key.parse("auto")
     keys = {key_digest(document(caches, job, NODE)) for job in (JOB, JOB._replace(**change))}
     assert len(keys) == 1 + differs
 
@@ -73,7 +72,7 @@ def test_the_job_in_the_key(change: dict[str, Any], differs: bool) -> None:
 def test_a_node_counts_where_the_cache_itself_does_not_tell_it(change: dict[str, Any]) -> None:
     other = NODE._replace(**change)
     for names, counts in (("inductor", True), ("matplotlib,pycache", False)):
-        caches = table.parse(names)
+        caches = key.parse(names)
         assert (document(caches, JOB, NODE) != document(caches, JOB, other)) == counts
 
 
@@ -89,7 +88,7 @@ def test_words_of_launchers_go_with_their_values_and_no_others(words: list[str])
 def test_passwords_in_urls_are_not_published() -> None:
     """Nor is a new one a new key."""
     words = [["--data", f"https://ann:{secret}@host/x?token={secret}"] for secret in ("hunter2", "other")]
-    keys = [document(table.parse("auto"), JOB._replace(words=one, environ={"JAX_URL": one[1]}), NODE) for one in words]
+    keys = [document(key.parse("auto"), JOB._replace(words=one, environ={"JAX_URL": one[1]}), NODE) for one in words]
     assert keys[0] == keys[1]
     assert "hunter2" not in str(keys[0])
 
@@ -184,14 +183,14 @@ def test_a_file_that_changes_while_it_is_copied_is_left_out(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (folder / "triton/other").write_text("whole too")
-    copy_file = capture.shutil.copyfileobj
+    copy_file = publisher.shutil.copyfileobj
 
     def copied(source: Any, target: Any) -> None:
         copy_file(source, target)
         if source.name and os.fstat(source.fileno()).st_size == len(b"whole"):
             (folder / "triton/kernel.so").write_bytes(b"other")
 
-    monkeypatch.setattr(capture.shutil, "copyfileobj", copied)
+    monkeypatch.setattr(publisher.shutil, "copyfileobj", copied)
     assert names(folder, tmp_path / "copy") == {"triton/other"}
 
 
@@ -203,7 +202,7 @@ def test_nothing_outside_of_the_folder_is_captured(
     (folder / "triton/kept/file").write_text("of the host, meanwhile")
     (folder / "triton/kept/link").symlink_to("file")
     (folder / "triton/kept/below").mkdir()
-    look = capture.inventory.take
+    look = publisher.inventory.take
 
     def taken(top: str) -> Any:
         found = look(top)
@@ -211,7 +210,7 @@ def test_nothing_outside_of_the_folder_is_captured(
         (folder / "triton/kept").symlink_to(tmp_path / "host")
         return found
 
-    monkeypatch.setattr(capture.inventory, "take", taken)
+    monkeypatch.setattr(publisher.inventory, "take", taken)
     copy = tmp_path / "copy"
     with captured(str(folder), str(copy)):
         assert {str(path.relative_to(copy)) for path in copy.rglob("*")} == {"triton", "triton/kernel.so"}
@@ -219,7 +218,7 @@ def test_nothing_outside_of_the_folder_is_captured(
 
 def test_a_file_that_became_a_link_is_left_out(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (folder / "triton/other").write_text("whole too")
-    look = capture.inventory.take
+    look = publisher.inventory.take
 
     def taken(top: str) -> Any:
         found = look(top)
@@ -227,7 +226,7 @@ def test_a_file_that_became_a_link_is_left_out(folder: Path, tmp_path: Path, mon
         (folder / "triton/other").symlink_to("kernel.so")
         return found
 
-    monkeypatch.setattr(capture.inventory, "take", taken)
+    monkeypatch.setattr(publisher.inventory, "take", taken)
     assert names(folder, tmp_path / "copy") == {"triton/kernel.so"}
 
 
@@ -239,13 +238,13 @@ def test_a_program_that_gives_privileges_stands_against_all(folder: Path, tmp_pa
 
 
 def test_bounds(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capture, "MOST_BYTES", 5)
+    monkeypatch.setattr(publisher, "MOST_BYTES", 5)
     assert names(folder, tmp_path / "copy")
     (folder / "triton/more").write_text("x")
     with pytest.raises(SnapshotError, match="at most 5 B"):
         names(folder, tmp_path / "copy")
-    monkeypatch.setattr(capture, "MOST_BYTES", 6)
-    monkeypatch.setattr(capture, "MOST_FILES", 1)
+    monkeypatch.setattr(publisher, "MOST_BYTES", 6)
+    monkeypatch.setattr(publisher, "MOST_FILES", 1)
     with pytest.raises(SnapshotError, match="in 2 files"):
         names(folder, tmp_path / "copy")
     (folder / "triton/more").unlink()
@@ -256,13 +255,13 @@ def test_bounds(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_they_are_published_as_a_snapshot_of_their_kind(folder: Path, tmp_path: Path) -> None:
     images = images_in(tmp_path / "store")
-    job = Publication({}, str(tmp_path / "cache"), document(table.parse("triton"), JOB, NODE), table.FOLDER, 0.0)
+    job = Publication({}, str(tmp_path / "cache"), document(key.parse("triton"), JOB, NODE), key.FOLDER, 0.0)
     for fresh in (True, False):
         with captured(str(folder), str(tmp_path / "copy")) as place:
             done = publish(job, images, lambda: None, place)
         assert (done.published, bool(done.image)) == (True, fresh)
     found = Snapshots(images).load(job.name)
-    assert (found.kind, found.targets) == ("cache", (table.FOLDER,))
+    assert (found.kind, found.targets) == ("cache", (key.FOLDER,))
     assert Snapshots(images).is_usable(job.name)
 
 
@@ -273,7 +272,7 @@ def test_a_job_that_failed_has_nothing_published(folder: Path, tmp_path: Path) -
     """Nor does anything wait for a store that does not answer."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"hdfs://127.0.0.1:{silent.getsockname()[1]}/store"
-        job = Publication({"url": url}, str(tmp_path / "cache"), {"salt": "x"}, table.FOLDER, 0.0)
+        job = Publication({"url": url}, str(tmp_path / "cache"), {"salt": "x"}, key.FOLDER, 0.0)
         said: list[str] = []
         publishing = Publishing(job, str(folder), str(tmp_path / "copy"), said.append)
         publishing.begin()
@@ -288,7 +287,7 @@ def test_each_run_tells_how_its_own_publishing_ended(folder: Path, tmp_path: Pat
     """Also where another one of the same key began after that."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"hdfs://127.0.0.1:{silent.getsockname()[1]}/store"
-        job = Publication({"url": url}, str(tmp_path / "cache"), {"salt": "x"}, table.FOLDER, 0.0)
+        job = Publication({"url": url}, str(tmp_path / "cache"), {"salt": "x"}, key.FOLDER, 0.0)
         said: list[str] = []
         first = Publishing(job, str(tmp_path / "nothing"), str(tmp_path / "copy1"), said.append)
         first.begin()
