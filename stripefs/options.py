@@ -320,6 +320,13 @@ class Options:
         """The option of that name, written with - or _; None when there is none."""
         return self._names.get(name.strip().lower().replace("_", "-"))
 
+    def as_flag(self, name: str, text: str) -> str:
+        """The word of a command line that gives this option this text."""
+        option = self.by_name(name)
+        if option is None or not option.is_switch:
+            return f"--{name}={text}"
+        return f"--{name}" if parse_bool(text) else f"--{option.opposite or f'no-{name}'}"
+
     def nearest(self, word: str, known: Iterable[str]) -> str:
         """The hint for an unknown word: `did you mean …?`, or the choice, where it is short, when nothing is near."""
         import difflib

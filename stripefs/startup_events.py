@@ -37,6 +37,7 @@ import sys
 import threading
 import time
 import weakref
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -399,8 +400,8 @@ class _Spool:
         self._folder, self._file_bytes, self._files = folder, file_bytes, max(files, 2)
         self._stem = f"{re.sub('[^A-Za-z0-9_-]', '-', node)[:64] or 'node'}.{os.getpid()}.{os.urandom(4).hex()}"
         self._descriptor, self._number, self._size = -1, -1, 0
-        self._held: dict[int, dict[str, int]] = {}  # by file: lines, and of which losses by cause they tell
-        self.lost = {"queue": 0, "disk": 0, "rotation": 0}
+        self._held: dict[int, Counter[str]] = {}  # by file: what is lost with it, its lines and the losses they tell of
+        self.lost = Counter(queue=0, disk=0, rotation=0)
 
     def append(self, lines: Sequence[bytes], told: Mapping[str, int] | None = None) -> str:
         """Write lines, or as many as can be, and count the others; why not all were. told: the losses they tell of,
@@ -417,8 +418,7 @@ class _Spool:
                 written, failure = self._put(b"".join(lines[done:end]))
                 for cause, events in causes[done : done + written]:
                     self.lost[cause] -= events
-                    held = self._held[self._number]
-                    held[cause] = held.get(cause, 0) + events
+                    self._held[self._number][cause] += events
                 done += written
                 if failure:
                     raise failure
@@ -439,16 +439,12 @@ class _Spool:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC
         self._descriptor = os.open(self._path(self._number + 1), flags, 0o644)
         self._number, self._size = self._number + 1, 0
-        self._held[self._number] = {"": 0}
+        self._held[self._number] = Counter()
         for old in [number for number in self._held if 0 < number <= self._number - self._files + 1]:
             held = self._held.pop(old)
-            try:
+            with contextlib.suppress(OSError):  # gone with the folder, or it stays
                 os.unlink(self._path(old))
-            except OSError:  # gone with the folder, or it stays
-                continue
-            self.lost["rotation"] += held.pop("")
-            for cause, events in held.items():
-                self.lost[cause] += events
+                self.lost.update(held)
 
     def _put(self, data: bytes) -> tuple[int, OSError | None]:
         """Write whole lines; how many the file now holds more, and why not all."""
@@ -464,7 +460,7 @@ class _Spool:
         whole = data.rfind(b"\n", 0, done) + 1
         self._size += whole
         lines = data.count(b"\n", 0, whole)
-        self._held[self._number][""] += lines
+        self._held[self._number]["rotation"] += lines
         if whole < done:
             try:
                 os.ftruncate(self._descriptor, self._size)
@@ -503,11 +499,8 @@ def _refuse_fuse(folder: str) -> None:
             return
         below = os.path.normpath(os.path.join(path, rest.pop(0)))
         if below not in kinds and links < 40:
-            try:
+            with contextlib.suppress(OSError):  # no link, or nothing yet
                 target = os.readlink(below)
-            except OSError:  # no link, or nothing yet
-                pass
-            else:
                 links += 1
                 rest, below = [*target.strip("/").split("/"), *rest], "/" if target.startswith("/") else path
         path = below
@@ -635,35 +628,29 @@ def main(arguments: Sequence[str], program: str = "startup_events.py") -> int:
     `begin` and `end` of two processes make one span: its id follows from the start, the node, the rank, the stage and
     the name.
     """
+    import getopt
 
     def tell(text: str) -> None:
         _say(f"{program} mark: {text}\n")
 
-    words: list[str] = []
-    given: dict[str, list[str]] = {"--name": [], "--fact": [], "--events": []}
-    rest = iter(arguments)
-    for word in rest:
-        flag, equals, value = word.partition("=")
-        if flag in given:
-            given[flag].append(value if equals else next(rest, ""))
-        else:
-            words.append(word)
-    if len(words) == 2:
-        words.append("instant")
-    facts = dict(fact.partition("=")[::2] for fact in given["--fact"])
-    wrong = any(word.startswith("-") or not word for word in words) or not all(facts)
-    if wrong or len(words) != 3 or words[0] != "mark" or words[2] not in ("begin", "end", "instant"):
+    try:
+        flags, words = getopt.gnu_getopt(list(arguments), "", ["name=", "fact=", "events="])
+    except getopt.GetoptError:
+        flags, words = [], []
+    given, facts = dict(flags), dict(text.partition("=")[::2] for flag, text in flags if flag == "--fact")
+    words += ["instant"] * (len(words) == 2)
+    command, stage, event = words if len(words) == 3 and all((*words, *facts)) else ("", "", "")
+    if command != "mark" or event not in ("begin", "end", "instant"):
         _say(f"usage: {program} {_USE}\n")
         return 2
-    _, stage, event = words
-    folder = given["--events"][-1] if given["--events"] else os.environ.get(ENV_FOLDER)
+    folder = given.get("--events", os.environ.get(ENV_FOLDER))
     if not folder:
         if folder is None:
             tell(f"nothing is written; set {ENV_FOLDER} to a folder, or to nothing to be silent")
         return 0
     if SECTIONS.get(stage, stage) not in STAGES:
         tell(f"{stage!r} is no stage that reports know: {', '.join(STAGES)}")
-    writer, name = Writer(folder, identity(), "job"), given["--name"][-1] if given["--name"] else ""
+    writer, name = Writer(folder, identity(), "job"), given.get("--name", "")
     span = "" if event == "instant" else span_of(writer.identity, stage, name)
     parent = writer.identity.parent if event == "begin" else ""
     values = {key: _value(text) for key, text in facts.items()}

@@ -42,7 +42,6 @@ from imagefs.run.namespace import end_with
 from imagefs.settings import DaemonSettings
 from stripefs.cli.plain import Flag
 from stripefs.errors import ConfigError, StripefsError
-from stripefs.options import parse_bool
 from stripefs.settings import StoreSettings
 from stripefs.startup_events import ENV_FOLDER, STAGES
 
@@ -151,7 +150,7 @@ def _arguments(job: JobFile, flags: Sequence[Flag], deps: Sequence[Flag], used: 
         }
     if "caches" not in used:
         values.pop("startup_cache", None)
-    found = [_setting(name, text) for name, (text, _) in job.given.items() if name not in _OWN]
+    found = [IMAGEFS.as_flag(name, text) for name, (text, _) in job.given.items() if name not in _OWN]
     for flag in flags:
         value = values.get(flag.field, flag.unset)
         if value == flag.unset or flag.name in _OWN:
@@ -161,13 +160,6 @@ def _arguments(job: JobFile, flags: Sequence[Flag], deps: Sequence[Flag], used: 
         else:
             found += [f"--{flag.name}={one}" for one in (value if flag.kind == "texts" else [value])]
     return [*found, words[0], "--", *words[1:]]
-
-
-def _setting(name: str, text: str) -> str:
-    option = IMAGEFS.by_name(name)
-    if option is None or not option.is_switch:
-        return f"--{name}={text}"
-    return f"--{name}" if parse_bool(text) else f"--no-{name}"
 
 
 def _installing(
@@ -376,18 +368,15 @@ def _learned(folder: Path, store: StoreSettings, image: str, tell: Callable[[str
     def planned() -> bool:
         attached = client.attach(store, image, Recording(off=True), owner=os.getpid())
         try:
-            images = client.status()["images"]
-            return any(one["id"] == attached.id and one.get("planned_blocks") for one in images)
+            return any(one["id"] == attached.id and one.get("planned_blocks") for one in client.status()["images"])
         finally:
             client.detach(attached.id)
 
     try:
-        found = _wait(planned, _LEARNS_WITHIN)
+        if not _wait(planned, _LEARNS_WITHIN):
+            tell("the image has no plan: its store cannot be written, or the start touched nothing that was not here")
     except StripefsError as error:
         tell(f"whether the image has a plan is not known: {error}")
-        return
-    if not found:
-        tell("the image has no plan: its store cannot be written, or the start touched nothing that was not here")
 
 
 def _wait(condition: Callable[[], bool], seconds: float = float("inf")) -> bool:

@@ -316,11 +316,8 @@ def _columns(
             timed = timed & ~bad if name == "mono_ns" else timed
     ints["used"] = np.asarray(pc.fill_null(columns["used"], True), np.int64)
     ints["mono_ns"] = np.where(timed, ints["mono_ns"], ints["wall_ns"])
-    encoded = dict(
-        zip((*_WORDS, *_FACT_WORDS), pool.map(_encoded, map(columns.get, (*_WORDS, *_FACT_WORDS))), strict=True)
-    )
-    codes = {name: codes for name, (codes, _) in encoded.items()}
-    words = {name: words for name, (_, words) in encoded.items()}
+    encoded = zip(*pool.map(_encoded, (columns[name] for name in (*_WORDS, *_FACT_WORDS))), strict=True)
+    codes, words = (dict(zip((*_WORDS, *_FACT_WORDS), each, strict=True)) for each in encoded)
     if untimed := int((~timed).sum()):
         problems.note("no monotonic clock", count=untimed)
         codes["boot"] = np.where(timed, codes["boot"], np.int32(len(words["boot"]) - 1))

@@ -28,22 +28,24 @@ _BAD = re.compile(
 )
 _HUES = (220, 205, 165, 135, 95, 50, 30, 12, 345, 315, 285, 255, 0)
 
+
+def _colours(tone: str) -> str:
+    return "".join(
+        f"svg .s-{stage}{{fill:hsl({hue} {tone})}}svg .s-{stage}.wait{{stroke:hsl({hue} {tone})}}\n"
+        for stage, hue in zip((*STAGES[:-1], "other"), _HUES, strict=True)
+    )
+
+
 STYLE = """\
 svg{font:13px system-ui,sans-serif;color-scheme:light dark}
 svg text{fill:#1a1a1a}svg .dim{fill:#595959;font-size:12px}svg .end{text-anchor:end}svg .middle{text-anchor:middle}
 svg .grid{stroke:#d5d5d5}svg .line{stroke:#1a1a1a;stroke-width:1.5;fill:none}svg .mark{fill:#1a1a1a}
 svg .paper{fill:#fff}svg .b{stroke-width:1;stroke:none}svg .wait{fill-opacity:.3}svg .gap{fill:#8a8a8a;fill-opacity:.35}
 svg .before{fill:#8a8a8a}svg .after{fill:#2266bb}svg .open{stroke-dasharray:3 2}
-""" + "".join(
-    f"svg .s-{stage}{{fill:hsl({hue} 62% 42%)}}svg .s-{stage}.wait{{stroke:hsl({hue} 62% 42%)}}\n"
-    for stage, hue in zip((*STAGES[:-1], "other"), _HUES, strict=True)
-) + """\
+""" + _colours("62% 42%") + """\
 @media (prefers-color-scheme:dark){svg text{fill:#ececec}svg .dim{fill:#b3b3b3}svg .grid{stroke:#4a4a4a}
 svg .line{stroke:#ececec}svg .mark{fill:#ececec}svg .paper{fill:#16181c}svg .after{fill:#66aaff}
-""" + "".join(
-    f"svg .s-{stage}{{fill:hsl({hue} 60% 62%)}}svg .s-{stage}.wait{{stroke:hsl({hue} 60% 62%)}}\n"
-    for stage, hue in zip((*STAGES[:-1], "other"), _HUES, strict=True)
-) + "}\n"  # fmt: skip
+""" + _colours("60% 62%") + "}\n"  # fmt: skip
 
 
 class Chart(NamedTuple):

@@ -16,7 +16,7 @@ from stripefs.cli.flags import SettingsCommand, given, settings_flags
 from stripefs.cli.places import place
 from stripefs.cli.show import rate as rate_in_words
 from stripefs.cli.showing import status_line
-from stripefs.config import by_name
+from stripefs.config import STRIPEFS
 from stripefs.errors import ConfigError, StoreError
 from stripefs.units import format_size, parse_rate, shown
 
@@ -116,7 +116,7 @@ def _behind(ctx: click.Context, paths: Sequence[str], rate: str, config: str) ->
     from stripefs.mount.control import make_directory, runtime_directory
 
     log = make_directory(runtime_directory()) / "warm.log"
-    flags = [_flag(name, text) for name, (text, _) in given(ctx).items()]
+    flags = [STRIPEFS.as_flag(name, text) for name, (text, _) in given(ctx).items()]
     named = ["--config", config] if config else []
     start = "import sys; from stripefs.cli.app import main; sys.exit(main(sys.argv[1:]))"
     command = [sys.executable, "-P", "-c", start, "warm", "--wait", "--rate", rate, *named, *flags, "--", *paths]
@@ -126,11 +126,3 @@ def _behind(ctx: click.Context, paths: Sequence[str], rate: str, config: str) ->
         process = os.posix_spawn(sys.executable, command, os.environ, file_actions=standard, setsid=True)
     click.echo(f"warming in the background: process {process}, log {log}")
     return 0
-
-
-def _flag(name: str, text: str) -> str:
-    """A flag as it was given."""
-    option = by_name(name)
-    if option is None or not option.is_switch:
-        return f"--{name}={text}"
-    return f"--{name}" if text == "true" else f"--{option.opposite or f'no-{name}'}"
