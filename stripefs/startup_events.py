@@ -6,12 +6,10 @@ container whose image has none of this project can import it from a bind mount, 
 `python startup_events.py mark STAGE [begin|end|instant]`.
 
 A writer never blocks its caller and never raises into it: an event is stamped, numbered and queued, and a thread writes
-it to a file of this process alone in a local spool folder. Events that find the queue full, the disk full or the folder
-gone, and those of files that rotation deletes, leave a gap in the numbers; `dropped` events account for each of them,
-by cause. Files rotate: the first file of a process is kept, since it tells how the start began, and of the later ones
-the newest. The interpreter's end waits for the disk no longer than a second, unless its first event comes only then: no
-thread can be started at the end of Python 3.12 and later. A folder on FUSE is refused: the kernel
-lets no process end that waits for a FUSE server which has taken its request and never answers.
+it to a file of this process alone in a local spool folder. Events that are lost leave a gap in the numbers; `dropped`
+events account for each of them, by cause. Of the files of a process the first is kept, since it tells how the start
+began, and the newest. The interpreter's end waits for the disk no longer than a second, unless its first event comes
+only then: no thread can be started at the end of Python 3.12 and later.
 
 Threads, signal handlers and finalizers may all emit: they share a queue whose `put` is reentrant. A process that has
 forked gets a file and numbers of its own in the child; events that it emits right before `os._exit` may be lost.
@@ -478,8 +476,8 @@ class _Spool:
 
 
 def _refuse_fuse(folder: str) -> None:
-    """Raises OSError for a folder on a FUSE mount, which it does not touch. fuse-overlayfs is the root of containers
-    of plain users, whose every process depends on it."""
+    """Raises OSError for a folder on a FUSE mount, which it does not touch: no process ends that waits for a FUSE server.
+    fuse-overlayfs is the root of containers of plain users, whose every process depends on it."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
             mounts = [line.split() for line in file]

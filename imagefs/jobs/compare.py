@@ -2,12 +2,7 @@
 
 Each start is an `imagefs run` of its own, with a daemon and caches in a temporary folder that goes afterwards. Its time
 ends when the job says that it is ready ($IMAGEFS_READY, a `ready` event, or the end of its first step), and else when
-its command ends. Without a technique there is instead:
-
-    image        the whole image is copied to local disk before the container starts, over the same link
-    deps         pip installs what the requirements files name in the container, before the command
-    checkpoint   files are read when the job reads them, in one stream
-    caches       what the job compiles is compiled
+its command ends. docs/jobs.md tells the techniques, and what a start does without each of them.
 
 Starts with everything come before and are not measured: they leave what later ones build on, a trace of the image and
 snapshots, in the stores of the job, as any run does. With start-up caches alone pip is part of the command, and so of

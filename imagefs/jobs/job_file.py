@@ -1,13 +1,4 @@
-"""A job in one TOML file: the flags of `imagefs run` as keys, the image and the command.
-
-    image = "/srv/images#train"
-    command = ["python", "train.py"]
-    deps = ["requirements.txt"]
-    checkpoint = ["hdfs://namenode:8020/checkpoints:/ckpt"]
-    memory = "32GiB"
-
-    [env]
-    OMP_NUM_THREADS = "8"
+"""A job in one TOML file: the flags of `imagefs run` as keys, the image and the command (docs/jobs.md shows one).
 
 There is no second list of keys: they are the flags that the caller names. Errors name the file, the line and the key.
 """

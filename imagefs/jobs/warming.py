@@ -1,9 +1,7 @@
 """The warming of one checkpoint: `python -m imagefs.jobs.warming`, its wish as JSON on standard input.
 
 While blocks that the start of the image touches are on their way, the checkpoint takes its share of the link and no
-more: of all bytes that came until then, those of the checkpoint are at most that part. What the image has fetched is
-the daemon's to say, so nothing has to be known of the link; where its rate is given, the share of that is the limit.
-Once the image's blocks are here, or nobody can say, the checkpoint has the link to itself.
+more (docs/jobs.md). Once these are here, or nobody can say, the checkpoint has the link to itself.
 
 Trouble is told in one line on standard error and never ends a job, which reads what is not here through its mount. The
 process ends with `imagefs run`.
@@ -172,11 +170,10 @@ def main() -> int:
     watched()  # what the image fetches is counted from now on
     events.instant("checkpoint", "warm", mount=settings.mount.mountpoint)
     gate = Gate(float(wish["share"]), int(wish["link_rate"]), watched)
-    files: Files = ()
+    files: list[tuple[bytes, Status]] = []
 
     def choose(store: Store, there: Files) -> Files:
-        nonlocal files
-        files = chosen(str(wish["files"]))(store, there)
+        files.extend(chosen(str(wish["files"]))(store, there))
         return files
 
     try:

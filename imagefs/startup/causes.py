@@ -1,14 +1,11 @@
 """Stragglers of a start and their likely causes, with the figures that point at them, and changes that would help.
 
-A node is a straggler in a stage if its slowest unit exceeds the median of the nodes by five scaled median absolute
-deviations, by a quarter of the median, and by a second. A cause is named if it explains at least 30% of the excess: by
-the time waited for it beyond the median, the share of bytes that came from the store, or an installation that other
-nodes had not. Without such evidence the cause is unknown, or the node itself if several of its stages straggle.
+docs/startup-report.md tells the rules for stragglers. A cause explains the time waited for it beyond the median, the
+share of bytes that came from the store, or an installation that other nodes had not.
 
 The saving of a change is how much earlier the last unit would end: each unit's time outside of barriers is cut by the
 change, by no more than the time in which only that stage ran in it, and the slowest unit counts before and after. Time
-that the change leaves, such as the mount of a snapshot instead of an installation, is taken from units of these starts
-that show it; where none does, the saving is an upper bound and says so.
+that the change leaves is taken from units of these starts that show it; else the saving is an upper bound and says so.
 """
 
 from __future__ import annotations

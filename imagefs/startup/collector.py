@@ -1,10 +1,8 @@
 """Copies the events of a spool folder to the collector folder, which any store that can be written to may hold.
 
-The files of all processes of a node become one object for each start: JOB/RUN/NODE.SPOOL.PART.jsonl below the
-collector's URL. SPOOL is an id that the spool keeps, so that no two spools share an object; a part that has grown to
-16 MiB is followed by another one. Every pass adds the lines that no part holds yet, whatever earlier passes copied and
-rotation has deleted since, and replaces the last part as a whole: a reader never sees half of one. So passes may be
-repeated, and may run while processes write; of several collectors of one spool a lock lets one work at a time.
+docs/startup-events.md tells the names of the objects. Every pass adds the lines that no part holds yet, whatever
+earlier passes copied and rotation has deleted since, and replaces the last part as a whole: a reader never sees half of
+one. So passes may be repeated, and may run while processes write; a lock lets one collector of a spool work at a time.
 
 The spool is only read, but for the file `.id`. A pass that fails has changed whole parts or nothing, and the next one
 makes up for it.

@@ -59,16 +59,13 @@ def unnamed(environ: Mapping[str, str]) -> dict[str, str]:
     return {name: value for name, value in environ.items() if name not in (_FOLDER, *_IDENTITY)}
 
 
-class NoSpan:
+class NoSpan(contextlib.AbstractContextManager["NoSpan"]):
     """A span of a command that writes no events."""
 
     id = ""
 
     def end(self, **_facts: Any) -> None:
         return
-
-    def __enter__(self) -> NoSpan:
-        return self
 
     def __exit__(self, *_error: object) -> None:
         return

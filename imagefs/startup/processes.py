@@ -1,10 +1,4 @@
-"""Watches the processes below a command in /proc, and writes what they show of the start as events.
-
-- `setup` `exec PROGRAM` and `exit PROGRAM`: instants, of each program that a process executes;
-- `dependencies` PROGRAM: a span for as long as an installer runs;
-- `checkpoint` FILE: a span for as long as a process has a file of a checkpoint open for reading, or mapped: one on a
-  mount of stripefs, or one with a name as checkpoints have;
-- `setup` `accelerator`: an instant when a process first has a device of an accelerator open.
+"""Watches the processes below a command in /proc, and writes the events that docs/startup-events.md lists for them.
 
 Nothing is asked of the processes, so they lose nothing but a share of a processor, which `Watcher.look` bounds to two
 per cent. What happens between two looks is seen at the second: events have the fact `within_ns`. A process that lives

@@ -4,10 +4,8 @@ A start is an attempt of a run. A unit is a rank, or a node that has no ranks; s
 its ranks. A unit's end is its `ready`, else that of its node, else the end of its first `first_step`.
 
 Monotonic clocks give durations and compare within one boot. For moments of different boots each clock gets an offset:
-the median of wall minus monotonic time, less the skew of its wall clock. The skew is estimated at barriers, the ends of
-`rendezvous` spans, which all ranks leave at the same moment; its bound is by how much barriers disagree, or the ranks
-of one clock at the same barrier. Barriers are not believed where they would tear apart the first begins of most of the
-clocks that they correct: then each rank left by itself.
+the median of wall minus monotonic time, less the skew of its wall clock, which barriers show: the ends of `rendezvous`
+spans. Barriers that would tear apart the first begins of most clocks are not believed: then each rank left by itself.
 """
 
 from __future__ import annotations

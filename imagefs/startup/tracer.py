@@ -121,10 +121,8 @@ def _looks(
         if not ready and appeared():
             ready = True
             writer.instant("ready")
-        if failed:
-            return 1.0 if ready else 0.1
         try:
-            return watcher.look()
+            return 0.1 if failed else watcher.look()
         except Exception as error:  # noqa: BLE001 the command is not to fail for it
             failed = True
             tell(f"the processes are not watched any more: {type(error).__name__}: {error}")

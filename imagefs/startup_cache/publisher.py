@@ -5,9 +5,7 @@
 When its standard input ends it ends as well, with nothing published that was not yet; so it never outlives the run.
 
 The job goes on and may write to its caches. So the files that are whole are copied first, and the copy, a `Place` of
-`imagefs.deps.publish`, is packed: regular files that nobody has open for writing, whose facts are the same before and
-after they were copied. Temporary and lock files, files of more than one name, sockets and pipes are left out; a program
-that gives privileges stands against all of it.
+`imagefs.deps.publish`, is packed. docs/startup-caches.md tells which files are whole, and what is refused.
 
 A job may put a link in the place of a directory meanwhile. What was looked at is therefore opened without following
 any, and nothing outside of the folder is read.
