@@ -476,7 +476,7 @@ class _Spool:
 
 
 def _refuse_fuse(folder: str) -> None:
-    """Raises OSError for a folder on a FUSE mount, which it does not touch: no process ends that waits for a FUSE server.
+    """Raises OSError for a folder on a FUSE mount, which it does not touch: no process ends that waits for one.
     fuse-overlayfs is the root of containers of plain users, whose every process depends on it."""
     try:
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
