@@ -167,17 +167,15 @@ class Span:
     def __init__(
         self, writer: Writer, stage: str, name: str, kind: str, parent: str, who: Identity | None = None
     ) -> None:
-        self._writer, self._stage, self._name, self._kind, self._who = writer, stage, name, kind, who
-        self.parent = parent
-        self.id = os.urandom(8).hex()
+        self.parent, self.id = parent, os.urandom(8).hex()
+        self._end = functools.partial(writer.emit, "end", stage, name, span=self.id, kind=kind, who=who)
         self._ended = False
 
     def end(self, **facts: Any) -> None:
         """facts: plain values, such as bytes=, hits=, misses=, source=, cause=."""
         if not self._ended:
             self._ended = True
-            writer, who = self._writer, self._who
-            writer.emit("end", self._stage, self._name, span=self.id, kind=self._kind, facts=facts, who=who)
+            self._end(facts=facts)
 
     def __enter__(self) -> Span:
         return self
