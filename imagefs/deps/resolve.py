@@ -68,16 +68,25 @@ class Resolver(Protocol):
 class Locks:
     """Locks of this host's cache and of a store, and the resolver that `run` runs. store: None for no store.
 
-    make: whether a store that is not there yet is made."""
+    make: whether a store that is not there yet is made. read: the document of this name in the store, nothing where
+    there is none, in place of reading it here. Raises StripefsError."""
 
     def __init__(
-        self, cache: str, store: StoreSettings | None, age: float, run: Run | None = None, *, make: bool = True
+        self,
+        cache: str,
+        store: StoreSettings | None,
+        age: float,
+        run: Run | None = None,
+        *,
+        make: bool = True,
+        read: Callable[[str], bytes] | None = None,
     ) -> None:
         self._cache = cache
         self._store = store
         self._age = age
         self._run = run or run_here
         self._make = make
+        self._read_note = read or self._read_here
 
     def lock(
         self,
@@ -120,19 +129,23 @@ class Locks:
         return Path(self._cache, "deps/locks", name)
 
     def _stored(self, name: str) -> Lock | None:
-        with contextlib.suppress(StripefsError, OSError), self._snapshots() as snapshots:
-            if snapshots is not None and (data := snapshots.lock(name)):
+        with contextlib.suppress(StripefsError, OSError):
+            if data := self._read_note(name):
                 return self._read(data)
         return None
+
+    def _read_here(self, name: str) -> bytes:
+        with self._snapshots() as snapshots:
+            return snapshots.note("locks", name) if snapshots is not None else b""
 
     def _put(self, name: str, lock: Lock) -> Lock | None:
         """Let others have it. What another host has put there meanwhile, None for nothing."""
         with contextlib.suppress(StripefsError, OSError), self._snapshots() as snapshots:
             if snapshots is None:
                 return None
-            if (data := snapshots.lock(name)) and (other := self._read(data)) is not None:
+            if (data := snapshots.note("locks", name)) and (other := self._read(data)) is not None:
                 return other
-            snapshots.put_lock(name, _document(lock))
+            snapshots.put_note("locks", name, _document(lock))
         return None
 
     @contextlib.contextmanager

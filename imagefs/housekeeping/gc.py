@@ -25,7 +25,7 @@ from imagefs.errors import DamagedObject, FormatError, NoSuchImage
 from imagefs.housekeeping.listing import ensure_there, must_list
 from imagefs.progress import Progress
 from imagefs.repository.images import GRACE, KINDS, Images, is_digest, object_path
-from imagefs.repository.snapshots import Snapshots
+from imagefs.repository.snapshots import NOTES, Snapshots
 from imagefs.repository.traces import KEEP
 from stripefs.errors import NotFound, Unsupported
 from stripefs.layout.hidden import is_hidden
@@ -106,7 +106,7 @@ class _Collection:
         for source, status in self._images.sources().items():
             if not self._stands(source):
                 self._remove(f"/sources/{source.removeprefix('sha256:')}".encode(), status.length, status.mtime_ns)
-        for kind in ("images", "tags", "sources", "deps", "used", "unkept", "locks"):
+        for kind in ("images", "tags", "sources", "deps", "used", "unkept", *NOTES):
             for path, size, mtime in self._below(f"/{kind}"):
                 if _is_left_over(path):
                     self._remove(path, size, mtime)

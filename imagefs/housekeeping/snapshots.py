@@ -9,7 +9,7 @@ from imagefs.errors import DamagedObject, FormatError, NoSuchImage, NoSuchSnapsh
 from imagefs.format.snapshot import Snapshot
 from imagefs.housekeeping.listing import drop_images, ensure_there, must_list
 from imagefs.repository.images import GRACE, Images
-from imagefs.repository.snapshots import Snapshots
+from imagefs.repository.snapshots import NOTES, Snapshots
 from stripefs.errors import Unsupported
 
 __all__ = ["Row", "collect_snapshots", "list_snapshots", "remove_snapshot"]
@@ -84,9 +84,10 @@ def collect_snapshots(images: Images, *, older_than: float, dry_run: bool = Fals
         for name, since in snapshots.unkept_since().items():
             if now - since >= older_than:
                 snapshots.forget_unkept(name)
-        for name, since in snapshots.locks_since().items():
-            if now - since >= older_than:
-                snapshots.forget_lock(name)
+        for kind in NOTES:
+            for name, since in snapshots.notes_since(kind).items():
+                if now - since >= older_than:
+                    snapshots.forget_note(kind, name)
     found = {*of_old, *_without_document(images, now)}
     return [row.name for row in old], sorted(found) if dry_run else _drop(images, found)
 

@@ -65,7 +65,7 @@ IMAGE_DIGEST = "io.bootseer.imagefs.image"
 CREATED = "org.opencontainers.image.created"
 REFERENCE = "org.opencontainers.image.ref.name"
 
-DOCUMENT_KINDS = ("traces", "plans", "deps", "used", "unkept", "locks")
+DOCUMENT_KINDS = ("traces", "plans", "deps", "used", "unkept", "locks", "hints")
 """Kinds of documents that are artifacts of their own, by the first name of their paths."""
 
 _DIGEST = re.compile(r"sha256:[0-9a-f]{64}")

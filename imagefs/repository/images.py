@@ -299,9 +299,9 @@ class Images:
             raise DamagedObject(f"metadata {entry.object} in {self.url} holds other bytes than the image says")
         return data
 
-    def read(self, path: bytes) -> bytes:
-        """All of an object, unchecked. Raises StoreErrors."""
-        return self._again(lambda: bytes(self.repository.read(path)))
+    def read(self, path: bytes, most: int = 0) -> bytes:
+        """All of an object, unchecked. most: in bytes, 0 for any number. Raises StoreErrors, DamagedObject for more."""
+        return self._again(lambda: bytes(self.repository.read(path, most)))
 
     def stat(self, path: bytes) -> Status:
         """Raises StoreErrors."""

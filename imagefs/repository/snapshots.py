@@ -4,6 +4,7 @@
     used/NAME      an empty object, whose time says when the snapshot was used last, by a day
     unkept/NAME    a line of text: why the last host that installed it has not published it
     locks/NAME     what a resolver answered last, and when; NAME is the digest of what it was asked
+    hints/NAME     what the last start like one came to (`imagefs.deps.hint`); NAME is the digest of its request
 
 A document is written after its image, and of several that are made for one key the first stays. A document that is
 damaged, or whose image is damaged or lacks a part, is replaced by the next. One thing of a good one changes later, once
@@ -16,6 +17,7 @@ import contextlib
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Literal, get_args
 
 from imagefs.errors import DamagedObject, FormatError, NoSuchImage, NoSuchSnapshot, UnknownVersion
 from imagefs.format.inode import printable
@@ -25,12 +27,19 @@ from imagefs.repository.images import Images, is_digest
 from stripefs.errors import Exists, NotFound
 from stripefs.store.base import Status
 
-__all__ = ["FOLDER", "Snapshots", "check_source"]
+__all__ = ["FOLDER", "NOTES", "Note", "Snapshots", "check_source"]
 
 FOLDER = b"/deps"
 _USED = b"/used"
 _UNKEPT = b"/unkept"
-_LOCKS = b"/locks"
+
+Note = Literal["locks", "hints"]
+"""Kinds of documents that starts leave for later ones, and replace."""
+
+NOTES: tuple[Note, ...] = get_args(Note)
+
+_MOST = 16 << 20
+"""Bytes of a note: more is none of ours, and need not be read to know that."""
 
 _AT_ONCE = 16
 
@@ -226,24 +235,24 @@ class Snapshots:
         """It is no longer of interest why it was not published."""
         self._forget(_UNKEPT, name)
 
-    def lock(self, name: str) -> bytes:
-        """The document of a lock; nothing where there is none."""
+    def note(self, kind: Note, name: str) -> bytes:
+        """A note of this kind; nothing where there is none. Raises DamagedObject for one that is too large."""
         try:
-            return self.images.read(_path(name, _LOCKS))
+            return self.images.read(_path(name, _folder(kind)), _MOST)
         except NotFound:
             return b""
 
-    def put_lock(self, name: str, document: bytes) -> None:
-        """Store the document of a lock, in place of the one before."""
-        self.images.create(_path(name, _LOCKS), document, replace=True)
+    def put_note(self, kind: Note, name: str, document: bytes) -> None:
+        """Store a note in place of the one before."""
+        self.images.create(_path(name, _folder(kind)), document, replace=True)
 
-    def locks_since(self) -> dict[str, float]:
-        """When each lock was stored, in seconds since 1970. Raises Unsupported."""
-        return {name: status.mtime_ns / 1e9 for name, status in self._below(_LOCKS).items()}
+    def notes_since(self, kind: Note) -> dict[str, float]:
+        """When each note of this kind was stored, in seconds since 1970. Raises Unsupported."""
+        return {name: status.mtime_ns / 1e9 for name, status in self._below(_folder(kind)).items()}
 
-    def forget_lock(self, name: str) -> None:
-        """It is too old for anybody to believe it."""
-        self._forget(_LOCKS, name)
+    def forget_note(self, kind: Note, name: str) -> None:
+        """The note is too old for anybody to need it."""
+        self._forget(_folder(kind), name)
 
     def resolve(self, beginning: str) -> str:
         """The name that begins so. Raises NoSuchSnapshot, also where several do."""
@@ -273,6 +282,10 @@ def check_source(name: str, manifest: Manifest) -> None:
     """Raise DamagedObject unless the image with that manifest was made for this snapshot."""
     if manifest.source != name:
         raise DamagedObject(f"the snapshot {name[:12]} names an image that was not made for it")
+
+
+def _folder(kind: Note) -> bytes:
+    return b"/" + kind.encode()
 
 
 def _path(name: str, folder: bytes = FOLDER) -> bytes:

@@ -22,7 +22,7 @@ from imagefs.housekeeping.gc import collect
 from imagefs.housekeeping.listing import list_images, remove_image
 from imagefs.housekeeping.verify import verify
 from imagefs.repository.images import Images, object_path
-from imagefs.repository.snapshots import Snapshots
+from imagefs.repository.snapshots import NOTES, Snapshots
 from imagefs.repository.traces import Traces
 from imagefs.repository.url import open_repository
 from stripefs.errors import Exists, NotFound
@@ -164,8 +164,11 @@ def test_documents_of_dependency_snapshots(images: Images, tmp_path: Path) -> No
     assert list(snapshots.used()) == [name]
     snapshots.note_unkept(name, "because")
     assert snapshots.unkept(name) == "because"
-    snapshots.put_lock(name, b"document")
-    assert (snapshots.lock(name), list(snapshots.locks_since())) == (b"document", [name])
+    for kind in NOTES:
+        assert snapshots.note(kind, name) == b""
+        snapshots.put_note(kind, name, b"before")
+        snapshots.put_note(kind, name, b"document")
+        assert (snapshots.note(kind, name), list(snapshots.notes_since(kind))) == (b"document", [name])
     assert collect(images, untagged=True).removed == []
     snapshots.remove(name)
     with pytest.raises(NoSuchSnapshot):
