@@ -146,14 +146,23 @@ def run_job(image: Image, options: RunOptions, above: Sequence[Layer], _packages
 
 @contextlib.contextmanager
 def attached(
-    client: Client, store: StoreSettings, image: str, recording: Recording, tree: TreeOptions, runtime: str = "auto"
+    client: Client,
+    store: StoreSettings,
+    image: str,
+    recording: Recording,
+    tree: TreeOptions,
+    runtime: str = "auto",
+    first: Callable[[Recording], None] | None = None,
 ) -> Iterator[Image]:
-    """The image of this tag or digest, attached until the block ends. runtime: what will run its containers."""
+    """The image of this tag or digest, attached until the block ends. runtime: what will run its containers. first:
+    called before, with the recording as the daemon is told."""
     settings = client.settings
     identifier = new_identifier()
     signals = ready_folder(settings.runtime, identifier)
     if not recording.ready_file and not recording.off:
         recording = recording._replace(ready_file=told_by_client(settings.runtime, identifier))
+    if first is not None:
+        first(recording)
     with events().begin("image", "attach", image=image) as span:
         found = client.attach(
             store,

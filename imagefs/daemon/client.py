@@ -2,6 +2,7 @@
 
 attach    id, store, image, …   the image's documents are here and its devices served; where they are
 use       as attach, snapshot   one more process uses a dependency snapshot, which may be mounted already
+note      store, kind, name     what a start has left in the store for later ones
 unrecord  id, why               what comes now is no start like others: no trace is made of it
 mounted   id, plane, device     it is, and lasts from now on until it is unmounted; one with a device others may copy
 shown     id, path, device      where others may copy the mount of a container
@@ -17,7 +18,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from imagefs.daemon import processes
 from imagefs.daemon.protocol import FindRequest, Held, HoldRequest, Lease, SnapshotKey, source_digest
@@ -27,6 +28,9 @@ from imagefs.startup.emission import events
 from stripefs.errors import MountError
 from stripefs.mount.asking import ask
 from stripefs.settings import StoreSettings
+
+if TYPE_CHECKING:
+    from imagefs.repository.snapshots import Note
 
 __all__ = [
     "Attached",
@@ -204,16 +208,33 @@ class Client:
         return _attached(answer)
 
     def use_above(
-        self, store: StoreSettings, name: str, recording: Recording, *, timeout: float, shares: bool = False
+        self,
+        store: StoreSettings,
+        name: str,
+        recording: Recording,
+        *,
+        timeout: float,
+        shares: bool = False,
+        hint: tuple[str, str] | None = None,
     ) -> Attached | None:
         """Have the dependency snapshot of this name served for containers of this process, which have it above their
-        image; None where the store has none. timeout: seconds for the store. shares: as for `attach`. Raises
-        DamagedObject as `use` does."""
+        image; None where the store has none. timeout: seconds for the store. shares: as for `attach`. hint: name and
+        document of one that the store then gets, where it can be written to. Raises DamagedObject as `use` does."""
         request = self._request(store, f"deps/{name}", recording, os.getpid(), "")
         request |= {"id": new_identifier(), "snapshot": Snapshot(name)._asdict(), "mounted": False, "timeout": timeout}
         request["shares"] = shares
+        if hint is not None:
+            request["hint"] = {"name": hint[0], "document": hint[1]}
         answer = self._use(request)
         return None if answer.get("missing") else _attached(answer)
+
+    def note(self, store: StoreSettings, kind: Note, name: str, timeout: float) -> str:
+        """A note of a start for later ones in the store, "" where there is none of this name.
+
+        Raises MountError where the daemon does not answer within `timeout` seconds, and what the store raises.
+        """
+        asked = {"store": store._asdict(), "kind": kind, "name": name, "timeout": timeout}
+        return str(self._ask("note", timeout + _ANSWERS_WITHIN, **asked)["note"])
 
     def _compare(self, in_force: Mapping[str, Any]) -> None:
         """Tell once of options that somebody chose and the daemon does not have."""

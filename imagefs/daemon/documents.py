@@ -23,7 +23,7 @@ from imagefs.format.index import Index, Pack
 from imagefs.format.manifest import Manifest, Metadata
 from imagefs.format.plan import Plan
 from imagefs.repository.images import Images, is_digest
-from imagefs.repository.snapshots import Snapshots
+from imagefs.repository.snapshots import Note, Snapshots
 from imagefs.repository.traces import load_plan
 from imagefs.repository.url import is_registry
 from stripefs.errors import Abandoned, MountError, ServiceDown, StoreError, StripefsError
@@ -116,10 +116,22 @@ class Documents:
         """What earlier starts of the image taught; `folder` is where it is kept while stores cannot be written."""
         return await self._bring("a plan", source, lambda: load_plan(source.images(), image, workload, folder))
 
-    async def note_use(self, source: PackSource, name: str) -> None:
-        """Say in the store that a dependency snapshot is used, where that can be said."""
+    async def note(self, source: PackSource, kind: Note, name: str) -> bytes:
+        """A note of a start for later ones; nothing where the store has none."""
+        return await self._bring("a note", source, lambda: Snapshots(source.images()).note(kind, name))
+
+    async def note_use(self, source: PackSource, name: str, hint: tuple[str, str] | None = None) -> None:
+        """Say in the store that a dependency snapshot is used, where that can be said. hint: one to be stored there,
+        by its name."""
+
+        def note() -> None:
+            snapshots = Snapshots(source.images())
+            snapshots.mark_used(name)
+            if hint is not None:
+                snapshots.put_note("hints", hint[0], hint[1].encode())
+
         try:
-            await self._bring("the use of a snapshot", source, lambda: Snapshots(source.images()).mark_used(name))
+            await self._bring("the use of a snapshot", source, note)
         except StripefsError as error:
             _log.info("%s does not learn that %s is used: %s", source.url, name[:12], error)
 

@@ -39,6 +39,7 @@ from imagefs.daemon.sweeper import Sweeper
 from imagefs.daemon.watch import Watch
 from imagefs.format.manifest import Manifest
 from imagefs.repository.images import is_digest
+from imagefs.repository.snapshots import NOTES
 from imagefs.settings import DaemonSettings
 from stripefs.errors import ConfigError, MountError, ServiceDown, StripefsError
 from stripefs.mount.journal import MemoryJournal
@@ -228,9 +229,20 @@ class Host:
 
     async def note_use(self, request: Mapping[str, Any]) -> None:
         """So that `imagefs deps gc` spares what is used. A store that cannot be written to is no reason to fail."""
-        store = store_settings(request["store"])
+        store, hint = store_settings(request["store"]), request.get("hint")
+        known = (str(hint["name"]), str(hint["document"])) if hint and is_digest(str(hint["name"])) else None
         with self._opened.wanting(store):
-            await self._documents.note_use(self._opened.source(store), str(request["snapshot"]["name"]))
+            await self._documents.note_use(self._opened.source(store), str(request["snapshot"]["name"]), known)
+
+    async def note(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """A note of a start for later ones, "" where the store has none."""
+        store, kind, name = store_settings(request["store"]), request["kind"], str(request["name"])
+        if kind not in NOTES or not is_digest(name):
+            raise ConfigError(f"{kind}/{name} names no note")
+        with self._opened.wanting(store), trio.move_on_after(float(request["timeout"])):
+            found = await self._documents.note(self._opened.source(store), kind, name)
+            return {"note": found.decode("utf-8", "replace")}
+        raise ServiceDown(f"{redact(store.url)}: no answer within {request['timeout']:g} s")
 
     async def resolve(self, store: Mapping[str, Any], image: str) -> str:
         if image.startswith(SOURCE):

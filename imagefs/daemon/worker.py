@@ -49,6 +49,7 @@ class DaemonBackend:
         return {
             "attach": self._attach,
             "use": self._use,
+            "note": host.note,
             "unrecord": host.unrecord,
             "mounted": host.mounted,
             "shown": host.client_mounts.shown,

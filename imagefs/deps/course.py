@@ -23,7 +23,7 @@ from stripefs.settings import StoreSettings, redact
 if TYPE_CHECKING:
     from imagefs.deps.lease import Leading
 
-__all__ = ["CHANGED", "SHORT", "Missed", "absent", "found_or_installed", "missed"]
+__all__ = ["CHANGED", "SHORT", "Missed", "absent", "found_or_installed", "missed", "used"]
 
 CHANGED = "what it is installed from was changed meanwhile"
 """Why something is not published: nobody knows what the installer read."""
@@ -75,7 +75,7 @@ def found_or_installed(
 
     patience: seconds to wait for another host that installs the same. Raises what these two raise.
     """
-    found = _used(name, hit)
+    found = used(name, hit)
     if not isinstance(found, Missed):
         return found
     events().instant("dependencies", "miss", key=name)
@@ -95,11 +95,11 @@ def found_or_installed(
     with leads as leading:
         if not leading.published:
             return install(f"{found.reason}{leading.remark}", leading)
-        again = _used(name, hit) if found.mountable else found
+        again = used(name, hit) if found.mountable else found
         return install(again.reason, None) if isinstance(again, Missed) else again
 
 
-def _used(name: str, hit: Callable[[], _T | Missed]) -> _T | Missed:
+def used(name: str, hit: Callable[[], _T | Missed]) -> _T | Missed:
     """The result of `hit`; a hit, and the time that it took, are events."""
     begun = time.monotonic()
     found = hit()

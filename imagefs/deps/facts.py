@@ -25,6 +25,7 @@ __all__ = [
     "chosen_level",
     "inside_command",
     "level_of",
+    "own_level",
     "probe_command",
     "python_of",
     "read_inside",
@@ -149,6 +150,11 @@ def level_of(machine: str, flags: Collection[str]) -> str:
             break
         found = level
     return found
+
+
+def own_level(wanted: str) -> str:
+    """`wanted` where that runs on this host's processor, the processor's level for "". Raises ConfigError."""
+    return chosen_level(wanted, level_of(os.uname().machine, _cpu_flags()))
 
 
 def chosen_level(wanted: str, own: str) -> str:

@@ -8,6 +8,7 @@ line that says why.
 
 from __future__ import annotations
 
+import contextlib
 import posixpath
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,6 +28,7 @@ from imagefs.deps.target import Target
 from imagefs.format.snapshot import Kind, Snapshot, key_digest
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots
+from stripefs.errors import StoreError
 from stripefs.settings import store_settings
 
 __all__ = ["Directory", "Job", "Place", "publish"]
@@ -43,7 +45,8 @@ class Job(NamedTuple):
     tolerant and setuid: as in `Installation`. owner: of the lead that is handed over, "" for none. lock: the document
     of the lock, None where anything may be installed. inside: fields of `imagefs.deps.container.upper.Inside`, none on
     a host. probe: fields of `imagefs.deps.packed.Probe`, none where nothing is to be tried, nor in a container:
-    `inside` has that. wheels: fields of `imagefs.deps.local.Wheel`, of what directories were built to.
+    `inside` has that. wheels: fields of `imagefs.deps.local.Wheel`, of what directories were built to. hint: name and
+    document of the one that leads starts to the snapshot (`imagefs.deps.hint`), none on a host.
     """
 
     store: Mapping[str, Any]
@@ -65,6 +68,7 @@ class Job(NamedTuple):
     setuid: bool = False
     wheels: Sequence[Sequence[Any]] = ()
     doubted: bool = False
+    hint: Sequence[str] = ()
 
     @property
     def name(self) -> str:
@@ -143,7 +147,12 @@ def publish(job: Job, images: Images, still_leads: Callable[[], None], place: Pl
     still_leads: raises when somebody else does by now. place: where it was installed, the target on this host unless
     given. Raises what goes wrong in the store and on the way there.
     """
-    return _publish(job, images, still_leads, place or Directory(job))
+    done = _publish(job, images, still_leads, place or Directory(job))
+    if done.published and job.hint:
+        name, document = job.hint
+        with contextlib.suppress(StoreError):  # starts find the snapshot without it, and store it
+            Snapshots(images).put_note("hints", name, document.encode())
+    return done
 
 
 def _publish(job: Job, images: Images, still_leads: Callable[[], None], place: Place) -> Outcome:

@@ -1,15 +1,16 @@
-"""What the Python of an image is, asked in a container of it once, and kept:
+"""The Python of an image: what it says of itself, asked in a container of the image once, and kept:
 
     CACHE/deps/interpreters/HASH     what it printed
 
-HASH is that of the image, of the PATH on which the interpreter is looked for, and of what it is asked. The tree of an
-image never changes, so neither does the answer.
+HASH is that of the image, of the machine, of the PATH on which the interpreter is looked for, and of what it is asked.
+The tree of an image never changes, so neither does the answer.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 from imagefs.containers import Image
@@ -17,23 +18,44 @@ from imagefs.deps import facts, notes
 from imagefs.deps.container.programs import inside, output_of
 from imagefs.deps.request import Facts
 from imagefs.run.options import RunOptions
+from stripefs.errors import ConfigError
 
-__all__ = ["facts_of"]
+__all__ = ["Interpreter"]
 
 
-def facts_of(image: Image, options: RunOptions, search: str, python: str, cpu_level: str) -> Facts:
-    """The facts of an installation for this interpreter of the image, in a container like the job's.
+class Interpreter:
+    """One of an image, in containers like the job's.
 
-    search: the PATH that containers have. cpu_level: the one that the user wants, "" for the processor's. Raises
-    ConfigError, RunError and OSError.
+    search: the PATH that containers have. python: its name or path. cpu_level: the one that the user wants, "" for the
+    processor's. asked: HASH. told: what it printed, once that is known.
     """
-    name = json.dumps([image.attached.base, search, facts.inside_command(python)])
-    kept = Path(image.client.settings.cache, "deps/interpreters", hashlib.sha256(name.encode()).hexdigest())
-    try:
-        return facts.read_inside(kept.read_text(), cpu_level)
-    except FileNotFoundError:
-        pass
-    told = output_of(image.run, inside(options, facts.inside_command(python))._replace(network="none"))
-    found = facts.read_inside(told, cpu_level)
-    notes.keep(kept, told)
-    return found
+
+    def __init__(self, image: Image, options: RunOptions, search: str, python: str, cpu_level: str) -> None:
+        self._image = image
+        self._options = options
+        self._command = facts.inside_command(python)
+        self._level = cpu_level
+        name = json.dumps([image.attached.base, os.uname().machine, search, self._command])
+        self.asked = hashlib.sha256(name.encode()).hexdigest()
+        self.told = ""
+        self._kept = Path(image.client.settings.cache, "deps/interpreters", self.asked)
+
+    def kept(self) -> Facts | None:
+        """The facts of an installation for it, as it told this host earlier; None where it has not."""
+        try:
+            return self.take(self._kept.read_text())
+        except (OSError, ValueError, ConfigError):
+            return None
+
+    def take(self, told: str) -> Facts:
+        """The facts, from what it printed. Raises ConfigError."""
+        found = facts.read_inside(told, self._level)
+        self.told = told
+        return found
+
+    def ask(self) -> Facts:
+        """The facts, as it tells them in a container. Raises ConfigError, RunError and OSError."""
+        options = inside(self._options, self._command)._replace(network="none")
+        found = self.take(output_of(self._image.run, options))
+        notes.keep(self._kept, self.told)
+        return found

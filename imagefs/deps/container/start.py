@@ -1,6 +1,8 @@
 """A start in a container: what its requirements files name is installed in it, by a snapshot above the image where
 there is one, by the image's own pip where not.
 
+    hint    what the last start like this one came to: the snapshot is attached while the image is, and nobody has to
+            ask the image's Python (`imagefs.deps.container.early`)
     hit     the job's container has the snapshot above its image, as one more tree of its one overlay
     miss    pip runs in a container of the image; the job's container has above its image what that wrote, at once,
             while it is checked and published
@@ -13,31 +15,26 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from imagefs import containers
 from imagefs.containers import Image, JobRunner
 from imagefs.daemon.client import Client, Recording
-from imagefs.deps.asking import Answer, ask, unchanged
+from imagefs.deps.asking import Answer
 from imagefs.deps.container import trial
-from imagefs.deps.container.programs import DOWNLOADS, given, inside, output_of, shown
-from imagefs.deps.container.python import facts_of
-from imagefs.deps.course import CHANGED, SHORT, Missed, absent, found_or_installed, missed
-from imagefs.deps.request import Facts, Refusal, Request, Target, checked
-from imagefs.deps.resolve import QUIET, Locks
-from imagefs.deps.resolver import Question
+from imagefs.deps.container.early import Early, hint_name
+from imagefs.deps.container.keybuilder import KeyBuilder, Wish
+from imagefs.deps.course import CHANGED, SHORT, Missed, absent, found_or_installed, missed, used
+from imagefs.deps.request import Refusal, checked
 from imagefs.deps.scratch import Scratch
 from imagefs.deps.use import PATIENCE, check_whole
 from imagefs.errors import LayerFailed, RunError, SnapshotError
 from imagefs.plane.options import TreeOptions
 from imagefs.run.container import Layer
-from imagefs.run.image_config import ImageConfig
-from imagefs.run.options import Bind, RunOptions
-from imagefs.run.spec import PATH, own_mount, variables
+from imagefs.run.options import RunOptions
+from imagefs.run.spec import variables
 from imagefs.startup.emission import events
 from stripefs.errors import ConfigError, StripefsError
 from stripefs.settings import StoreSettings
@@ -46,35 +43,8 @@ if TYPE_CHECKING:
     from imagefs.deps.container.installing import Installation
     from imagefs.deps.install import Outcome
     from imagefs.deps.lease import Leading
-    from imagefs.deps.local import Order, Wheel
 
 __all__ = ["Wish", "asked", "run"]
-
-_WHEELS = "/run/imagefs-wheels"
-"""Where the containers that build have the directory for what they build."""
-
-
-class Wish(NamedTuple):
-    """What is wanted above an image.
-
-    store: of dependency snapshots. request: what decides the key, without what the image says: its targets, of which
-    there is none where the interpreter's own place is meant, its command, and the image. files: requirements files,
-    absolute. outside: patterns of what may be written outside the targets. resolve_age: seconds for which what they
-    were resolved to is believed. wait, patience, checked, allowed, tolerant, setuid: as in `imagefs.deps.wish.Wish`.
-    """
-
-    store: StoreSettings
-    request: Request
-    files: Sequence[str]
-    outside: Sequence[str] = ()
-    wait: bool = False
-    patience: float = 600.0
-    resolve_age: float = 3600.0
-    checked: bool = False
-    allowed: Sequence[str] = ()
-    tolerant: bool = False
-    setuid: bool = False
-    probe: str = ""
 
 
 def run(
@@ -93,8 +63,23 @@ def run(
 
     Raises ConfigError for a request that no key can be made of, and what `imagefs.containers.run` raises.
     """
-    with containers.attached(client, store, image, recording, tree, options.runtime) as found, Scratch() as scratch:
-        return _Start(store, found, options, wish, tell, scratch).run(job)
+    early = _early(client, image, options, tree, wish)
+    first = early.begin if early is not None else None
+    with (
+        containers.attached(client, store, image, recording, tree, options.runtime, first) as found,
+        Scratch() as scratch,
+    ):
+        return _Start(store, found, options, wish, tell, scratch, early).run(job)
+
+
+def _early(client: Client, image: str, options: RunOptions, tree: TreeOptions, wish: Wish) -> Early | None:
+    """None for a request of which something cannot be read, as the start will find out."""
+    environ = variables((), options.env, os.environ)
+    try:
+        name = hint_name(image, wish.request, wish.files, environ)
+    except (ConfigError, OSError):
+        return None
+    return Early(client, wish.store, name, shares=tree.shares)
 
 
 def asked(
@@ -103,13 +88,8 @@ def asked(
     """What decides the key of such a start; nothing is installed. Raises ConfigError, and what `run` raises."""
     off = Recording(off=True)
     with containers.attached(client, store, image, off, tree, options.runtime) as found, Scratch() as scratch:
-        one = _Start(store, found, options, wish, lambda _line: None, scratch, make=False)
-        return one.asked(one.known())
-
-
-def _local(words: Sequence[str]) -> list[str]:
-    """The paths of the host among options."""
-    return [word for word in words if word.startswith("/") and os.path.exists(word)]
+        key = KeyBuilder(found, options, wish, scratch, None, make=False)
+        return key.answer(key.known())
 
 
 class _Failed(Exception):
@@ -129,8 +109,7 @@ class _Start:
         wish: Wish,
         tell: Callable[[str], None],
         scratch: Scratch,
-        *,
-        make: bool = True,
+        early: Early | None,
     ) -> None:
         self._store = store
         self._image = image
@@ -138,26 +117,12 @@ class _Start:
         self._wish = wish
         self._tell = tell
         self._scratch = scratch
-        config = ImageConfig.parse(image.attached.config)
-        for target in wish.request.targets:
-            if own := own_mount(target.path, config):
-                raise ConfigError(
-                    f"what is installed in {target.path} would not be seen: each container has a file system of its own"
-                    f" at {own}",
-                    hint="name another --deps-target",
-                )
-        self._environ = variables((PATH, *config.env), options.env, os.environ)
-        # Files of this host, such as its pip.conf, are none of the container's.
-        self._asking = {**self._environ, "PIP_CONFIG_FILE": os.devnull}
-        self._python = wish.request.python or "python3"
-        self._locks = Locks(image.client.settings.cache, wish.store, wish.resolve_age, self._resolve, make=make)
+        self._key = KeyBuilder(image, options, wish, scratch, early)
         self._used: contextlib.ExitStack
         self._answer: Answer
-        self._unchanged: Callable[[], bool]
         self._targets: list[str] = []
         self._name = ""
         self._packages: str | None = None  # once what the key stands for is there
-        self._is_managed = False
         self._is_hit = False
 
     def run(self, job: JobRunner) -> int:
@@ -175,93 +140,58 @@ class _Start:
         except LayerFailed as error:
             if error.number or not self._is_hit:
                 raise
-            self._is_hit = False
-            return self._with(self._install(str(error), None), job)
+            reason, self._is_hit = str(error), False
+            if self._key.hinted:
+                return self._with(self._known_layer(lambda: self._install(reason, None)), job)
+            return self._with(self._install(reason, None), job)
 
     def _layer(self) -> Layer:
         """What lies above the image of the job's container. Raises _Failed, and RunError for what users meet."""
-        wish, unread = self._wish, [*self._wish.files, *self._wish.request.inputs]
+        wish = self._wish
+        return self._hinted_layer() or self._known_layer(
+            lambda: found_or_installed(wish.store, self._name, wish.patience, self._hit, self._install, self._tell)
+        )
+
+    def _hinted_layer(self) -> Layer | None:
+        """The snapshot under the key that a hint leads to; None where there is none, which nobody is told."""
         try:
             with events().begin("dependencies", "resolve"):
-                known = self.known()
+                if (known := self._key.hint()) is None:
+                    return None
+                self._answer = self._key.answer(known)
+        except (StripefsError, OSError):
+            return None  # once the interpreter is asked all of this is done again, and people are told
+        if isinstance(self._answer.found, Refusal):
+            return None
+        self._targets = [target.path for target in self._key.request.targets]
+        self._name = self._answer.found.digest
+        found = used(self._name, self._hit)
+        return None if isinstance(found, Missed) else found
+
+    def _known_layer(self, layer: Callable[[], Layer]) -> Layer:
+        """`layer()`, once the interpreter's own word has led to the key; what is installed without a key where there is
+        none. Raises as `_layer` does."""
+        unread = [*self._wish.files, *self._wish.request.inputs]
+        try:
+            with events().begin("dependencies", "resolve"):
+                known = self._key.known()
         except (StripefsError, OSError) as error:
             return self._without(str(error), unread)
-        request = checked(self._request(known))
-        self._targets = [target.path for target in request.targets]
+        self._targets = [target.path for target in checked(self._key.request).targets]
         try:
             with events().begin("dependencies", "resolve"):
-                self._answer = self.asked(known)
+                self._answer = self._key.answer(known)
         except (StripefsError, OSError) as error:
             return self._without(str(error), unread)
         if isinstance(self._answer.found, Refusal):
             return self._without(self._answer.found.reason, self._answer.paths)
         self._name = self._answer.found.digest
-        self._unchanged = partial(unchanged, request, self._answer, self._asking)
         try:
-            return found_or_installed(wish.store, self._name, wish.patience, self._hit, self._install, self._tell)
+            return layer()
         except RunError:
             raise
         except (StripefsError, OSError) as error:
             return self._without(str(error), self._answer.paths)
-
-    def known(self) -> Facts:
-        """What the image's interpreter says of itself. Raises StripefsError, OSError."""
-        search, level = self._environ.get("PATH", ""), self._wish.request.cpu_level
-        known = facts_of(self._image, self._options, search, self._python, level)
-        self._is_managed = known.python is not None and known.python.managed and not self._wish.request.targets
-        return known
-
-    def asked(self, known: Facts) -> Answer:
-        """The key, or why there is none. Raises ConfigError, OSError."""
-        return ask(self._request(known), self._locks, self._asking, known, self._build, lambda: DOWNLOADS)
-
-    def _build(self, order: Order, environ: Mapping[str, str]) -> Mapping[str, Wheel]:
-        """What the image's pip makes of directories of the host, in a container that goes afterwards. pip writes beside
-        the sources there, as it does when it installs. Raises SnapshotError, OSError."""
-        from imagefs.deps.local import read_wheel, wheel_in
-
-        found = {}
-        with tempfile.TemporaryDirectory(prefix="imagefs-wheels-") as folder:
-            for number, source in enumerate(order.sources):
-                out = os.path.join(folder, str(number))
-                os.mkdir(out)
-                binds = [*shown([source, *_local(order.more)]), self._downloads()]
-                options = inside(self._options, order.command(source, _WHEELS))._replace(
-                    binds=[*binds, Bind(out, _WHEELS)], env=given(self._environ), workdir=order.folder, writable=True
-                )
-                try:
-                    output_of(self._image.run, options)
-                except (ConfigError, RunError) as error:
-                    raise SnapshotError(f"{source} cannot be built to a wheel: {error.message}") from error
-                wheel = wheel_in(out, source)
-                found[source] = read_wheel(wheel)
-                self._scratch.keep(source, wheel)
-        return found
-
-    def _resolve(self, question: Question, folder: str, _environ: Mapping[str, str], paths: Sequence[str]) -> str:
-        """What pip prints in a container like the job's, which goes afterwards. Raises SnapshotError."""
-        binds = [*shown(paths, self._scratch.seen), self._downloads()]
-        options = inside(self._options, question.command)._replace(
-            binds=binds, env=given({**self._of_pip, **QUIET}), workdir=folder, writable=True
-        )
-        try:
-            return output_of(self._image.run, options)
-        except (ConfigError, RunError) as error:
-            raise SnapshotError(f"what is asked for could not be resolved: {error.message}") from error
-
-    def _downloads(self) -> Bind:
-        return Bind(self._scratch.downloads(), DOWNLOADS)
-
-    def _request(self, known: Facts) -> Request:
-        request, python = self._wish.request, known.python
-        targets = request.targets or [Target(python.installs if python is not None else "", 0, 0)]
-        base = self._image.attached.base
-        return request._replace(targets=targets, command=self._command(), python=self._python, base_image=base)
-
-    def _command(self) -> list[str]:
-        into = [word for target in self._wish.request.targets for word in ("--target", target.path)]
-        files = [word for file in self._wish.files for word in ("-r", file)]
-        return [self._python, "-m", "pip", "install", *into, *files]
 
     # Hit
 
@@ -269,8 +199,12 @@ class _Start:
         client, wish, image = self._image.client, self._wish, self._image
         try:
             begun = time.monotonic()
-            shares = image.tree.shares
-            found = client.use_above(wish.store, self._name, image.recording, timeout=PATIENCE, shares=shares)
+            found = self._key.attached(self._name)
+            if found is None:
+                shares, hint = image.tree.shares, self._key.hint_for(self._answer, self._name)
+                found = client.use_above(
+                    wish.store, self._name, image.recording, timeout=PATIENCE, shares=shares, hint=hint
+                )
             answered = time.monotonic() - begun
             if found is None:
                 return absent(wish.store, client.settings.cache, self._name)
@@ -288,7 +222,7 @@ class _Start:
 
     def _trial(self) -> RunOptions:
         targets = [target.path for target in self._wish.request.targets]
-        return trial.options_for(self._options, self._python, self._wish.probe, targets)
+        return trial.options_for(self._options, self._key.python, self._wish.probe, targets)
 
     # Miss
 
@@ -320,10 +254,10 @@ class _Start:
             done, broken = installation.run_held(answer.held, answer.paths)
             if not done.status or not answer.held.cached or done.status >= BY_SIGNAL:
                 return done, broken
-            self._locks.forget(answer.locked_as)
+            self._key.locks.forget(answer.locked_as)
             self._tell(RESOLVED_EARLIER)
             unheld = UNHELD
-        return installation.run(self._command(), answer.paths, compiles=False), unheld
+        return installation.run(self._key.command, answer.paths, compiles=False), unheld
 
     def _keep(self, installation: Installation, done: Outcome, broken: str, leading: Leading | None) -> None:
         """Raises StripefsError and OSError."""
@@ -336,7 +270,7 @@ class _Start:
             failed = installation.compile(self._targets, "checked" if wish.checked else "unchecked")
         except RunError as error:
             raise SnapshotError(error.message) from error
-        if broken or not self._unchanged():
+        if broken or not self._key.unchanged(answer):
             raise SnapshotError(broken or CHANGED)
         python = answer.facts.python
         if leading is None or not leading.may_publish or python is None or isinstance(answer.found, Refusal):
@@ -366,6 +300,7 @@ class _Start:
             setuid=wish.setuid,
             wheels=answer.wheels,
             doubted=leading.doubted,
+            hint=self._key.hint_for(answer, self._name) or (),
         )
         with publish_beside(job, self._tell, wait=wish.wait, held=[image.held]):
             pass
@@ -375,24 +310,20 @@ class _Start:
         events().instant("dependencies", "miss")
         installation = self._installation()
         with events().begin("dependencies", "install"):
-            done = installation.run(self._command(), paths, compiles=True)
+            done = installation.run(self._key.command, paths, compiles=True)
         if done.status:
             raise _Failed(done.status)
         return installation.layer()
 
     def _installation(self) -> Installation:
+        self._key.end_early()
         with contextlib.suppress(StripefsError):  # a trace of pip would do little harm
             self._image.client.unrecord(self._image.attached.id, "what it needs was installed first")
         from imagefs.deps.container.installing import Installation  # not needed by most, who find what they want
 
-        if self._is_managed:
+        if self._key.managed:
             self._tell(
                 "the image's Python is managed by its system (PEP 668), so pip has --break-system-packages: the image "
                 "itself stays as it is"
             )
-        return Installation(self._image, self._options, self._of_pip, self._python, self._scratch)
-
-    @property
-    def _of_pip(self) -> Mapping[str, str]:
-        """The variables that pip gets."""
-        return {"PIP_BREAK_SYSTEM_PACKAGES": "1", **self._environ} if self._is_managed else self._environ
+        return Installation(self._image, self._options, self._key.of_pip, self._key.python, self._scratch)

@@ -1,0 +1,131 @@
+"""An early start of what a job's container will need: by a hint of the last start like it (`imagefs.deps.hint`), the
+snapshot is attached while the image is.
+
+    main thread     attach the image      make the key          take the snapshot, if the key is its name
+    this thread     hint, lock, attach the snapshot
+
+Nobody waits for the thread before its result is needed, and a failure of it is none of the start: it does without. The
+thread has ended before a container is made, since that takes a fork.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import threading
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from imagefs import containers
+from imagefs.daemon.client import Attached, Client, Recording
+from imagefs.deps.facts import own_level
+from imagefs.deps.hint import Hint, name_of
+from imagefs.deps.request import Request
+from imagefs.deps.threads import signals_for_main
+from imagefs.deps.use import PATIENCE
+from stripefs.errors import ConfigError, StripefsError
+from stripefs.settings import StoreSettings
+
+__all__ = ["Early", "hint_name"]
+
+_NOTES_WITHIN = 5.0
+"""Seconds for a store to give a small document of which a start can do without."""
+
+
+class Early:
+    """The early start of one job. name: of its hint. hint: once it was read, None for none. shares: as for
+    `Client.attach`. Methods are for the main thread."""
+
+    def __init__(self, client: Client, store: StoreSettings, name: str, *, shares: bool) -> None:
+        self.name = name
+        self._own = client
+        self._client = Client(client.settings, starts=False)  # of the thread alone
+        self._store = store
+        self._shares = shares
+        self._hint: Hint | None = None
+        self._lock = b""
+        self._attached: Attached | None = None
+        self._was_read = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def begin(self, recording: Recording) -> None:
+        """Start the thread. recording: that of the image."""
+        self._thread = threading.Thread(target=self._run, args=(recording,), name="early start", daemon=True)
+        with signals_for_main():
+            self._thread.start()
+
+    def hint(self, asked: str) -> Hint | None:
+        """The hint, where the interpreter that it tells of was asked the same; waits for it."""
+        if self._thread is not None:
+            self._was_read.wait()
+        return self._hint if self._hint is not None and self._hint.asked == asked else None
+
+    def lock(self, name: str) -> bytes:
+        """The document of a lock in the store, nothing where there is none. Raises StripefsError."""
+        if self._hint is not None and self._hint.lock == name:
+            self.wait()
+            if self._lock:
+                return self._lock
+        return self._own.note(self._store, "locks", name, _NOTES_WITHIN).encode()
+
+    def take(self, asked: str, snapshot: str) -> Attached | None:
+        """The snapshot of this name where it was attached for that interpreter, for the caller to let go of; else None,
+        and whatever was attached is let go of here."""
+        self.wait()
+        found, hint = self._attached, self._hint
+        if found is None or hint is None or (hint.asked, hint.snapshot) != (asked, snapshot):
+            self.end()
+            return None
+        self._attached = None
+        return found
+
+    def wait(self) -> None:
+        """Until the thread has ended."""
+        if self._thread is not None:
+            self._thread.join()
+
+    def end(self) -> None:
+        """Let go of what was attached and not taken."""
+        self.wait()
+        found, self._attached = self._attached, None
+        if found is not None:
+            with contextlib.suppress(StripefsError):  # a daemon that is gone makes no trace of it either
+                self._own.unrecord(found.id, "it was attached early, and is not used")
+            containers.let_go(self._own, found)
+
+    def _run(self, recording: Recording) -> None:
+        try:
+            self._read()
+        except (StripefsError, OSError):
+            return  # the start asks for all of it by itself, and says what is wrong
+        finally:
+            self._was_read.set()
+        self._attach(recording)
+
+    def _read(self) -> None:
+        if document := self._client.note(self._store, "hints", self.name, _NOTES_WITHIN):
+            self._hint = Hint.from_json(document, self.name)
+
+    def _attach(self, recording: Recording) -> None:
+        if (hint := self._hint) is None:
+            return
+        try:
+            if hint.lock:
+                self._lock = self._client.note(self._store, "locks", hint.lock, _NOTES_WITHIN).encode()
+            self._attached = self._client.use_above(
+                self._store, hint.snapshot, recording, timeout=PATIENCE, shares=self._shares
+            )
+        except (StripefsError, OSError):
+            return  # as above
+
+
+def hint_name(image: str, request: Request, files: Sequence[str], environ: Mapping[str, str]) -> str:
+    """The name of the hint for starts like this one. files: requirements files. environ: what the user gives to the
+    container. Raises ConfigError for a processor level that does not run here and for what is no regular file, such as
+    a pipe, which can be read once; and OSError for a file that cannot be read."""
+    for file in files:
+        if not os.path.isfile(file):
+            raise ConfigError(f"{file} is no file")
+    digests = [hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files]
+    return name_of(image, request, digests, environ, own_level(request.cpu_level))
