@@ -153,9 +153,10 @@ def attached(
     tree: TreeOptions,
     runtime: str = "auto",
     first: Callable[[Recording], None] | None = None,
+    load: Callable[[], None] | None = None,
 ) -> Iterator[Image]:
     """The image of this tag or digest, attached until the block ends. runtime: what will run its containers. first:
-    called before, with the recording as the daemon is told."""
+    called before, with the recording as the daemon is told. load: loads what else is needed once the image is there."""
     settings = client.settings
     identifier = new_identifier()
     signals = ready_folder(settings.runtime, identifier)
@@ -171,7 +172,7 @@ def attached(
             owner=os.getpid(),
             identifier=identifier,
             shares=tree.shares,
-            meanwhile=lambda: _load(runtime),
+            meanwhile=lambda: _load(runtime, load),
             span=span.id,
         )
         span.end(image=found.image)
@@ -184,13 +185,15 @@ def attached(
         let_go(client, found)
 
 
-def _load(runtime: str) -> None:
+def _load(runtime: str, load: Callable[[], None] | None) -> None:
     """Load what is needed once the image is there, half of what a start loads, while the daemon is at work."""
     from imagefs import mounts  # noqa: F401
     from imagefs.run import container  # noqa: F401
     from imagefs.run.runtime import read_ahead
 
     read_ahead(runtime)
+    if load is not None:
+        load()
 
 
 def _unpack(client: Client, attached: Attached, name: str, tree: TreeOptions) -> str:

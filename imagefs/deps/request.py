@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from imagefs.deps.command import joined
 from imagefs.deps.key import Key, Value
-from imagefs.deps.lock import Lock
 from stripefs.errors import ConfigError
+
+if TYPE_CHECKING:
+    from imagefs.deps.lock import Lock
 
 __all__ = [
     "Facts",

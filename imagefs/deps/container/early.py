@@ -40,7 +40,7 @@ class Early:
     def __init__(self, client: Client, store: StoreSettings, name: str, *, shares: bool) -> None:
         self.name = name
         self._own = client
-        self._client = Client(client.settings, starts=False)  # of the thread alone
+        self._client = Client(client.settings, starts=False, waits=_NOTES_WITHIN)  # of the thread alone
         self._store = store
         self._shares = shares
         self._hint: Hint | None = None

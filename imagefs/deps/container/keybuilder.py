@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import tempfile
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from imagefs.containers import Image
 from imagefs.daemon.client import Attached
@@ -27,38 +27,15 @@ from imagefs.run.image_config import ImageConfig
 from imagefs.run.options import Bind, RunOptions
 from imagefs.run.spec import PATH, own_mount, variables
 from stripefs.errors import ConfigError
-from stripefs.settings import StoreSettings
 
 if TYPE_CHECKING:
+    from imagefs.deps.container.start import Wish
     from imagefs.deps.local import Order, Wheel
 
-__all__ = ["KeyBuilder", "Wish"]
+__all__ = ["KeyBuilder"]
 
 _WHEELS = "/run/imagefs-wheels"
 """Where the containers that build have the directory for what they build."""
-
-
-class Wish(NamedTuple):
-    """What is wanted above an image.
-
-    store: of dependency snapshots. request: what decides the key, without what the image says: its targets, of which
-    there is none where the interpreter's own place is meant, its command, and the image. files: requirements files,
-    absolute. outside: patterns of what may be written outside the targets. resolve_age: seconds for which what they
-    were resolved to is believed. wait, patience, checked, allowed, tolerant, setuid: as in `imagefs.deps.wish.Wish`.
-    """
-
-    store: StoreSettings
-    request: Request
-    files: Sequence[str]
-    outside: Sequence[str] = ()
-    wait: bool = False
-    patience: float = 600.0
-    resolve_age: float = 3600.0
-    checked: bool = False
-    allowed: Sequence[str] = ()
-    tolerant: bool = False
-    setuid: bool = False
-    probe: str = ""
 
 
 class KeyBuilder:

@@ -17,22 +17,17 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from imagefs import containers
 from imagefs.containers import Image, JobRunner
 from imagefs.daemon.client import Client, Recording
-from imagefs.deps.asking import Answer
-from imagefs.deps.container import trial
 from imagefs.deps.container.early import Early, hint_name
-from imagefs.deps.container.keybuilder import KeyBuilder, Wish
 from imagefs.deps.course import CHANGED, SHORT, Missed, absent, found_or_installed, missed, used
-from imagefs.deps.request import Refusal, checked
-from imagefs.deps.scratch import Scratch
+from imagefs.deps.request import Refusal, Request, checked
 from imagefs.deps.use import PATIENCE, check_whole
 from imagefs.errors import LayerFailed, RunError, SnapshotError
 from imagefs.plane.options import TreeOptions
-from imagefs.run.container import Layer
 from imagefs.run.options import RunOptions
 from imagefs.run.spec import variables
 from imagefs.startup.emission import events
@@ -40,11 +35,37 @@ from stripefs.errors import ConfigError, StripefsError
 from stripefs.settings import StoreSettings
 
 if TYPE_CHECKING:
+    from imagefs.deps.asking import Answer
     from imagefs.deps.container.installing import Installation
     from imagefs.deps.install import Outcome
     from imagefs.deps.lease import Leading
+    from imagefs.deps.scratch import Scratch
+    from imagefs.run.container import Layer
 
 __all__ = ["Wish", "asked", "run"]
+
+
+class Wish(NamedTuple):
+    """What is wanted above an image.
+
+    store: of dependency snapshots. request: what decides the key, without what the image says: its targets, of which
+    there is none where the interpreter's own place is meant, its command, and the image. files: requirements files,
+    absolute. outside: patterns of what may be written outside the targets. resolve_age: seconds for which what they
+    were resolved to is believed. wait, patience, checked, allowed, tolerant, setuid: as in `imagefs.deps.wish.Wish`.
+    """
+
+    store: StoreSettings
+    request: Request
+    files: Sequence[str]
+    outside: Sequence[str] = ()
+    wait: bool = False
+    patience: float = 600.0
+    resolve_age: float = 3600.0
+    checked: bool = False
+    allowed: Sequence[str] = ()
+    tolerant: bool = False
+    setuid: bool = False
+    probe: str = ""
 
 
 def run(
@@ -65,11 +86,16 @@ def run(
     """
     early = _early(client, image, options, tree, wish)
     first = early.begin if early is not None else None
-    with (
-        containers.attached(client, store, image, recording, tree, options.runtime, first) as found,
-        Scratch() as scratch,
-    ):
-        return _Start(store, found, options, wish, tell, scratch, early).run(job)
+    with containers.attached(client, store, image, recording, tree, options.runtime, first, _load) as found:
+        from imagefs.deps.scratch import Scratch
+
+        with Scratch() as scratch:
+            return _Start(store, found, options, wish, tell, scratch, early).run(job)
+
+
+def _load() -> None:
+    """Load what makes the key, which takes as long as the daemon needs for the image."""
+    from imagefs.deps.container import keybuilder  # noqa: F401
 
 
 def _early(client: Client, image: str, options: RunOptions, tree: TreeOptions, wish: Wish) -> Early | None:
@@ -86,6 +112,9 @@ def asked(
     client: Client, store: StoreSettings, image: str, options: RunOptions, tree: TreeOptions, wish: Wish
 ) -> Answer:
     """What decides the key of such a start; nothing is installed. Raises ConfigError, and what `run` raises."""
+    from imagefs.deps.container.keybuilder import KeyBuilder
+    from imagefs.deps.scratch import Scratch
+
     off = Recording(off=True)
     with containers.attached(client, store, image, off, tree, options.runtime) as found, Scratch() as scratch:
         key = KeyBuilder(found, options, wish, scratch, None, make=False)
@@ -117,6 +146,8 @@ class _Start:
         self._wish = wish
         self._tell = tell
         self._scratch = scratch
+        from imagefs.deps.container.keybuilder import KeyBuilder
+
         self._key = KeyBuilder(image, options, wish, scratch, early)
         self._used: contextlib.ExitStack
         self._answer: Answer
@@ -211,7 +242,7 @@ class _Start:
             self._used.callback(containers.let_go, client, found)
             check_whole(found)
             layer = self._used.enter_context(containers.layer_of(client, found, image.tree, f"deps/{self._name}"))
-            if wish.probe and (failed := trial.failure(image, self._trial(), layer)):
+            if wish.probe and (failed := self._failure(layer)):
                 return Missed(f"the probe failed: {failed}", absent=False)
         except (StripefsError, OSError) as error:
             return missed(error)
@@ -220,7 +251,14 @@ class _Start:
         self._packages = self._name
         return layer
 
+    def _failure(self, layer: Layer) -> str:
+        from imagefs.deps.container import trial
+
+        return trial.failure(self._image, self._trial(), layer)
+
     def _trial(self) -> RunOptions:
+        from imagefs.deps.container import trial
+
         targets = [target.path for target in self._wish.request.targets]
         return trial.options_for(self._options, self._key.python, self._wish.probe, targets)
 
