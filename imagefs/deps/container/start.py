@@ -99,7 +99,10 @@ def _load() -> None:
 
 
 def _early(client: Client, image: str, options: RunOptions, tree: TreeOptions, wish: Wish) -> Early | None:
-    """None for a request of which something cannot be read, as the start will find out."""
+    """None for a request of which something cannot be read, as the start will find out, and where a process is forked
+    to copy the image, beside which there is to be no thread."""
+    if tree.unpack:
+        return None
     environ = variables((), options.env, os.environ)
     try:
         name = hint_name(image, wish.request, wish.files, environ)

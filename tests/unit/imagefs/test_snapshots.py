@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -21,7 +22,7 @@ from imagefs.housekeeping.listing import remove_image
 from imagefs.housekeeping.snapshots import collect_snapshots, list_snapshots, remove_snapshot
 from imagefs.housekeeping.verify import verify
 from imagefs.repository.images import Images
-from imagefs.repository.snapshots import Snapshots
+from imagefs.repository.snapshots import NOTES, Note, Snapshots
 from stripefs.errors import ConfigError, Exists
 from tests.imagefs.faults import flip
 from tests.unit.imagefs.stored import age, build_tree, files, write_tree
@@ -149,6 +150,29 @@ def test_why_it_is_not_published(images: Images, tmp_path: Path) -> None:
     snapshots.note_unkept(first.name, "again")
     snapshots.put(first)
     assert snapshots.unkept(first.name) == ""
+
+
+@pytest.mark.parametrize("kind", NOTES)
+def test_notes_of_starts_go_when_they_are_old(images: Images, tmp_path: Path, kind: Note) -> None:
+    snapshots, name = Snapshots(images), "ab" * 32
+    snapshots.put_note(kind, name, b"said")
+    (note,) = files(tmp_path / "store", kind)
+    (note.parent / ".left.tmp").touch()
+    age([note, note.parent / ".left.tmp"], 25)
+    assert collect(images, untagged=True).removed == [f"{kind}/.left.tmp"]
+    collect_snapshots(images, older_than=26 * 3600)
+    assert snapshots.note(kind, name) == b"said"
+    collect_snapshots(images, older_than=24 * 3600)
+    assert snapshots.note(kind, name) == b""
+
+
+def test_a_note_that_is_too_large_is_not_read(images: Images, tmp_path: Path) -> None:
+    snapshots, name = Snapshots(images), "ab" * 32
+    snapshots.put_note("hints", name, b"said")
+    (note,) = files(tmp_path / "store", "hints")
+    os.truncate(note, (16 << 20) + 1)
+    with pytest.raises(DamagedObject):
+        snapshots.note("hints", name)
 
 
 # -- looking after it ----------------------------------------------------------------------------------------------

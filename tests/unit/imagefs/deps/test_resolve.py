@@ -62,6 +62,15 @@ def test_an_answer_is_kept_by_the_host_and_by_the_store(tmp_path: Path, index: I
     assert version(found(one, "cd" * 32)) == "2.0"
 
 
+def test_an_answer_of_the_store_may_come_by_another_way(tmp_path: Path, index: Index) -> None:
+    found(locks(tmp_path, "a", index.run))
+    documents = {NAME: (tmp_path / "store/locks" / NAME).read_bytes()}
+    away = StoreSettings(url="http://127.0.0.1:1/store")
+    other = Locks(str(tmp_path / "b"), away, 3600.0, index.run, read=lambda name: documents.get(name, b""))
+    assert found(other).cached
+    assert not found(other, "cd" * 32).cached
+
+
 def test_an_old_answer_is_not_believed(tmp_path: Path, index: Index) -> None:
     found(locks(tmp_path, "a", index.run))
     index.version = "2.0"
