@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from pathlib import Path
@@ -20,6 +21,7 @@ from imagefs.repository.store import StoreRepository
 from stripefs.errors import ServiceDown, StoreError
 from stripefs.settings import StoreSettings
 from stripefs.store.local import LocalStore
+from tests.store.web_server import WebServer
 
 
 @pytest.mark.parametrize("error", [ImportError("socksio"), ValueError("proxy"), OSError(2, "none"), SystemExit(1)])
@@ -124,3 +126,26 @@ def test_a_connection_that_hangs_is_made_anew(tmp_path: Path, monkeypatch: pytes
     assert ["took too long" in str(error) for error in errors] == [True]
     assert source.images().images() == {}
     source.close()
+
+
+async def test_notes_of_starts_are_read_and_hints_are_stored_with_a_use(tmp_path: Path) -> None:
+    name, snapshot = "ab" * 32, "cd" * 32
+    asked = Documents(MetadataCache(tmp_path / "cache"), 5.0)
+    with contextlib.closing(PackSource(StoreSettings(url=str(tmp_path)))) as store:
+        assert await asked.note(store, "hints", name) == b""
+        await asked.note_use(store, snapshot)
+        await asked.note_use(store, snapshot, (name, "said"))
+        assert await asked.note(store, "hints", name) == b"said"
+        assert await asked.note(store, "locks", name) == b""
+    assert (tmp_path / "used" / snapshot).exists()
+
+
+async def test_a_store_that_cannot_be_written_to_takes_no_hint(tmp_path: Path) -> None:
+    asked = Documents(MetadataCache(tmp_path / "cache"), 5.0)
+    (tmp_path / "store").mkdir()
+    with (
+        WebServer(tmp_path / "store") as server,
+        contextlib.closing(PackSource(StoreSettings(url=server.url))) as store,
+    ):
+        await asked.note_use(store, "cd" * 32, ("ab" * 32, "said"))
+    assert list((tmp_path / "store").iterdir()) == []
