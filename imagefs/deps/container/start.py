@@ -87,7 +87,7 @@ def run(
     early = _early(client, image, options, tree, wish)
     first = early.begin if early is not None else None
     with containers.attached(client, store, image, recording, tree, options.runtime, first, _load) as found:
-        from imagefs.deps.scratch import Scratch
+        from imagefs.deps.scratch import Scratch  # which is loaded by now
 
         with Scratch() as scratch:
             return _Start(store, found, options, wish, tell, scratch, early).run(job)
@@ -143,14 +143,14 @@ class _Start:
         scratch: Scratch,
         early: Early | None,
     ) -> None:
+        from imagefs.deps.container.keybuilder import KeyBuilder  # which `_load` has loaded
+
         self._store = store
         self._image = image
         self._options = options
         self._wish = wish
         self._tell = tell
         self._scratch = scratch
-        from imagefs.deps.container.keybuilder import KeyBuilder
-
         self._key = KeyBuilder(image, options, wish, scratch, early)
         self._used: contextlib.ExitStack
         self._answer: Answer
