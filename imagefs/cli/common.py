@@ -13,14 +13,13 @@ import click
 
 from imagefs.config import IMAGEFS, Settings, resolve
 from imagefs.reference import Reference
-from imagefs.repository.images import Images
-from imagefs.repository.url import open_repository
 from stripefs.cli.flags import given, settings_flags
 from stripefs.cli.show import table
 from stripefs.units import format_size
 
 if TYPE_CHECKING:
     from imagefs.build.job import Made
+    from imagefs.repository.images import Images
 
 __all__ = ["flags", "images_of", "json_flag", "opened", "print_json", "quiet_flag", "settings_for", "show_made"]
 
@@ -53,6 +52,9 @@ def settings_for(ctx: click.Context, config: str, store: str = "") -> Settings:
 @contextmanager
 def opened(settings: Settings, *, make: bool = False) -> Iterator[Images]:
     """The images in the store of `settings`, connected while this lasts; with `make` it may be new."""
+    from imagefs.repository.images import Images  # which loads the codecs, that commands on events need not have
+    from imagefs.repository.url import open_repository
+
     repository = open_repository(settings.store, make=make)
     try:
         yield Images(repository, _PATIENCE)

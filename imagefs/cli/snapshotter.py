@@ -8,7 +8,6 @@ from imagefs.cli.options import settings_of
 from imagefs.cli.snapshotter_config import config as config_command
 from imagefs.config import IMAGEFS
 from stripefs.cli.flags import SettingsCommand, settings_flags
-from stripefs.errors import ConfigError
 
 __all__ = ["command"]
 
@@ -33,12 +32,7 @@ def command(ctx: click.Context, config: str) -> int:
     if ctx.invoked_subcommand is not None:
         return 0
     settings = settings_of(ctx, config=config)
-    try:
-        from imagefs.snapshotter.server import run
-    except ImportError as error:
-        raise ConfigError(
-            f"the snapshotter needs the Python package {error.name}", hint="pip install 'bootseer[containerd]'"
-        ) from error
+    from imagefs.snapshotter.server import run
     from stripefs import logs
 
     daemon = settings.daemon

@@ -18,18 +18,15 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from pyarrow import json as arrow_json
+
 from imagefs.startup.report import Problem
 from imagefs.startup.sources import HUGE, PIECE, File, read_files
 from stripefs.errors import ConfigError
-
-try:
-    import numpy as np
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    from numpy.typing import NDArray
-    from pyarrow import json as arrow_json
-except ImportError as error:
-    raise ConfigError("reports are made with pyarrow and numpy", hint="pip install 'bootseer[arrow]'") from error
 
 __all__ = ["Codes", "Events", "Ints", "Problems", "group_ids", "load"]
 

@@ -2,8 +2,9 @@
 
     stripefs: WHAT HAPPENED; WHAT TO DO
 
-An error raised on purpose carries both halves and its code. Anything else is a bug of ours: it gets a line too, and
-its traceback at the level debug. `program` is the name in front.
+An error raised on purpose carries both halves and its code. An optional package that is missing is told by the extra
+that brings it (`stripefs.extras`). Anything else is a bug of ours: it gets a line too, and its traceback at the level
+debug. `program` is the name in front.
 """
 
 from __future__ import annotations
@@ -89,6 +90,10 @@ def _told(error: Exception, program: str, *, debug: bool) -> BaseException:
     cause: BaseException = error
     while isinstance(cause, BaseExceptionGroup) and len(cause.exceptions) == 1:
         cause = cause.exceptions[0]
+    if isinstance(cause, ImportError):
+        from stripefs.extras import missing
+
+        cause = missing(cause) or cause
     if isinstance(cause, StripefsError) and cause.told:
         return cause
     if isinstance(cause, StripefsError):

@@ -13,7 +13,7 @@ import sys
 
 TYPE_CHECKING = False  # as in typing, which would be loaded for it
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 __all__ = ["Program"]
 
@@ -61,7 +61,10 @@ class Program:
 
         if not completing and arguments[0] in self._plain:
             module, _, function = self._plain[arguments[0]].partition(":")
-            body = getattr(importlib.import_module(module), function)(arguments[1:])
+            try:
+                body = getattr(importlib.import_module(module), function)(arguments[1:])
+            except ImportError as error:
+                body = _failing(error)
             if body is not None:
                 from stripefs.cli.border import guarded, wants_debug
 
@@ -70,6 +73,15 @@ class Program:
         if "stripefs.api.engine" in sys.modules:
             _leave(code)
         return code
+
+
+def _failing(error: ImportError) -> Callable[[], int]:
+    """A body that raises `error` where it is told to the user."""
+
+    def body() -> int:
+        raise error
+
+    return body
 
 
 def _open_streams() -> None:

@@ -34,6 +34,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from stripefs import extras
 from stripefs.errors import MountError
 from stripefs.mount import channel as talk
 from stripefs.mount import kernel, mounting
@@ -65,9 +66,10 @@ def serve(job: Job, *, ready: Callable[[], None]) -> int:
     """Mount and serve until unmounted, in the foreground; the exit status.
 
     `ready` is called once, when the mount answers; what it raises undoes the mount. Raises a StripefsError, with
-    nothing left mounted, when the source or the mountpoint cannot be used. Call it on the main thread: it handles
-    signals.
+    nothing left mounted, when the source or the mountpoint cannot be used, or workers lack pyfuse3. Call it on the main
+    thread: it handles signals.
     """
+    extras.require("pyfuse3")
     taken = Keeper.take(keeper_path(Path(job.directory), job.name)) if job.keep else None
     job = job.at(job.resolved if taken else mounting.check_mountpoint(job))
     os.chdir("/")

@@ -16,8 +16,6 @@ from typing import Any
 import click
 import kubernetes_validate
 import pytest
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
 
 from imagefs.cli.options import settings_of
 from imagefs.settings import default_cache, default_runtime
@@ -152,17 +150,6 @@ def test_the_image_is_made_of_what_is_here_and_of_what_is_pinned() -> None:
             assert "--require-hashes" in command or "--no-deps" in command
             for lock in re.findall(r"-r /src/(\S+)", command):
                 assert "--hash=sha256:" in (CHECKOUT / lock).read_text()
-
-
-def test_the_lock_of_the_image_has_all_that_the_package_needs() -> None:
-    project = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]
-    extras = project["optional-dependencies"]
-    needed = [*project["dependencies"], *extras["arrow"], *extras["containerd"], *extras["fsspec"]]
-    pinned = dict(re.findall(r"^([\w.-]+)==(\S+)", (CHECKOUT / "requirements/run.lock").read_text(), re.MULTILINE))
-    tested = dict(re.findall(r"^([\w.-]+)==(\S+)", (CHECKOUT / "requirements/dev.lock").read_text(), re.MULTILINE))
-    for requirement in map(Requirement, needed):
-        assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)])
-    assert {name: tested.get(name) for name in pinned} == pinned
 
 
 # -- the installer -----------------------------------------------------------------------------------------------------
