@@ -136,8 +136,10 @@ apt_install() {
     DEBIAN_FRONTEND=noninteractive quietly apt-get install -y --no-install-recommends "$@"
 }
 
-# Make .venv, or bring it up to the lock files and pyproject.toml when they changed since it was last made.
+# need_venv [LOCK]: make .venv of requirements/LOCK.lock (dev), or bring it up to date when a lock file or pyproject.toml
+# changed since it was last made. The packages of dev.lock contain those of all others in the same versions.
 need_venv() {
+    local lock=${1:-dev}
     (
         flock 9
         local python wanted
@@ -147,15 +149,18 @@ need_venv() {
             rm -rf "$VENV"
             quietly "$python" -m venv "$VENV"
         fi
-        wanted=$(cd "$ROOT" && cat requirements/*.lock pyproject.toml imagefs/snapshotter/proto/*.proto | sha256sum)
-        [ "$(cat "$VENV/.made-from" 2>/dev/null)" != "$wanted" ] || return 0
+        wanted=$(cd "$ROOT" && cat requirements/*.lock pyproject.toml imagefs/snapshotter/proto/*.proto \
+            imagefs/snapshotter/proto/build.py | sha256sum)
+        case $(cat "$VENV/.made-from" 2>/dev/null) in
+        "$lock $wanted" | "dev $wanted") return 0 ;;
+        esac
         say "installing Python packages (a minute or two the first time)"
         local pip=("$VENV/bin/python" -m pip --disable-pip-version-check --quiet install)
         quietly "${pip[@]}" --require-hashes -r "$ROOT/requirements/build.lock"
-        quietly "${pip[@]}" --require-hashes --no-build-isolation -r "$ROOT/requirements/dev.lock"
+        quietly "${pip[@]}" --require-hashes --no-build-isolation -r "$ROOT/requirements/$lock.lock"
         # A plain path: what setuptools installs otherwise is a finder that costs every command 10 ms, and no user has it.
         quietly "${pip[@]}" --no-build-isolation --no-deps --config-settings editable_mode=compat -e "$ROOT"
-        printf '%s\n' "$wanted" >"$VENV/.made-from"
+        printf '%s %s\n' "$lock" "$wanted" >"$VENV/.made-from"
     ) 9<"$ROOT/requirements" || exit 1
 }
 
@@ -170,6 +175,33 @@ need_docs() {
     quietly "$folder/bin/python" -m pip --disable-pip-version-check --quiet install --require-hashes \
         -r "$ROOT/requirements/docs.lock"
     printf '%s\n' "$wanted" >"$folder/.made-from"
+}
+
+# An interpreter of each version of Python that pyproject.toml names, as .venv/pythons/python3.N, for the tests of the
+# wheel: one of PATH or of pyenv, else one that uv downloads.
+need_pythons() {
+    local version python
+    mkdir -p "$VENV/pythons"
+    for version in $(sed -n 's/.*"Programming Language :: Python :: \(3\.[0-9]*\)".*/\1/p' "$ROOT/pyproject.toml"); do
+        "$VENV/pythons/python$version" -c '' 2>/dev/null && continue
+        if ! python=$(find_version "$version"); then
+            say "installing Python $version"
+            quietly "$VENV/bin/uv" python install "$version"
+            python=$("$VENV/bin/uv" python find --managed-python "$version")
+        fi
+        ln -sfn "$python" "$VENV/pythons/python$version"
+    done
+}
+
+# find_version 3.N: the path of an interpreter of that version that really starts and can make environments.
+find_version() {
+    local python
+    for python in "python$1" "${PYENV_ROOT:-$HOME/.pyenv}/versions/$1".*"/bin/python$1"; do
+        if "$python" -c 'import ensurepip, sys; print(sys.executable)' 2>/dev/null; then
+            return
+        fi
+    done
+    return 1
 }
 
 # torch and the libraries that load checkpoints, into .venv/torch, for what is started with that on PYTHONPATH: a gigabyte
