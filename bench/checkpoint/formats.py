@@ -20,8 +20,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint import FileSystemReader, FileSystemWriter, FsspecReader, FsspecWriter
 
-from bench.checkpoint.place import Place
-from bench.checkpoint.state import COLUMNS, Seen, State
+from bench.checkpoint.state import COLUMNS, Place, Seen, State
 
 __all__ = ["LOADERS", "SAVERS", "Tensors"]
 

@@ -1,4 +1,4 @@
-"""Which figures `bench checkpoint` has, as tables: its runs (a case and a system each) and its ratios. Pure.
+"""The plan of `bench checkpoint` as tables: its runs (a case and a system each), its ratios and its report. Pure.
 
 A system is called after what loads and the way to the file: `torch:mount`, `dcp:fsspec`. Every round goes through all
 cases, each one system further on than in the round before, so that what a ratio compares stands close together.
@@ -9,16 +9,29 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
-from bench.ratios import RatioPlan
-from bench.results import Key
-from bench.rounds import in_turn
+from bench.harness.report import Bar, Bars, Facts, Report, hdfs, machine
+from bench.harness.results import Document, Key, RatioPlan, needed
+from bench.harness.rounds import in_turn
 
-__all__ = ["CASES", "RANKS", "SYSTEMS", "Run", "choose", "copies", "name_of", "ratios", "room", "runs", "sequence"]
+__all__ = [
+    "CASES",
+    "CHARTED",
+    "RANKS",
+    "REPORT",
+    "Run",
+    "choose",
+    "copies",
+    "name_of",
+    "ratios",
+    "room",
+    "runs",
+    "sequence",
+]
 
 CASES = ("save", "first", "cached", "warmed", "four")
 RANKS = 4
 
-SYSTEMS = {
+CHARTED = {
     ("first", "sequential:stream"): "one hdfs-native stream",
     ("first", "torch:rclone"): "rclone with its cache, first torch.load",
     ("first", "safetensors:mount"): "stripefs, first load",
@@ -48,11 +61,11 @@ _TARGETED = {
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One system in one case. `kind` says which measurement of the lab it is, the rest what that needs.
+    """One system in one case. `kind` says which measurement of the driver it is, the rest what that needs.
 
     format: of `bench.checkpoint.formats`, or what ranks do. way: mount, api, fsspec, local, rclone or stream. cache:
     what the cache on local disk has when loading begins: "" there is none, "empty", "filled", "warm": `stripefs warm`
-    has just filled it. rounds: how often it runs at most.
+    has just filled it. rounds: how often it runs at most. bounded: the memory of the mount has the usual limit.
     """
 
     case: str
@@ -62,15 +75,19 @@ class Run:
     way: str = "mount"
     cache: str = ""
     rounds: int = 1 << 30
+    bounded: bool = False
 
 
 def runs(*, few: bool, rclone: bool) -> list[Run]:
     """Every run there is, in the order in which the first round makes them. few: only what a quick run keeps."""
     warmed = _run("warmed", "load", "safetensors:mount", "warm")
     made = [*_saves(), *_first(), *_cached(), warmed, *_four()]
-    return [run for run in made if (not few or run.system in _TARGETED[run.case]) and (rclone or run.way != "rclone")]
+    if not rclone:
+        made = [run for run in made if run.way != "rclone" and not run.bounded]
+    return [run for run in made if not few or run.system in _TARGETED[run.case]]
 
 
+_BOUNDED = ("mount", "rclone")
 _LIBRARIES = ("safetensors", "torch", "torch_mmap", "dcp", "runai", "fastsafetensors")
 """Those that load from a path."""
 
@@ -93,6 +110,7 @@ def _first() -> list[Run]:
         # Both are one stream: as steady as its cap, and a minute long.
         Run("first", "sequential:stream", "stream", way="stream", rounds=1),
         Run("first", "torch:rclone", "load", "torch", "rclone", "empty"),
+        *(Run("first", f"torch:{way}:bounded", "load", "torch", way, "empty", bounded=True) for way in _BOUNDED),
         Run("first", "safetensors:mount:no_cache", "load", "safetensors"),
         *(_run("first", "load", system, "empty") for system in (*systems, *direct)),
     ]
@@ -121,13 +139,8 @@ def _run(case: str, kind: str, system: str, cache: str = "") -> Run:
 def choose(made: Sequence[Run], cases: Iterable[str]) -> list[Run]:
     """The runs of `cases`, all where none is named, and those of other cases that their ratios need."""
     wanted = set(cases) or set(CASES)
-    needed = {
-        (key.case, key.system)
-        for plan in ratios()
-        for key in (plan.upper, plan.lower)
-        if key is not None and plan.upper.case in wanted
-    }
-    return [run for run in made if run.case in wanted or (run.case, run.system) in needed]
+    keys = needed(ratios(), wanted)
+    return [run for run in made if run.case in wanted or (run.case, run.system) in keys]
 
 
 def name_of(run: Run) -> str:
@@ -183,6 +196,8 @@ def ratios() -> list[RatioPlan]:
         RatioPlan("first_load_vs_today", _time("first", "safetensors:mount"), _time("first", "sequential:stream")),
         RatioPlan("first_load_vs_rclone_torch", _time("first", "torch:mount"), _time("first", "torch:rclone")),
     ]
+    ours, theirs = (_time("first", f"torch:{way}:bounded") for way in _BOUNDED)
+    made.append(RatioPlan("first_load_vs_rclone_torch_equal_memory", ours, theirs))
     made += [
         RatioPlan(f"{fetched}_{name}", Key("four", f"{name}:mount", "fetched_share"), None)
         for name in ("direct_all", "safetensors")
@@ -201,3 +216,43 @@ def ratios() -> list[RatioPlan]:
 
 def _time(case: str, system: str) -> Key:
     return Key(case, system, "time")
+
+
+def _head(facts: Facts) -> str:
+    loaders = ", ".join(f"{name} {version}" for name, version in facts["loaders"].items())
+    return (
+        f"{facts['rounds']} rounds; {facts['datanodes']} DataNodes behind {facts['rate_mb_s']:g} MB/s each; "
+        f"checkpoints of {facts['file_mib']} MiB; budget {facts['budget_mib']} MiB; "
+        f"read-ahead of the local disk {facts['read_ahead_kib']} KiB; memory {facts['memory_mib']} MiB; "
+        f"{machine(facts, f'{hdfs(facts)}, {loaders}')}"
+    )
+
+
+def _chart(document: Document) -> Bars:
+    rows = {label: document.row(case, system, "time") for (case, system), label in CHARTED.items()}
+    facts = document.environment
+    return Bars(
+        [Bar(label, row, ours=label.startswith("stripefs")) for label, row in rows.items() if row],
+        of="loads",
+        title=f"Loading a checkpoint of {facts['file_mib']} MiB from {facts['datanodes']} DataNodes of "
+        f"{facts['rate_mb_s']:g} MB/s each",
+        scale="seconds: median with lowest and highest round",
+        width=8,
+        height=0.45,
+    )
+
+
+REPORT = Report(
+    ratios=ratios(),
+    columns={
+        "time": ("s", 2),
+        "throughput": ("MB/s", 0),
+        "fetched": ("MB fetched", 0),
+        "kept": ("kept", 2),
+        "warm_time": ("s of warm", 2),
+        "cpu_per_gb": ("CPU s/GB", 2),
+    },
+    cases=CASES,
+    head=_head,
+    chart=_chart,
+)

@@ -27,9 +27,8 @@ from typing import IO, Any
 import torch
 
 from bench.checkpoint.formats import LOADERS, SAVERS, Tensors
-from bench.checkpoint.place import Place
 from bench.checkpoint.ranks import RANKS
-from bench.checkpoint.state import Seen, State
+from bench.checkpoint.state import Place, Seen, State
 from stripefs.api import engine
 
 __all__ = ["main"]

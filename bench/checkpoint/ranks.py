@@ -12,9 +12,8 @@ from collections.abc import Callable
 import numpy as np
 from safetensors import safe_open
 
-from bench.checkpoint.place import Place
-from bench.checkpoint.state import Seen, State
-from bench.data import MIB
+from bench.checkpoint.state import Place, Seen, State
+from bench.harness.data import MIB
 
 __all__ = ["RANKS"]
 

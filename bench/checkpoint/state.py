@@ -1,24 +1,27 @@
-"""What a checkpoint holds: tensors of 16 bits whose rows are pages that carry their own number.
+"""A checkpoint: where it is, and its tensors of 16 bits, whose rows are pages that carry their own number.
 
 A tensor has the shape (pages, 2048), and each row begins with the number that its page has in the safetensors file, as
 64 bits; the rest are the same random bytes in each row. So whoever has loaded a tensor can tell by one word of each
 page whether it is all there and in its place. The header of that file is padded to whole pages, so that
-`bench.data.wrong_page` tells the same to whoever reads the file itself.
+`bench.harness.data.wrong_page` tells the same to whoever reads the file itself.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any
 
+import fsspec
 import numpy as np
 import numpy.typing as npt
 
-from bench.data import PAGE, tensor_sizes
+import stripefs
+from bench.harness.data import PAGE, tensor_sizes
 
-__all__ = ["COLUMNS", "Piece", "Seen", "State"]
+__all__ = ["COLUMNS", "Piece", "Place", "Seen", "State"]
 
 COLUMNS = PAGE // 2
 """Numbers of 16 bits in a row."""
@@ -128,3 +131,32 @@ class Seen:
         if self._left:
             raise RuntimeError(f"{len(self._left)} tensors did not come, {min(self._left)} among them")
         return self.bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """`path` is one of the machine, or with a `root` one in the source at this URL, which is reached with `options`."""
+
+    path: str
+    root: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def url(self) -> str:
+        """For fsspec, which is given `storage_options` with it."""
+        return f"stripefs://{self.path}"
+
+    @property
+    def storage_options(self) -> dict[str, Any]:
+        return {"root": self.root, **self.options}
+
+    def source(self) -> stripefs.FileSystem:
+        return stripefs.connect(self.root, **self.options)
+
+    def filesystem(self) -> Any:
+        return fsspec.filesystem("stripefs", **self.storage_options)
+
+    def connect(self) -> None:
+        """Reach the source, if there is one, as a mount has by the time it is used."""
+        if self.root:
+            self.source().stat("/")

@@ -1,7 +1,6 @@
-"""`bench compile`: what a job compiles at its start, anew or found in start-up caches of an earlier start elsewhere.
+"""`bench compile`: a job's compilations at its start, anew or found in start-up caches of an earlier start elsewhere.
 
+plan         pure: systems, target, ratios, report
 program      the job, in a container: it compiles a model by TorchInductor for the processor, and says what it found
-job          an image, and containers of it that see this host's Python, torch and compiler
-measure      runs it on hosts that have nothing: without caches, the first time with them, and the second time
-report       ratios, their target and the table
+measure      the whole: the job's image and its starts without caches, the first time with them, and the second time
 """

@@ -1,4 +1,4 @@
-"""`bench compile`: starts the job on hosts that have nothing of it, and draws the document from what it says.
+"""Measurement of `bench compile`: starts the job on hosts that have nothing of it.
 
 Each round publishes anew: a start without caches, the first with them, from which they are published, and the second on
 another host. Page caches stay as they are: what is compiled is measured, and not what is read.
@@ -6,107 +6,145 @@ another host. Page caches stay as they are: what is compiled is measured, and no
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
+import sysconfig
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from bench.checkpoint.runner import TORCH
-from bench.cluster import BenchError, Say
-from bench.compile.job import Job
-from bench.compile.report import SYSTEMS, ratios
-from bench.environment import first_touch, machine, version
-from bench.host import Host
-from bench.programs import output
-from bench.ratios import sum_up
-from bench.results import Document
-from bench.rounds import Rounds, how_many
-from bench.tools import compile_programs, locked, remove_mounts, remove_tree
+from bench.compile.plan import SYSTEMS, ratios
+from bench.harness import BenchError, Say
+from bench.harness.environment import CACHE, remove_mounts, remove_tree, work_folder
+from bench.harness.host import PROGRAM, Host, host
+from bench.harness.peers import TORCH
+from bench.harness.programs import output, run, started
+from bench.harness.results import Document, draw
+from bench.harness.rounds import Options as HarnessOptions
+from bench.harness.rounds import Rounds, Store
 
-__all__ = ["WORK", "Options", "host", "measure"]
+__all__ = ["WORK", "Job", "Options", "measure"]
 
-WORK = Path("~/.cache/bootseer/bench-compile").expanduser()
+WORK = CACHE / "bench-compile"
 
 _CACHES = ("--startup-cache", "inductor")
 _PUBLISHED_WITHIN = 60.0
+_TOOLS = "/tools"
+_WRAPPER = '#!/bin/sh\necho "$*" >>{log}/calls\nexec {compiler} "$@"\n'
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """`rounds` 0 means 2 when quick, else 3."""
-
-    quick: bool = False
-    rounds: int = 0
+class Options(HarnessOptions):
     work: Path = WORK
 
 
-def measure(options: Options, say: Say, store: Callable[[Document], None]) -> Document:
+def measure(options: Options, say: Say, store: Store) -> Document:
     """Measure. Hands what there is to `store` after each round, and answers the whole. Raises BenchError."""
     layers = 2 if options.quick else 8
-    rounds = Rounds(rounds=how_many(options.rounds, quick=options.quick), say=say)
-    with locked(options.work):
-        compile_programs()
-        facts = {
-            **machine(first_touch()),
-            "tools": {"torch": _torch_version(), "g++": output("g++", "-dumpfullversion").strip()},
-            "layers": layers,
-            "rounds": rounds.rounds,
-            "quick": options.quick,
-        }
-        document = Document("compile", version(), facts, notes=rounds.notes)
-        for number in range(rounds.rounds):
-            _round(rounds, options.work, layers, number)
-            document.rows, document.ratios = rounds.samples.rows(), sum_up(rounds.samples, ratios())
-            store(document)
-    return document
+    with work_folder(options.work, _tidy):
+        compiler = _compiler()
+        torch = next(TORCH.glob("torch-*.dist-info")).name.removesuffix(".dist-info").removeprefix("torch-")
+        tools = {"torch": torch, "g++": output(compiler, "-dumpfullversion").strip()}
+        done = Rounds.begin("compile", options, {"tools": tools, "layers": layers}, draw(ratios()), say, store)
+        for number in range(done.rounds):
+            remove_tree(options.work / "job")
+            job = Job(options.work / "job", layers)
+            for system, flags in zip(SYSTEMS, ((), _CACHES, _CACHES), strict=True):
+                done.take("start", system, number, partial(_start, job, options.work, flags))
+            done.keep()
+    return done.document
 
 
-def _round(rounds: Rounds, work: Path, layers: int, number: int) -> None:
-    with _emptied(work / "job") as folder:
-        job = Job(folder, layers)
-        for system, options in zip(SYSTEMS, ((), _CACHES, _CACHES), strict=True):
-            rounds.take("start", system, number, partial(_start, job, work, options))
-
-
-def _start(job: Job, work: Path, options: Sequence[str]) -> dict[str, float]:
-    first = bool(options) and not job.published()
-    with host(work / "host") as environment, job.started(environment, options) as told:
+def _start(job: Job, work: Path, flags: Sequence[str]) -> dict[str, float]:
+    first = bool(flags) and not job.published()
+    with host(work, daemon=False, drop=False) as here, job.started(here.environment, flags) as told:
         deadline = time.monotonic() + _PUBLISHED_WITHIN
         while first and not job.published():
             if time.monotonic() > deadline:
                 raise BenchError(f"the caches were not published within {_PUBLISHED_WITHIN:g} s")
             time.sleep(0.1)
-    if bool(options) and not first and told["misses"]:
+    if flags and not first and told["misses"]:
         raise BenchError(f"{told['misses']} graphs were not found in the caches")
     return {"time": told["time"], "cpu": told["cpu"]}
 
 
-@contextmanager
-def host(folder: Path) -> Iterator[dict[str, str]]:
-    """The environment of a host that has nothing; its daemon ends with the block."""
-    with _emptied(folder):
-        for name, mode in (("run", 0o700), ("cache", 0o755)):
-            (folder / name).mkdir(mode, parents=True)
-        made = Host(folder)
-        try:
-            yield made.environment
-        finally:
-            made.stop()
-            remove_mounts(folder)
+def _tidy(work: Path) -> None:
+    """Take away what a benchmark leaves when it is killed, or fails in the wrong place."""
+    Host(work / "host").stop()
+    remove_mounts(work)
+    for name in ("host", "job"):
+        remove_tree(work / name)
 
 
-@contextmanager
-def _emptied(folder: Path) -> Iterator[Path]:
-    remove_mounts(folder)
-    remove_tree(folder)
-    folder.mkdir(parents=True)
-    try:
-        yield folder
-    finally:
-        remove_tree(folder)
+class Job:
+    """An image with the job's program, below `folder`, and its containers, which see this host's Python and torch.
+
+    Compilers are found as `g++` below TOOLS first, which notes how it is called and then is the host's. layers: of the
+    model; each compiles some kernels. The folder is made. Calls raise BenchError.
+    """
+
+    def __init__(self, folder: Path, layers: int) -> None:
+        compiler = _compiler()
+        self._layers = layers
+        self.store, self.calls = folder / "store", folder / "log/calls"
+        self._shown = _top_level([sys.executable, sys.prefix, TORCH.resolve(), compiler, sysconfig.get_path("stdlib")])
+        tree = folder / "tree"
+        for name in ("dev", "proc", "sys", "run", "tmp", "etc", "log", _TOOLS, *self._shown):
+            (tree / name.lstrip("/")).mkdir(parents=True, exist_ok=True)
+        shutil.copy(Path(__file__).with_name("program.py"), tree / "program.py")
+        self.calls.parent.mkdir()
+        wrapper = tree / _TOOLS.lstrip("/") / "g++"
+        wrapper.write_text(_WRAPPER.format(log="/log", compiler=compiler))
+        wrapper.chmod(0o755)
+        run(PROGRAM, "build", f"dir:{tree}", self.store, "--tag", "job")
+
+    def published(self) -> bool:
+        """True once its store has caches of a start."""
+        return any((self.store / "deps").glob("[!.]*"))
+
+    def compilations(self) -> list[str]:
+        """How compilers were called since this was asked last, but for questions of their version."""
+        calls = self.calls.read_text().splitlines() if self.calls.exists() else []
+        self.calls.unlink(missing_ok=True)
+        return [call for call in calls if call not in ("--version", "-v", "-dumpversion", "-dumpmachine")]
+
+    @contextmanager
+    def started(self, environment: Mapping[str, str], options: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+        """A start on the host with this environment, which has said its figures, and goes on until the block ends.
+
+        options: of `imagefs run`.
+        """
+        binds = [f"--bind={path}:{path}:ro" for path in self._shown]
+        variables = {"PATH": f"{_TOOLS}:/usr/bin:/bin", "PYTHONPATH": str(TORCH.resolve()), "HOME": "/tmp"}
+        command = [
+            str(PROGRAM), "run", *options, *binds, f"--bind={self.calls.parent}:/log",
+            *(f"--env={name}={value}" for name, value in variables.items()),
+            f"{self.store}#job", "--", sys.executable, "/program.py", str(self._layers),
+        ]  # fmt: skip
+        with started(command, {**os.environ, **environment}) as start:
+            yield start.said
 
 
-def _torch_version() -> str:
-    return next(TORCH.glob("torch-*.dist-info")).name.removesuffix(".dist-info").removeprefix("torch-")
+def _compiler() -> str:
+    """The path of the compiler that TorchInductor runs. Raises BenchError without it, or without torch."""
+    found = shutil.which("g++")
+    if found is None or not TORCH.exists():
+        raise BenchError("TorchInductor needs g++ and torch: run ./scripts/bench compile, which sets them up")
+    return found
+
+
+def _top_level(paths: Sequence[str | Path]) -> list[str]:
+    """Directories right below /, or /tmp, that hold these paths and what links there, and the system's own."""
+    wanted = [Path(one) for path in paths for one in (path, os.path.realpath(path))]
+    names = {os.path.join(*path.parts[: 3 if path.parts[1] == "tmp" else 2]) for path in wanted} | {
+        "/bin",
+        "/lib",
+        "/lib64",
+        "/usr",
+    }
+    return sorted(name for name in names if os.path.isdir(name))

@@ -1,10 +1,7 @@
 """`bench container`: how fast containerd starts a container from a remote image, with our snapshotter and with others.
 
-plan         pure: cases, systems, targets and ratios
-node         a machine with a containerd of its own: pull by CRI, run by ctr
-systems      snapshotters: overlayfs, ours, and the peers that are on PATH
-peers        images as each peer wants them
-prepare      the time of Prepare and Mounts
-measure      runs the plan
-report       tables and the chart
+plan          pure: cases, systems, targets, ratios, report
+node          a machine with a containerd of its own: pull by CRI, run by ctr, the time of Prepare and Mounts
+snapshotters  overlayfs, ours, and the peers that are on PATH, with images as each peer wants them
+measure       the whole
 """

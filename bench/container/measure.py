@@ -1,4 +1,4 @@
-"""`bench container`: makes the image, sets up link and registry, measures in interleaved rounds.
+"""Measurement of `bench container`: makes the image, sets up link and registry, measures in interleaved rounds.
 
 Order: the image and the store; recording a start; what peers want; then for each rate of the link rounds of all
 systems, each round beginning one system further on; warm starts, twenty starts at once and the time of Prepare, on one
@@ -7,57 +7,35 @@ warm node of each system. A system that fails becomes a note, and the others go 
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
-from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from bench.cluster import Say
-from bench.container.node import Node, at_once, end_node
-from bench.container.peers import Peer
-from bench.container.plan import RATES, case, ratios
-from bench.container.prepare import highest_layer, prepared
-from bench.container.systems import OVERLAYFS, Machine, machine, peers_here
-from bench.environment import first_touch, version
-from bench.environment import machine as this_machine
-from bench.host import Host
-from bench.image import lazy
-from bench.image.measure import WORK
-from bench.image.recipe import RECIPES, Recipe
+from bench.container.node import Node, at_once, end_node, highest_layer, prepared
+from bench.container.plan import ratios
+from bench.container.snapshotters import OVERLAYFS, Machine, Peer, machine, peers_here
+from bench.harness import Say
+from bench.harness.environment import remove_mounts, remove_tree, work_folder
+from bench.harness.host import Host
+from bench.harness.link import Link, linked
+from bench.harness.processes import PeakMemory, pss, tree
+from bench.harness.programs import output, run, tool_version
+from bench.harness.results import Document, draw
+from bench.harness.rounds import Rounds, Store, in_turn
+from bench.image import runtime
+from bench.image.measure import WORK, Options, image_facts, measured_links, push
+from bench.image.plan import RATES, case
 from bench.image.source import Image, Source
-from bench.link import Link, linked
-from bench.processes import PeakMemory, pss, tree
-from bench.programs import output, run
-from bench.ratios import sum_up
-from bench.results import Document
-from bench.rounds import Rounds, how_many, in_turn
-from bench.tools import compile_programs, locked, remove_mounts, remove_tree
 
 __all__ = ["WORK", "Options", "measure"]
 
 MB, MIB = 1e6, 1 << 20
 _TAG = "bench"
 _REPEATED = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Options:
-    """`rounds` 0 means 2 when quick, else 3; `mirror` "" is the one that apt uses here."""
-
-    quick: bool = False
-    large: bool = False
-    rounds: int = 0
-    work: Path = WORK
-    mirror: str = ""
-
-    @property
-    def recipe(self) -> Recipe:
-        return RECIPES["large" if self.large else "quick" if self.quick else "standard"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,7 +58,7 @@ class _Session(Rounds):
         ending = f"-{system}" if any(peer.name == system for peer in self.peers) else ""
         return f"{self.link.registry}/bench:{self.image.reference}{ending}"
 
-    def store(self, name: str) -> Path:
+    def store_folder(self, name: str) -> Path:
         """A directory store behind the link: `lazy` without a trace, `traced` with one."""
         return self.link.folder / name
 
@@ -90,43 +68,39 @@ class _Session(Rounds):
         return machine(self.work, system.partition(":")[0], self.link.registry, store)
 
 
-def measure(options: Options, say: Say, store: Callable[[Document], None]) -> Document:
+def measure(options: Options, say: Say, store: Store) -> Document:
     """Measure. Hands what there is to `store` after each part, and answers the whole.
 
     Raises BenchError where nothing can be measured.
     """
-    with locked(options.work), ExitStack() as stack:
-        _tidy(options.work)
-        compile_programs()
-        stack.callback(_tidy, options.work)
-        image = Source(options.work, say, options.mirror).image(options.recipe, 1)
-        wire = stack.enter_context(linked(options.work, options.work / "stores", registry=True))
-        rounds = how_many(options.rounds, quick=options.quick)
-        session = _Session(rounds=rounds, say=say, options=options, link=wire, image=image)
-        say("pushing the image to the registry")
-        run("skopeo", "copy", "--dest-tls-verify=false", image.name, f"docker://{session.reference()}")
-        document = Document("container", version(), _environment(session), notes=session.notes)
-
-        def keep() -> None:
-            document.environment["peers"] = [peer.name for peer in session.peers]
-            document.rows = session.samples.rows()
-            document.ratios = sum_up(session.samples, ratios())
-            document.environment["load_15min"] = round(os.getloadavg()[2], 2)
-            store(document)
-
+    work = options.work
+    with work_folder(work, _tidy) as stack:
+        image = Source(work, say, options.mirror).image(options.recipe, 1)
+        wire = stack.enter_context(linked(work, work / "stores", registry=True))
+        push(image, wire, say)
+        facts = {
+            "tools": {"containerd": output("containerd", "--version").split()[2], "runc": tool_version("runc")},
+            "image": image_facts(options, image),
+            "link": measured_links(wire, say),
+            "peers": [],
+        }
+        session = _Session.begin(
+            "container", options, facts, draw(ratios()), say, store, options=options, link=wire, image=image
+        )
         for part in (_store, _peers, _starts, _warm):
             part(session)
-            keep()
-    return document
+            session.document.environment["peers"] = [peer.name for peer in session.peers]
+            session.keep()
+    return session.document
 
 
 def _store(session: _Session) -> None:
     """The image in a store without a trace, and a copy of that with the trace of one start and its hot device."""
     session.say("building the image into a store")
-    lazy.build(session.image.name, session.store("lazy"), _TAG)
-    run("cp", "--archive", "--link", session.store("lazy"), session.store("traced"))
+    runtime.build(session.image.name, session.store_folder("lazy"), _TAG)
+    run("cp", "--archive", "--link", session.store_folder("lazy"), session.store_folder("traced"))
     session.say("recording a start")
-    lazy.record(session.work, session.store("traced"), _TAG)
+    runtime.record(session.work, session.store_folder("traced"), _TAG)
 
 
 def _peers(session: _Session) -> None:
@@ -213,31 +187,6 @@ def _warm_system(session: _Session, system: str, number: int, parent: str) -> No
 def _again(node: Node, image: str) -> dict[str, float]:
     with node.start(image) as start:
         return {"time": start.seconds, "inside": start.inside}
-
-
-def _environment(session: _Session) -> dict[str, Any]:
-    """Facts as JSON values; the link's as it was measured just now."""
-    found: dict[str, str] = {}
-    for rate in RATES:
-        found[f"{rate / MB:g}"] = str(session.link.measure(rate))
-        session.say(f"the link at {rate / MB:g} MB/s: {found[f'{rate / MB:g}']}")
-    image = session.image
-    return {
-        **this_machine(first_touch()),
-        "tools": {"containerd": output("containerd", "--version").split()[2], "runc": _runc()},
-        "image": {
-            "name": session.options.recipe.name,
-            "layers": image.layers,
-            "compressed_mb": round(image.compressed / MB, 1),
-        },
-        "link": found,
-        "rounds": session.rounds,
-        "quick": session.options.quick,
-    }
-
-
-def _runc() -> str:
-    return output("runc", "--version").splitlines()[0].split()[-1]
 
 
 def _tidy(work: Path) -> None:

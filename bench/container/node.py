@@ -1,37 +1,44 @@
 """A machine with a containerd of its own, whose folders, sockets and containers go with the `with` block.
 
-Images are pulled by CRI, as kubelet does it, and containers run by ctr, which tells what they print.
+Images are pulled by CRI, as kubelet does it, and containers run by ctr, which tells what they print. `prepared` is how
+long containerd waits for the snapshot of a new container: Prepare and Mounts of an image that is warm.
 """
 
 from __future__ import annotations
 
-import contextlib
+import json
 import os
-import signal
-import subprocess
+import statistics
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import grpc
+from google.protobuf.message import Message
 
-from bench.cluster import BenchError
-from bench.processes import cpu_seconds
-from bench.programs import output
-from bench.started import Start, started
-from bench.tools import remove_mounts, remove_tree
+from bench.harness import BenchError
+from bench.harness.environment import remove_mounts, remove_tree
+from bench.harness.processes import cpu_seconds, kill, matching
+from bench.harness.programs import Start, output, started
+from bench.harness.programs import service as running
+from imagefs.format.manifest import chain_id
+from imagefs.snapshotter.proto import snapshots_pb2 as wire
 
-__all__ = ["Node", "Service", "at_once", "end_node", "node", "said", "service"]
+__all__ = ["Node", "Service", "at_once", "end_node", "highest_layer", "node", "prepared", "service"]
 
 _NAMESPACE = "k8s.io"
 _TOGETHER = 20
 _STARTS_WITHIN = 30.0
 _PULLS_WITHIN = 600.0
-_ENDS_WITHIN = 20.0
+_METADATA = (("containerd-namespace", _NAMESPACE),)
+_PREPARED = 30  # snapshots, whose median counts
+_SNAPSHOTS = "/containerd.services.snapshots.v1.Snapshots"
+_KEPT = {"containerd.io/gc.root": "bench"}  # or else containerd collects what no container and no lease names
 
 _CONFIG = """
 version = 2
@@ -90,7 +97,7 @@ class Node:
         try:
             call(request, timeout=_PULLS_WITHIN)
         except grpc.RpcError as error:
-            raise BenchError(f"{self.snapshotter}: {image} was not pulled: {said(error)}") from error
+            raise BenchError(f"{self.snapshotter}: {image} was not pulled: {_said(error)}") from error
         return time.monotonic() - begin
 
     @contextmanager
@@ -136,31 +143,8 @@ def service(
     name: str, command: Sequence[str | Path], folder: Path, environment: Mapping[str, str], ready: Path
 ) -> Iterator[Service]:
     """Run a program until the block ends; it answers once the socket `ready` is there. Raises BenchError."""
-    log = folder / f"{name}.log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            list(command),
-            env=os.environ | environment,
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=out,
-            start_new_session=True,  # a ^C is ours to handle
-        )
-    try:
-        deadline = time.monotonic() + _STARTS_WITHIN
-        while not ready.exists():
-            if process.poll() is not None or time.monotonic() > deadline:
-                words = log.read_text(errors="replace").strip().splitlines() or ["it said nothing"]
-                raise BenchError(f"{name} did not start: {words[-1]}")
-            time.sleep(0.05)
-        yield Service(name, process.pid)
-    finally:
-        process.terminate()
-        try:
-            process.wait(_ENDS_WITHIN)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+    with running(name, command, folder / f"{name}.log", ready.exists, environment) as pid:
+        yield Service(name, pid)
 
 
 @contextmanager
@@ -186,26 +170,14 @@ def node(
 
 def end_node(folder: Path) -> None:
     """End what containers left whose containerd has gone, and remove the folder."""
-    for pid in _processes(folder):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    socket = os.fsencode(folder / "containerd.sock")
+    # Shims, whose command line names the socket of this containerd.
+    kill(*matching("cmdline", lambda words: words[0].endswith(b"containerd-shim-runc-v2") and socket in words))
     remove_mounts(folder)
     for entry in (folder / "state/io.containerd.runtime.v2.task" / _NAMESPACE).glob("*"):
-        with contextlib.suppress(BenchError):
+        with suppress(BenchError):
             output("runc", "--root", f"/run/containerd/runc/{_NAMESPACE}", "delete", "--force", entry.name)
     remove_tree(folder)
-
-
-def _processes(folder: Path) -> list[int]:
-    """Shims, whose command line names the socket of this containerd."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            with contextlib.suppress(OSError):
-                words = (entry / "cmdline").read_bytes().split(b"\0")
-                if words[0].endswith(b"containerd-shim-runc-v2") and os.fsencode(folder / "containerd.sock") in words:
-                    found.append(int(entry.name))
-    return found
 
 
 def _await(channel: grpc.Channel) -> None:
@@ -218,7 +190,7 @@ def _await(channel: grpc.Channel) -> None:
             return
         except grpc.RpcError as error:
             if time.monotonic() > deadline:
-                raise BenchError(f"containerd's CRI plugin does not answer: {said(error)}") from error
+                raise BenchError(f"containerd's CRI plugin does not answer: {_said(error)}") from error
         time.sleep(0.1)
 
 
@@ -232,6 +204,49 @@ def _varint(number: int) -> bytes:
     return bytes(out)
 
 
-def said(error: grpc.RpcError) -> str:
-    """In one line."""
+def _said(error: grpc.RpcError) -> str:
+    """The error in one line."""
     return str(error.details()) if isinstance(error, grpc.Call) else str(error)
+
+
+# -- the time of Prepare and Mounts ------------------------------------------------------------------------------------
+
+
+def highest_layer(layout: Path, reference: str) -> str:
+    """The name that containerd gives to the snapshot of an image's highest layer. layout: OCI, with the image."""
+    index = json.loads((layout / "index.json").read_text())
+    named = {
+        entry.get("annotations", {}).get("org.opencontainers.image.ref.name"): entry for entry in index["manifests"]
+    }
+    manifest = _blob(layout, named[reference]["digest"])
+    return chain_id(_blob(layout, manifest["config"]["digest"]))
+
+
+def prepared(node: Node, parent: str) -> float:
+    """Milliseconds of Prepare and Mounts by containerd's snapshots service, the median of many. Raises BenchError."""
+    times = []
+    keys = [f"bench-prepare-{number}" for number in range(_PREPARED)]
+    try:
+        for key in keys:
+            begin = time.monotonic()
+            _call(
+                node, "Prepare", wire.PrepareRequest(snapshotter=node.snapshotter, key=key, parent=parent, labels=_KEPT)
+            )
+            _call(node, "Mounts", wire.KeyRequest(snapshotter=node.snapshotter, key=key))
+            times.append(time.monotonic() - begin)
+    finally:
+        for key in keys[: len(times)]:
+            _call(node, "Remove", wire.KeyRequest(snapshotter=node.snapshotter, key=key))
+    return statistics.median(times) * 1000
+
+
+def _call(node: Node, method: str, request: Message) -> None:
+    call = node.channel.unary_unary(f"{_SNAPSHOTS}/{method}")
+    try:
+        call(request.SerializeToString(), metadata=_METADATA, timeout=60)
+    except grpc.RpcError as error:
+        raise BenchError(f"{method} failed: {_said(error)}") from error
+
+
+def _blob(layout: Path, digest: str) -> Any:
+    return json.loads((layout / "blobs" / digest.replace(":", "/")).read_text())

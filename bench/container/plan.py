@@ -1,4 +1,4 @@
-"""Which figures `bench container` has, as tables: systems and cases, ratios with their targets. Pure.
+"""The plan of `bench container` as tables: systems and cases, ratios with their targets, the report. Pure.
 
 A case is a rate of the link (`start_50`: 50 MB/s), or something that has none. A peer is a system that is measured
 where its programs are on PATH.
@@ -6,12 +6,12 @@ where its programs are on PATH.
 
 from __future__ import annotations
 
-from bench.ratios import RatioPlan
-from bench.results import Key
+from bench.harness.report import Bars, Facts, Report, machine, tools
+from bench.harness.results import Document, Key, RatioPlan
+from bench.image.plan import RATES, case, links, starts
 
-__all__ = ["CASES", "OURS", "PEERS", "RATES", "SYSTEMS", "case", "ratios"]
+__all__ = ["CASES", "OURS", "PEERS", "REPORT", "SYSTEMS", "ratios"]
 
-RATES = (50e6, 20e6)
 CASES = ("start_50", "start_20", "warm", "at_once", "prepare", "snapshotter", "daemon")
 OURS = ("imagefs", "imagefs:first")
 PEERS = ("stargz", "soci", "nydus")
@@ -25,11 +25,6 @@ SYSTEMS = {
     "overlayfs": "overlayfs: pull, unpack, run",
 }
 """With words for people."""
-
-
-def case(rate: float) -> str:
-    """The name of a start over a link of so many bytes a second."""
-    return f"start_{rate / 1e6:g}"
 
 
 def ratios() -> list[RatioPlan]:
@@ -75,3 +70,41 @@ def _pulled(rate: float) -> Key:
 
 def _start(name: str, rate: float, system: str, against: str, bound: float = 0.0) -> RatioPlan:
     return RatioPlan(name, _time(case(rate), system), _time(case(rate), against), bound)
+
+
+def _head(facts: Facts) -> str:
+    image = facts["image"]
+    return (
+        f"image {image['name']}: {image['compressed_mb']:g} MB compressed in {image['layers']} layers; "
+        f"{facts['rounds']} rounds. Link: {links(facts)}. Peers: {', '.join(facts['peers']) or 'none on PATH'}. "
+        f"{machine(facts, tools(facts))}"
+    )
+
+
+def _chart(document: Document) -> Bars:
+    return Bars(
+        starts(document, SYSTEMS),
+        of="starts",
+        title=f"containerd, an image of {document.environment['image']['compressed_mb']:g} MB compressed",
+        scale="seconds from the pull until its modules are imported: median, lowest and highest round",
+    )
+
+
+REPORT = Report(
+    ratios=ratios(),
+    columns={
+        "time": ("s", 2),
+        "pull": ("s of the pull", 2),
+        "inside": ("s inside", 2),
+        "local": ("s until local", 1),
+        "moved": ("MB moved", 1),
+        "cpu": ("CPU s", 2),
+        "prepared": ("ms", 2),
+        "idle_pss": ("idle MiB", 0),
+        "peak_pss": ("peak MiB", 0),
+    },
+    cases=CASES,
+    systems=list(SYSTEMS),
+    head=_head,
+    chart=_chart,
+)

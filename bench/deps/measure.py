@@ -1,4 +1,4 @@
-"""`bench deps`: installs, publishes and mounts, on hosts that are made anew, and draws the document from the samples.
+"""Measurement of `bench deps`: installs, publishes and mounts, on hosts that are made anew.
 
 Order: wheels, index and link; the installation is published once, and a start with it is recorded; then rounds of all
 systems, each beginning one system further on: a host that has nothing, the same host again, and imports from memory; in
@@ -7,46 +7,38 @@ the end what several variants take. A system that fails becomes a note, and the 
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.cluster import Say
-from bench.deps.disk import Tally, size
 from bench.deps.node import UV, Job, Node, answered, interpreter, published
-from bench.deps.plan import SYSTEMS, derive, name_fastest, ratios
-from bench.deps.recipe import INSTALLER, Recipe, recipes
+from bench.deps.plan import INSTALLER, SYSTEMS, Recipe, derive, draw, recipes
 from bench.deps.wheels import fetch, lay_out, size_of
-from bench.environment import disk_read_ahead, first_touch, machine, version
-from bench.host import Host, await_hot, host
-from bench.link import Link, linked
-from bench.programs import output, run
-from bench.ratios import sum_up
-from bench.results import Document
-from bench.rounds import Rounds, how_many, in_turn
-from bench.tools import cold, compile_programs, locked, remove_mounts, remove_tree
+from bench.harness import Say
+from bench.harness.environment import CACHE, cold, disk_read_ahead, remove_mounts, remove_tree, work_folder
+from bench.harness.host import Host, await_hot, host
+from bench.harness.link import Link, linked
+from bench.harness.programs import output, run
+from bench.harness.results import Document
+from bench.harness.rounds import Options as HarnessOptions
+from bench.harness.rounds import Rounds, Store, in_turn
+from bench.harness.sizes import lz4_of_new, size
 
-__all__ = ["RATE", "WORK", "Options", "measure"]
+__all__ = ["PINS", "RATE", "WORK", "Options", "Taken", "Tally", "measure"]
 
-WORK = Path("~/.cache/bootseer/bench-deps").expanduser()
+WORK = CACHE / "bench-deps"
 RATE = 50e6  # bytes a second of the link
+PINS = Path(__file__).with_name("requirements.txt")
 
 MB = 1e6
-_PINS = Path(__file__).with_name("requirements.txt")
 _IMPORTS = 5  # from memory, each round
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """`rounds` 0 means 2 when quick, else 3."""
-
-    quick: bool = False
-    rounds: int = 0
+class Options(HarnessOptions):
     work: Path = WORK
 
 
@@ -60,7 +52,7 @@ class _Session(Rounds):
     def node(self) -> Node:
         return Node(self.work / "node", self.job)
 
-    def store(self, name: str) -> Path:
+    def store_folder(self, name: str) -> Path:
         """A directory store behind the link: `lazy` without a record of a start, `recorded` with one."""
         return self.link.folder / name
 
@@ -82,69 +74,47 @@ class _Session(Rounds):
         return {"time": installed + imports, "install": installed, "imports": imports, "moved": moved / MB}
 
 
-def measure(options: Options, say: Say, store: Callable[[Document], None]) -> Document:
+def measure(options: Options, say: Say, store: Store) -> Document:
     """Measure. Hands what there is to `store` after each part, and answers the whole.
 
     Raises BenchError where nothing can be measured.
     """
     work = options.work
-    recipe = recipes(_PINS.read_text())["quick" if options.quick else "standard"]
-    with locked(work), ExitStack() as stack:
-        _tidy(work)
-        compile_programs()
-        stack.callback(_tidy, work)
+    recipe = recipes(PINS.read_text())["quick" if options.quick else "standard"]
+    with work_folder(work, _tidy) as stack:
         fetch([*recipe.everything(), INSTALLER], work / "wheels", say)
         wire = stack.enter_context(linked(work, work / "served"))
-        session = _Session(
-            rounds=how_many(options.rounds, quick=options.quick),
-            say=say,
-            work=work,
-            recipe=recipe,
-            link=wire,
-            job=Job(
-                interpreter(work / "python", work / "wheels"),
-                f"{wire.url}/index/simple/",
-                work / "requirements.txt",
-                recipe.modules,
-            ),
-        )
+        index, python = f"{wire.url}/index/simple/", interpreter(work / "python", work / "wheels")
+        job = Job(python, index, work / "requirements.txt", recipe.modules)
+        session = _Session.begin("deps", options, {}, draw, say, store, work=work, recipe=recipe, link=wire, job=job)
         lay_out(work / "wheels", recipe.everything(), wire.folder / "index")
         _require(session, recipe.pins)
-        document = Document("deps", version(), {}, notes=session.notes)
         measured = str(wire.measure(RATE))
         say(f"the link: {measured}")
         _prepare(session)
-        document.environment = _environment(session, measured, quick=options.quick)
-
-        def keep() -> None:
-            name_fastest(session.samples)
-            document.rows = session.samples.rows()
-            document.ratios = sum_up(session.samples, ratios())
-            document.environment["load_15min"] = round(os.getloadavg()[2], 2)
-            store(document)
-
+        session.document.environment |= {**_facts(session), "link": measured}
         wire.set_rate(RATE)
         for number in range(session.rounds):
             _round(session, number)
-            keep()
+            session.keep()
         session.attempt("disk", _disk)
-        keep()
-    return document
+        session.keep()
+    return session.document
 
 
 def _prepare(session: _Session) -> None:
     """Publish the installation, record a start with it, and keep one that pip made. Raises BenchError."""
     session.link.set_rate(0)
     session.say("publishing the installation")
-    _publish(session.node(), session.work, session.store("lazy"))
-    run("cp", "--archive", "--link", session.store("lazy"), session.store("recorded"))
+    _publish(session.node(), session.work, session.store_folder("lazy"))
+    run("cp", "--archive", "--link", session.store_folder("lazy"), session.store_folder("recorded"))
     session.say("recording a start")
     node = session.node()
     with host(session.work) as here:
-        answered(node.imagefs(here, str(session.store("recorded"))))
+        answered(node.imagefs(here, str(session.store_folder("recorded"))))
         node.imports()
         here.ready()
-        await_hot(session.store("recorded"))
+        await_hot(session.store_folder("recorded"))
     node = session.node()
     node.pip()
     node.target.rename(session.installed)
@@ -167,8 +137,8 @@ def _round(session: _Session, number: int) -> None:
 
 def _system(session: _Session, system: str, number: int) -> None:
     name, _, how = system.partition(":")
-    if how == "miss":
-        _miss(session, number)
+    if how.startswith("miss"):
+        _miss(session, system, "uv" if how == "miss_uv" else "pip", number)
     elif name == "imagefs":
         _hit(session, system, session.url("lazy" if how == "lazy" else "recorded"), number)
     else:
@@ -201,14 +171,14 @@ def _hit(session: _Session, system: str, store: str, number: int) -> None:
             here.command("umount", str(node.target))
 
 
-def _miss(session: _Session, number: int) -> None:
+def _miss(session: _Session, system: str, form: str, number: int) -> None:
     """A first start: the job goes on when it is installed, and what it installed is published beside it."""
     node, store = session.node(), session.work / "missed"
     remove_tree(store)
     with host(session.work) as here:
         begin = time.monotonic()
-        values = session.timed(node, lambda: node.imagefs(here, str(store)))
-        session.samples.add("fresh", "imagefs:miss", number, values | {"published": published(here) - begin})
+        values = session.timed(node, lambda: node.imagefs(here, str(store), form=form))
+        session.samples.add("fresh", system, number, values | {"published": published(here) - begin})
     remove_tree(store)
 
 
@@ -226,6 +196,31 @@ def _warm(session: _Session, system: str, number: int) -> None:
                 times[name].append(node.imports(place))
     for name, found in times.items():
         session.samples.add(system, name, number, {"time": statistics.median(found)})
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Bytes of all variants so far: in the store, of their distinct files as LZ4 makes them, and where installed."""
+
+    stored: int
+    unique: int
+    installed: int
+
+
+class Tally:
+    """Of the variants in one store."""
+
+    def __init__(self, store: Path) -> None:
+        self._store = store
+        self._known: set[bytes] = set()
+        self._unique = 0
+        self._installed = 0
+
+    def add(self, installed: Path) -> Taken:
+        """One more was published, of what is installed there."""
+        self._unique += lz4_of_new(self._known, installed)
+        self._installed += size(installed)
+        return Taken(size(self._store), self._unique, self._installed)
 
 
 def _disk(session: _Session) -> None:
@@ -250,11 +245,10 @@ def _require(session: _Session, pins: list[str] | tuple[str, ...]) -> None:
     session.job.requirements.write_text("".join(f"{pin}\n" for pin in pins))
 
 
-def _environment(session: _Session, measured: str, *, quick: bool) -> dict[str, Any]:
-    """Facts as JSON values."""
+def _facts(session: _Session) -> dict[str, Any]:
+    """Facts of tools, installation and disk as JSON values."""
     installed = [path for path in session.installed.rglob("*") if path.is_file()]
     return {
-        **machine(first_touch()),
         "tools": {"pip": INSTALLER.partition("==")[2], "uv": output(UV, "--version").split()[1]},
         "installation": {
             "name": session.recipe.name,
@@ -264,10 +258,7 @@ def _environment(session: _Session, measured: str, *, quick: bool) -> dict[str, 
             "files": len(installed),
             "modules": list(session.recipe.modules),
         },
-        "link": measured,
         "read_ahead_kib": disk_read_ahead(session.work),
-        "rounds": session.rounds,
-        "quick": quick,
     }
 
 

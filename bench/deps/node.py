@@ -16,17 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from bench.cluster import ROOT, BenchError
-from bench.deps.recipe import INSTALLER
-from bench.host import PROGRAM, Host
-from bench.programs import run
-from bench.started import started
-from bench.tools import remove_tree
+from bench.deps.plan import INSTALLER
+from bench.harness import ROOT, BenchError
+from bench.harness.environment import remove_tree
+from bench.harness.host import PROGRAM, Host
+from bench.harness.programs import last_line, run, started
 
 __all__ = ["UV", "Job", "Node", "answered", "interpreter", "published"]
 
 UV = Path(sys.executable).with_name("uv")
-_START = ROOT / "bench/start.py"
+_START = ROOT / "bench/harness/start.py"
 _PUBLISHED_WITHIN = 300.0
 
 
@@ -108,8 +107,7 @@ class Node:
             errors="replace",
         )
         if done.returncode:
-            words = (done.stderr.strip() or done.stdout.strip()).splitlines() or ["it said nothing"]
-            raise BenchError(f"{' '.join(command[:3])} … failed: {words[-1]}")
+            raise BenchError(f"{' '.join(command[:3])} … failed: {last_line(done.stderr.strip() or done.stdout)}")
         return done.stderr
 
 

@@ -17,9 +17,9 @@ from urllib.parse import quote
 
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
-from bench.cluster import BenchError, Say
-from bench.programs import run
-from bench.tools import remove_tree
+from bench.harness import BenchError, Say
+from bench.harness.environment import remove_tree
+from bench.harness.programs import run
 
 __all__ = ["fetch", "lay_out", "size_of"]
 

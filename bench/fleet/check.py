@@ -19,14 +19,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.cluster import BenchError
 from bench.fleet.model import MIRROR, STORE, Stage, World, simulate
 from bench.fleet.namespaces import NodeHost, Rates, nodes
-from bench.host import Host, await_plan, host
-from bench.link import RTT, Link
-from bench.processes import cpu_seconds
-from bench.programs import run
-from bench.tools import cold
+from bench.harness import BenchError
+from bench.harness.environment import cold
+from bench.harness.host import Host, await_plan, host
+from bench.harness.link import RTT, Link
+from bench.harness.processes import cpu_seconds
+from bench.harness.programs import last_line, run
 from imagefs.blocks.upstream import MIRROR_RANGE
 
 __all__ = ["RATES", "Image", "Played", "calibrate", "make_image", "play", "predicted"]
@@ -134,8 +134,7 @@ def _go(process: subprocess.Popen[bytes]) -> subprocess.Popen[bytes]:
 def _result(process: subprocess.Popen[bytes]) -> dict[str, float]:
     out, errors = process.communicate(timeout=_LIMIT)
     if process.returncode:
-        words = errors.decode(errors="replace").strip().splitlines() or ["it said nothing"]
-        raise BenchError(f"a node failed: {words[-1]}")
+        raise BenchError(f"a node failed: {last_line(errors)}")
     found: dict[str, float] = json.loads(out.splitlines()[-1])
     return found
 

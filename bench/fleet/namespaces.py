@@ -10,23 +10,21 @@ block ends, and what a killed benchmark left behind when the next begins.
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
-from bench.cluster import ROOT, BenchError
-from bench.host import Host
-from bench.link import Link
-from bench.programs import inside, output, run
-from bench.tools import remove_mounts, remove_tree
+from bench.harness import ROOT, BenchError, netns
+from bench.harness.environment import remove_mounts, remove_tree
+from bench.harness.host import Host
+from bench.harness.link import Link
+from bench.harness.programs import inside, service
 
 __all__ = ["NodeHost", "Rates", "nodes"]
 
@@ -34,8 +32,6 @@ _BRIDGE = "bench-fleet"
 _PREFIX = "bench-fleet-"
 _ADDRESS = "198.18.255.1"
 _RELAY, _MIRROR = 8080, 8081
-_STARTS_WITHIN = 15.0
-_ENDS_WITHIN = 10.0
 _PAGE = ROOT / "docs/mirrors.md"
 _TEMPORARY = ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
 
@@ -57,7 +53,6 @@ class NodeHost(Host):
 
     def __init__(self, folder: Path, number: int) -> None:
         super().__init__(folder, f"{_PREFIX}{number}")
-        self.folder = folder
         self._inside = inside(f"{_PREFIX}{number}")
 
     def begin(self, *command: str | Path) -> subprocess.Popen[bytes]:
@@ -88,12 +83,12 @@ def nodes(work: Path, link: Link, count: int, rates: Rates) -> Iterator[list[Nod
         folder.mkdir(parents=True)
         _make(count, rates)
         store = link.url.removeprefix("http://")
-        relay = [sys.executable, "-m", "bench.delay", "0", f"{_ADDRESS}:{_RELAY}={store}"]
-        stack.enter_context(_server(relay, folder, _RELAY))
         (folder / "temporary").mkdir()
         (folder / "nginx.conf").write_text(_configuration(folder, store))
-        mirror = ["nginx", "-p", str(folder), "-e", str(folder / "log"), "-c", str(folder / "nginx.conf")]
-        stack.enter_context(_server(mirror, folder, _MIRROR))
+        relay: list[str | Path] = [sys.executable, "-m", "bench.harness.delay", "0", f"{_ADDRESS}:{_RELAY}={store}"]
+        mirror: list[str | Path] = ["nginx", "-p", folder, "-e", folder / "log", "-c", folder / "nginx.conf"]
+        for name, command, port in (("relay", relay, _RELAY), ("nginx", mirror, _MIRROR)):
+            stack.enter_context(service(name, command, folder / f"{name}.out", partial(_answers, port)))
         made = []
         for number in range(count):
             place = folder / f"node{number}"
@@ -128,62 +123,25 @@ def _configuration(folder: Path, store: str) -> str:
 
 
 def _make(count: int, rates: Rates) -> None:
-    run("ip", "link", "add", _BRIDGE, "type", "bridge")
-    run("ip", "address", "add", f"{_ADDRESS}/24", "dev", _BRIDGE)
-    run("ip", "link", "set", _BRIDGE, "mtu", "65535", "up")
+    netns.ip("", "link", "add", _BRIDGE, "type", "bridge")
+    netns.bring_up("", _BRIDGE, f"{_ADDRESS}/24")
     for number in range(count):
         name = f"{_PREFIX}{number}"
-        inside = ("ip", "-n", name)
-        run("ip", "netns", "add", name)
-        run("ip", "link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", name)
-        run("ip", "link", "set", name, "mtu", "65535", "master", _BRIDGE, "up")
-        run(*inside, "link", "set", "lo", "up")
-        run(*inside, "link", "set", "eth0", "mtu", "65535", "up")
-        run(*inside, "address", "add", f"{_ADDRESS.rpartition('.')[0]}.{number + 10}/24", "dev", "eth0")
-        _limit(name, rates.node)
-    _limit(_BRIDGE, rates.mirror)
-
-
-def _limit(device: str, rate: float) -> None:
-    if rate:
-        bucket = ["tbf", "rate", f"{rate * 8:.0f}bit", "burst", "256kb", "latency", "200ms"]
-        run("tc", "qdisc", "replace", "dev", device, "root", *bucket)
+        netns.add(name)
+        netns.veth("", name, name, "eth0")
+        netns.bring_up("", name, "", "master", _BRIDGE)
+        netns.bring_up(name, "eth0", f"{_ADDRESS.rpartition('.')[0]}.{number + 10}/24")
+        netns.set_rate("", name, rates.node)
+    netns.set_rate("", _BRIDGE, rates.mirror)
 
 
 def _remove() -> None:
-    for entry in json.loads(output("ip", "-json", "netns", "list") or "[]"):
-        name = str(entry.get("name"))
-        if name.startswith(_PREFIX):
-            for pid in output("ip", "netns", "pids", name).split():
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(int(pid), signal.SIGKILL)
-            if Path(f"/sys/class/net/{name}").exists():
-                run("ip", "link", "delete", name)
-            run("ip", "netns", "delete", name)
+    netns.remove(_PREFIX)
     if Path(f"/sys/class/net/{_BRIDGE}").exists():
-        run("ip", "link", "delete", _BRIDGE)
+        netns.ip("", "link", "delete", _BRIDGE)
 
 
-@contextmanager
-def _server(command: Sequence[str], folder: Path, port: int) -> Iterator[None]:
-    with (folder / f"{Path(command[0]).name}.out").open("wb") as log:
-        process = subprocess.Popen(
-            command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-        )
-    try:
-        deadline = time.monotonic() + _STARTS_WITHIN
-        while True:
-            with contextlib.suppress(OSError), socket.create_connection((_ADDRESS, port), 1):
-                break
-            if process.poll() is not None or time.monotonic() > deadline:
-                raise BenchError(f"{Path(command[0]).name} does not answer on port {port}: see {folder}")
-            time.sleep(0.05)
-        yield
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGTERM)
-        try:
-            process.wait(_ENDS_WITHIN)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+def _answers(port: int) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection((_ADDRESS, port), 1):
+        return True
+    return False

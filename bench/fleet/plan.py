@@ -1,4 +1,4 @@
-"""Which fleets `bench fleet` plays and simulates, and its figures as ratios. Pure."""
+"""The plan of `bench fleet`: fleets that are played and simulated, its ratios, the report. Pure."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from bench.fleet.model import DATANODES, MIRROR, STORE, Stage, World
-from bench.ratios import RatioPlan
-from bench.results import Key
+from bench.harness.report import Facts, Lines, Report, machine
+from bench.harness.results import Document, Key, RatioPlan
 
-__all__ = ["CHECKED", "CORES", "COUNTS", "FLEETS", "SYSTEMS", "Scenario", "checked", "fleet", "ratios", "ways"]
+__all__ = ["CHECKED", "COUNTS", "FLEETS", "REPORT", "Scenario", "checked", "fleet", "ratios", "ways"]
 
 COUNTS = (1, 2, 4, 8)
 """Nodes of the fleets that are played on this machine."""
@@ -18,7 +18,7 @@ COUNTS = (1, 2, 4, 8)
 FLEETS = (1, 3, 10, 30, 100, 300, 1000, 3000, 10000)
 
 CHECKED = ("today", "ours")
-SYSTEMS = {
+_SYSTEMS = {
     "today": "today: pull, pip, one stream",
     "lazy": "recorded image and snapshot, no mirror",
     "ours": "all together",
@@ -26,7 +26,7 @@ SYSTEMS = {
 }
 """With words for people."""
 
-CORES = 8
+_CORES = 8
 _PER_MIRROR = 100
 
 
@@ -59,14 +59,14 @@ class Scenario:
             datanode=self.datanode,
             replication=self.replication,
             latency=self.latency,
-            cores=CORES,
+            cores=_CORES,
             failures=self.failures,
             slow_datanodes=self.slow,
         )
 
 
 def ways(measured: Mapping[str, Any]) -> dict[str, list[Stage]]:
-    """The stages of each of `SYSTEMS`, from what one node of `bench startup` moved and computed.
+    """The stages of each of `_SYSTEMS`, from what one node of `bench startup` moved and computed.
 
     measured: by system ("today", "all") and stage ("image", "dependencies", "checkpoint"): {"bytes", "fixed"}, the
     latter in seconds. Raises ValueError where something is missing.
@@ -133,3 +133,37 @@ def ratios() -> list[RatioPlan]:
 
 def _today(count: int) -> Key:
     return Key(fleet(count), "today", "time")
+
+
+def _head(facts: Facts) -> str:
+    scenario = ", ".join(f"{name} {value:g}" for name, value in facts["scenario"].items())
+    fed = f"fed by {facts['fed_by']}" if facts["fed_by"] else "not fed, so no large fleets"
+    return f"the model is {fed}; data centre: {scenario}; {facts['rounds']} rounds. {machine(facts, 'simpy')}"
+
+
+def _chart(document: Document) -> Lines:
+    return Lines(
+        {
+            words: [(count, row.median) for count in FLEETS if (row := document.row(fleet(count), system, "time"))]
+            for system, words in _SYSTEMS.items()
+        },
+        none="there are no simulated fleets to draw: give --from",
+        title="A job's start on a growing fleet, by the model",
+        across="nodes",
+        upwards="seconds until the slowest node has all it needs",
+    )
+
+
+REPORT = Report(
+    ratios=ratios(),
+    columns={
+        "time": ("s, slowest node", 2),
+        "median_time": ("s, middle node", 2),
+        "predicted": ("s by the model", 2),
+        "cpu": ("CPU s", 2),
+    },
+    cases=[*map(checked, COUNTS), *map(fleet, FLEETS)],
+    systems=[*CHECKED, *_SYSTEMS],
+    head=_head,
+    chart=_chart,
+)

@@ -1,4 +1,4 @@
-"""What lazy starts are held against: the same image on a local ext4, or fetched whole before it runs.
+"""References of lazy starts: the same image on a local ext4, or fetched whole before it runs.
 
 The tree is unpacked once by umoci and kept. It lies on the work folder's own file system where that is ext4, else in
 an ext4 on a loop device. A second copy on a loop device of its own, whose read-ahead is one page, tells which bytes a
@@ -18,13 +18,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.cluster import BenchError
-from bench.environment import disk_read_ahead
-from bench.image.container import runc
+from bench.harness import BenchError
+from bench.harness.environment import cold, disk_read_ahead, remove_tree, timed
+from bench.harness.link import Link
+from bench.harness.programs import output, run
+from bench.image.runtime import runc
 from bench.image.source import Image
-from bench.link import Link
-from bench.programs import output, run
-from bench.tools import cold, remove_tree, timed
 
 __all__ = [
     "Fetched",

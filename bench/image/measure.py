@@ -1,4 +1,4 @@
-"""`bench image`: makes the images, sets up the link, measures in interleaved rounds, draws the document.
+"""Measurement of `bench image`: makes the images, sets up the link, measures in interleaved rounds.
 
 Order: images; what needs no link (unpacking against building, bytes touched, the local disk); recording a start and
 making the hot device; then for each rate of the link rounds of all systems, each round beginning one system further on;
@@ -7,33 +7,29 @@ warm starts; the daemon's memory; the second build. A system that fails becomes 
 
 from __future__ import annotations
 
-import os
 import time
-from collections.abc import Callable
-from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.changed import digests, lz4_of_new
-from bench.cluster import Say
-from bench.environment import first_touch, machine, version
-from bench.host import Host, host
-from bench.image import container, lazy, local
+from bench.harness import Say
+from bench.harness.environment import CACHE, cold, remove_mounts, remove_tree, work_folder
+from bench.harness.host import Host, host
+from bench.harness.link import Link, linked
+from bench.harness.programs import run, tool_version
+from bench.harness.results import Document, draw
+from bench.harness.rounds import Options as HarnessOptions
+from bench.harness.rounds import Rounds, Store, in_turn
+from bench.harness.sizes import digests, lz4_of_new
+from bench.image import local, runtime
 from bench.image.plan import RATES, Sizes, case, derive, ratios
 from bench.image.recipe import RECIPES, Recipe
 from bench.image.source import Image, Source
-from bench.link import Link, linked
-from bench.programs import output, run
-from bench.ratios import sum_up
-from bench.results import Document
-from bench.rounds import Rounds, how_many, in_turn
-from bench.tools import cold, compile_programs, locked, remove_mounts, remove_tree
 from imagefs.settings import DaemonSettings
 
-__all__ = ["WORK", "Options", "measure"]
+__all__ = ["WORK", "Options", "image_facts", "measure", "measured_links", "push"]
 
-WORK = Path("~/.cache/bootseer/bench-image").expanduser()
+WORK = CACHE / "bench-image"
 
 MB, MIB = 1e6, 1 << 20
 _TAG = "bench"
@@ -42,12 +38,10 @@ _SYSTEMS = ("local", "imagefs:lazy", "imagefs", "imagefs:no_daemon", "imagefs:tr
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
-    """`rounds` 0 means 2 when quick, else 3; `mirror` "" is the one that apt uses here."""
+class Options(HarnessOptions):
+    """`mirror` "" is the one that apt uses here."""
 
-    quick: bool = False
     large: bool = False
-    rounds: int = 0
     work: Path = WORK
     mirror: str = ""
 
@@ -68,7 +62,7 @@ class _Session(Rounds):
     def work(self) -> Path:
         return self.options.work
 
-    def store(self, name: str) -> Path:
+    def store_folder(self, name: str) -> Path:
         """A directory store behind the link: `lazy` without a trace, `traced` with it, `second` with the next build."""
         return self.link.folder / name
 
@@ -77,46 +71,67 @@ class _Session(Rounds):
 
     def copy(self, name: str, new: str) -> None:
         """Make the store `new` of all that `name` has; objects never change, so they may share their bytes."""
-        run("cp", "--archive", "--link", self.store(name), self.store(new))
+        run("cp", "--archive", "--link", self.store_folder(name), self.store_folder(new))
 
 
-def measure(options: Options, say: Say, store: Callable[[Document], None]) -> Document:
+def measure(options: Options, say: Say, store: Store) -> Document:
     """Measure. Hands what there is to `store` after each part, and answers the whole.
 
     Raises BenchError where nothing can be measured.
     """
-    with locked(options.work), ExitStack() as stack:
-        _tidy(options.work)
-        compile_programs()
-        stack.callback(_tidy, options.work)
-        source = Source(options.work, say, options.mirror)
+    work = options.work
+    with work_folder(work, _tidy) as stack:
+        source = Source(work, say, options.mirror)
         first, second = (source.image(options.recipe, build) for build in (1, 2))
-        tree = stack.enter_context(local.on_ext4(options.work, first))
-        wire = stack.enter_context(linked(options.work, options.work / "stores", registry=True))
-        say("pushing the image to the registry")
-        pushed = f"docker://{wire.registry}/bench:{first.reference}"
-        run("skopeo", "copy", "--dest-tls-verify=false", first.name, pushed)
-        session = _Session(
-            rounds=how_many(options.rounds, quick=options.quick),
-            say=say,
+        tree = stack.enter_context(local.on_ext4(work, first))
+        wire = stack.enter_context(linked(work, work / "stores", registry=True))
+        push(first, wire, say)
+        facts = {
+            "tools": {name: tool_version(name) for name in ("skopeo", "umoci", "runc")},
+            "image": {**image_facts(options, first), "size_mb": round(tree.size / MB, 1), "files": tree.files},
+            "local": {"device": tree.device, "read_ahead_kib": tree.read_ahead_kib},
+            "link": measured_links(wire, say),
+        }
+        session = _Session.begin(
+            "image",
+            options,
+            facts,
+            draw(ratios()),
+            say,
+            store,
             options=options,
             link=wire,
             first=first,
             second=second,
             tree=tree,
         )
-        document = Document("image", version(), _environment(session), notes=session.notes)
-
-        def keep() -> None:
-            document.rows = session.samples.rows()
-            document.ratios = sum_up(session.samples, ratios())
-            document.environment["load_15min"] = round(os.getloadavg()[2], 2)
-            store(document)
-
         for part in _PARTS:
             part(session)
-            keep()
-    return document
+            session.keep()
+    return session.document
+
+
+def push(image: Image, link: Link, say: Say) -> str:
+    """Push the image to the registry behind the link; the reference that it has there."""
+    say("pushing the image to the registry")
+    reference = f"{link.registry}/bench:{image.reference}"
+    run("skopeo", "copy", "--dest-tls-verify=false", image.name, f"docker://{reference}")
+    return reference
+
+
+def image_facts(options: Options, image: Image) -> dict[str, Any]:
+    """Facts of the image as JSON values."""
+    compressed = round(image.compressed / MB, 1)
+    return {"name": options.recipe.name, "layers": image.layers, "compressed_mb": compressed}
+
+
+def measured_links(link: Link, say: Say) -> dict[str, str]:
+    """What the link does at each rate, measured just now, in words. Raises BenchError."""
+    found: dict[str, str] = {}
+    for rate in RATES:
+        found[f"{rate / MB:g}"] = str(link.measure(rate))
+        say(f"the link at {rate / MB:g} MB/s: {found[f'{rate / MB:g}']}")
+    return found
 
 
 def _builds(session: _Session) -> None:
@@ -132,13 +147,13 @@ def _unpack(session: _Session, number: int) -> None:
 
 
 def _build(session: _Session, number: int) -> None:
-    remove_tree(session.store("lazy"))
+    remove_tree(session.store_folder("lazy"))
     cold()
-    report = lazy.build(session.first.name, session.store("lazy"), _TAG)
+    report = runtime.build(session.first.name, session.store_folder("lazy"), _TAG)
     session.samples.add("build", "imagefs", number, _stored(report))
 
 
-def _stored(report: lazy.Built) -> dict[str, float]:
+def _stored(report: runtime.Built) -> dict[str, float]:
     return {"time": report.seconds, "stored": report.blocks / MB, "metadata": report.metadata / MB}
 
 
@@ -159,11 +174,11 @@ def _recorded(session: _Session) -> None:
 def _record(session: _Session) -> None:
     """Record one start on a copy of the store and make its hot device."""
     session.copy("lazy", "traced")
-    lazy.record(session.work, session.store("traced"), _TAG)
+    runtime.record(session.work, session.store_folder("traced"), _TAG)
 
 
 def _starts(session: _Session) -> None:
-    ahead = 0 if "record" in session.failed else lazy.published(session.store("traced"), _TAG).ahead
+    ahead = 0 if "record" in session.failed else runtime.published(session.store_folder("traced"), _TAG).ahead
     sizes = Sizes(session.first.compressed, ahead)
     for rate in RATES:
         session.link.set_rate(rate)
@@ -177,7 +192,7 @@ def _starts(session: _Session) -> None:
 def _start(session: _Session, rate: float, system: str, number: int) -> None:
     if system == "local":
         cold()
-        with container.runc(session.tree.bundle, "local") as start:
+        with runtime.runc(session.tree.bundle, "local") as start:
             values = {"time": start.seconds, "inside": start.inside}
     elif system == "fetch_all":
         fetched = local.fetch_all(session.work, session.first, session.link)
@@ -191,7 +206,7 @@ def _start(session: _Session, rate: float, system: str, number: int) -> None:
 
 def _cold_start(session: _Session, machine: Host, image: str, options: list[str]) -> dict[str, float]:
     before = session.link.moved()
-    with lazy.start(machine, image, *options) as start:
+    with runtime.start(machine, image, *options) as start:
         moved, fetched = session.link.moved() - before, machine.fetched()
     return {"time": start.seconds, "inside": start.inside, "moved": moved / MB, "fetched": fetched / MB}
 
@@ -212,7 +227,7 @@ def _warm(session: _Session) -> None:
 def _warm_local(session: _Session, number: int) -> None:
     """The second start in a row."""
     for _ in range(2):
-        with container.runc(session.tree.bundle, "warm") as start:
+        with runtime.runc(session.tree.bundle, "warm") as start:
             session.samples.add("warm", "local", number, {"time": start.seconds, "inside": start.inside})
 
 
@@ -220,11 +235,11 @@ def _warm_imagefs(session: _Session, system: str, number: int) -> None:
     """The second start in a row once everything is local."""
     with host(session.work) as machine:
         machine.environment["IMAGEFS_BACKGROUND_RATE"] = str(_UNLIMITED)
-        with lazy.start(machine, session.url("traced"), *_plane(system)):
+        with runtime.start(machine, session.url("traced"), *_plane(system)):
             machine.ready()
             machine.await_local()
         for _ in range(2):
-            with lazy.start(machine, session.url("traced"), *_plane(system)) as start:
+            with runtime.start(machine, session.url("traced"), *_plane(system)) as start:
                 values = {"time": start.seconds, "inside": start.inside}
     session.samples.add("warm", system, number, values)
 
@@ -242,7 +257,7 @@ def _memory(session: _Session) -> None:
 def _watch_memory(session: _Session) -> None:
     """Of supervisor and worker: the peak from an empty cache until the image is local, and when they came to rest."""
     with host(session.work) as machine:
-        with machine.peak_memory() as memory, lazy.start(machine, session.url("traced")):
+        with machine.peak_memory() as memory, runtime.start(machine, session.url("traced")):
             machine.ready()
             machine.await_local()
         time.sleep(_AT_REST)
@@ -261,7 +276,7 @@ def _second_build(session: _Session) -> None:
 def _rebuild(session: _Session) -> None:
     """What the upgrade stores anew, against its changed files alone."""
     session.copy("traced", "second")
-    report = lazy.build(session.second.name, session.store("second"), _TAG)
+    report = runtime.build(session.second.name, session.store_folder("second"), _TAG)
     session.samples.add("second_build", "imagefs", 0, _stored(report))
     session.samples.add("second_build", "hot_device", 0, {"stored": report.hot / MB})
     tree = local.unpacked(session.work, session.second)
@@ -271,7 +286,7 @@ def _rebuild(session: _Session) -> None:
 
 def _second_start(session: _Session) -> None:
     """How much of its start the first build's taught: the new build took over its trace, and nothing else is known."""
-    with host(session.work) as machine, lazy.start(machine, session.url("second")) as start:
+    with host(session.work) as machine, runtime.start(machine, session.url("second")) as start:
         judged = machine.ready()["start"]
         values = {"time": start.seconds, "recall": judged["recall"], "precision": judged["precision"]}
     session.samples.add("second_build", "imagefs:first_start", 0, values)
@@ -280,39 +295,10 @@ def _second_start(session: _Session) -> None:
 _PARTS = (_builds, _touched, _recorded, _starts, _warm, _memory, _second_build)
 
 
-def _environment(session: _Session) -> dict[str, Any]:
-    """Facts as JSON values; the link's as it was measured just now."""
-    found: dict[str, str] = {}
-    for rate in RATES:
-        found[f"{rate / MB:g}"] = str(session.link.measure(rate))
-        session.say(f"the link at {rate / MB:g} MB/s: {found[f'{rate / MB:g}']}")
-    first, tree = session.first, session.tree
-    return {
-        **machine(first_touch()),
-        "tools": {name: _tool(name) for name in ("skopeo", "umoci", "runc")},
-        "image": {
-            "name": session.options.recipe.name,
-            "layers": first.layers,
-            "compressed_mb": round(first.compressed / MB, 1),
-            "size_mb": round(tree.size / MB, 1),
-            "files": tree.files,
-        },
-        "local": {"device": tree.device, "read_ahead_kib": tree.read_ahead_kib},
-        "link": found,
-        "rounds": session.rounds,
-        "quick": session.options.quick,
-    }
-
-
-def _tool(name: str) -> str:
-    """Its version, as the last word of the first line that it prints about it."""
-    return output(name, "--version").splitlines()[0].split()[-1]
-
-
 def _tidy(work: Path) -> None:
     """Take away what a benchmark leaves when it is killed, or fails in the wrong place."""
     Host(work / "host").stop()
-    container.remove_containers()
+    runtime.remove_containers()
     remove_mounts(work)
     for name in ("host", "stores", "registry"):
         remove_tree(work / name)

@@ -1,4 +1,4 @@
-"""Which figures `bench image` has, as tables: systems and cases, ratios with their targets. Pure.
+"""The plan of `bench image` as tables: systems and cases, ratios with their targets, the report. Pure.
 
 A case is a rate of the link (`start_50`: 50 MB/s), or something that has none. Derived series stand beside measured
 ones: `bound` is the time that no start can beat, `transfer` what the bytes of the whole image take on the link.
@@ -6,12 +6,13 @@ ones: `bound` is the time that no start can beat, `transfer` what the bytes of t
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from bench.ratios import RatioPlan
-from bench.results import Key, Samples
+from bench.harness.report import Bar, Bars, Facts, Report, machine, tools
+from bench.harness.results import Document, Key, RatioPlan, Samples
 
-__all__ = ["CASES", "RATES", "SYSTEMS", "Sizes", "case", "derive", "ratios"]
+__all__ = ["CASES", "RATES", "REPORT", "SYSTEMS", "Sizes", "case", "derive", "links", "ratios", "starts"]
 
 RATES = (50e6, 20e6)
 CASES = ("start_50", "start_20", "warm", "touched", "build", "second_build", "daemon")
@@ -101,3 +102,60 @@ def _time(name: str, system: str) -> Key:
 
 def _start(name: str, rate: float, against: str, bound: float = 0.0) -> RatioPlan:
     return RatioPlan(name, _time(case(rate), "imagefs"), _time(case(rate), against), bound)
+
+
+def links(facts: Facts) -> str:
+    """The links of a document in words, by the rate that was set."""
+    return "; ".join(f"{rate} MB/s set: {said}" for rate, said in facts["link"].items())
+
+
+def starts(document: Document, systems: Mapping[str, str]) -> list[Bar]:
+    """The starts over each link by those of `systems` that were measured."""
+    found = [(rate, name, document.row(case(rate), name, "time")) for rate in RATES for name in systems]
+    return [
+        Bar(f"{systems[name]}, {rate / 1e6:g} MB/s", row, ours=name.startswith("imagefs"))
+        for rate, name, row in found
+        if row
+    ]
+
+
+def _head(facts: Facts) -> str:
+    image, local = facts["image"], facts["local"]
+    return (
+        f"image {image['name']}: {image['compressed_mb']:g} MB compressed in {image['layers']} layers, "
+        f"{image['size_mb']:g} MB in {image['files']} files; {facts['rounds']} rounds. Link: {links(facts)}. "
+        f"Local: {local['device']}, read_ahead_kb {local['read_ahead_kib']}. {machine(facts, tools(facts))}"
+    )
+
+
+def _chart(document: Document) -> Bars:
+    image = document.environment["image"]
+    return Bars(
+        starts(document, {name: label for name, label in SYSTEMS.items() if name != "bound"}),
+        of="starts",
+        title=f"Starting a container of {image['compressed_mb']:g} MB compressed, {image['size_mb']:g} MB unpacked",
+        scale="seconds until its modules are imported: median, lowest and highest round",
+    )
+
+
+REPORT = Report(
+    ratios=ratios(),
+    columns={
+        "time": ("s", 2),
+        "inside": ("s inside", 2),
+        "moved": ("MB moved", 1),
+        "fetched": ("MB fetched", 1),
+        "stored": ("MB stored", 1),
+        "metadata": ("MB metadata", 1),
+        "recall": ("recall", 3),
+        "precision": ("precision", 3),
+        "idle_pss": ("idle MiB", 0),
+        "peak_pss": ("peak MiB", 0),
+        "over_budget": ("over budget MiB", 0),
+    },
+    cases=CASES,
+    systems=list(SYSTEMS),
+    head=_head,
+    chart=_chart,
+    variant=lambda facts: str(facts["image"]["name"]),
+)

@@ -18,16 +18,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench import stubs
-from bench.cluster import BenchError, Say
+from bench.harness import ROOT, BenchError, Say
+from bench.harness.environment import remove_tree
+from bench.harness.programs import output, run
+from bench.image import stubs
 from bench.image.recipe import BASE, SUITE, Recipe, base_reference, pins, reference
-from bench.programs import output, run
-from bench.tools import remove_tree
 
 __all__ = ["Image", "Source"]
 
 _HERE = Path(__file__).parent
-_START = _HERE.parent / "start.py"
+_START = ROOT / "bench/harness/start.py"
 _SITE = "usr/local/lib/python3.11/dist-packages"
 _PLATFORMS = ("manylinux_2_28_x86_64", "manylinux2014_x86_64")
 _PROXIES = ("http_proxy", "https_proxy", "no_proxy")

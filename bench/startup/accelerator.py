@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.cluster import BenchError
-from bench.programs import output
+from bench.harness import BenchError
+from bench.harness.programs import output
 
 __all__ = ["LIBRARIES", "Accelerator", "accelerator", "rules"]
 

@@ -1,6 +1,10 @@
-"""The surroundings of all starts of a job: HDFS with the checkpoint, registry, package index, images and snapshots.
+"""The surroundings of all starts of a job: HDFS with the checkpoint, registry, package index, images, snapshots, nodes.
 
 `Fleet` is made once, and `bench.startup.systems.prepare` then has the job started for the first times.
+
+`namespaces` are nodes, each with a link of its own to the servers, and a way to HDFS. The link is like that of
+`bench.harness.link`, a veth with a token bucket at both ends, into the same namespace of servers, so that the delaying
+proxy answers here too. The way to HDFS ends in the namespace of its router, behind which DataNodes have their own caps.
 """
 
 from __future__ import annotations
@@ -11,27 +15,34 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from bench.cluster import Cluster, Say, running
+from bench.deps.measure import PINS
+from bench.deps.measure import WORK as DEPS
 from bench.deps.node import Job, Node, answered, interpreter, published
-from bench.deps.recipe import INSTALLER, recipes
+from bench.deps.plan import INSTALLER, recipes
 from bench.deps.wheels import fetch, lay_out
-from bench.host import await_hot, host
-from bench.image import lazy
+from bench.harness import ROOT, Say, netns
+from bench.harness.cluster import Cluster, running
+from bench.harness.environment import remove_tree
+from bench.harness.host import await_hot, host
+from bench.harness.link import NAMESPACE as SERVERS
+from bench.harness.link import SERVER, Link, linked
+from bench.harness.programs import output
+from bench.image import runtime
+from bench.image.measure import push
 from bench.image.recipe import JOB_RECIPES
 from bench.image.source import Image, Source
-from bench.link import Link, linked
-from bench.programs import output, run
 from bench.startup import order
 from bench.startup.accelerator import Accelerator
 from bench.startup.plan import Size
-from bench.tools import remove_tree
 
-__all__ = ["TAG", "WHEELS", "Fleet", "fleet", "pins_of", "publish_for_hosts"]
+__all__ = ["TAG", "WHEELS", "Fleet", "fleet", "namespaces", "pins_of", "publish_for_hosts"]
 
 TAG = "job"
-_PINS = Path(__file__).parents[1] / "deps/requirements.txt"
-WHEELS = Path("~/.cache/bootseer/bench-deps/wheels").expanduser()
+WHEELS = DEPS / "wheels"
 """The same that `bench deps` takes."""
+
+_NODE = "bench-node"
+"""The names of nodes begin so."""
 
 
 @dataclass(frozen=True)
@@ -89,11 +100,11 @@ class Fleet:
     @property
     def jars(self) -> str:
         """Of Hadoop, a folder."""
-        return output(Path(__file__).parents[2] / "scripts/hdfs-cluster", "jars").strip()
+        return output(ROOT / "scripts/hdfs-cluster", "jars").strip()
 
 
 def pins_of(size: Size) -> list[str]:
-    known = recipes(_PINS.read_text())["standard"]
+    known = recipes(PINS.read_text())["standard"]
     return [pin for pin in known.pins if not size.packages or pin.partition("==")[0] in size.packages]
 
 
@@ -115,12 +126,11 @@ def fleet(
         wire = stack.enter_context(linked(work, work / "served", registry=True))
         lay_out(WHEELS, pins, wire.folder / "index")
         made = Fleet(work, size, cluster, wire, image, interpreter(work / "python", WHEELS), say, accelerator)
-        say("pushing the image to the registry")
-        run("skopeo", "copy", "--dest-tls-verify=false", image.name, f"docker://{made.reference}")
+        push(image, wire, say)
         say("building the image into a store")
         for folder in (made.store, made.host_store):
             remove_tree(folder)
-        lazy.build(image.name, made.store, TAG)
+        runtime.build(image.name, made.store, TAG)
         yield made
 
 
@@ -137,3 +147,43 @@ def publish_for_hosts(made: Fleet) -> None:
         if made.size.hot:
             await_hot(made.host_store)
     remove_tree(made.work / "deps")
+
+
+# -- nodes -------------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def namespaces(count: int, cluster: Cluster, rate: float) -> Iterator[list[str]]:
+    """The names of so many, until the block ends. rate: bytes a second of each link to the servers.
+
+    Those that a killed benchmark left are removed first.
+    """
+    netns.remove(_NODE)
+    try:
+        yield [_node(number, cluster, rate) for number in range(1, count + 1)]
+    finally:
+        netns.remove(_NODE)
+
+
+def _node(number: int, cluster: Cluster, rate: float) -> str:
+    name = f"{_NODE}{number}"
+    netns.add(name)
+    _join(name, "eth0", SERVERS, 254, number)
+    for namespace, link in ((name, "eth0"), (SERVERS, f"node{number}")):
+        netns.set_rate(namespace, link, rate)
+    netns.ip(name, "route", "add", f"{SERVER}/32", "via", _address(254, number, 1), "dev", "eth0")
+    _join(name, "eth1", cluster.router, 253, number)
+    netns.ip(name, "route", "add", cluster.network, "via", _address(253, number, 1), "dev", "eth1")
+    return name
+
+
+def _join(name: str, own: str, other: str, third: int, number: int) -> None:
+    """A link from `own` in the node to node{number} in another namespace."""
+    link = f"node{number}"
+    netns.veth(other, link, name, own)
+    for namespace, end, last in ((other, link, 1), (name, own, 2)):
+        netns.bring_up(namespace, end, f"{_address(third, number, last)}/30")
+
+
+def _address(third: int, number: int, last: int) -> str:
+    return f"198.19.{third}.{4 * number + last}"

@@ -1,4 +1,4 @@
-"""`bench startup`: sets up a fleet's surroundings, has the job started for the first times, then measures in rounds.
+"""Measurement of `bench startup`: sets up a fleet's surroundings, has the job started first, then measures in rounds.
 
 Each round takes all systems, beginning one system further on; a fresh start by all techniques is followed by one on the
 same node, whose page cache is emptied. Then nodes in namespaces of their own start the job at the same time. A system
@@ -7,10 +7,8 @@ that fails becomes a note, and the others go on.
 
 from __future__ import annotations
 
-import os
 import statistics
 import tempfile
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,19 +17,18 @@ from pathlib import Path
 from threading import Barrier
 from typing import Any
 
-from bench import events, startup_report
-from bench.cluster import Say
-from bench.environment import first_touch, packages, version
-from bench.environment import machine as this_machine
-from bench.image import lazy
+from bench.harness import Say
+from bench.harness.cluster import HADOOP
+from bench.harness.environment import CACHE, cold, packages, remove_mounts, remove_tree, work_folder
+from bench.harness.programs import output, tool_version
+from bench.harness.results import Document, Key, draw
+from bench.harness.rounds import Options as HarnessOptions
+from bench.harness.rounds import Rounds, Store, in_turn
+from bench.image import runtime
 from bench.image.measure import WORK as IMAGES
-from bench.programs import output
-from bench.ratios import sum_up
-from bench.results import Document, Key
-from bench.rounds import Rounds, in_turn
+from bench.startup import event_cost
 from bench.startup.accelerator import Accelerator, accelerator
-from bench.startup.fleet import TAG, Fleet, fleet
-from bench.startup.network import namespaces
+from bench.startup.fleet import TAG, Fleet, fleet, namespaces
 from bench.startup.plan import (
     CASE,
     DATANODE_RATE,
@@ -39,7 +36,7 @@ from bench.startup.plan import (
     FLEET,
     NODES,
     RATE,
-    REPORT,
+    REPORT_TIME,
     SIZES,
     STAGES,
     SYSTEMS,
@@ -48,28 +45,30 @@ from bench.startup.plan import (
     chosen,
     ratios,
 )
+from bench.startup.synthetic import measure_report
 from bench.startup.systems import Machine, machine, prepare, tidy
-from bench.tools import cold, compile_programs, locked, remove_mounts, remove_tree
 
 __all__ = ["IMAGES", "WORK", "Options", "measure"]
 
-WORK = Path("~/.cache/bootseer/bench-startup").expanduser()
+WORK = CACHE / "bench-startup"
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class Options(HarnessOptions):
     """`rounds` 0 means 1 when quick, else 3; `only` empty means all systems and the nodes that start together."""
 
-    quick: bool = False
     large: bool = False
     gpu: bool = False
     only: tuple[str, ...] = ()
-    rounds: int = 0
     name: str = "startup"
     keep: bool = False
     work: Path = WORK
     images: Path = IMAGES
     mirror: str = ""
+
+    @property
+    def round_count(self) -> int:
+        return self.rounds or (1 if self.quick else 3)
 
     @property
     def size(self) -> Size:
@@ -87,17 +86,14 @@ class _Session(Rounds):
     fleet: Fleet
 
 
-def measure(options: Options, say: Say, store: Callable[[Document], None]) -> Document:
+def measure(options: Options, say: Say, store: Store) -> Document:
     """Measure. Hands what there is to `store` after each round, and answers the whole.
 
     Raises BenchError where nothing can be measured.
     """
     given = accelerator() if options.gpu else Accelerator()
-    size, work = options.size, options.work
-    with locked(work), ExitStack() as stack:
-        _tidy(work)
-        compile_programs()
-        stack.callback(_tidy, work)
+    work, size = options.work, options.size
+    with work_folder(work, _tidy) as stack:
         made = stack.enter_context(
             fleet(
                 work,
@@ -110,28 +106,25 @@ def measure(options: Options, say: Say, store: Callable[[Document], None]) -> Do
                 accelerator=given,
             )
         )
-        rounds = options.rounds or (1 if options.quick else 3)
-        session = _Session(rounds=rounds, say=say, options=options, fleet=made)
-        document = Document("startup", version(), _environment(session), notes=session.notes)
+        session = _Session.begin(
+            "startup", options, _facts(options, made), draw(ratios()), say, store, options=options, fleet=made
+        )
         prepare(made, hosts=any(system.name == "dependencies" for system in options.systems))
-
-        def keep() -> None:
-            document.rows = session.samples.rows()
-            document.ratios = sum_up(session.samples, ratios())
-            document.environment["model"] = _model(session)
-            document.environment["load_15min"] = round(os.getloadavg()[2], 2)
-            store(document)
-
         made.link.set_rate(RATE)
         made.cluster.set_rate(DATANODE_RATE)
-        for number in range(rounds):
+        for number in range(session.rounds):
             _round(session, number)
-            keep()
+            _keep(session)
         if not options.only and not options.quick:
             for part in (_events, _report):
                 session.attempt(part.__name__.strip("_"), part)
-                keep()
-    return document
+                _keep(session)
+    return session.document
+
+
+def _keep(session: _Session) -> None:
+    session.document.environment["model"] = _model(session)
+    session.keep()
 
 
 def _round(session: _Session, number: int) -> None:
@@ -186,7 +179,7 @@ def _sum_up_techniques(session: _Session, number: int) -> None:
 def _events(session: _Session) -> None:
     """Time a job without events, with its own, and seen from outside."""
     session.say("timing a job with and without events")
-    cost = events.measure(session.options.work, session.rounds + 2)
+    cost = event_cost.measure(session.options.work, session.rounds + 2)
     for way, seconds in cost.wall.items():
         session.samples.add(EVENTS, way, 0, {"time": seconds, "cpu": cost.processor[way]})
 
@@ -195,10 +188,10 @@ def _report(session: _Session) -> None:
     """The report on a start of 5,000 nodes, beside parsing its events alone."""
     session.say("timing the report on 5,000 nodes")
     with tempfile.TemporaryDirectory(dir=session.options.work) as folder:
-        found = startup_report.measure(Path(folder), rounds=session.rounds)
-    for number, (report, parse) in enumerate(zip(found.report_seconds, found.parse_seconds, strict=True)):
-        session.samples.add(REPORT, "report", number, {"time": report})
-        session.samples.add(REPORT, "json_parse", number, {"time": parse})
+        found = measure_report(Path(folder), rounds=session.rounds)
+    for number, (report, parse) in enumerate(found):
+        session.samples.add(REPORT_TIME, "report", number, {"time": report})
+        session.samples.add(REPORT_TIME, "json_parse", number, {"time": parse})
 
 
 def _model(session: _Session) -> dict[str, dict[str, dict[str, float]]]:
@@ -213,7 +206,7 @@ def _model(session: _Session) -> dict[str, dict[str, dict[str, float]]]:
         }
         if len(figures) <= len(STAGES):
             return {}
-        image = here.image.compressed if system == "today" else lazy.published(here.store, TAG).ahead
+        image = here.image.compressed if system == "today" else runtime.published(here.store, TAG).ahead
         sizes = (image, max(figures["moved"] * 1e6 - image, 0.0), sum(file.size for file in here.size.files))
         disks = DATANODE_RATE if system == "today" else DATANODE_RATE * here.size.datanodes
         found[system] = {
@@ -223,17 +216,16 @@ def _model(session: _Session) -> dict[str, dict[str, dict[str, float]]]:
     return found
 
 
-def _environment(session: _Session) -> dict[str, Any]:
+def _facts(options: Options, here: Fleet) -> dict[str, Any]:
     """Facts as JSON values."""
-    here, size = session.fleet, session.fleet.size
+    size = here.size
     return {
-        **this_machine(first_touch()),
         "packages": packages(),
         "tools": {
             "containerd": output("containerd", "--version").split()[2],
-            "runc": output("runc", "--version").splitlines()[0].split()[-1],
-            "skopeo": output("skopeo", "--version").split()[-1],
-            "hadoop": "3.4.2",
+            "runc": tool_version("runc"),
+            "skopeo": tool_version("skopeo"),
+            "hadoop": HADOOP,
         },
         "job": {
             "name": size.name,
@@ -243,14 +235,12 @@ def _environment(session: _Session) -> dict[str, Any]:
             "packages": len(here.pins),
             "checkpoint_mib": sum(file.size for file in size.files) >> 20,
             "shards": size.shards,
-            "gpu": session.options.gpu,
+            "gpu": options.gpu,
         },
         "datanodes": size.datanodes,
         "rate_mb_s": DATANODE_RATE / 1e6,
         "link": str(here.link.measure(RATE)),
         "nodes": NODES,
-        "rounds": session.rounds,
-        "quick": session.options.quick,
     }
 
 

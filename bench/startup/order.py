@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.data import contents, tensor_elements
 from bench.deps.node import UV
+from bench.harness.data import contents, tensor_elements
+from bench.harness.environment import remove_tree
 from bench.startup.accelerator import LIBRARIES
 from bench.startup.plan import Size
-from bench.tools import remove_tree
 from stripefs import startup_events
 
 __all__ = [

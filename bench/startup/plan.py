@@ -1,13 +1,13 @@
-"""Which starts `bench startup` measures: sizes, systems made of techniques, ratios with their targets. Pure."""
+"""The plan of `bench startup`: sizes, systems made of techniques, ratios with their targets, the report. Pure."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Literal
 
-from bench.data import MIB, DataFile, tensor_elements
-from bench.ratios import RatioPlan
-from bench.results import Key
+from bench.harness.data import MIB, DataFile, tensor_elements
+from bench.harness.report import Bar, Bars, Facts, Report, machine, tools
+from bench.harness.results import Document, Key, RatioPlan
 
 __all__ = [
     "CASE",
@@ -16,6 +16,7 @@ __all__ = [
     "NODES",
     "RATE",
     "REPORT",
+    "REPORT_TIME",
     "SIZES",
     "STAGES",
     "SYSTEMS",
@@ -27,7 +28,7 @@ __all__ = [
 
 RATE = 50e6  # bytes a second from registry, index and store
 DATANODE_RATE = 40e6
-CASE, FLEET, EVENTS, REPORT = "start", "four_nodes", "events", "report_5000"
+CASE, FLEET, EVENTS, REPORT_TIME = "start", "four_nodes", "events", "report_5000"
 NODES = 4
 STAGES = ("image", "dependencies", "checkpoint")
 
@@ -146,7 +147,9 @@ def ratios() -> list[RatioPlan]:
         RatioPlan("overlap_gain", Key(CASE, "all"), Key(CASE, "techniques", "time"), 0.85),
         RatioPlan("slowest_of_4_nodes_vs_median", Key(FLEET, "all", "slowest"), Key(FLEET, "all", "median"), 1.2),
         RatioPlan("events_overhead", Key(EVENTS, "own"), Key(EVENTS, "plain"), 1.01),
-        RatioPlan("report_5000_nodes_seconds_vs_json_parse", Key(REPORT, "report"), Key(REPORT, "json_parse"), 2.0),
+        RatioPlan(
+            "report_5000_nodes_seconds_vs_json_parse", Key(REPORT_TIME, "report"), Key(REPORT_TIME, "json_parse"), 2.0
+        ),
         RatioPlan("events_overhead_traced", Key(EVENTS, "traced"), Key(EVENTS, "plain")),
         _of("by_hand_vs_today", "by_hand", "today"),
         *(_of(f"{_short(name)}_alone_total_vs_today", name, "today") for name in STAGES),
@@ -171,3 +174,49 @@ def _short(stage: str) -> str:
 
 def _metric(stage: str) -> str:
     return f"{stage}_stage"
+
+
+def _head(facts: Facts) -> str:
+    job = facts["job"]
+    return (
+        f"job {job['name']}: an image of {job['image_mb']:g} MB compressed in "
+        f"{job['layers']} layers, {job['packages']} packages, a checkpoint of {job['checkpoint_mib']} MiB in "
+        f"{job['shards']} files, {job['framework']}{' into an accelerator' if job['gpu'] else ''}; "
+        f"{facts['datanodes']} DataNodes behind {facts['rate_mb_s']:g} MB/s each; {facts['rounds']} rounds. Link: "
+        f"{facts['link']}. {machine(facts, tools(facts))} Job, services, servers and DataNodes share these CPUs."
+    )
+
+
+def _chart(document: Document) -> Bars:
+    rows = {name: document.row(CASE, name, "time") for name in SYSTEMS}
+    job = document.environment["job"]
+    return Bars(
+        [Bar(SYSTEMS[name].words, row, ours=name.startswith("all")) for name, row in rows.items() if row],
+        of="starts",
+        title=f"A job's start: {job['image_mb']:g} MB of image, {job['packages']} packages, "
+        f"{job['checkpoint_mib']} MiB of checkpoint",
+        scale="seconds until the first step is done: median, lowest and highest round",
+        height=0.45,
+    )
+
+
+REPORT = Report(
+    ratios=ratios(),
+    columns={
+        "time": ("s", 2),
+        "image_stage": ("image s", 2),
+        "dependencies_stage": ("deps s", 2),
+        "checkpoint_stage": ("checkpoint s", 2),
+        "step_stage": ("model, step s", 2),
+        "overlapped": ("s overlapped", 2),
+        "median": ("s of the median node", 2),
+        "slowest": ("s of the slowest node", 2),
+        "moved": ("MB moved", 1),
+        "cpu": ("CPU s", 1),
+        "datanode_cpu": ("DataNodes' CPU s", 1),
+    },
+    cases=(CASE, FLEET),
+    systems=[*SYSTEMS, "techniques"],
+    head=_head,
+    chart=_chart,
+)

@@ -1,4 +1,4 @@
-"""Where a start spent its time, from the events that job and benchmark wrote on one machine. Pure.
+"""The stages of a start and their seconds, from the events that job and benchmark wrote on one machine. Pure.
 
 Times are seconds of the machine's monotonic clock. A stage takes the union of its spans:
 
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from bench.cluster import BenchError
+from bench.harness import BenchError
 
 __all__ = ["BACKGROUND", "Course", "Span", "course", "read_events"]
 
@@ -57,7 +57,7 @@ class Course:
         return _union((span.begin, span.end) for span in self.spans if self._belongs(span, name, background))
 
     def values(self) -> dict[str, float]:
-        """By metric of `bench.results`."""
+        """By metric of `bench.harness.results`."""
         found = {f"{name}_stage": _length(self.stage(name)) for name in ("image", "dependencies", "checkpoint")}
         rest = _union((span.begin, span.end) for span in self.spans if span.stage in _REST)
         return {"time": self.seconds, **found, "step_stage": _length(rest), "overlapped": self.overlapped()}

@@ -14,22 +14,20 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench import mounts
-from bench.cluster import BenchError
 from bench.container.node import end_node
 from bench.container.node import node as containerd
 from bench.deps.node import answered, published
-from bench.host import PROGRAM, Host, await_hot, await_plan, host
-from bench.mounts import Mount
-from bench.processes import machine_cpu_seconds
-from bench.programs import inside, output, run
-from bench.started import started
+from bench.harness import BenchError, mounts
+from bench.harness.environment import remove_mounts, remove_tree
+from bench.harness.host import PROGRAM, Host, await_hot, await_plan, host
+from bench.harness.mounts import Mount
+from bench.harness.processes import machine_cpu_seconds
+from bench.harness.programs import inside, output, run, started
 from bench.startup import order
 from bench.startup.fleet import TAG, Fleet, publish_for_hosts
 from bench.startup.plan import SYSTEMS, System
 from bench.startup.stages import Course, course, read_events
 from bench.startup.unpack import bundle, container
-from bench.tools import remove_mounts, remove_tree
 from stripefs.settings import default_budget
 from stripefs.startup_events import ENV_FOLDER, ENV_JOB, ENV_RUN, Identity, Writer
 
@@ -182,18 +180,8 @@ class Machine:
             yield [*words, self._fleet.reference, name, *order.COMMAND]
             return
         assert self._host is not None
-        words = [
-            *self._host.program,
-            "run",
-            "--oci-runtime",
-            "runc",
-            "--network",
-            "host",
-            "--rw",
-            "--entrypoint",
-            "",
-            *given,
-        ]
+        words = [*self._host.program, "run", "--oci-runtime", "runc", "--network", "host", "--rw"]
+        words += ["--entrypoint", "", *given]
         words += [word for source, target in binds.items() for word in ("--bind", f"{source}:{target}")]
         if self._system.dependencies == "snapshot":
             words += ["--deps", str(self._folder / "job/requirements.txt"), "--deps-target", order.PACKAGES]

@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.cluster import BenchError
-from bench.programs import output, run
+from bench.harness import BenchError
+from bench.harness.environment import remove_tree
+from bench.harness.programs import output, run
 from bench.startup.accelerator import rules
-from bench.tools import remove_tree
 
 __all__ = ["bundle", "container"]
 

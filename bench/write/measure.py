@@ -1,38 +1,46 @@
-"""`bench write`: runs the plan on a cluster of its own and draws the document from the samples.
+"""Measurement of `bench write`, on a cluster of its own.
 
-Order: the cluster comes up without a cap and is warmed up (`warm`); then each DataNode is capped and the cases follow.
-Each round of a case begins one run further on, so that no system always follows the same other; `read_back` goes
-through its round right after that of `write`, whose files it reads.
+Order: the cluster comes up without a cap and is warmed up; then each DataNode is capped and the cases follow. Each
+round of a case begins one run further on, so that no system always follows the same other; `read_back` goes through its
+round right after that of `write`, whose files it reads.
+
+Warming up: fresh JVMs write at less than half and read at three quarters of their speed, for some GiB. Each way of the
+data is taken again and again until it has stopped getting faster: two runs in a row, since machines are shared, that
+are not 5% faster than the fastest before. At least 6 GiB and at most 12 a way: WebHDFS writes of fresh DataNodes stood
+at 260 MB/s from 2.5 GiB to 3.5, and rose to 370 by 7. The mount has ways of its own, since its many short files are
+other work for a NameNode; so has listing, which reads a manifest of some KiB for each file.
 """
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from bench import peers
-from bench.cluster import BenchError, Cluster, Say, running
-from bench.data import GIB, MIB
-from bench.environment import first_touch, machine, packages, version
-from bench.ratios import sum_up
-from bench.results import Document, Samples
-from bench.rounds import Options, Rounds, how_many, in_turn
-from bench.write.lab import WriteLab
+from bench.harness import Say, peers
+from bench.harness.cluster import CAPPED, running
+from bench.harness.data import GIB, MIB, DataFile
+from bench.harness.results import Document, Samples, sum_up
+from bench.harness.rounds import ClusterOptions, Rounds, Store, in_turn
+from bench.read.driver import ReadDriver
+from bench.write.driver import WriteDriver
 from bench.write.plan import BLOCK, CASES, STREAMS, Run, choose, derive, ratios, runs
-from bench.write.warm import facts, warm_up
 
-__all__ = ["WriteOptions", "draw", "measure", "sequence"]
+__all__ = ["Options", "Warmed", "draw", "measure", "sequence", "since_gain", "warm", "warm_facts"]
 
-CAPPED = 40e6  # bytes a second of each DataNode
 _FAMILIES = ("raw_placed", "raw_native")
+_GAIN = 0.05
+_SLOWER = 2  # runs in a row
+_LEAST, _MOST = 6 * GIB, 12 * GIB  # bytes of one way
+_SIZE = 512 * MIB  # bytes of one run, so that starting its client weighs little
+_READERS = 32  # threads
+_LISTINGS = (3, 12)  # at least, at most
 
 
 @dataclass(frozen=True, slots=True)
-class WriteOptions(Options):
+class Options(ClusterOptions):
     """`size` in bytes and `listed` 0 mean as usual."""
 
     size: int = 0
@@ -47,38 +55,37 @@ class WriteOptions(Options):
         return self.listed or (1000 if self.quick else 10_000)
 
 
-def measure(options: WriteOptions, say: Say, store: Callable[[Document], None]) -> Document:
+def measure(options: Options, say: Say, store: Store) -> Document:
     """Measure. Hands what there is to `store` after each round, and answers the whole.
 
     Raises BenchError where nothing can be measured; what one system cannot do becomes a note.
     """
-    notes: list[str] = []
-    rclone = _rclone(options, notes, say)
+    notes = ["rclone is left out of quick runs"] if options.quick else []
+    rclone = None if options.quick else peers.try_rclone(notes, say)
     chosen = choose(runs(quick=options.quick, rclone=rclone is not None), options.cases)
-    rounds = how_many(options.rounds, quick=options.quick)
-    document = Document("write", version(), {}, notes=notes)
     with (
         tempfile.TemporaryDirectory(prefix="bench-write-") as scratch,
         running(options.name, say, keep=options.keep) as cluster,
     ):
-        document.environment = _environment(cluster, options, rounds, rclone)
-        lab = WriteLab(cluster, options.file_size, options.files, Path(scratch), rclone)
-        lab.prepare()
-        done = Rounds(rounds=rounds, say=say, notes=notes)
+        size = options.file_size
+        facts = {**cluster.facts(size, rclone), "block_mib": BLOCK // MIB, "listed": options.files}
+        done = Rounds.begin("write", options, facts, draw, say, store)
+        driver = WriteDriver(cluster, size, options.files, Path(scratch), rclone)
+        driver.prepare()
         cluster.set_rate(0)  # an instance that was running may still be capped
-        warmed = warm_up(lab, say)
-        document.environment["warm_up"] = facts(warmed)
-        notes += [
-            f"warm-up, {way}: rising still after {one.gib:g} GiB" for way, one in warmed.items() if not one.steady
-        ]
+        warmed = warm_up(driver, say)
+        done.document.environment["warm_up"] = warm_facts(warmed)
+        done.document.notes += notes
+        for way, one in warmed.items():
+            if not one.steady:
+                done.note(f"warm-up, {way}: rising still after {one.gib:g} GiB")
         cluster.set_rate(CAPPED)
-        for number, turn in sequence(chosen, rounds):
-            for one in turn:
-                done.take(one.case, one.system, number, partial(lab.measure, one, number))
+        for number, turn in sequence(chosen, done.rounds):
+            for run in turn:
+                done.take(run.case, run.system, number, partial(driver.measure, run, number))
             derive(done.samples, number)
-            draw(done.samples, document)
-            store(document)
-    return document
+            done.keep()
+    return done.document
 
 
 def sequence(chosen: Sequence[Run], rounds: int) -> list[tuple[int, list[Run]]]:
@@ -98,35 +105,85 @@ def draw(samples: Samples, document: Document) -> None:
     """Set the document's rows and ratios anew; a family of raw clients is called after its best member."""
     for case in ("write", "write_repl2"):
         for family in _FAMILIES:
-            samples.call(case, samples.best(case, [f"{family}:{count}" for count in STREAMS]), family)
-    document.rows = samples.rows()
-    document.ratios = sum_up(samples, ratios())
+            samples.call_best(case, [f"{family}:{count}" for count in STREAMS], family)
+    document.rows, document.ratios = samples.rows(), sum_up(samples, ratios())
 
 
-def _rclone(options: WriteOptions, notes: list[str], say: Say) -> Path | None:
-    """rclone's binary; a quick run neither builds nor measures it."""
-    if options.quick:
-        notes.append("rclone is left out of quick runs")
-        return None
-    try:
-        return peers.build_rclone(say)
-    except BenchError as error:
-        notes.append(str(error))
-        return None
+# -- warming up --------------------------------------------------------------------------------------------------------
 
 
-def _environment(cluster: Cluster, options: WriteOptions, rounds: int, rclone: Path | None) -> dict[str, Any]:
-    """Facts as JSON values; sizes in MiB, rates in MB/s, load as the kernel's average of 15 minutes."""
+@dataclass(frozen=True, slots=True)
+class Warmed:
+    """The rates of the runs of one way, in MB/s; whether they had stopped rising; how many bytes a run has."""
+
+    rates: Sequence[float]
+    steady: bool
+    size: int
+
+    @property
+    def gib(self) -> float:
+        return len(self.rates) * self.size / GIB
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """`run` moves `size` bytes and answers MB/s; `least` and `most` bytes are moved by all runs."""
+
+    size: int
+    run: Callable[[], float]
+    least: int = _LEAST
+    most: int = _MOST
+
+
+def warm_up(driver: WriteDriver, say: Callable[[str], None]) -> dict[str, Warmed]:
+    """Warm all DataNodes, which should have no cap: behind one, those that still compile are as fast as any others."""
+    file = DataFile("raw/warm-up", _SIZE, BLOCK)
+    reader = ReadDriver(driver.cluster)
+    manifests = driver.manifests()
+    ways = {
+        "write native": _Way(_SIZE, lambda: driver.raw("native", STREAMS[0], 1, _SIZE)["throughput"]),
+        "write webhdfs": _Way(_SIZE, lambda: driver.raw("placed", STREAMS[0], 1, _SIZE)["throughput"]),
+        "write stripefs": _Way(driver.size, lambda: driver.through("striped", 1)["throughput"]),
+        "read native": _Way(_SIZE, lambda: reader.client(file, "native", _READERS)["throughput"]),
+        "read webhdfs": _Way(_SIZE, lambda: reader.client(file, "webhdfs", _READERS)["throughput"]),
+        "read stripefs": _Way(driver.size, lambda: driver.read_back("striped", _SIZE)["throughput"]),
+        "list stripefs": _Way(
+            manifests,
+            lambda: manifests / 1e6 / driver.listing("striped")["time"],
+            *(count * manifests for count in _LISTINGS),
+        ),
+    }
+    driver.cluster.write([file], say)
+    found = {}
+    for name, way in ways.items():
+        found[name] = warm(way.run, way.size, way.least, way.most)
+        shown = ", ".join(f"{rate:.0f}" for rate in found[name].rates)
+        say(f"warm-up, {name}: {shown} MB/s{'' if found[name].steady else ', rising still'}")
+    return found
+
+
+def warm(run: Callable[[], float], size: int, least: int = _LEAST, most: int = _MOST) -> Warmed:
+    """Call `run`, which moves `size` bytes and answers MB/s, until it is steady after `least` bytes or after `most`."""
+    rates: list[float] = []
+    while (len(rates) + 1) * size <= most:
+        rates.append(run())
+        if len(rates) * size >= least and since_gain(rates) >= _SLOWER:
+            return Warmed(rates, steady=True, size=size)
+    return Warmed(rates, steady=False, size=size)
+
+
+def since_gain(rates: Sequence[float]) -> int:
+    """How many runs have gone by since one was faster by a twentieth than all before it."""
+    best, since = 0.0, -1
+    for rate in rates:
+        since = 0 if rate >= (1 + _GAIN) * best else since + 1
+        best = max(best, rate)
+    return max(0, since)
+
+
+def warm_facts(found: Mapping[str, Warmed]) -> dict[str, dict[str, object]]:
+    """What was done, as JSON values."""
     return {
-        **machine(first_touch()),
-        "packages": packages(),
-        "hadoop": "3.4.2",
-        "rclone": peers.RCLONE_VERSION if rclone else None,
-        "datanodes": len(cluster.datanodes),
-        "rate_mb_s": CAPPED / 1e6,
-        "file_mib": options.file_size // MIB,
-        "block_mib": BLOCK // MIB,
-        "listed": options.files,
-        "rounds": rounds,
-        "quick": options.quick,
+        way: {"mb_s": [round(rate) for rate in one.rates], "gib": one.gib, "steady": one.steady}
+        for way, one in found.items()
     }

@@ -1,4 +1,4 @@
-"""Which figures `bench write` has, as tables: its runs (a case and a system each) and its ratios. Pure.
+"""The plan of `bench write` as tables: its runs (a case and a system each), its ratios and its report. Pure.
 
 A case is measured in rounds of its own. `read_back` reads what the systems of `write` left in the same round, so that
 the two go together. `even_limit` is derived: what one DataNode alone gives, times the DataNodes, by the replication.
@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from bench.data import MIB
-from bench.ratios import RatioPlan
-from bench.results import Key, Samples
+from bench.harness.data import MIB
+from bench.harness.report import Bar, Bars, Facts, Report, hdfs, machine
+from bench.harness.results import Document, Key, RatioPlan, Samples
 
-__all__ = ["BLOCK", "CASES", "DATANODES", "LAYOUTS", "STREAMS", "SYSTEMS", "Run", "choose", "derive", "ratios", "runs"]
+__all__ = ["BLOCK", "CASES", "DATANODES", "LAYOUTS", "REPORT", "STREAMS", "Run", "choose", "derive", "ratios", "runs"]
 
 CASES = ("write", "read_back", "write_repl2", "ls")
 LAYOUTS = ("striped", "concat", "plain")
@@ -22,7 +22,7 @@ BLOCK = 8 * MIB  # bytes: the instance's own
 STREAMS = (8, 16)  # raw writers at once: one a DataNode, two a DataNode
 _WINDOWS = (64, 512)  # MiB
 
-SYSTEMS = {
+_CHARTED = {
     "even_limit": "all DataNodes as fast as one alone",
     "stripefs:striped": "stripefs, striped",
     "stripefs:concat": "stripefs, concat",
@@ -160,3 +160,45 @@ def _read(layout: str, window: int) -> Key:
 
 def _list(layout: str, metric: str) -> Key:
     return Key("ls", f"stripefs:{layout}", metric)
+
+
+def _head(facts: Facts) -> str:
+    return (
+        f"{facts['rounds']} rounds; {facts['datanodes']} DataNodes behind {facts['rate_mb_s']:g} MB/s each; "
+        f"files of {facts['file_mib']} MiB in blocks of {facts['block_mib']} MiB; {facts['listed']} files listed; "
+        f"warmed up with {sum(way['gib'] for way in facts['warm_up'].values()):g} GiB; {machine(facts, hdfs(facts))}"
+    )
+
+
+def _chart(document: Document) -> Bars:
+    rows = {name: document.row("write", name) for name in _CHARTED}
+    facts = document.environment
+    return Bars(
+        [Bar(_CHARTED[name], row, ours=name.startswith("stripefs")) for name, row in rows.items() if row],
+        of="writes",
+        title=f"Writing {facts['file_mib']} MiB to {facts['datanodes']} DataNodes of {facts['rate_mb_s']:g} MB/s each, "
+        "replication 1",
+        scale="MB/s from open to the end of close: median with lowest and highest round",
+        digits=0,
+        width=7.5,
+        height=0.45,
+    )
+
+
+REPORT = Report(
+    ratios=ratios(),
+    columns={
+        "throughput": ("MB/s", 0),
+        "time": ("s", 2),
+        "again_time": ("s again", 2),
+        "sync_time": ("s in fsync", 2),
+        "close_time": ("s in close", 2),
+        "cpu_per_gb": ("CPU s/GB", 2),
+        "datanode_cpu_per_gb": ("DataNodes' CPU s/GB", 2),
+        "peak_pss": ("peak MiB", 0),
+    },
+    cases=CASES,
+    spread="",
+    head=_head,
+    chart=_chart,
+)

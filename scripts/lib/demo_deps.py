@@ -22,8 +22,8 @@ from urllib.parse import unquote
 from demo_images import IMAGEFS, Place, slow
 from demo_tools import Failed, command, say
 
-from bench.cluster import ROOT
 from bench.deps.wheels import fetch, lay_out, size_of
+from bench.harness import ROOT
 from bench.startup.fleet import WHEELS
 from imagefs.repository.images import Images
 from imagefs.repository.snapshots import Snapshots

@@ -14,7 +14,7 @@ from urllib.parse import quote
 from demo_tools import PROGRAMS, Failed, command, say
 
 from bench import cluster
-from bench.data import DataFile, contents
+from bench.harness.data import DataFile, contents
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Store
 from stripefs.store.url import open_store

@@ -24,8 +24,8 @@ import zstandard
 from demo_files import RATE as HOST_RATE
 from demo_tools import PROGRAMS, Failed, command, say
 
-from bench.cluster import Cluster
-from bench.python_root import VERSION, add_packages, add_python
+from bench.harness.cluster import Cluster
+from bench.image.python_root import VERSION, add_packages, add_python
 from imagefs.repository.images import Images, object_path
 from imagefs.repository.store import StoreRepository
 from stripefs.settings import StoreSettings

@@ -25,10 +25,9 @@ from demo_files import BLOCK, HOSTS, RATE, STRIPEFS
 from demo_images import IMAGEFS, MODULES, TAG, Place, await_plan, publish, pull
 from demo_tools import Failed, command, say
 
-from bench.cluster import Cluster
-from bench.data import MIB, contents
-from bench.programs import output
-from bench.started import started
+from bench.harness.cluster import Cluster
+from bench.harness.data import MIB, contents
+from bench.harness.programs import output, started
 from bench.startup import order
 from bench.startup.plan import Size
 from bench.startup.unpack import container

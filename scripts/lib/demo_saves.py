@@ -14,7 +14,7 @@ from demo_files import BLOCK, HOSTS, RATE, STRIPEFS, one_after_another, plain_fi
 from demo_tools import Failed, command, say
 
 from bench import cluster
-from bench.data import MIB, DataFile, contents
+from bench.harness.data import MIB, DataFile, contents
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Store
 from stripefs.store.url import open_store

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from bench.processes import tree
+from bench.harness.processes import tree
 from imagefs.mounts import take_away
 from stripefs.errors import MountError
 from stripefs.mount import kernel

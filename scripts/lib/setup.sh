@@ -214,7 +214,7 @@ need_torch() {
     command -v g++ >/dev/null || missing+=(g++) # which TorchInductor runs
     apt_install "${missing[@]}"
     python=$("$VENV/bin/python" -c 'import sys; print("%d.%d" % sys.version_info[:2])')
-    key=$(cd "$ROOT" && cat requirements/torch.txt bench/stubs.py | sha256sum)
+    key=$(cd "$ROOT" && cat requirements/torch.txt bench/image/stubs.py | sha256sum)
     folder=${XDG_CACHE_HOME:-$HOME/.cache}/bootseer/torch-$python-${key:0:12}
     ln -sfn "$folder" "$VENV/torch"
     [ ! -e "$folder" ] || return 0
@@ -226,7 +226,7 @@ need_torch() {
         rm -rf "$folder.new"
         quietly "$VENV/bin/python" -m pip --disable-pip-version-check --quiet install --no-deps --no-compile \
             --only-binary=:all: --require-hashes --target "$folder.new" -r "$ROOT/requirements/torch.txt"
-        (cd "$ROOT" && quietly "$VENV/bin/python" -m bench.stubs "$folder.new")
+        (cd "$ROOT" && quietly "$VENV/bin/python" -m bench.image.stubs "$folder.new")
         # Makes byte code of what is used, too.
         (cd "$ROOT" && PYTHONPATH=$folder.new quietly "$VENV/bin/python" -c 'import bench.checkpoint.formats')
         mv "$folder.new" "$folder"

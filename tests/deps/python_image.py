@@ -9,7 +9,7 @@ from typing import Any
 
 import pip
 
-from bench.python_root import VERSION, add_python
+from bench.image.python_root import VERSION, add_python
 from tests.deps.wheels import wheel
 from tests.imagefs.containers import fill
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from bench.cli import main
-from bench.programs import output
-from bench.results import load
+from bench.harness.programs import output
+from bench.harness.results import load
 from bench.startup.plan import CASE, FLEET
 
 pytestmark = [pytest.mark.slow, pytest.mark.root, pytest.mark.cluster]

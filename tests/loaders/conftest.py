@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.checkpoint.runner import TORCH
+from bench.harness.peers import TORCH
 from tests.mount.mounted import Mounts
 
 ROOT = Path(__file__).parents[2]

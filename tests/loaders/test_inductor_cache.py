@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.compile.job import Job
-from bench.compile.measure import host
+from bench.compile.measure import Job
+from bench.harness.host import host
 from tests.waiting import eventually
 
 pytestmark = [pytest.mark.mount, pytest.mark.root, pytest.mark.slow]
@@ -16,10 +16,10 @@ pytestmark = [pytest.mark.mount, pytest.mark.root, pytest.mark.slow]
 def test_a_second_start_elsewhere_compiles_nothing(tmp_path: Path) -> None:
     job = Job(tmp_path / "job", layers=1)
     flags = ("--startup-cache", "auto")
-    with host(tmp_path / "one") as environment, job.started(environment, flags) as told:
+    with host(tmp_path / "one", daemon=False, drop=False) as one, job.started(one.environment, flags) as told:
         assert (told["hits"], told["misses"]) == (0, 2)  # forward and backward
         eventually(job.published, "the caches to be published")
     assert job.compilations()
-    with host(tmp_path / "other") as environment, job.started(environment, flags) as told:
+    with host(tmp_path / "other", daemon=False, drop=False) as other, job.started(other.environment, flags) as told:
         assert (told["hits"], told["misses"]) == (2, 0)
     assert job.compilations() == []

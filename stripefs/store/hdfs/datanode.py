@@ -1,7 +1,7 @@
 """WebHDFS at one chosen DataNode: the answer to one OPEN, taken in one piece or several, and what `sink` shares.
 
 The socket is read directly: MSG_WAITALL with a receive time-out of the kernel's takes one system call where
-http.client takes a poll and a read for every 64 to 200 KiB (bench/transports.py: a third less client CPU). A DataNode
+http.client takes a poll and a read for every 64 to 200 KiB (measured: a third less client CPU). A DataNode
 closes the connection after each answer, so there is nothing to pool; what follows in a file may come out of the same
 answer, though (`stream`).
 """

@@ -7,7 +7,7 @@ Metadata comes from WebHDFS at the NameNode where it answers (file ids, block lo
     native    from a replica that hdfs-native chose: `auto` elsewhere
     libhdfs   from a replica that libhdfs chose
 
-`auto` prefers WebHDFS for the client's CPU and for the choice. bench/transports.py, 3 DataNodes without a cap, 2 busy
+`auto` prefers WebHDFS for the client's CPU and for the choice. Measured on 3 DataNodes without a cap, 2 busy
 cores, median client CPU seconds per GB at 1, 8 and 24 threads: WebHDFS 0.40, 0.44, 0.40; hdfs-native with glibc tuned
 (store.allocator) 1.38, 1.44, 1.57, untuned 2.6 at 8. Where DataNodes and client share the same cores and nothing
 caps the DataNodes, hdfs-native moves more bytes (197 against 97 MB/s at 8 threads), since WebHDFS costs the DataNode

@@ -1,11 +1,11 @@
-"""What a run of a benchmark leaves, made up: facts that all documents have, and what is read off their tables."""
+"""Documents of benchmarks, made up: facts that all of them have, and what is read off their tables."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from bench.results import Document, Ratio, Row
+from bench.harness.results import Document, Ratio, Row
 
 __all__ = ["ON_HDFS", "document", "verdict"]
 

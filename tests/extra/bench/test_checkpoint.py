@@ -10,19 +10,18 @@ import numpy as np
 import pytest
 import safetensors.numpy
 
-from bench import tables
-from bench.checkpoint import measure, report
-from bench.checkpoint.lab import check_cached
-from bench.checkpoint.measure import CheckpointOptions
-from bench.checkpoint.place import Place
-from bench.checkpoint.plan import CASES, SYSTEMS, Run, choose, copies, name_of, ratios, room, runs, sequence
+from bench.checkpoint import measure
+from bench.checkpoint.driver import check_cached
+from bench.checkpoint.measure import Options
+from bench.checkpoint.plan import CASES, CHARTED, REPORT, Run, choose, copies, name_of, ratios, room, runs, sequence
 from bench.checkpoint.ranks import RANKS
-from bench.checkpoint.state import COLUMNS, Seen, State
+from bench.checkpoint.state import COLUMNS, Place, Seen, State
 from bench.cli import main
-from bench.cluster import BenchError, Cluster
-from bench.data import GIB, MIB, PAGE, wrong_page
-from bench.ratios import sum_up
-from bench.results import UNITS, Key, Ratio, Row, Samples
+from bench.harness import BenchError
+from bench.harness.cluster import Cluster
+from bench.harness.data import GIB, MIB, PAGE, wrong_page
+from bench.harness.report import insert
+from bench.harness.results import UNITS, Key, Ratio, Row, Samples, sum_up
 from tests.extra.bench import documents
 
 SMALL = State(120 * MIB)
@@ -55,7 +54,7 @@ ROWS = (
     Row("cached", "safetensors:mount", "time", "s", 3.0, 2.5, 3.5, 3),
 )
 
-MARKS = report.marks(documents.document("checkpoint", FACTS, ROWS))
+SECTION = REPORT.section(documents.document("checkpoint", FACTS, ROWS))
 
 
 def test_the_targets_are_those_that_were_set() -> None:
@@ -77,8 +76,8 @@ def test_no_run_is_planned_twice_and_each_belongs_to_a_case() -> None:
     made = runs(few=False, rclone=True)
     assert len({(run.case, run.system) for run in made}) == len(made)
     assert {run.case for run in made} == set(CASES)
-    assert not [run for run in runs(few=False, rclone=False) if run.way == "rclone"]
-    assert set(SYSTEMS) <= {(run.case, run.system) for run in made}
+    assert not [run for run in runs(few=False, rclone=False) if run.way == "rclone" or run.bounded]
+    assert set(CHARTED) <= {(run.case, run.system) for run in made}
 
 
 def test_a_case_brings_what_its_ratios_need_of_others() -> None:
@@ -202,14 +201,14 @@ def test_ratios_are_drawn_from_the_rounds() -> None:
 )
 def test_verdicts_follow_the_targets(ratio: Ratio, verdict: str) -> None:
     document = documents.document("checkpoint", FACTS, ROWS, [ratio])
-    assert documents.verdict(report.text(document), ratio) == verdict
+    assert documents.verdict(REPORT.text(document), ratio) == verdict
 
 
 def test_tables_go_between_their_marks_and_the_chart_is_drawn(tmp_path: Path) -> None:
     file, page, drawn = tmp_path / "it.json", tmp_path / "page.md", tmp_path / "it.svg"
     ratio = Ratio("restart_same_node_vs_today", 0.05, 0.04, 0.06)
     file.write_text(documents.document("checkpoint", FACTS, ROWS, [ratio], "rclone is not built").to_json())
-    page.write_text(f"# Head\n\n<!-- {MARKS} -->\n<!-- end of {MARKS} -->\n")
+    page.write_text(f"# Head\n\n<!-- results of {SECTION} -->\n<!-- end of results of {SECTION} -->\n")
     assert main(["table", str(file), "--into", str(page), "--chart", str(drawn)]) == 0
     text = page.read_text()
     assert "| restart_same_node_vs_today | 0.05 | 0.04 | 0.06 | ≤ 0.15 | met |" in text
@@ -221,17 +220,16 @@ def test_tables_go_between_their_marks_and_the_chart_is_drawn(tmp_path: Path) ->
 
 def test_the_docs_have_a_place_for_the_tables() -> None:
     text = (Path(__file__).parents[3] / "docs" / "benchmarks.md").read_text()
-    assert tables.insert(text, "tables", MARKS)
+    assert insert(text, "tables", SECTION)
     assert {name for name in TARGETS if f"`{name}`" in text} == set(TARGETS)
 
 
 def test_how_much_is_measured() -> None:
-    assert (CheckpointOptions().file_size, CheckpointOptions().how_often) == (2 * GIB, 3)
-    quick, large = CheckpointOptions(quick=True), CheckpointOptions(large=True)
-    assert (quick.file_size, quick.how_often) == (256 * MIB, 2)
-    assert (large.file_size, large.how_often) == (8 * GIB, 1)
-    assert CheckpointOptions(size=128 * MIB, rounds=5).file_size == 128 * MIB
-    assert measure.CAPPED == 40e6
+    assert (Options().file_size, Options().round_count) == (2 * GIB, 3)
+    quick, large = Options(quick=True), Options(large=True)
+    assert (quick.file_size, quick.round_count) == (256 * MIB, 2)
+    assert (large.file_size, large.round_count) == (8 * GIB, 1)
+    assert Options(size=128 * MIB, rounds=5).file_size == 128 * MIB
 
 
 @pytest.mark.parametrize(

@@ -7,10 +7,8 @@ from pathlib import Path
 import pytest
 
 from bench.cli import main
-from bench.compile import report
-from bench.compile.report import SYSTEMS, ratios
-from bench.ratios import sum_up
-from bench.results import Document, Ratio, Row, Samples
+from bench.compile.plan import REPORT, SYSTEMS, ratios
+from bench.harness.results import Document, Ratio, Row, Samples, sum_up
 from tests.extra.bench import documents
 
 FACTS = {"tools": {"torch": "2.15.0", "g++": "12.2.0"}, "layers": 2}
@@ -35,7 +33,7 @@ def test_the_second_start_is_compared_with_the_first_of_its_round() -> None:
 @pytest.mark.parametrize(("value", "verdict"), [(0.3, "met"), (0.31, "missed")])
 def test_verdicts_follow_the_target(value: float, verdict: str) -> None:
     ratio = Ratio("compile_cache_hit_vs_first_compile", value, value, value)
-    assert documents.verdict(report.text(document(ratio)), ratio) == verdict
+    assert documents.verdict(REPORT.text(document(ratio)), ratio) == verdict
 
 
 def test_the_command_draws_tables_and_chart_into_their_own_marks(tmp_path: Path) -> None:

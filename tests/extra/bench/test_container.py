@@ -16,15 +16,12 @@ import grpc
 import pytest
 
 from bench.cli import main
-from bench.cluster import BenchError
-from bench.container import report
-from bench.container.node import Node, at_once, end_node, service
-from bench.container.plan import CASES, OURS, PEERS, SYSTEMS, ratios
-from bench.container.prepare import highest_layer, prepared
-from bench.container.systems import peers_here
-from bench.ratios import sum_up
-from bench.results import UNITS, Document, Ratio, Row, Samples
-from bench.started import Start
+from bench.container.node import Node, at_once, end_node, highest_layer, prepared, service
+from bench.container.plan import CASES, OURS, PEERS, REPORT, SYSTEMS, ratios
+from bench.container.snapshotters import peers_here
+from bench.harness import BenchError
+from bench.harness.programs import Start
+from bench.harness.results import UNITS, Document, Ratio, Row, Samples, sum_up
 from imagefs.snapshotter.proto import snapshots_pb2 as wire
 from tests.extra.bench import documents
 
@@ -74,7 +71,7 @@ def test_a_peer_that_was_not_measured_has_no_ratio() -> None:
     ],
 )
 def test_verdicts_follow_the_targets(ratio: Ratio, verdict: str) -> None:
-    assert documents.verdict(report.text(document(ratio)), ratio) == verdict
+    assert documents.verdict(REPORT.text(document(ratio)), ratio) == verdict
 
 
 def test_markdown_goes_between_its_marks(tmp_path: Path) -> None:
@@ -82,7 +79,7 @@ def test_markdown_goes_between_its_marks(tmp_path: Path) -> None:
     stored.write_text(document().to_json())
     page.write_text("<!-- results of container -->\nold\n<!-- end of results of container -->\n")
     assert main(["table", str(stored), "--into", str(page), "--chart", str(drawn)]) == 0
-    assert report.markdown(document()) in page.read_text()
+    assert REPORT.markdown(document()) in page.read_text()
     assert "Peers: stargz." in page.read_text()
     assert "- nydus: no image" in page.read_text()
     assert drawn.read_text().startswith("<?xml")

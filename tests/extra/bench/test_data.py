@@ -14,8 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
 
-from bench.data import CHUNK, MIB, PAGE, DataFile, contents, tensor_sizes, wrong_page
-from bench.patterns import Clock, direct, sequential, torch_load, torch_reads
+from bench.harness.data import CHUNK, MIB, PAGE, DataFile, contents, tensor_sizes, wrong_page
+from bench.read.patterns import Clock, direct, sequential, torch_load, torch_reads
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -103,7 +103,7 @@ def test_direct_reads_check_what_they_get(tmp_path: Path) -> None:
 def test_two_processes_copy_all_tensors_and_notice_disorder(tmp_path: Path, pattern: str) -> None:
     file = make(tmp_path, safetensors=True, size=17 * CHUNK)
     # As the benchmark runs it: in a process of its own, which takes the helpers of multiprocessing with it.
-    command = [sys.executable, "-m", "bench.patterns", pattern, str(file)]
+    command = [sys.executable, "-m", "bench.read.patterns", pattern, str(file)]
     answer = json.loads(subprocess.run(command, cwd=ROOT, capture_output=True, check=True).stdout)
     assert answer["bytes"] == 17 * CHUNK
     with file.open("r+b") as out:

@@ -15,19 +15,18 @@ from pathlib import Path
 import pytest
 
 from bench.cli import main
-from bench.cluster import BenchError
-from bench.deps import measure, report
-from bench.deps.disk import Taken, Tally, size
+from bench.deps.measure import PINS, Taken, Tally
 from bench.deps.node import answered
-from bench.deps.plan import CASES, SYSTEMS, derive, name_fastest, ratios
-from bench.deps.recipe import Recipe, recipes
+from bench.deps.plan import CASES, REPORT, SYSTEMS, Recipe, derive, draw, ratios, recipes
 from bench.deps.wheels import fetch, lay_out, size_of
-from bench.ratios import sum_up
-from bench.results import UNITS, Document, Key, Ratio, Row, Samples
+from bench.harness import BenchError
+from bench.harness.results import UNITS, Document, Key, Ratio, Row, Samples, sum_up
+from bench.harness.sizes import size
 from tests.deps.wheels import UV, wheel
 from tests.extra.bench import documents
 
-RECIPES = recipes(Path(measure.__file__).with_name("requirements.txt").read_text())
+FASTEST = ("uv:fastest", "plain:fastest", "imagefs:miss_fastest")
+RECIPES = recipes(PINS.read_text())
 
 FACTS = {
     "tools": {"pip": "26.3", "uv": "0.13.9"},
@@ -94,9 +93,23 @@ def test_uv_is_taken_in_its_fastest_mode(with_bytecode: float, fastest: float) -
     samples.add("fresh", "uv", 0, {"time": 12.0})
     samples.add("fresh", "uv:bytecode", 0, {"time": with_bytecode})
     samples.add("fresh", "imagefs", 0, {"time": 3.0})
-    name_fastest(samples)
-    found = {ratio.name: ratio.value for ratio in sum_up(samples, ratios())}
+    drawn = Document("deps", "0", {})
+    draw(samples, drawn)
+    found = {ratio.name: ratio.value for ratio in drawn.ratios}
     assert found["hit_fresh_node_vs_uv"] == 3.0 / fastest
+
+
+def test_a_miss_is_held_against_the_fastest_plain_installer_of_the_run() -> None:
+    samples = Samples()
+    plain = {"pip": 40.0, "pip:no_bytecode": 30.0, "uv": 5.0, "uv:bytecode": 12.0}
+    for system, seconds in {**plain, "imagefs:miss": 36.0, "imagefs:miss_uv": 5.2}.items():
+        samples.add("fresh", system, 0, {"time": seconds + 2, "install": seconds})
+    drawn = Document("deps", "0", {})
+    draw(samples, drawn)
+    found = {ratio.name: ratio.value for ratio in drawn.ratios}
+    assert found["miss_vs_plain_install"] == 36 / 40
+    assert found["miss_vs_plain_install_best"] == 5.2 / 5
+    assert found["miss_by_pip_vs_plain_install_best"] == 36 / 5
 
 
 def test_ratios_name_cases_and_metrics_that_there_are() -> None:
@@ -105,7 +118,7 @@ def test_ratios_name_cases_and_metrics_that_there_are() -> None:
     for plan in plans:
         for key in (plan.upper, plan.lower):
             assert key is None or (key.case in CASES and key.metric in UNITS)
-            assert key is None or key.case == "disk" or key.system in {*SYSTEMS, "installed", "uv:fastest"}
+            assert key is None or key.case == "disk" or key.system in {*SYSTEMS, "installed", *FASTEST}
 
 
 def test_disk_counts_what_is_there_once_or_new(tmp_path: Path) -> None:
@@ -175,7 +188,7 @@ def test_installers_take_the_index_for_one(tmp_path: Path, installer: str) -> No
     ],
 )
 def test_verdicts_follow_the_targets(ratio: Ratio, verdict: str) -> None:
-    assert documents.verdict(report.text(document(ratio)), ratio) == verdict
+    assert documents.verdict(REPORT.text(document(ratio)), ratio) == verdict
 
 
 def test_the_command_draws_tables_and_chart_into_their_own_marks(tmp_path: Path) -> None:

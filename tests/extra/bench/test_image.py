@@ -6,13 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from bench import stubs, tables
-from bench.changed import digests, lz4_of_new
 from bench.cli import main
-from bench.image import recipe, report
-from bench.image.plan import CASES, Sizes, derive, ratios
-from bench.ratios import sum_up
-from bench.results import UNITS, Document, Ratio, Row, Samples
+from bench.harness.report import insert
+from bench.harness.results import UNITS, Document, Ratio, Row, Samples, sum_up
+from bench.harness.sizes import digests, lz4_of_new
+from bench.image import recipe, stubs
+from bench.image.plan import CASES, REPORT, Sizes, derive, ratios
 from tests.extra.bench import documents
 
 WHEELS = Path(recipe.__file__).with_name("wheels.txt")
@@ -166,11 +165,11 @@ def test_only_new_content_counts_as_changed(tmp_path: Path) -> None:
     ],
 )
 def test_verdicts_follow_the_targets(ratio: Ratio, verdict: str) -> None:
-    assert documents.verdict(report.text(document(ratio)), ratio) == verdict
+    assert documents.verdict(REPORT.text(document(ratio)), ratio) == verdict
 
 
 def test_markdown_holds_facts_tables_and_notes() -> None:
-    text = report.markdown(document(Ratio("daemon_idle_mib", 60.0, 60.0, 60.0)))
+    text = REPORT.markdown(document(Ratio("daemon_idle_mib", 60.0, 60.0, 60.0)))
     assert "160.7 MB compressed in 3 layers" in text
     assert "read_ahead_kb 8192" in text
     assert "| daemon_idle_mib | 60 | 60 | 60 | ≤ 80 | met |" in text
@@ -184,15 +183,15 @@ def test_the_command_draws_tables_and_chart_into_their_own_marks(
     stored, page, drawn = tmp_path / "image.json", tmp_path / "page.md", tmp_path / "image.svg"
     stored.write_text(document().to_json())
     page.write_text(
-        "<!-- results -->\nreading\n<!-- end of results -->\n"
+        "<!-- results of read -->\nreading\n<!-- end of results of read -->\n"
         "<!-- results of image standard -->\nold\n<!-- end of results of image standard -->\nafter\n"
     )
     assert main(["table", str(stored), "--into", str(page), "--chart", str(drawn)]) == 0
     assert "reading" in page.read_text()
     assert "old" not in page.read_text()
-    assert report.markdown(document()) in page.read_text()
+    assert REPORT.markdown(document()) in page.read_text()
     assert drawn.read_text().startswith("<?xml")
     with pytest.raises(ValueError, match="results of image standard"):
-        tables.insert("nothing here", "tables", report.marks(document()))
+        insert("nothing here", "tables", REPORT.section(document()))
     assert main(["table", str(stored)]) == 0
-    assert capsys.readouterr().out == report.markdown(document())
+    assert capsys.readouterr().out == REPORT.markdown(document())

@@ -12,12 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from bench import delay
-from bench.cluster import BenchError
+from bench.harness import BenchError, delay
+from bench.harness.environment import locked
+from bench.harness.programs import output, started
 from bench.image.local import pages_in_memory
-from bench.programs import output
-from bench.started import started
-from bench.tools import locked
 
 _READY = 'import sys; print(\'{"began": 1.0, "ready": 3.5}\', flush=True); sys.stdin.read()'
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.model import Extent, assign, placement_limit
+from bench.harness.data import Extent
+from bench.read.model import assign, placement_limit
 
 
 def blocks(owners: str, length: int = 10) -> list[Extent]:

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from bench.lab import cut
-from bench.model import Extent
-from bench.processes import PeakMemory, cpu_seconds, pss, tree
+from bench.harness.data import Extent
+from bench.harness.processes import PeakMemory, cpu_seconds, pss, tree
+from bench.read.driver import cut
 
 # Both say "ready" once their work is done and end when their input does.
 _BUSY_CHILD = """

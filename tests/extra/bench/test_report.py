@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from bench import report
 from bench.cli import main
-from bench.results import Document, Ratio, Row
+from bench.harness.results import Document, Ratio, Row
+from bench.read.plan import REPORT
 from tests.extra.bench import documents
 
 FACTS = {**documents.ON_HDFS, "budget_mib": 1024}
@@ -38,19 +38,19 @@ def document(*ratios: Ratio) -> Document:
     ],
 )
 def test_verdicts_follow_the_targets(ratio: Ratio, verdict: str) -> None:
-    assert documents.verdict(report.text(document(ratio)), ratio) == verdict
+    assert documents.verdict(REPORT.text(document(ratio)), ratio) == verdict
 
 
 def test_markdown_holds_facts_both_tables_and_the_notes() -> None:
-    text = report.markdown(document(Ratio("seq_vs_single_stream", 5.9, 5.0, 6.7)))
+    text = REPORT.markdown(document(Ratio("seq_vs_single_stream", 5.9, 5.0, 6.7)))
     assert "8 DataNodes behind 40 MB/s each" in text
     assert "rclone not built" in text
     assert "| seq_vs_single_stream | 5.9 | 5 | 6.7 |  |  |" in text
-    assert "| sequential | stripefs | 220 | 210 | 230 |  | 1.23 |  |  | 3 |" in text
-    assert "| frozen_datanode | stripefs |  |  |  | 6.5 |" in text
+    assert "| sequential | stripefs | 220 |  | 1.23 | 210 | 230 | 3 |" in text
+    assert "| frozen_datanode | stripefs |  | 6.5 |  | 6.0 | 7.0 | 3 |" in text
     assert "- rclone is not built: Go is missing" in text
     tables = [line for line in text.splitlines() if line.startswith("|")]
-    assert {line.count("|") for line in tables} == {7, 11}
+    assert {line.count("|") for line in tables} == {7, 9}
 
 
 def test_the_command_prints_tables_and_draws_the_chart_from_a_file(
@@ -59,10 +59,10 @@ def test_the_command_prints_tables_and_draws_the_chart_from_a_file(
     stored, drawn = tmp_path / "read.json", tmp_path / "read.svg"
     stored.write_text(document().to_json())
     assert main(["table", str(stored), "--chart", str(drawn)]) == 0
-    assert capsys.readouterr().out == report.markdown(document())
+    assert capsys.readouterr().out == REPORT.markdown(document())
     picture = drawn.read_text()
     assert picture.startswith("<?xml")
-    report.chart(document(), tmp_path / "again.svg")
+    REPORT.draw(document(), tmp_path / "again.svg")
     assert (tmp_path / "again.svg").read_text() == picture  # the same figures make no change to commit
     assert main(["table", str(tmp_path / "absent.json")]) == 1
     assert "absent.json" in capsys.readouterr().err
@@ -71,13 +71,13 @@ def test_the_command_prints_tables_and_draws_the_chart_from_a_file(
 def test_tables_go_between_the_marks_of_a_page_and_replace_older_ones(tmp_path: Path) -> None:
     stored, page = tmp_path / "read.json", tmp_path / "page.md"
     stored.write_text(document().to_json())
-    page.write_text("before\n<!-- results -->\nold\n<!-- end of results -->\nafter\n")
+    page.write_text("before\n<!-- results of read -->\nold\n<!-- end of results of read -->\nafter\n")
     for _ in range(2):
         assert main(["table", str(stored), "--into", str(page)]) == 0
     text = page.read_text()
     assert text.startswith("before\n")
     assert text.endswith("\nafter\n")
-    assert text.count(report.markdown(document())) == 1
+    assert text.count(REPORT.markdown(document())) == 1
     assert "old" not in text
     page.write_text("no marks")
     assert main(["table", str(stored), "--into", str(page)]) == 1
@@ -93,4 +93,4 @@ def test_a_document_of_no_known_benchmark_is_refused(tmp_path: Path, capsys: pyt
 def test_nothing_to_draw_is_said(tmp_path: Path) -> None:
     empty = documents.document("read", FACTS, [])
     with pytest.raises(ValueError, match="no sequential reads"):
-        report.chart(empty, tmp_path / "read.svg")
+        REPORT.draw(empty, tmp_path / "read.svg")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.results import Document, Key, Ratio, Row, Samples, load, quotients, spread
+from bench.harness.results import Document, Key, Ratio, Row, Samples, load, quotients, spread
 
 
 def test_quotients_are_made_round_by_round_and_only_where_both_sides_were_measured() -> None:

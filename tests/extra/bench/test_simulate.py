@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.data import MIB
-from bench.simulate import Scenario, SimulatedHost, compare, random_placement, simulate
+from bench.harness.data import MIB
+from bench.read.simulate import Scenario, SimulatedHost, compare, random_placement, simulate
 from stripefs.read.policy import Limits
 
 LIMITS = Limits(budget=256 * MIB, range_size=8 * MIB, threads=32, per_host=3, io_timeout=90.0)

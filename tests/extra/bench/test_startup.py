@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 
 from bench.cli import main
-from bench.cluster import BenchError
-from bench.data import MIB, contents
-from bench.programs import run
-from bench.ratios import sum_up
-from bench.results import UNITS, Document, Ratio, Row, Samples
-from bench.startup import order, report
-from bench.startup.plan import CASE, EVENTS, FLEET, REPORT, SIZES, SYSTEMS, chosen, ratios
+from bench.harness import BenchError
+from bench.harness.data import MIB, contents
+from bench.harness.programs import run
+from bench.harness.results import UNITS, Document, Ratio, Row, Samples, sum_up
+from bench.startup import order
+from bench.startup.plan import CASE, EVENTS, FLEET, REPORT, REPORT_TIME, SIZES, SYSTEMS, chosen, ratios
 from bench.startup.stages import course, read_events
 from tests.extra.bench import documents
 
@@ -63,7 +62,11 @@ def test_ratios_are_those_that_were_asked_for_and_name_what_is_measured() -> Non
     for plan in plans:
         for key in (plan.upper, plan.lower):
             assert key is not None
-            assert key.system in {*SYSTEMS, "techniques"} if key.case in (CASE, FLEET) else key.case in (EVENTS, REPORT)
+            assert (
+                key.system in {*SYSTEMS, "techniques"}
+                if key.case in (CASE, FLEET)
+                else key.case in (EVENTS, REPORT_TIME)
+            )
             assert key.metric in UNITS
 
 
@@ -71,7 +74,7 @@ def test_the_docs_tell_every_target() -> None:
     text = (Path(__file__).parents[3] / "docs/benchmarks.md").read_text()
     for name, bound in TARGETS.items():
         assert re.search(rf"^\| `{name}` \|.*\| ≤ {bound:g} \|$", text, re.MULTILINE), name
-    assert f"<!-- {report.marks(documents.document('startup', FACTS, ()))} -->" in text
+    assert f"<!-- results of {REPORT.section(documents.document('startup', FACTS, ()))} -->" in text
 
 
 def test_a_second_start_brings_the_first_one_along() -> None:
@@ -97,8 +100,8 @@ def test_overlap_gain_is_against_the_sum_of_three_techniques() -> None:
 def test_tables_tell_of_job_systems_and_targets(ratio: Ratio, verdict: str) -> None:
     rows = (Row(CASE, "all", "time", "s", 12.0, 11.0, 13.0, 3), Row(CASE, "all", "image_stage", "s", 1.5, 1.0, 2.0, 3))
     document: Document = documents.document("startup", FACTS, rows, [ratio])
-    assert documents.verdict(report.text(document), ratio) == verdict
-    assert "64 packages, a checkpoint of 2048 MiB in 8 files" in report.markdown(document)
+    assert documents.verdict(REPORT.text(document), ratio) == verdict
+    assert "64 packages, a checkpoint of 2048 MiB in 8 files" in REPORT.markdown(document)
 
 
 # -- events --------------------------------------------------------------------------------------------------------

@@ -8,18 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from bench import tables
 from bench.cli import main
-from bench.data import CHUNK, MIB, PAGE, DataFile, contents, wrong_page
-from bench.results import UNITS, Document, Key, Ratio, Row, Samples
-from bench.write import measure, program, report
-from bench.write.lab import even_parts, with_property
-from bench.write.listing import look
-from bench.write.measure import WriteOptions, draw, sequence
-from bench.write.plan import CASES, LAYOUTS, STREAMS, Run, choose, derive, ratios, runs
-from bench.write.raw import create_query, segments
-from bench.write.source import Source
-from bench.write.warm import facts, since_gain, warm
+from bench.harness.cluster import CAPPED
+from bench.harness.data import CHUNK, MIB, PAGE, DataFile, contents, wrong_page
+from bench.harness.report import insert
+from bench.harness.results import UNITS, Document, Key, Ratio, Row, Samples
+from bench.write.driver import even_parts, with_property
+from bench.write.measure import Options, draw, sequence, since_gain, warm, warm_facts
+from bench.write.plan import CASES, LAYOUTS, REPORT, STREAMS, Run, choose, derive, ratios, runs
+from bench.write.programs import Source, create_query, list_directory, save, segments
 from tests.extra.bench import documents
 
 TARGETS = {
@@ -49,7 +46,7 @@ ROWS = (
     Row("ls", "stripefs:striped", "time", "s", 1.5, 1.0, 2.0, 3),
 )
 
-MARKS = report.marks(documents.document("write", FACTS, ROWS))
+SECTION = REPORT.section(documents.document("write", FACTS, ROWS))
 
 
 def available(key: Key, made: list[Run]) -> bool:
@@ -123,7 +120,7 @@ def test_warming_ends_when_two_runs_were_no_faster_or_enough_was_moved() -> None
     rising = itertools.count(100, 100)
     warmed = warm(lambda: float(next(rising)), 512 * MIB, most=1280 * MIB)
     assert (warmed.rates, warmed.steady) == ([100, 200], False)
-    assert facts({"read native": warmed}) == {"read native": {"mb_s": [100, 200], "gib": 1.0, "steady": False}}
+    assert warm_facts({"read native": warmed}) == {"read native": {"mb_s": [100, 200], "gib": 1.0, "steady": False}}
 
 
 def test_the_even_limit_is_eight_times_what_one_datanode_gives() -> None:
@@ -174,13 +171,13 @@ def document(*found: Ratio) -> Document:
     ],
 )
 def test_verdicts_follow_the_targets(ratio: Ratio, verdict: str) -> None:
-    assert documents.verdict(report.text(document(ratio)), ratio) == verdict
+    assert documents.verdict(REPORT.text(document(ratio)), ratio) == verdict
 
 
 def test_tables_go_between_their_marks_and_the_chart_is_drawn(tmp_path: Path) -> None:
     file, page, drawn = tmp_path / "write.json", tmp_path / "page.md", tmp_path / "write.svg"
     file.write_text(document(Ratio("concat_join_share", 0.01, 0.0, 0.02)).to_json())
-    page.write_text(f"# Head\n\n<!-- {MARKS} -->\n<!-- end of {MARKS} -->\n")
+    page.write_text(f"# Head\n\n<!-- results of {SECTION} -->\n<!-- end of results of {SECTION} -->\n")
     assert main(["table", str(file), "--into", str(page), "--chart", str(drawn)]) == 0
     text = page.read_text()
     assert "| concat_join_share | 0.01 | 0 | 0.02 | ≤ 0.02 | met |" in text
@@ -188,12 +185,12 @@ def test_tables_go_between_their_marks_and_the_chart_is_drawn(tmp_path: Path) ->
     assert "warmed up with 2 GiB" in text
     assert "- rclone is not built" in text
     assert "<svg" in drawn.read_text()
-    assert tables.insert(text, report.markdown(document()), MARKS).count("concat_join_share") == 0
+    assert insert(text, REPORT.markdown(document()), SECTION).count("concat_join_share") == 0
 
 
 def test_the_docs_have_a_place_for_the_tables() -> None:
     text = (Path(__file__).parents[3] / "docs" / "benchmarks.md").read_text()
-    assert tables.insert(text, "tables", MARKS)
+    assert insert(text, "tables", SECTION)
     assert {name for name in TARGETS if f"| `{name}` |" in text} == set(TARGETS)
 
 
@@ -210,7 +207,7 @@ def test_what_is_written_is_what_readers_check() -> None:
 
 
 def test_a_program_saves_a_file_and_times_its_calls(tmp_path: Path) -> None:
-    seconds, sync, close = program.save(str(tmp_path / "saved"), 3 * MIB, Source(chunk=MIB))
+    seconds, sync, close = save(str(tmp_path / "saved"), 3 * MIB, Source(chunk=MIB))
     assert (tmp_path / "saved").read_bytes() == b"".join(Source(chunk=MIB).pieces(3 * MIB))
     assert seconds >= sync + close
 
@@ -218,12 +215,12 @@ def test_a_program_saves_a_file_and_times_its_calls(tmp_path: Path) -> None:
 def test_a_listing_that_is_not_right_is_refused(tmp_path: Path) -> None:
     for name in "abc":
         (tmp_path / name).write_bytes(bytes(100))
-    assert look(str(tmp_path), 3, 100) > 0
+    assert list_directory(str(tmp_path), 3, 100) > 0
     with pytest.raises(RuntimeError, match="lists 3 of 4 files"):
-        look(str(tmp_path), 4, 100)
+        list_directory(str(tmp_path), 4, 100)
     os.truncate(tmp_path / "b", 99)
     with pytest.raises(RuntimeError, match="1 of them with a wrong length"):
-        look(str(tmp_path), 3, 100)
+        list_directory(str(tmp_path), 3, 100)
 
 
 @pytest.mark.parametrize(("size", "count"), [(2 << 30, 8), (256 * MIB, 3), (10 * PAGE + 1, 3)])
@@ -252,10 +249,10 @@ def test_a_property_of_a_site_file_is_changed_alone() -> None:
 
 
 def test_how_much_is_measured() -> None:
-    assert (WriteOptions().file_size, WriteOptions().files) == (2 << 30, 10_000)
-    assert (WriteOptions(quick=True).file_size, WriteOptions(quick=True).files) == (256 * MIB, 1000)
-    assert WriteOptions(quick=True, size=8 * MIB, listed=5).file_size == 8 * MIB
-    assert measure.CAPPED == 40e6
+    assert (Options().file_size, Options().files) == (2 << 30, 10_000)
+    assert (Options(quick=True).file_size, Options(quick=True).files) == (256 * MIB, 1000)
+    assert Options(quick=True, size=8 * MIB, listed=5).file_size == 8 * MIB
+    assert CAPPED == 40e6
 
 
 def test_a_size_that_raw_writers_cannot_share_is_refused(

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from bench.startup_fleet import Fleet, lines
+from bench.startup.synthetic import Fleet, lines
 from imagefs.startup.analysis import Gpus, analyse
 from imagefs.startup.load import Events, Problems, load
 from imagefs.startup.report import Report

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from bench.startup_fleet import Fleet
+from bench.startup.synthetic import Fleet
 from imagefs.cli.startup.report_text import report_text
 from imagefs.startup.analysis import Gpus, analyse
 from imagefs.startup.report import Report

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.startup_fleet import Fleet
+from bench.startup.synthetic import Fleet
 from imagefs.startup.analysis import Gpus, analyse
 from imagefs.startup.report import Start
 from imagefs.startup.sources import File

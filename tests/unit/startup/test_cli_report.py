@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.startup_fleet import Fleet
+from bench.startup.synthetic import Fleet
 from imagefs.cli import app as application
 from tests.unit import command_conformance
 from tests.unit.startup.events import event, fleet, span

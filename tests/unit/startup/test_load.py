@@ -15,7 +15,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from bench.startup_fleet import Fleet
+from bench.startup.synthetic import Fleet
 from imagefs.startup import load as module
 from imagefs.startup.load import Problems, load
 from imagefs.startup.sources import find_files, find_run

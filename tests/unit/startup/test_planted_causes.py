@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from bench.startup_fleet import CAUSES, Fleet
+from bench.startup.synthetic import CAUSES, Fleet
 from imagefs.startup.report import Start
 from tests.unit.startup.events import fleet, report
 

@@ -1,0 +1,118 @@
+"""Containers of the images that are measured: started by runc from a bundle, and by imagefs from a store.
+
+For imagefs images are also built, published and recorded here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.harness.host import PROGRAM, Host, await_plan, host
+from bench.harness.programs import Start, output, run, started
+from imagefs.repository.images import Images
+from imagefs.repository.store import StoreRepository
+from stripefs.store.local import LocalStore
+
+__all__ = ["Built", "Published", "build", "published", "record", "remove_containers", "runc", "start"]
+
+_PREFIX = "bench-image-"
+_HOT = "hot"
+
+
+@contextmanager
+def runc(bundle: Path, name: str) -> Iterator[Start]:
+    """The container of a bundle that umoci unpacked. Raises BenchError."""
+    config = json.loads((bundle / "config.json").read_text())
+    config["process"]["terminal"] = False
+    (bundle / "config.json").write_text(json.dumps(config))
+    container = f"{_PREFIX}{name}-{os.getpid()}"
+    try:
+        with started(["runc", "run", "--bundle", str(bundle), container]) as start:
+            yield start
+    finally:
+        if container in _containers():
+            run("runc", "delete", "--force", container)
+
+
+def remove_containers() -> None:
+    """Remove those that a killed benchmark left behind."""
+    for container in _containers():
+        run("runc", "delete", "--force", container)
+
+
+def _containers() -> list[str]:
+    return [name for name in output("runc", "list", "--quiet").split() if name.startswith(_PREFIX)]
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """Seconds of a build, and the bytes that it stored: blocks that the store did not have, the hot device's apart, and
+    metadata."""
+
+    seconds: float
+    blocks: int
+    hot: int
+    metadata: int
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Bytes that a start with a trace fetches ahead, compressed: documents, hot device."""
+
+    metadata: int
+    indexes: int
+    hot: int
+
+    @property
+    def ahead(self) -> int:
+        return self.metadata + self.indexes + self.hot
+
+
+@contextmanager
+def start(machine: Host, image: str, *options: str) -> Iterator[Start]:
+    """`imagefs run` until the container is ready. Raises BenchError."""
+    command = [str(PROGRAM), "run", "--oci-runtime", "runc", *options, image]
+    with started(command, os.environ | machine.environment) as begun:
+        yield begun
+
+
+def build(source: str, store: Path, tag: str) -> Built:
+    """`imagefs build` from an OCI layout."""
+    begin = time.monotonic()
+    report = json.loads(output(PROGRAM, "build", source, store, "--tag", tag, "--json"))
+    built, hot = report["built"], report["hot"]
+    metadata = built["metadata_bytes"] + (hot["metadata_bytes"] if hot else 0)
+    return Built(time.monotonic() - begin, built["new_bytes"], hot["new_bytes"] if hot else 0, metadata)
+
+
+def published(store: Path, tag: str) -> Published:
+    """Sizes in the directory store for this tag."""
+    local = LocalStore(os.fsencode(store))
+    try:
+        images = Images(StoreRepository(local))
+        manifest = images.manifest(images.resolve(tag))
+        indexes = [images.index_bytes(device.index) for device in manifest.devices]
+        hot = 0
+        for device in manifest.devices:
+            if device.tag == _HOT:
+                index = images.index(device.index)
+                hot += sum(index.place(number).stored for number in range(index.blocks))
+        metadata = (store / "metadata" / manifest.metadata.object[:2] / manifest.metadata.object).stat().st_size
+        return Published(metadata, sum(map(len, indexes)), hot)
+    finally:
+        local.close()
+
+
+def record(work: Path, store: Path, tag: str) -> None:
+    """Start the image in a directory store once, and give it the hot device that follows from that."""
+    with host(work) as machine:
+        with start(machine, f"{store}#{tag}"):
+            machine.ready()
+        await_plan(store)
+    output(PROGRAM, "optimize", f"{store}#{tag}")
