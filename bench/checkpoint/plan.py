@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from bench.harness.report import Bar, Bars, Facts, Report, hdfs, machine
-from bench.harness.results import Document, Key, RatioPlan, needed
+from bench.harness.results import Document, Key, Metric, RatioPlan, needed
 from bench.harness.rounds import in_turn
 
 __all__ = [
@@ -244,14 +244,8 @@ def _chart(document: Document) -> Bars:
 
 REPORT = Report(
     ratios=ratios(),
-    columns={
-        "time": ("s", 2),
-        "throughput": ("MB/s", 0),
-        "fetched": ("MB fetched", 0),
-        "kept": ("kept", 2),
-        "warm_time": ("s of warm", 2),
-        "cpu_per_gb": ("CPU s/GB", 2),
-    },
+    columns=("time", "throughput", "fetched", "kept", "warm_time", "cpu_per_gb"),
+    metrics={"fetched": Metric("MB", "MB fetched", 0)},
     cases=CASES,
     head=_head,
     chart=_chart,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench.harness.report import Bar, Bars, Facts, Report, machine, tools
-from bench.harness.results import Document, Key, RatioPlan
+from bench.harness.results import Document, Key, Metric, RatioPlan
 
 __all__ = ["REPORT", "SYSTEMS", "ratios"]
 
@@ -44,7 +44,8 @@ def _chart(document: Document) -> Bars:
 
 REPORT = Report(
     ratios=ratios(),
-    columns={"time": ("s of the first step", 2), "cpu": ("s of processors", 2)},
+    columns=("time", "cpu"),
+    metrics={"time": Metric("s", "s of the first step", 2), "cpu": Metric("s", "s of processors", 2)},
     cases=("start",),
     systems=list(SYSTEMS),
     head=_head,

@@ -92,17 +92,7 @@ def _chart(document: Document) -> Bars:
 
 REPORT = Report(
     ratios=ratios(),
-    columns={
-        "time": ("s", 2),
-        "pull": ("s of the pull", 2),
-        "inside": ("s inside", 2),
-        "local": ("s until local", 1),
-        "moved": ("MB moved", 1),
-        "cpu": ("CPU s", 2),
-        "prepared": ("ms", 2),
-        "idle_pss": ("idle MiB", 0),
-        "peak_pss": ("peak MiB", 0),
-    },
+    columns=("time", "pull", "inside", "local", "moved", "cpu", "prepared", "idle_pss", "peak_pss"),
     cases=CASES,
     systems=list(SYSTEMS),
     head=_head,

@@ -217,16 +217,7 @@ def _chart(document: Document) -> Bars:
 
 REPORT = Report(
     ratios=ratios(),
-    columns={
-        "time": ("s", 2),
-        "install": ("s until the job goes on", 2),
-        "imports": ("s of imports", 2),
-        "net": ("s net", 2),
-        "published": ("s until published", 1),
-        "answered": ("ms of the daemon", 0),
-        "moved": ("MB moved", 1),
-        "stored": ("MB stored", 1),
-    },
+    columns=("time", "install", "imports", "net", "published", "answered", "moved", "stored"),
     cases=CASES,
     systems=[*SYSTEMS, "installed"],
     head=_head,

@@ -8,7 +8,7 @@ from typing import Any
 
 from bench.fleet.model import DATANODES, MIRROR, STORE, Stage, World
 from bench.harness.report import Facts, Lines, Report, machine
-from bench.harness.results import Document, Key, RatioPlan
+from bench.harness.results import Document, Key, Metric, RatioPlan
 
 __all__ = ["CHECKED", "COUNTS", "FLEETS", "REPORT", "Scenario", "checked", "fleet", "ratios", "ways"]
 
@@ -156,12 +156,8 @@ def _chart(document: Document) -> Lines:
 
 REPORT = Report(
     ratios=ratios(),
-    columns={
-        "time": ("s, slowest node", 2),
-        "median_time": ("s, middle node", 2),
-        "predicted": ("s by the model", 2),
-        "cpu": ("CPU s", 2),
-    },
+    columns=("time", "median_time", "predicted", "cpu"),
+    metrics={"time": Metric("s", "s, slowest node", 2)},
     cases=[*map(checked, COUNTS), *map(fleet, FLEETS)],
     systems=[*CHECKED, *_SYSTEMS],
     head=_head,

@@ -113,6 +113,8 @@ def memory_limit(limit: int) -> Iterator[list[str]]:
             (_CGROUPS / "cgroup.subtree_control").write_text("+memory")
         folder.mkdir()
         (folder / ("memory.limit_in_bytes" if first else "memory.max")).write_text(str(limit))
+        if (swap := folder / ("memory.memsw.limit_in_bytes" if first else "memory.swap.max")).exists():
+            swap.write_text(str(limit if first else 0))
     except OSError as error:
         raise BenchError(f"memory cannot be limited by a cgroup here: {error}") from error
     try:

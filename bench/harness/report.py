@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from bench.harness.results import Document, Ratio, RatioPlan, Row
+from bench.harness.results import METRICS, Document, Metric, Ratio, RatioPlan, Row
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -37,18 +37,19 @@ class Chart(Protocol):
 class Report:
     """How documents of one benchmark are shown.
 
-    columns: of the second table, by metric its head and its digits. cases, systems: its order. spread: the metric whose
-    extremes it shows, "" for the first metric of each line. head: the facts that the figures rest on, in words.
-    variant: told apart in the docs, since a benchmark may have several documents there.
+    columns: the metrics of the second table. cases, systems: its order. spread: the metric whose extremes it shows, ""
+    for the first metric of each line. metrics: those that this benchmark shows in another way than others do. head: the
+    facts that the figures rest on, in words. variant: tells documents of one benchmark apart in the docs, by a name.
     """
 
     ratios: Sequence[RatioPlan]
-    columns: Mapping[str, tuple[str, int]]
+    columns: Sequence[str]
     cases: Sequence[str]
     head: Callable[[Facts], str]
     chart: Callable[[Document], Chart]
     systems: Sequence[str] = ()
     spread: str = "time"
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
     variant: Callable[[Facts], str] = lambda _facts: ""
 
     def text(self, document: Document) -> str:
@@ -100,9 +101,10 @@ class Report:
 
     def _row_cells(self, document: Document) -> list[list[str]]:
         """A head, and a line for each case and system."""
+        known = {**METRICS, **self.metrics}
         used = [metric for metric in self.columns if any(row.metric == metric for row in document.rows)]
-        of = f" {self.columns[self.spread][0]}" if self.spread else ""
-        heads = [self.columns[metric][0] for metric in used]
+        of = f" {known[self.spread].head}" if self.spread else ""
+        heads = [known[metric].head for metric in used]
         cells = [["case", "system", *heads, f"lowest{of}", f"highest{of}", "rounds"]]
         pairs = dict.fromkeys((row.case, row.system) for row in document.rows)
         order = sorted(pairs, key=lambda pair: (_place(pair[0], self.cases), _place(pair[1], self.systems), pair))
@@ -110,10 +112,10 @@ class Report:
             found: dict[str, Row] = {metric: row for metric in used if (row := document.row(case, system, metric))}
             if not found:
                 continue
-            values = [f"{found[m].median:.{self.columns[m][1]}f}" if m in found else "" for m in used]
+            values = [f"{found[m].median:.{known[m].digits}f}" if m in found else "" for m in used]
             extremes = ["", ""]
             if main := found.get(self.spread or next(iter(found))):
-                extremes = [f"{value:.{self.columns[main.metric][1]}f}" for value in (main.min, main.max)]
+                extremes = [f"{value:.{known[main.metric].digits}f}" for value in (main.min, main.max)]
             cells.append([case, system, *values, *extremes, str(max(row.n for row in found.values()))])
         return cells
 

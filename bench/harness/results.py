@@ -11,13 +11,14 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 __all__ = [
-    "UNITS",
+    "METRICS",
     "Document",
     "Draw",
     "Key",
+    "Metric",
     "Ratio",
     "RatioPlan",
     "Row",
@@ -75,48 +76,56 @@ class RatioPlan:
     at_least: bool = False
 
 
-UNITS = {
-    "throughput": "MB/s",  # 10^6 bytes, as disks and links count
-    "time": "s",
-    "cpu_per_gb": "s/GB",  # user and system time of all processes of the system, reader included
-    "datanode_cpu_per_gb": "s/GB",
-    "median_time": "s",  # of a fleet: of its middle node
-    "predicted": "s",  # by a model
-    "error": "share",  # of a model's figure against the measured one
-    "sync_time": "s",  # of a write: in fsync
-    "close_time": "s",  # of a write: in close, after fsync
-    "close_share": "share",  # of the whole write
-    "again_time": "s",  # of a listing: the second one through the same mount
-    "peak_pss": "MiB",
-    "idle_pss": "MiB",
-    "over_budget": "MiB",
-    "inside": "s",  # of a start: from the first line of the program in the container on
-    "install": "s",  # until the job may go on
-    "imports": "s",  # of modules, by an interpreter that is started for it
-    "net": "s",  # without the imports alone, from memory
-    "published": "s",  # until others find it
-    "pull": "s",  # of a start: until containerd says that the image is there
-    "local": "s",  # of a start: until all of the image is on this host
-    "cpu": "s",  # user and system time, of a start: of the services behind it, of what it compiles, or of the machine
-    "datanode_cpu": "s",  # of a start: of that, what DataNodes used
-    "image_stage": "s",  # of a job's start, as `bench.startup.stages` has it
-    "dependencies_stage": "s",
-    "checkpoint_stage": "s",
-    "step_stage": "s",  # building the model and its first step
-    "overlapped": "s",  # during which two of the stages went on
-    "slowest": "s",  # of nodes that start together
-    "median": "s",
-    "prepared": "ms",  # of a snapshot: Prepare and Mounts
-    "answered": "ms",  # from a request to the daemon to its answer
-    "moved": "MB",  # over the link, headers included
-    "fetched": "MB",  # the same without headers: plain bytes of the image, what DataNodes sent of a checkpoint
-    "fetched_share": "share",  # of the file's size
-    "kept": "share",  # of the file that the cache has once it is settled
-    "warm_time": "s",  # of `stripefs warm`, before what is loaded
-    "stored": "MB",
-    "metadata": "MB",
-    "recall": "share",  # of the bytes a start touched: those fetched ahead
-    "precision": "share",  # of the bytes fetched ahead: those touched
+class Metric(NamedTuple):
+    """Of a series of samples: its unit, and its column in tables, by head and digits after the point."""
+
+    unit: str
+    head: str
+    digits: int
+
+
+METRICS = {
+    "throughput": Metric("MB/s", "MB/s", 0),  # 10^6 bytes, as disks and links count
+    "time": Metric("s", "s", 2),
+    "cpu_per_gb": Metric("s/GB", "CPU s/GB", 2),  # user and system time of all processes of the system, reader included
+    "datanode_cpu_per_gb": Metric("s/GB", "DataNodes' CPU s/GB", 2),
+    "median_time": Metric("s", "s, middle node", 2),  # of a fleet: of its middle node
+    "predicted": Metric("s", "s by the model", 2),  # by a model
+    "error": Metric("share", "error", 3),  # of a model's figure against the measured one
+    "sync_time": Metric("s", "s in fsync", 2),  # of a write: in fsync
+    "close_time": Metric("s", "s in close", 2),  # of a write: in close, after fsync
+    "close_share": Metric("share", "share of close", 3),  # of the whole write
+    "again_time": Metric("s", "s again", 2),  # of a listing: the second one through the same mount
+    "peak_pss": Metric("MiB", "peak MiB", 0),
+    "idle_pss": Metric("MiB", "idle MiB", 0),
+    "over_budget": Metric("MiB", "over budget MiB", 0),
+    "inside": Metric("s", "s inside", 2),  # of a start: from the first line of the program in the container on
+    "install": Metric("s", "s until the job goes on", 2),  # until the job may go on
+    "imports": Metric("s", "s of imports", 2),  # of modules, by an interpreter that is started for it
+    "net": Metric("s", "s net", 2),  # without the imports alone, from memory
+    "published": Metric("s", "s until published", 1),  # until others find it
+    "pull": Metric("s", "s of the pull", 2),  # of a start: until containerd says that the image is there
+    "local": Metric("s", "s until local", 1),  # of a start: until all of the image is on this host
+    "cpu": Metric("s", "CPU s", 2),  # user and system time, of a start: services, compilers, or the machine
+    "datanode_cpu": Metric("s", "DataNodes' CPU s", 1),  # of that, what DataNodes used
+    "image_stage": Metric("s", "image s", 2),  # of a job's start, as `bench.startup.stages` has it
+    "dependencies_stage": Metric("s", "deps s", 2),
+    "checkpoint_stage": Metric("s", "checkpoint s", 2),
+    "step_stage": Metric("s", "model, step s", 2),  # building the model and its first step
+    "overlapped": Metric("s", "s overlapped", 2),  # during which two of the stages went on
+    "slowest": Metric("s", "s of the slowest node", 2),  # of nodes that start together
+    "median": Metric("s", "s of the median node", 2),
+    "prepared": Metric("ms", "ms", 2),  # of a snapshot: Prepare and Mounts
+    "answered": Metric("ms", "ms of the daemon", 0),  # from a request to the daemon to its answer
+    "moved": Metric("MB", "MB moved", 1),  # over the link, headers included
+    "fetched": Metric("MB", "MB fetched", 1),  # without headers: plain bytes of an image or a checkpoint
+    "fetched_share": Metric("share", "share fetched", 3),  # of the file's size
+    "kept": Metric("share", "kept", 2),  # of the file that the cache has once it is settled
+    "warm_time": Metric("s", "s of warm", 2),  # of `stripefs warm`, before what is loaded
+    "stored": Metric("MB", "MB stored", 1),
+    "metadata": Metric("MB", "MB metadata", 1),
+    "recall": Metric("share", "recall", 3),  # of the bytes a start touched: those fetched ahead
+    "precision": Metric("share", "precision", 3),  # of the bytes fetched ahead: those touched
 }
 
 
@@ -156,7 +165,7 @@ class Samples:
         rows = []
         for key, values in self.series.items():
             middle, low, high = spread(list(values.values()))
-            unit = UNITS[key.metric]
+            unit = METRICS[key.metric].unit
             rows.append(Row(key.case, key.system, key.metric, unit, middle, low, high, len(values)))
         return rows
 

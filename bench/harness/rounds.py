@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 
 from bench.harness import BenchError, Say
 from bench.harness.environment import load, machine, version
-from bench.harness.results import UNITS, Document, Draw, Samples
+from bench.harness.results import METRICS, Document, Draw, Samples
 from stripefs.errors import StripefsError
 
 __all__ = ["ClusterOptions", "Options", "Rounds", "Store", "in_turn"]
@@ -93,7 +93,7 @@ class Rounds:
             return
         self.samples.add(case, system, number, values)
         first, value = next(iter(values.items()))
-        self.say(f"round {number + 1}/{self.rounds}  {case:18} {system:22} {value:8.2f} {UNITS[first]}")
+        self.say(f"round {number + 1}/{self.rounds}  {case:18} {system:22} {value:8.2f} {METRICS[first].unit}")
 
     def attempt(self, what: str, function: Callable[..., None], *arguments: object) -> bool:
         """Call it, with this object first, unless it failed before; whether it went well. A failure becomes a note."""

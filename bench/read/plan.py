@@ -17,7 +17,7 @@ from bench.harness.cluster import CAPPED
 from bench.harness.data import GIB, MIB, DataFile
 from bench.harness.mounts import Mount
 from bench.harness.report import Bar, Bars, Facts, Report, hdfs, machine
-from bench.harness.results import Document, Key, RatioPlan, needed
+from bench.harness.results import Document, Key, Metric, RatioPlan, needed
 from bench.read.driver import ReadDriver
 
 __all__ = ["BEST_OF", "CASES", "RAW", "REPORT", "TRANSPORTS", "Run", "Scale", "choose", "ratios", "runs"]
@@ -393,13 +393,8 @@ def _chart(document: Document) -> Bars:
 
 REPORT = Report(
     ratios=[*ratios(), RatioPlan("memory_over_budget_mib", Key("", "stripefs", "over_budget"), None, 150.0)],
-    columns={
-        "throughput": ("MB/s", 0),
-        "time": ("s", 1),
-        "cpu_per_gb": ("CPU s/GB", 2),
-        "datanode_cpu_per_gb": ("DataNodes' CPU s/GB", 2),
-        "peak_pss": ("peak MiB", 0),
-    },
+    columns=("throughput", "time", "cpu_per_gb", "datanode_cpu_per_gb", "peak_pss"),
+    metrics={"time": Metric("s", "s", 1)},
     cases=CASES,
     spread="",
     head=_head,

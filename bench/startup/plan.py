@@ -7,7 +7,7 @@ from typing import Literal
 
 from bench.harness.data import MIB, DataFile, tensor_elements
 from bench.harness.report import Bar, Bars, Facts, Report, machine, tools
-from bench.harness.results import Document, Key, RatioPlan
+from bench.harness.results import Document, Key, Metric, RatioPlan
 
 __all__ = [
     "CASE",
@@ -202,19 +202,20 @@ def _chart(document: Document) -> Bars:
 
 REPORT = Report(
     ratios=ratios(),
-    columns={
-        "time": ("s", 2),
-        "image_stage": ("image s", 2),
-        "dependencies_stage": ("deps s", 2),
-        "checkpoint_stage": ("checkpoint s", 2),
-        "step_stage": ("model, step s", 2),
-        "overlapped": ("s overlapped", 2),
-        "median": ("s of the median node", 2),
-        "slowest": ("s of the slowest node", 2),
-        "moved": ("MB moved", 1),
-        "cpu": ("CPU s", 1),
-        "datanode_cpu": ("DataNodes' CPU s", 1),
-    },
+    columns=(
+        "time",
+        "image_stage",
+        "dependencies_stage",
+        "checkpoint_stage",
+        "step_stage",
+        "overlapped",
+        "median",
+        "slowest",
+        "moved",
+        "cpu",
+        "datanode_cpu",
+    ),
+    metrics={"cpu": Metric("s", "CPU s", 1)},
     cases=(CASE, FLEET),
     systems=[*SYSTEMS, "techniques"],
     head=_head,

@@ -187,16 +187,16 @@ def _chart(document: Document) -> Bars:
 
 REPORT = Report(
     ratios=ratios(),
-    columns={
-        "throughput": ("MB/s", 0),
-        "time": ("s", 2),
-        "again_time": ("s again", 2),
-        "sync_time": ("s in fsync", 2),
-        "close_time": ("s in close", 2),
-        "cpu_per_gb": ("CPU s/GB", 2),
-        "datanode_cpu_per_gb": ("DataNodes' CPU s/GB", 2),
-        "peak_pss": ("peak MiB", 0),
-    },
+    columns=(
+        "throughput",
+        "time",
+        "again_time",
+        "sync_time",
+        "close_time",
+        "cpu_per_gb",
+        "datanode_cpu_per_gb",
+        "peak_pss",
+    ),
     cases=CASES,
     spread="",
     head=_head,

@@ -21,7 +21,7 @@ from bench.harness import BenchError
 from bench.harness.cluster import Cluster
 from bench.harness.data import GIB, MIB, PAGE, wrong_page
 from bench.harness.report import insert
-from bench.harness.results import UNITS, Key, Ratio, Row, Samples, sum_up
+from bench.harness.results import METRICS, Key, Ratio, Row, Samples, sum_up
 from tests.extra.bench import documents
 
 SMALL = State(120 * MIB)
@@ -187,7 +187,7 @@ def test_ratios_are_drawn_from_the_rounds() -> None:
     assert found["restart_same_node_vs_today"] == pytest.approx(0.05)
     assert found["four_processes_bytes_fetched_vs_file_fsspec"] == pytest.approx(1.01)
     assert "dcp_load_vs_seq" not in found
-    assert {row.metric for row in samples.rows()} <= set(UNITS)
+    assert {row.metric for row in samples.rows()} <= set(METRICS)
 
 
 @pytest.mark.parametrize(
@@ -249,4 +249,4 @@ def test_what_a_link_carried_is_less_than_what_it_sent() -> None:
     cluster = Cluster({"name": "x", "url": "", "conf": "", "rate": 0, "http": "", "datanodes": [node]})
     before = cluster.payload_sent()
     assert 0 <= before <= cluster.bytes_sent()
-    assert Key("four", "fsspec", "fetched_share").metric in UNITS
+    assert Key("four", "fsspec", "fetched_share").metric in METRICS

@@ -21,7 +21,7 @@ from bench.container.plan import CASES, OURS, PEERS, REPORT, SYSTEMS, ratios
 from bench.container.snapshotters import peers_here
 from bench.harness import BenchError
 from bench.harness.programs import Start
-from bench.harness.results import UNITS, Document, Ratio, Row, Samples, sum_up
+from bench.harness.results import METRICS, Document, Ratio, Row, Samples, sum_up
 from imagefs.snapshotter.proto import snapshots_pb2 as wire
 from tests.extra.bench import documents
 
@@ -47,7 +47,7 @@ def test_ratios_name_cases_systems_and_metrics_that_there_are() -> None:
     assert len(names) == len(set(names))
     for plan in ratios():
         for key in (plan.upper, plan.lower):
-            assert key is None or (key.case in CASES and key.system in SYSTEMS and key.metric in UNITS)
+            assert key is None or (key.case in CASES and key.system in SYSTEMS and key.metric in METRICS)
     assert {*OURS, *PEERS} <= set(SYSTEMS)
 
 

@@ -20,7 +20,7 @@ from bench.deps.node import answered
 from bench.deps.plan import CASES, REPORT, SYSTEMS, Recipe, derive, draw, ratios, recipes
 from bench.deps.wheels import fetch, lay_out, size_of
 from bench.harness import BenchError
-from bench.harness.results import UNITS, Document, Key, Ratio, Row, Samples, sum_up
+from bench.harness.results import METRICS, Document, Key, Ratio, Row, Samples, sum_up
 from bench.harness.sizes import size
 from tests.deps.wheels import UV, wheel
 from tests.extra.bench import documents
@@ -117,7 +117,7 @@ def test_ratios_name_cases_and_metrics_that_there_are() -> None:
     assert len({plan.name for plan in plans}) == len(plans)
     for plan in plans:
         for key in (plan.upper, plan.lower):
-            assert key is None or (key.case in CASES and key.metric in UNITS)
+            assert key is None or (key.case in CASES and key.metric in METRICS)
             assert key is None or key.case == "disk" or key.system in {*SYSTEMS, "installed", *FASTEST}
 
 

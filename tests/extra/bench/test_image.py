@@ -8,7 +8,7 @@ import pytest
 
 from bench.cli import main
 from bench.harness.report import insert
-from bench.harness.results import UNITS, Document, Ratio, Row, Samples, sum_up
+from bench.harness.results import METRICS, Document, Ratio, Row, Samples, sum_up
 from bench.harness.sizes import digests, lz4_of_new
 from bench.image import recipe, stubs
 from bench.image.plan import CASES, REPORT, Sizes, derive, ratios
@@ -132,7 +132,7 @@ def test_ratios_name_cases_and_metrics_that_there_are() -> None:
     assert len(names) == len(set(names))
     for plan in ratios():
         for key in (plan.upper, plan.lower):
-            assert key is None or (key.case in CASES and key.metric in UNITS)
+            assert key is None or (key.case in CASES and key.metric in METRICS)
 
 
 def test_only_new_content_counts_as_changed(tmp_path: Path) -> None:

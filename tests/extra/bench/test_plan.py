@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from bench.harness import mounts
 from bench.harness.data import GIB, MIB
 from bench.harness.results import Document, Key, Ratio, Samples
 from bench.read.measure import draw, groups
@@ -79,6 +81,17 @@ def test_groups_share_a_file_and_a_rate_and_the_uncapped_one_comes_first() -> No
     assert [group[0].rate for group in found] == sorted(group[0].rate for group in found)
 
 
+def test_both_mounts_get_the_same_limit_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: dict[str, int] = {}
+    for name in ("stripefs", "rclone"):
+        monkeypatch.setattr(mounts, name, lambda *_words, name=name, limit=0: limits.setdefault(name, limit))
+    driver = SimpleNamespace(cluster=None, environment={}, mounted=lambda *_arguments: {})
+    for run in runs(FULL):
+        if run.system in ("stripefs_bounded", "rclone_bounded:64"):
+            run.measure(driver, 0)  # type: ignore[arg-type]
+    assert limits == {"stripefs": FULL.budget, "rclone": FULL.budget}
+
+
 def test_summing_up_takes_the_best_of_a_family_and_the_worst_memory() -> None:
     samples = Samples()
     for number in range(3):
@@ -87,6 +100,9 @@ def test_summing_up_takes_the_best_of_a_family_and_the_worst_memory() -> None:
         samples.add("sequential", "stripefs", number, {"throughput": 190.0, "over_budget": -5.0})
         samples.add("large_blocks", "stripefs", number, {"throughput": 150.0, "over_budget": 20.0 + number})
         samples.add("sequential", "stripefs:libhdfs", number, {"throughput": 150.0, "over_budget": 300.0})
+        samples.add("sequential", "stripefs_bounded", number, {"throughput": 180.0, "over_budget": -9.0})
+        for streams, rate in ((32, 100.0), (64, 150.0)):
+            samples.add("sequential", f"rclone_bounded:{streams}", number, {"throughput": rate, "over_budget": -1.0})
     document = Document("read", "0", {})
     draw(samples, document)
     best = document.row("sequential", RAW)
@@ -97,4 +113,5 @@ def test_summing_up_takes_the_best_of_a_family_and_the_worst_memory() -> None:
     assert found["memory_over_budget_mib"] == Ratio("memory_over_budget_mib", 21.0, 20.0, 22.0)
     assert found["memory_over_budget_mib_sequential"].value == -5.0
     assert found["memory_over_budget_mib_libhdfs"].value == 300.0
+    assert found["seq_vs_rclone_equal_memory"].value == pytest.approx(1.2)
     assert "seq_vs_rclone" not in found

@@ -18,7 +18,7 @@ from bench.cli import main
 from bench.harness import BenchError
 from bench.harness.data import MIB, contents
 from bench.harness.programs import run
-from bench.harness.results import UNITS, Document, Ratio, Row, Samples, sum_up
+from bench.harness.results import METRICS, Document, Ratio, Row, Samples, sum_up
 from bench.startup import order
 from bench.startup.plan import CASE, EVENTS, FLEET, REPORT, REPORT_TIME, SIZES, SYSTEMS, chosen, ratios
 from bench.startup.stages import course, read_events
@@ -67,7 +67,7 @@ def test_ratios_are_those_that_were_asked_for_and_name_what_is_measured() -> Non
                 if key.case in (CASE, FLEET)
                 else key.case in (EVENTS, REPORT_TIME)
             )
-            assert key.metric in UNITS
+            assert key.metric in METRICS
 
 
 def test_the_docs_tell_every_target() -> None:

@@ -12,7 +12,7 @@ from bench.cli import main
 from bench.harness.cluster import CAPPED
 from bench.harness.data import CHUNK, MIB, PAGE, DataFile, contents, wrong_page
 from bench.harness.report import insert
-from bench.harness.results import UNITS, Document, Key, Ratio, Row, Samples
+from bench.harness.results import METRICS, Document, Key, Ratio, Row, Samples
 from bench.write.driver import even_parts, with_property
 from bench.write.measure import Options, draw, sequence, since_gain, warm, warm_facts
 from bench.write.plan import CASES, LAYOUTS, REPORT, STREAMS, Run, choose, derive, ratios, runs
@@ -154,7 +154,7 @@ def test_ratios_are_drawn_from_the_rounds() -> None:
     assert found["concat_join_share"] == pytest.approx(0.01)
     assert found["write_cpu_per_gb_vs_single_stream"] == pytest.approx(1.2)
     assert "ls_striped_vs_plain" not in found
-    assert {row.metric for row in document.rows} <= set(UNITS)
+    assert {row.metric for row in document.rows} <= set(METRICS)
 
 
 def document(*found: Ratio) -> Document:

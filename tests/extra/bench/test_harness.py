@@ -1,0 +1,134 @@
+"""The harness of benchmarks: rounds and their document, results in the docs, limits of memory, network namespaces."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from bench.cli import DOCS, RESULTS, main, with_results
+from bench.harness import BenchError, netns
+from bench.harness.mounts import memory_limit
+from bench.harness.programs import output
+from bench.harness.results import Document, Key, RatioPlan, Row, draw
+from bench.harness.rounds import Options, Rounds, in_turn
+from tests.extra.bench import documents
+
+MIB = 1 << 20
+RATIOS = [RatioPlan("ours_vs_other", Key("case", "ours", "time"), Key("case", "other", "time"), 0.5)]
+COMPILED = documents.document(
+    "compile",
+    {"tools": {"torch": "2.15.0"}, "layers": 2, "date": "2026-11-25"},
+    [Row("start", "hit", "time", "s", 2.0, 1.9, 2.1, 2)],
+)
+
+
+def fails(_rounds: Rounds) -> None:
+    raise BenchError("out of disk")
+
+
+def test_rounds_keep_a_document_of_what_went_well_and_note_what_did_not() -> None:
+    kept: list[str] = []
+    said: list[str] = []
+    rounds = Rounds.begin(
+        "x", Options(quick=True), {"link": "fast"}, draw(RATIOS), said.append, lambda one: kept.append(one.to_json())
+    )
+    assert rounds.rounds == 2
+    for number in range(2):
+        rounds.take("case", "ours", number, lambda: {"time": 1.0})
+        rounds.take("case", "other", number, lambda: {"time": 4.0})
+    assert not rounds.attempt("disk", fails)
+    assert not rounds.attempt("disk", fails)  # not again
+    rounds.keep()
+    document = rounds.document
+    assert [(ratio.name, ratio.value) for ratio in document.ratios] == [("ours_vs_other", 0.25)]
+    assert document.notes == ["disk: out of disk"]
+    assert {"date", "cpus", "load_15min"} < document.environment.keys()
+    assert (document.environment["link"], document.environment["rounds"], document.environment["quick"]) == (
+        "fast",
+        2,
+        True,
+    )
+    assert kept == [document.to_json()]
+    assert "round 2/2  case               other                      4.00 s" in said
+
+
+def test_each_round_begins_one_further_on() -> None:
+    assert [in_turn("abc", number) for number in range(4)] == [list(one) for one in ("abc", "bca", "cab", "abc")]
+
+
+# -- results in the docs -----------------------------------------------------------------------------------------------
+
+
+def test_the_docs_show_the_committed_results() -> None:
+    text = DOCS.read_text()
+    assert with_results(text, RESULTS) == text, "run ./scripts/bench table"
+
+
+def stored(folder: Path, name: str, document: Document) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_text(document.to_json())
+    return folder
+
+
+def test_results_go_to_their_places_and_leave_those_without_any(tmp_path: Path) -> None:
+    page = "".join(
+        f"<!-- results of {name} -->\nold\n<!-- end of results of {name} -->\n" for name in ("compile", "read")
+    )
+    made = with_results(page, stored(tmp_path / "results", "compile.json", COMPILED))
+    assert "Version 0.1.0, 2026-11-25; TorchInductor" in made
+    assert "| start | hit | 2.00 |" in made
+    assert "<!-- results of read -->\nold\n" in made
+    assert with_results(made, tmp_path / "results") == made
+
+
+def test_results_under_another_name_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(BenchError, match=r"holds the results of compile: call it compile\.json"):
+        with_results("", stored(tmp_path / "results", "other.json", COMPILED))
+
+
+def test_an_older_document_has_no_date_and_is_shown_all_the_same(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = {name: value for name, value in COMPILED.environment.items() if name != "date"}
+    folder = stored(tmp_path / "results", "compile.json", Document("compile", "0.1.0", facts, COMPILED.rows))
+    assert main(["table", str(folder / "compile.json")]) == 0
+    assert capsys.readouterr().out.startswith("Version 0.1.0; TorchInductor")
+
+
+# -- the machine -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.root
+def test_a_program_that_takes_more_memory_than_its_limit_is_killed() -> None:
+    takes = [sys.executable, "-c", f"held = b'x' * {128 * MIB}"]
+    with memory_limit(64 * MIB) as bounded:
+        assert subprocess.run([*bounded, *takes], check=False).returncode == -9
+    with memory_limit(256 * MIB) as bounded:
+        subprocess.run([*bounded, *takes], check=True)
+    with memory_limit(0) as bounded:
+        assert bounded == []
+    assert not list(Path("/sys/fs/cgroup").glob("**/bench-*"))
+
+
+@pytest.mark.root
+def test_namespaces_are_joined_and_removed_with_what_runs_there() -> None:
+    prefix = "bench-test-"
+    one, other = f"{prefix}1", f"{prefix}2"
+    netns.remove(prefix)
+    try:
+        for name in (one, other):
+            netns.add(name)
+        netns.veth(one, "left", other, "right")
+        netns.bring_up(one, "left", "198.19.252.1/30")
+        netns.bring_up(other, "right", "198.19.252.2/30")
+        netns.set_rate(one, "left", 1e6)
+        assert "tbf" in output("tc", "-netns", one, "qdisc", "show", "dev", "left")
+        assert "198.19.252.2" in output("ip", "-n", other, "address", "show", "right")
+        sleeping = subprocess.Popen(["nsenter", f"--net=/run/netns/{one}", "sleep", "60"])
+    finally:
+        netns.remove(prefix)
+    assert sleeping.wait(10) == -9
+    assert prefix not in output("ip", "netns", "list")
