@@ -29,9 +29,9 @@ from bench.harness.data import CHUNK, DataFile
 from bench.harness.environment import cold
 from bench.harness.mounts import Mount
 from bench.harness.peers import TORCH
-from bench.harness.processes import cpu_seconds, kill_tree
+from bench.harness.processes import kill_tree
 from bench.harness.programs import output
-from bench.read.driver import ReadDriver, rates
+from bench.read.driver import ReadDriver, timed
 from bench.write.driver import WriteDriver
 from stripefs.mount.control import query
 from stripefs.settings import default_budget
@@ -153,12 +153,9 @@ class CheckpointDriver:
     def _timed(self, server: int) -> dict[str, float]:
         """Have the runner go on with what it has prepared; the mount is served by the processes below `server`."""
         cold()
-        nodes, own = self.cluster.datanode_cpu(), cpu_seconds(server) if server else 0.0
         sent = self.cluster.payload_sent()
-        answer = self.runner.go(server)
+        _, found = timed(self.cluster, lambda: self.runner.go(server), server)
         sent = self.cluster.payload_sent() - sent
-        cpu = answer["cpu"] + (cpu_seconds(server) - own if server else 0.0)
-        found = rates(answer, cpu, self.cluster.datanode_cpu() - nodes)
         return {"time": found["time"], **found, "fetched": sent / 1e6, "fetched_share": sent / self.size}
 
     # -- mounts, caches, jobs --------------------------------------------------------------------------------------

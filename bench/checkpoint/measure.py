@@ -50,10 +50,7 @@ class Options(ClusterOptions):
 
 
 def measure(options: Options, say: Say, store: Store) -> Document:
-    """Measure. Hands what there is to `store` after each round, and answers the whole.
-
-    Raises BenchError where nothing can be measured; what one system cannot do becomes a note.
-    """
+    """The document, which `store` gets anew after each part. Raises BenchError where nothing can be measured."""
     notes: list[str] = []
     few, size = options.quick or options.large, options.file_size
     rclone = None if few else try_rclone(notes, say)

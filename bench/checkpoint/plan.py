@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from bench.harness.report import Bar, Bars, Facts, Report, hdfs, machine
-from bench.harness.results import Document, Key, Metric, RatioPlan, needed
+from bench.harness.results import Document, Key, Metric, RatioPlan, needed, time_of
 from bench.harness.rounds import in_turn
 
 __all__ = [
@@ -178,12 +178,12 @@ def sequence(chosen: Sequence[Run], number: int) -> list[Run]:
 
 def ratios() -> list[RatioPlan]:
     """Every ratio, targets first."""
-    cached, local = _time("cached", "safetensors:mount"), _time("cached", "safetensors:local")
+    cached, local = time_of("cached", "safetensors:mount"), time_of("cached", "safetensors:local")
     first, seq = Key("first", "safetensors:mount"), Key("first", "sequential:mount")
     cached_vs, fetched = "cached_load_vs_local_file", "four_processes_bytes_fetched_vs_file"
     made = [
         RatioPlan(cached_vs, cached, local, 1.3),
-        RatioPlan("warm_then_load_vs_local_file", _time("warmed", "safetensors:mount"), local, 1.3),
+        RatioPlan("warm_then_load_vs_local_file", time_of("warmed", "safetensors:mount"), local, 1.3),
         RatioPlan("first_load_vs_bench_read_seq", first, seq, 0.85, at_least=True),
         RatioPlan(f"{fetched}_direct", Key("four", "direct:mount", "fetched_share"), None, 1.05),
         RatioPlan(f"{fetched}_fsspec", Key("four", "fsspec", "fetched_share"), None, 1.05),
@@ -191,12 +191,12 @@ def ratios() -> list[RatioPlan]:
         RatioPlan("fastsafetensors_vs_seq", Key("first", "fastsafetensors:mount"), seq, 0.8, at_least=True),
         RatioPlan("dcp_load_vs_seq", Key("first", "dcp:mount"), seq, 0.8, at_least=True),
         RatioPlan("api_read_vs_mount_read", Key("first", "sequential:api"), seq, 0.97, at_least=True),
-        RatioPlan("restart_same_node_vs_today", cached, _time("first", "sequential:stream"), 0.15),
+        RatioPlan("restart_same_node_vs_today", cached, time_of("first", "sequential:stream"), 0.15),
         RatioPlan("first_load_vs_bench_read_seq_no_cache", Key("first", "safetensors:mount:no_cache"), seq),
-        RatioPlan("first_load_vs_today", _time("first", "safetensors:mount"), _time("first", "sequential:stream")),
-        RatioPlan("first_load_vs_rclone_torch", _time("first", "torch:mount"), _time("first", "torch:rclone")),
+        RatioPlan("first_load_vs_today", time_of("first", "safetensors:mount"), time_of("first", "sequential:stream")),
+        RatioPlan("first_load_vs_rclone_torch", time_of("first", "torch:mount"), time_of("first", "torch:rclone")),
     ]
-    ours, theirs = (_time("first", f"torch:{way}:bounded") for way in _BOUNDED)
+    ours, theirs = (time_of("first", f"torch:{way}:bounded") for way in _BOUNDED)
     made.append(RatioPlan("first_load_vs_rclone_torch_equal_memory", ours, theirs))
     made += [
         RatioPlan(f"{fetched}_{name}", Key("four", f"{name}:mount", "fetched_share"), None)
@@ -204,7 +204,7 @@ def ratios() -> list[RatioPlan]:
     ]
     made += [
         RatioPlan(
-            f"cached_load_vs_local_file_{name}", _time("cached", f"{name}:mount"), _time("cached", f"{name}:local")
+            f"cached_load_vs_local_file_{name}", time_of("cached", f"{name}:mount"), time_of("cached", f"{name}:local")
         )
         for name in ("torch", "torch_mmap", "dcp", "runai", "fastsafetensors")
     ]
@@ -212,10 +212,6 @@ def ratios() -> list[RatioPlan]:
         label = name.replace(":mount", "").replace(":", "_")
         made.append(RatioPlan(f"{label}_load_vs_seq", Key("first", name), seq))
     return made
-
-
-def _time(case: str, system: str) -> Key:
-    return Key(case, system, "time")
 
 
 def _head(facts: Facts) -> str:

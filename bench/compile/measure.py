@@ -10,7 +10,6 @@ import os
 import shutil
 import sys
 import sysconfig
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,7 +22,7 @@ from bench.harness import BenchError, Say
 from bench.harness.environment import CACHE, remove_mounts, remove_tree, work_folder
 from bench.harness.host import PROGRAM, Host, host
 from bench.harness.peers import TORCH
-from bench.harness.programs import output, run, started
+from bench.harness.programs import output, run, started, wait_until
 from bench.harness.results import Document, draw
 from bench.harness.rounds import Options as HarnessOptions
 from bench.harness.rounds import Rounds, Store
@@ -44,7 +43,7 @@ class Options(HarnessOptions):
 
 
 def measure(options: Options, say: Say, store: Store) -> Document:
-    """Measure. Hands what there is to `store` after each round, and answers the whole. Raises BenchError."""
+    """The document, which `store` gets anew after each round. Raises BenchError where nothing can be measured."""
     layers = 2 if options.quick else 8
     with work_folder(options.work, _tidy):
         compiler = _compiler()
@@ -63,11 +62,8 @@ def measure(options: Options, say: Say, store: Store) -> Document:
 def _start(job: Job, work: Path, flags: Sequence[str]) -> dict[str, float]:
     first = bool(flags) and not job.published()
     with host(work, daemon=False, drop=False) as here, job.started(here.environment, flags) as told:
-        deadline = time.monotonic() + _PUBLISHED_WITHIN
-        while first and not job.published():
-            if time.monotonic() > deadline:
-                raise BenchError(f"the caches were not published within {_PUBLISHED_WITHIN:g} s")
-            time.sleep(0.1)
+        if first:
+            wait_until(job.published, _PUBLISHED_WITHIN, "the caches were not published")
     if flags and not first and told["misses"]:
         raise BenchError(f"{told['misses']} graphs were not found in the caches")
     return {"time": told["time"], "cpu": told["cpu"]}

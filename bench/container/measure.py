@@ -69,10 +69,7 @@ class _Session(Rounds):
 
 
 def measure(options: Options, say: Say, store: Store) -> Document:
-    """Measure. Hands what there is to `store` after each part, and answers the whole.
-
-    Raises BenchError where nothing can be measured.
-    """
+    """The document, which `store` gets anew after each part. Raises BenchError where nothing can be measured."""
     work = options.work
     with work_folder(work, _tidy) as stack:
         image = Source(work, say, options.mirror).image(options.recipe, 1)

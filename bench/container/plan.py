@@ -7,7 +7,7 @@ where its programs are on PATH.
 from __future__ import annotations
 
 from bench.harness.report import Bars, Facts, Report, machine, tools
-from bench.harness.results import Document, Key, RatioPlan
+from bench.harness.results import Document, Key, RatioPlan, time_of
 from bench.image.plan import RATES, case, links, starts
 
 __all__ = ["CASES", "OURS", "PEERS", "REPORT", "SYSTEMS", "ratios"]
@@ -34,7 +34,7 @@ def ratios() -> list[RatioPlan]:
         _start("start_vs_pull_unpack_50", RATES[0], "imagefs", "overlayfs", 0.25),
         _start("start_vs_pull_unpack_20", RATES[1], "imagefs", "overlayfs", 0.25),
         _start("first_start_vs_pull_unpack_50", RATES[0], "imagefs:first", "overlayfs", 0.8),
-        RatioPlan("start_warm_vs_overlayfs_warm", _time("warm", "imagefs"), _time("warm", "overlayfs"), 1.1),
+        RatioPlan("start_warm_vs_overlayfs_warm", time_of("warm", "imagefs"), time_of("warm", "overlayfs"), 1.1),
         RatioPlan("whole_image_local_vs_pull_unpack", Key(case(RATES[0]), "imagefs", "local"), pulled, 1.0),
         RatioPlan(
             "prepare_latency_vs_overlayfs",
@@ -42,11 +42,13 @@ def ratios() -> list[RatioPlan]:
             Key("prepare", "overlayfs", "prepared"),
             3.0,
         ),
-        RatioPlan("twenty_pods_at_once_vs_overlayfs", _time("at_once", "imagefs"), _time("at_once", "overlayfs"), 1.2),
+        RatioPlan(
+            "twenty_pods_at_once_vs_overlayfs", time_of("at_once", "imagefs"), time_of("at_once", "overlayfs"), 1.2
+        ),
     ]
     made += [_start(f"start_vs_{peer}", RATES[0], "imagefs", peer, 0.8) for peer in PEERS]
     made += [_start(f"start_vs_{peer}_20", RATES[1], "imagefs", peer) for peer in PEERS]
-    made += [RatioPlan(f"warm_vs_{peer}", _time("warm", "imagefs"), _time("warm", peer)) for peer in PEERS]
+    made += [RatioPlan(f"warm_vs_{peer}", time_of("warm", "imagefs"), time_of("warm", peer)) for peer in PEERS]
     made += [
         _start("first_start_vs_pull_unpack_20", RATES[1], "imagefs:first", "overlayfs"),
         RatioPlan("whole_image_local_vs_pull_unpack_first", Key(case(RATES[0]), "imagefs:first", "local"), pulled),
@@ -59,17 +61,13 @@ def ratios() -> list[RatioPlan]:
     return made
 
 
-def _time(name: str, system: str) -> Key:
-    return Key(name, system, "time")
-
-
 def _pulled(rate: float) -> Key:
     """The pull alone, after which all of an image that is unpacked is local."""
     return Key(case(rate), "overlayfs", "pull")
 
 
 def _start(name: str, rate: float, system: str, against: str, bound: float = 0.0) -> RatioPlan:
-    return RatioPlan(name, _time(case(rate), system), _time(case(rate), against), bound)
+    return RatioPlan(name, time_of(case(rate), system), time_of(case(rate), against), bound)
 
 
 def _head(facts: Facts) -> str:

@@ -75,10 +75,7 @@ class _Session(Rounds):
 
 
 def measure(options: Options, say: Say, store: Store) -> Document:
-    """Measure. Hands what there is to `store` after each part, and answers the whole.
-
-    Raises BenchError where nothing can be measured.
-    """
+    """The document, which `store` gets anew after each part. Raises BenchError where nothing can be measured."""
     work = options.work
     recipe = recipes(PINS.read_text())["quick" if options.quick else "standard"]
     with work_folder(work, _tidy) as stack:

@@ -20,7 +20,7 @@ from bench.deps.plan import INSTALLER
 from bench.harness import ROOT, BenchError
 from bench.harness.environment import remove_tree
 from bench.harness.host import PROGRAM, Host
-from bench.harness.programs import last_line, run, started
+from bench.harness.programs import last_line, run, started, wait_until
 
 __all__ = ["UV", "Job", "Node", "answered", "interpreter", "published"]
 
@@ -131,12 +131,9 @@ def interpreter(folder: Path, wheels: Path) -> Path:
 
 def published(host: Host) -> float:
     """When what a host installed was published, by the monotonic clock. Raises BenchError where it is not."""
-    deadline = time.monotonic() + _PUBLISHED_WITHIN
-    while not (ended := list((host.cache / "deps/outcomes").glob("*.json"))):
-        if time.monotonic() > deadline:
-            raise BenchError(f"nothing was published within {_PUBLISHED_WITHIN:g} s")
-        time.sleep(0.1)
-    now, (outcome,) = time.monotonic(), ended
+    outcomes = host.cache / "deps/outcomes"
+    wait_until(lambda: any(outcomes.glob("*.json")), _PUBLISHED_WITHIN, "nothing was published")
+    now, (outcome,) = time.monotonic(), outcomes.glob("*.json")
     told = json.loads(outcome.read_text())
     if not told["published"]:
         raise BenchError(f"not published: {'; '.join(told['lines'])}")

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from bench.harness.report import Bar, Bars, Facts, Report, machine, tools
-from bench.harness.results import Document, Key, RatioPlan, Samples, sum_up
+from bench.harness.results import Document, Key, RatioPlan, Samples, sum_up, time_of
 
 __all__ = ["CASES", "INSTALLER", "REPORT", "SYSTEMS", "Recipe", "derive", "draw", "ratios", "recipes"]
 
@@ -136,7 +136,7 @@ def ratios() -> list[RatioPlan]:
         _fresh("miss_by_pip_vs_plain_install_best", "imagefs:miss", _PLAIN, "install"),
     ]
     made += [
-        RatioPlan(f"hit_same_node_vs_cached_{_plain(system)}", _time("again", "imagefs"), _time("again", system))
+        RatioPlan(f"hit_same_node_vs_cached_{_plain(system)}", time_of("again", "imagefs"), time_of("again", system))
         for system in INSTALLERS
     ]
     made += [
@@ -154,9 +154,9 @@ def ratios() -> list[RatioPlan]:
 
 def derive(samples: Samples, number: int) -> None:
     """Add what follows from this round's import from memory."""
-    warm = samples.get(_time("warm", "installed")).get(number)
+    warm = samples.get(time_of("warm", "installed")).get(number)
     for system in SYSTEMS:
-        time = samples.get(_time("fresh", system)).get(number)
+        time = samples.get(time_of("fresh", system)).get(number)
         if warm is not None and time is not None:
             samples.add("fresh", system, number, {"net": time - warm})
 
@@ -171,10 +171,6 @@ def draw(samples: Samples, document: Document) -> None:
     samples.call_best("fresh", INSTALLERS, _PLAIN, "install", least=True)
     samples.call_best("fresh", ("imagefs:miss", "imagefs:miss_uv"), _MISS, "install", least=True)
     document.rows, document.ratios = samples.rows(), sum_up(samples, ratios())
-
-
-def _time(case: str, system: str) -> Key:
-    return Key(case, system, "time")
 
 
 def _plain(system: str) -> str:

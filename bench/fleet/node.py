@@ -10,7 +10,6 @@ processor time of this process and what it ran.
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import time
@@ -18,6 +17,8 @@ import urllib.request
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from bench.harness.processes import own_cpu_seconds
 
 _LAYERS_AT_ONCE = 3  # as containerd has it
 _PIECE = 1 << 20
@@ -61,8 +62,7 @@ def main(way: str, *arguments: str) -> None:
     begin = time.monotonic()
     _WAYS[way](*arguments)
     seconds = time.monotonic() - begin
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    print(json.dumps({"seconds": seconds, "cpu": sum(one.ru_utime + one.ru_stime for one in used)}), flush=True)
+    print(json.dumps({"seconds": seconds, "cpu": own_cpu_seconds()}), flush=True)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,7 @@ from bench.harness.data import MIB, DataFile, Extent, contents
 from bench.harness.environment import packages
 from bench.harness.peers import RCLONE_VERSION
 from bench.harness.processes import cpu_seconds
-from bench.harness.programs import last_line
+from bench.harness.programs import last_line, wait_until
 
 __all__ = ["CAPPED", "HADOOP", "Cluster", "DataNode", "running"]
 
@@ -138,14 +137,8 @@ class Cluster:
     def resume(self, node: DataNode) -> None:
         """Let a frozen DataNode go on and wait until the NameNode counts all as live again."""
         os.kill(node.pid, signal.SIGCONT)
-        self._await_live()
-
-    def _await_live(self) -> None:
-        deadline = time.monotonic() + _LIVE_WITHIN
-        while not json.loads(self.command("status", "--json"))["ready"]:
-            if time.monotonic() > deadline:
-                raise BenchError(f"a DataNode of {self.name} did not come back: see its log in the instance's folder")
-            time.sleep(0.5)
+        failure = f"a DataNode of {self.name} did not come back (see its log in the instance's folder)"
+        wait_until(lambda: json.loads(self.command("status", "--json"))["ready"], _LIVE_WITHIN, failure, 0.5)
 
     def status(self, path: str) -> dict[str, Any] | None:
         """What the NameNode says of a path, None where nothing is there."""

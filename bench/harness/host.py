@@ -17,7 +17,7 @@ from typing import Any
 from bench.harness import BenchError
 from bench.harness.environment import cold, remove_mounts, remove_tree
 from bench.harness.processes import PeakMemory, kill, matching, pss, tree
-from bench.harness.programs import inside, output
+from bench.harness.programs import inside, output, wait_until
 
 __all__ = ["PROGRAM", "Host", "await_hot", "await_plan", "host"]
 
@@ -74,11 +74,10 @@ class Host:
         self._await(lambda device: device["complete"], 0.5)
 
     def _await(self, reached: Callable[[dict[str, Any]], bool], pause: float) -> None:
-        deadline = time.monotonic() + _LOCAL_WITHIN
-        while not all(reached(device) for image in self.status()["images"] for device in image["devices"]):
-            if time.monotonic() > deadline:
-                raise BenchError(f"the image was not local after {_LOCAL_WITHIN:g} s")
-            time.sleep(pause)
+        def all_reached() -> bool:
+            return all(reached(device) for image in self.status()["images"] for device in image["devices"])
+
+        wait_until(all_reached, _LOCAL_WITHIN, "the image was not local", pause)
 
     def memory(self) -> int:
         """Bytes that supervisor and worker hold."""
@@ -151,23 +150,16 @@ def host(work: Path, *, daemon: bool = True, drop: bool = True, namespace: str =
 
 def await_plan(store: Path) -> None:
     """Until a recorded start has taught the next ones, in a directory store. Raises BenchError."""
-    _await(lambda: any((store / "plans").glob("*/[!.]*")), f"no plan was made of the start in {store}")
+    failure = f"no plan was made of the start in {store}"
+    wait_until(lambda: any((store / "plans").glob("*/[!.]*")), _LEARNED_WITHIN, failure)
 
 
 def await_hot(store: Path) -> None:
     """Until the one dependency snapshot of a directory store has a hot device. Raises BenchError."""
     (document,) = (store / "deps").glob("[!.]*")
-    _await(lambda: _made_from(store, document), f"the snapshot in {store} got no hot device")
+    wait_until(lambda: _made_from(store, document), _LEARNED_WITHIN, f"the snapshot in {store} got no hot device")
 
 
 def _made_from(store: Path, document: Path) -> str:
     image = json.loads(document.read_text())["image"]
     return str(json.loads((store / "images" / image).read_text())["base"])
-
-
-def _await(there: Callable[[], object], failure: str) -> None:
-    deadline = time.monotonic() + _LEARNED_WITHIN
-    while not there():
-        if time.monotonic() > deadline:
-            raise BenchError(f"{failure} within {_LEARNED_WITHIN:g} s")
-        time.sleep(0.1)

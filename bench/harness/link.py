@@ -16,14 +16,15 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from bench.harness import BenchError, netns
 from bench.harness.environment import locked
 from bench.harness.processes import cpu_seconds
-from bench.harness.programs import inside, service
+from bench.harness.programs import inside, service, wait_until
 
 __all__ = ["NAMESPACE", "RTT", "SERVER", "Link", "Measured", "linked"]
 
@@ -179,23 +180,16 @@ def linked(work: Path, folder: Path, *, registry: bool = False) -> Iterator[Link
             pids.append(stack.enter_context(service(name, [*inside(NAMESPACE), *server], work / f"{name}.out")))
         link = Link(folder, proxy=pids[-1])
         (folder / _PROBE).write_bytes(b"")
-        _await(f"{link.url}/{_PROBE}")
-        if registry:
-            _await(f"http://{link.registry}/v2/")
+        for url in (f"{link.url}/{_PROBE}", *([f"http://{link.registry}/v2/"] if registry else [])):
+            wait_until(partial(_answers, url), _STARTS_WITHIN, f"{url} does not answer", 0.05)
         yield link
 
 
-def _await(url: str) -> None:
-    """Until it answers. Raises BenchError."""
-    deadline = time.monotonic() + _STARTS_WITHIN
-    while True:
-        try:
-            urllib.request.urlopen(url, timeout=5).close()
-            return
-        except (OSError, http.client.HTTPException) as error:
-            if time.monotonic() > deadline:
-                raise BenchError(f"{url} does not answer: {error}") from error
-        time.sleep(0.05)
+def _answers(url: str) -> bool:
+    with suppress(OSError, http.client.HTTPException):
+        urllib.request.urlopen(url, timeout=5).close()
+        return True
+    return False
 
 
 def _host_port(url: str) -> tuple[str, int]:

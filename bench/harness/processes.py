@@ -8,13 +8,24 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-__all__ = ["PeakMemory", "cpu_seconds", "kill", "kill_tree", "machine_cpu_seconds", "matching", "pss", "tree"]
+__all__ = [
+    "PeakMemory",
+    "cpu_seconds",
+    "kill",
+    "kill_tree",
+    "machine_cpu_seconds",
+    "matching",
+    "own_cpu_seconds",
+    "pss",
+    "tree",
+]
 
 _TICK = os.sysconf("SC_CLK_TCK")
 
@@ -36,6 +47,12 @@ def tree(root: int) -> list[int]:
 def cpu_seconds(root: int) -> float:
     """User and system time that the tree below `root` has used so far, in steps of a clock tick (10 ms)."""
     return sum(sum(int(ticks) for ticks in _stat(pid)[11:15]) for pid in tree(root)) / _TICK
+
+
+def own_cpu_seconds() -> float:
+    """User and system time of this process and of those it has waited for."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime + one.ru_stime for one in used)
 
 
 def machine_cpu_seconds() -> float:

@@ -19,7 +19,18 @@ from typing import Any
 from bench.harness import ROOT, BenchError
 from bench.harness.processes import kill_tree
 
-__all__ = ["Start", "inside", "last_line", "output", "run", "run_module", "service", "started", "tool_version"]
+__all__ = [
+    "Start",
+    "inside",
+    "last_line",
+    "output",
+    "run",
+    "run_module",
+    "service",
+    "started",
+    "tool_version",
+    "wait_until",
+]
 
 _SERVICE_STARTS_WITHIN = 60.0
 _SERVICE_ENDS_WITHIN = 20.0
@@ -50,6 +61,15 @@ def output(*command: str | Path, env: Mapping[str, str] | None = None, cwd: Path
 def run(*command: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None) -> None:
     """Run `command` for its effect. Raises BenchError with its last line where it fails."""
     output(*command, env=env, cwd=cwd)
+
+
+def wait_until(condition: Callable[[], object], within: float, failure: str, pause: float = 0.1) -> None:
+    """Ask again and again until `condition` is true. Raises BenchError where that takes more than `within` seconds."""
+    deadline = time.monotonic() + within
+    while not condition():
+        if time.monotonic() > deadline:
+            raise BenchError(f"{failure} within {within:g} s")
+        time.sleep(pause)
 
 
 def tool_version(name: str) -> str:

@@ -29,6 +29,7 @@ __all__ = [
     "quotients",
     "spread",
     "sum_up",
+    "time_of",
 ]
 
 
@@ -39,6 +40,11 @@ class Key:
     case: str
     system: str
     metric: str = "throughput"
+
+
+def time_of(case: str, system: str) -> Key:
+    """The series of a system's times."""
+    return Key(case, system, "time")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bench.harness.report import Bar, Bars, Facts, Report, machine, tools
-from bench.harness.results import Document, Key, RatioPlan, Samples
+from bench.harness.results import Document, Key, RatioPlan, Samples, time_of
 
 __all__ = ["CASES", "RATES", "REPORT", "SYSTEMS", "Sizes", "case", "derive", "links", "ratios", "starts"]
 
@@ -49,7 +49,7 @@ def ratios() -> list[RatioPlan]:
     made += [
         _start("prefetch_vs_transfer_50", 50e6, "transfer", 0.4),
         _start("prefetch_vs_lazy_50", 50e6, "imagefs:lazy", 0.4),
-        RatioPlan("warm_vs_local_warm", _time("warm", "imagefs"), _time("warm", "local"), 1.05),
+        RatioPlan("warm_vs_local_warm", time_of("warm", "imagefs"), time_of("warm", "local"), 1.05),
         RatioPlan(
             "bytes_prefetch_vs_touched", Key("start_50", "imagefs", "fetched"), Key("touched", "local", "fetched"), 2.2
         ),
@@ -62,12 +62,12 @@ def ratios() -> list[RatioPlan]:
             Key("second_build", "changed_files", "stored"),
             1.5,
         ),
-        RatioPlan("build_vs_unpack", _time("build", "imagefs"), _time("build", "umoci"), 2.0),
+        RatioPlan("build_vs_unpack", time_of("build", "imagefs"), time_of("build", "umoci"), 2.0),
         RatioPlan("daemon_idle_mib", Key("daemon", "imagefs", "idle_pss"), None, 80.0),
         RatioPlan("daemon_serving_over_budget_mib", Key("daemon", "imagefs", "over_budget"), None, 150.0),
         _start("prefetch_vs_lazy_20", 20e6, "imagefs:lazy"),
         RatioPlan("warm_inside_vs_local_warm", Key("warm", "imagefs", "inside"), Key("warm", "local", "inside")),
-        RatioPlan("warm_vs_local_warm_tree", _time("warm", "imagefs:tree"), _time("warm", "local")),
+        RatioPlan("warm_vs_local_warm_tree", time_of("warm", "imagefs:tree"), time_of("warm", "local")),
         RatioPlan(
             "moved_prefetch_vs_whole", Key("start_50", "imagefs", "moved"), Key("start_50", "fetch_all", "moved")
         ),
@@ -77,10 +77,14 @@ def ratios() -> list[RatioPlan]:
         made += [
             _start(f"prefetch_vs_fetch_all_{end}", rate, "fetch_all"),
             _start(f"prefetch_vs_local_{end}", rate, "local"),
-            RatioPlan(f"lazy_vs_fetch_all_{end}", _time(case(rate), "imagefs:lazy"), _time(case(rate), "fetch_all")),
+            RatioPlan(
+                f"lazy_vs_fetch_all_{end}", time_of(case(rate), "imagefs:lazy"), time_of(case(rate), "fetch_all")
+            ),
             *(
                 RatioPlan(
-                    f"prefetch_vs_bound_{end}_{how}", _time(case(rate), f"imagefs:{how}"), _time(case(rate), "bound")
+                    f"prefetch_vs_bound_{end}_{how}",
+                    time_of(case(rate), f"imagefs:{how}"),
+                    time_of(case(rate), "bound"),
                 )
                 for how in ("no_daemon", "tree")
             ),
@@ -90,18 +94,14 @@ def ratios() -> list[RatioPlan]:
 
 def derive(samples: Samples, rate: float, number: int, sizes: Sizes) -> None:
     """Add what follows from the sizes and from this round's start on the local disk."""
-    local = samples.get(_time(case(rate), "local")).get(number)
+    local = samples.get(time_of(case(rate), "local")).get(number)
     samples.add(case(rate), "transfer", number, {"time": sizes.whole / rate})
     if local is not None and sizes.ahead:
         samples.add(case(rate), "bound", number, {"time": max(local, sizes.ahead / rate)})
 
 
-def _time(name: str, system: str) -> Key:
-    return Key(name, system, "time")
-
-
 def _start(name: str, rate: float, against: str, bound: float = 0.0) -> RatioPlan:
-    return RatioPlan(name, _time(case(rate), "imagefs"), _time(case(rate), against), bound)
+    return RatioPlan(name, time_of(case(rate), "imagefs"), time_of(case(rate), against), bound)
 
 
 def links(facts: Facts) -> str:

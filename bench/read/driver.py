@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 
@@ -19,7 +19,7 @@ from bench.harness.mounts import Mount
 from bench.harness.processes import PeakMemory, cpu_seconds
 from bench.harness.programs import run_module
 
-__all__ = ["ReadDriver", "cut", "rates", "warm_reads"]
+__all__ = ["ReadDriver", "cut", "timed", "warm_reads"]
 
 _STREAM_STEP = 4 * MIB
 _FREEZE_AT = 0.25  # of the file
@@ -56,9 +56,8 @@ class ReadDriver:
             "web": [web[piece.hosts[0]] for piece in ranges],
         }
         drop_caches()
-        before = self.cluster.datanode_cpu()
-        answer = run_module("bench.read.clients", [], json.dumps(job), _LIMIT, self.environment)
-        return rates(answer, answer["cpu"], self.cluster.datanode_cpu() - before)
+        text = json.dumps(job)
+        return timed(self.cluster, lambda: run_module("bench.read.clients", [], text, _LIMIT, self.environment))[1]
 
     def one_datanode(self, file: DataFile, number: int) -> dict[str, float]:
         """What one DataNode alone gives: its blocks of the file, read by three threads; another one each round."""
@@ -73,11 +72,8 @@ class ReadDriver:
         """A pattern of `bench.read.patterns` on a fresh mount; with a `budget` also how far memory went past it."""
         with mounting as mount:
             drop_caches()
-            nodes, own = self.cluster.datanode_cpu(), cpu_seconds(mount.pid)
             with PeakMemory(mount.pid) as memory:
-                answer = self._read(mount, file, pattern, _LIMIT)
-            cpu = cpu_seconds(mount.pid) - own + answer["cpu"]
-            values = rates(answer, cpu, self.cluster.datanode_cpu() - nodes)
+                _, values = timed(self.cluster, lambda: self._read(mount, file, pattern, _LIMIT), mount.pid)
         values["peak_pss"] = memory.peak / MIB
         if budget:
             values["over_budget"] = (memory.peak - budget) / MIB
@@ -86,13 +82,11 @@ class ReadDriver:
     def program(self, file: DataFile, pattern: str, budget: int) -> dict[str, float]:
         """A pattern of `bench.read.patterns` by `stripefs.open` in its own process, with a `budget` in bytes."""
         drop_caches()
-        before = self.cluster.datanode_cpu()
         own = {"STRIPEFS_MEMORY": str(budget), "STRIPEFS_HDFS_USER": "root", "STRIPEFS_HADOOP_CONF": self.cluster.conf}
-        answer = run_module(
-            "bench.read.patterns", [pattern, f"{self.cluster.url}{file.path}"], "", _LIMIT, own | {**self.environment}
-        )
+        words, variables = [pattern, f"{self.cluster.url}{file.path}"], own | {**self.environment}
+        answer, values = timed(self.cluster, lambda: run_module("bench.read.patterns", words, "", _LIMIT, variables))
         _all_of(answer, file, pattern)
-        return rates(answer, answer["cpu"], self.cluster.datanode_cpu() - before)
+        return values
 
     def frozen(
         self, mounting: AbstractContextManager[Mount], file: DataFile, number: int, limit: float
@@ -160,14 +154,22 @@ class _Freezer:
         self.frozen = True
 
 
-def rates(answer: Mapping[str, float], cpu: float, datanode_cpu: float) -> dict[str, float]:
-    """Metrics of a run that moved answer["bytes"] in answer["seconds"]; CPU in seconds."""
+def timed(
+    cluster: Cluster, work: Callable[[], dict[str, float]], server: int = 0
+) -> tuple[dict[str, float], dict[str, float]]:
+    """What `work` answers, and its metrics: it moves answer["bytes"] in answer["seconds"] and uses answer["cpu"].
+
+    server: the root of the processes that serve it, whose processor time counts as well; 0 for none.
+    """
+    nodes, own = cluster.datanode_cpu(), cpu_seconds(server) if server else 0.0
+    answer = work()
+    cpu = answer["cpu"] + (cpu_seconds(server) - own if server else 0.0)
     gigabytes = answer["bytes"] / 1e9
-    return {
+    return answer, {
         "throughput": answer["bytes"] / 1e6 / answer["seconds"],
         "time": answer["seconds"],
         "cpu_per_gb": cpu / gigabytes,
-        "datanode_cpu_per_gb": datanode_cpu / gigabytes,
+        "datanode_cpu_per_gb": (cluster.datanode_cpu() - nodes) / gigabytes,
     }
 
 

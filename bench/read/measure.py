@@ -36,10 +36,7 @@ class _Session(Rounds):
 
 
 def measure(options: Options, say: Say, store: Store) -> Document:
-    """Measure. Hands what there is to `store` after each group of runs, and answers the whole.
-
-    Raises BenchError where nothing can be measured; what one system cannot do becomes a note.
-    """
+    """The document, which `store` gets anew after each part. Raises BenchError where nothing can be measured."""
     notes: list[str] = []
     rclone, libhdfs = _peers(options, notes, say)
     size = 256 * MIB if options.quick else 2 * GIB

@@ -23,7 +23,6 @@ import itertools
 import json
 import mmap
 import os
-import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -33,6 +32,7 @@ from multiprocessing.synchronize import Barrier
 
 import stripefs
 from bench.harness.data import MIB, wrong_page
+from bench.harness.processes import own_cpu_seconds
 
 __all__ = ["main", "torch_reads"]
 
@@ -192,12 +192,6 @@ def _check(offset: int, data: bytes | memoryview) -> None:
         raise RuntimeError(complaint)
 
 
-def _cpu() -> float:
-    """User and system time of this process and of those it has waited for."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
-
-
 _PATTERNS: dict[str, Callable[[str, Clock], int]] = {
     "sequential": sequential,
     "direct": direct,
@@ -213,10 +207,10 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("pattern", choices=sorted(_PATTERNS))
     parser.add_argument("file")
     options = parser.parse_args(arguments)
-    cpu, clock = _cpu(), Clock()
+    cpu, clock = own_cpu_seconds(), Clock()
     count = _PATTERNS[options.pattern](options.file, clock)
     seconds = time.monotonic() - clock.begin
-    print(json.dumps({"bytes": count, "seconds": seconds, "cpu": _cpu() - cpu}))
+    print(json.dumps({"bytes": count, "seconds": seconds, "cpu": own_cpu_seconds() - cpu}))
 
 
 if __name__ == "__main__":

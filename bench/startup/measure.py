@@ -87,10 +87,7 @@ class _Session(Rounds):
 
 
 def measure(options: Options, say: Say, store: Store) -> Document:
-    """Measure. Hands what there is to `store` after each round, and answers the whole.
-
-    Raises BenchError where nothing can be measured.
-    """
+    """The document, which `store` gets anew after each part. Raises BenchError where nothing can be measured."""
     given = accelerator() if options.gpu else Accelerator()
     work, size = options.work, options.size
     with work_folder(work, _tidy) as stack:

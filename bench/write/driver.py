@@ -19,9 +19,9 @@ from bench.harness.cluster import Cluster
 from bench.harness.data import MIB, PAGE, DataFile
 from bench.harness.environment import cold
 from bench.harness.mounts import Mount
-from bench.harness.processes import PeakMemory, cpu_seconds
+from bench.harness.processes import PeakMemory
 from bench.harness.programs import run_module
-from bench.read.driver import ReadDriver, rates
+from bench.read.driver import ReadDriver, timed
 from bench.write.plan import BLOCK, Run
 from stripefs.layout.striped import MANIFEST_BLOCK_SIZE
 
@@ -135,12 +135,11 @@ class WriteDriver:
     def _save(self, mounting: AbstractContextManager[Mount], path: str) -> dict[str, float]:
         with mounting as mount:
             cold()
-            nodes, own = self.cluster.datanode_cpu(), cpu_seconds(mount.pid)
+            words = ["save", str(mount.folder / path.removeprefix("/bench/")), str(self.size)]
             with PeakMemory(mount.pid) as memory:
-                file = mount.folder / path.removeprefix("/bench/")
-                answer = run_module(_PROGRAMS, ["save", str(file), str(self.size)], "", _LIMIT, {}, mount.pid)
-            cpu = cpu_seconds(mount.pid) - own + answer["cpu"]
-            values = rates(answer, cpu, self.cluster.datanode_cpu() - nodes)
+                answer, values = timed(
+                    self.cluster, lambda: run_module(_PROGRAMS, words, "", _LIMIT, {}, mount.pid), mount.pid
+                )
         values |= {"sync_time": answer["sync"], "close_time": answer["close"]}
         values["close_share"] = answer["close"] / answer["seconds"]
         values["peak_pss"] = memory.peak / MIB
@@ -158,9 +157,7 @@ class WriteDriver:
             "files": files,
         }
         cold()
-        before = self.cluster.datanode_cpu()
-        answer = run_module(_PROGRAMS, ["raw"], json.dumps(job), _LIMIT, {})
-        return rates(answer, answer["cpu"], self.cluster.datanode_cpu() - before)
+        return timed(self.cluster, lambda: run_module(_PROGRAMS, ["raw"], json.dumps(job), _LIMIT, {}))[1]
 
     def _conf(self, replication: int) -> str:
         """A folder of site files with this replication."""

@@ -56,10 +56,7 @@ class Options(ClusterOptions):
 
 
 def measure(options: Options, say: Say, store: Store) -> Document:
-    """Measure. Hands what there is to `store` after each round, and answers the whole.
-
-    Raises BenchError where nothing can be measured; what one system cannot do becomes a note.
-    """
+    """The document, which `store` gets anew after each part. Raises BenchError where nothing can be measured."""
     notes = ["rclone is left out of quick runs"] if options.quick else []
     rclone = None if options.quick else peers.try_rclone(notes, say)
     chosen = choose(runs(quick=options.quick, rclone=rclone is not None), options.cases)
