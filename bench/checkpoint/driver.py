@@ -96,7 +96,7 @@ class CheckpointDriver:
     # -- runs ------------------------------------------------------------------------------------------------------
 
     def measure(self, run: Run) -> dict[str, float]:
-        """What `run` gave. Raises BenchError."""
+        """Measure `run`. Raises BenchError."""
         if run.kind == "sequential":
             return self._sequential(run)
         if run.kind == "stream":
@@ -189,7 +189,7 @@ class CheckpointDriver:
             shutil.rmtree(folder)
 
     def _source(self, run: Run, cache: Path | None = None) -> dict[str, Any]:
-        """How a program without a mount reaches the checkpoints; {} where it is given a path."""
+        """The source from which a program without a mount has the checkpoints; {} where it is given a path."""
         if run.way not in ("api", "fsspec"):
             return {}
         options = {"hdfs-user": "root", "hadoop-conf": self.cluster.conf}
@@ -203,7 +203,7 @@ class CheckpointDriver:
         return {**job, "root": "", "options": {}, **(source or {})}
 
     def _settled(self, mount: Mount) -> dict[str, int]:
-        """What the mount tells of its cache once nothing waits for the disk."""
+        """The cache's status from the mount, once nothing waits for the disk."""
         deadline = time.monotonic() + _SETTLES_WITHIN
         while True:
             told: dict[str, int] = query(str(mount.folder), "status")["cache"]

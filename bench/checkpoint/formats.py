@@ -1,4 +1,4 @@
-"""How libraries save and load a checkpoint: each function here is one that a user's program could have.
+"""Saving and loading of a checkpoint by libraries: each function here is one that a user's program could have.
 
 All of it runs in the process that `bench.checkpoint.program` forks for a run; importing this module brings torch and
 the loaders. A loader answers the tensors that a job would go on with, in memory of their own. safetensors and

@@ -22,7 +22,7 @@ from bench.harness.cluster import CAPPED, running
 from bench.harness.data import GIB, MIB
 from bench.harness.environment import disk_read_ahead
 from bench.harness.peers import TORCH, try_rclone
-from bench.harness.results import Document, draw
+from bench.harness.results import Document, summary
 from bench.harness.rounds import ClusterOptions, Rounds, Store
 from bench.read.driver import ReadDriver, warm_reads
 from stripefs.settings import default_budget
@@ -67,7 +67,7 @@ def measure(options: Options, say: Say, store: Store) -> Document:
             "budget_mib": default_budget() // MIB,
             "read_ahead_kib": disk_read_ahead(_DISK),
         }
-        done = Rounds.begin("checkpoint", options, facts, draw(ratios()), say, store)
+        done = Rounds.begin("checkpoint", options, facts, summary(ratios()), say, store)
         driver = CheckpointDriver(cluster, size, Path(scratch), runner, rclone)
         cluster.set_rate(0)  # an instance that was running may still be capped
         say("saving the checkpoints that are loaded")

@@ -56,7 +56,7 @@ _TARGETED = {
     "warmed": {"safetensors:mount"},
     "four": {"direct:mount", "fsspec"},
 }
-"""What a quick run and one with large files keep: what the targets need, and a save of each library."""
+"""The systems that a quick run and one with large files keep: those of the targets, and a save of each library."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +163,7 @@ def copies(chosen: Collection[Run]) -> dict[str, set[str]]:
 
 
 def room(chosen: Collection[Run]) -> int:
-    """How many times the size of a checkpoint all of this takes on disk at most: besides, one is being saved, one cache
+    """Room on disk that all of this takes at most, in sizes of a checkpoint: besides, one is being saved, one cache
     being filled."""
     return sum(map(len, copies(chosen).values())) + 2
 

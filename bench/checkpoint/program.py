@@ -4,12 +4,12 @@ A line on standard input is a job, and a line on standard output says what becam
 page caches can be dropped between them: its line is answered by {"ready": …}, and then the line `go` by the figures.
 
 For a job as many processes are forked from this one as it has ranks, which have all libraries imported and nothing
-else: no files, no connections, no threads. What they prepare (tensors to save, a connection) is not measured.
+else: no files, no connections, no threads. Their preparation (tensors to save, a connection) is not measured.
 
     {"act": "save", "format": "torch:fsspec", "size": …, "path": …, "root": …, "options": {…}, "ranks": 1}
 
 act is save, load or share (`bench.checkpoint.ranks`). The figures are {"bytes", "seconds", "cpu"}: of a save or load as
-a whole, the longest of all ranks; CPU time of all of them, what checking takes not included. What failed is {"error"}.
+a whole, the longest of all ranks; CPU time of all of them, without that of checking. A failure is {"error"}.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from stripefs.api import engine
 __all__ = ["main"]
 
 Work = Callable[[], Callable[[], int]]
-"""What is measured; it answers what checks it, and that the bytes."""
+"""The measured part of a job; it answers the check of its result, and that the bytes."""
 
 
 def prepared(job: dict[str, Any], rank: int) -> Work:
@@ -142,7 +142,7 @@ def _tell(where: IO[bytes], answer: dict[str, Any]) -> None:
 
 
 def _together(answers: list[dict[str, Any]]) -> dict[str, Any]:
-    """What all ranks gave."""
+    """The answers of all ranks as one."""
     failed = [answer for answer in answers if "error" in answer]
     if failed:
         return failed[0]

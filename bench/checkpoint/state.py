@@ -73,7 +73,7 @@ class State:
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What safetensors is to put into the header, so that it ends with a page."""
+        """Metadata with which the header of safetensors ends at the end of a page."""
         begin = next(iter(self.pieces.values())).offset
         table: dict[str, object] = {"__metadata__": {"padding": ""}}
         for name, piece in self.pieces.items():

@@ -23,7 +23,7 @@ from bench.harness.environment import CACHE, remove_mounts, remove_tree, work_fo
 from bench.harness.host import PROGRAM, Host, host
 from bench.harness.peers import TORCH
 from bench.harness.programs import output, run, started, wait_until
-from bench.harness.results import Document, draw
+from bench.harness.results import Document, summary
 from bench.harness.rounds import Options as HarnessOptions
 from bench.harness.rounds import Rounds, Store
 
@@ -49,7 +49,7 @@ def measure(options: Options, say: Say, store: Store) -> Document:
         compiler = _compiler()
         torch = next(TORCH.glob("torch-*.dist-info")).name.removesuffix(".dist-info").removeprefix("torch-")
         tools = {"torch": torch, "g++": output(compiler, "-dumpfullversion").strip()}
-        done = Rounds.begin("compile", options, {"tools": tools, "layers": layers}, draw(ratios()), say, store)
+        done = Rounds.begin("compile", options, {"tools": tools, "layers": layers}, summary(ratios()), say, store)
         for number in range(done.rounds):
             remove_tree(options.work / "job")
             job = Job(options.work / "job", layers)
@@ -104,7 +104,7 @@ class Job:
         return any((self.store / "deps").glob("[!.]*"))
 
     def compilations(self) -> list[str]:
-        """How compilers were called since this was asked last, but for questions of their version."""
+        """The calls of compilers since this was asked last, but for questions of their version."""
         calls = self.calls.read_text().splitlines() if self.calls.exists() else []
         self.calls.unlink(missing_ok=True)
         return [call for call in calls if call not in ("--version", "-v", "-dumpversion", "-dumpmachine")]

@@ -24,7 +24,7 @@ from bench.harness.host import Host
 from bench.harness.link import Link, linked
 from bench.harness.processes import PeakMemory, pss, tree
 from bench.harness.programs import output, run, tool_version
-from bench.harness.results import Document, draw
+from bench.harness.results import Document, summary
 from bench.harness.rounds import Rounds, Store, in_turn
 from bench.image import runtime
 from bench.image.measure import WORK, Options, image_facts, measured_links, push
@@ -82,7 +82,7 @@ def measure(options: Options, say: Say, store: Store) -> Document:
             "peers": [],
         }
         session = _Session.begin(
-            "container", options, facts, draw(ratios()), say, store, options=options, link=wire, image=image
+            "container", options, facts, summary(ratios()), say, store, options=options, link=wire, image=image
         )
         for part in (_store, _peers, _starts, _warm):
             part(session)

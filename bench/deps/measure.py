@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from bench.deps.node import UV, Job, Node, answered, interpreter, published
-from bench.deps.plan import INSTALLER, SYSTEMS, Recipe, derive, draw, recipes
+from bench.deps.plan import INSTALLER, SYSTEMS, Recipe, derive, recipes, summarize
 from bench.deps.wheels import fetch, lay_out, size_of
 from bench.harness import Say
 from bench.harness.environment import CACHE, cold, disk_read_ahead, remove_mounts, remove_tree, work_folder
-from bench.harness.host import Host, await_hot, host
+from bench.harness.host import Host, await_hot, await_plan, host
 from bench.harness.link import Link, linked
 from bench.harness.programs import output, run
 from bench.harness.results import Document
@@ -61,11 +61,11 @@ class _Session(Rounds):
 
     @property
     def installed(self) -> Path:
-        """What pip installs, with bytecode."""
+        """The installation that pip makes, with bytecode."""
         return self.work / "installed"
 
     def timed(self, node: Node, install: Callable[[], object]) -> dict[str, float]:
-        """How long `install` takes, and imports after it, and what comes over the link until these are done."""
+        """Seconds of `install` and of imports after it, and the bytes over the link until these are done."""
         before, begin = self.link.moved(), time.monotonic()
         install()
         installed = time.monotonic() - begin
@@ -83,7 +83,9 @@ def measure(options: Options, say: Say, store: Store) -> Document:
         wire = stack.enter_context(linked(work, work / "served"))
         index, python = f"{wire.url}/index/simple/", interpreter(work / "python", work / "wheels")
         job = Job(python, index, work / "requirements.txt", recipe.modules)
-        session = _Session.begin("deps", options, {}, draw, say, store, work=work, recipe=recipe, link=wire, job=job)
+        session = _Session.begin(
+            "deps", options, {}, summarize, say, store, work=work, recipe=recipe, link=wire, job=job
+        )
         lay_out(work / "wheels", recipe.everything(), wire.folder / "index")
         _require(session, recipe.pins)
         measured = str(wire.measure(RATE))
@@ -111,7 +113,9 @@ def _prepare(session: _Session) -> None:
         answered(node.imagefs(here, str(session.store_folder("recorded"))))
         node.imports()
         here.ready()
-        await_hot(session.store_folder("recorded"))
+        await_plan(session.store_folder("recorded"))
+        if session.recipe.hot:
+            await_hot(session.store_folder("recorded"))
     node = session.node()
     node.pip()
     node.target.rename(session.installed)
@@ -221,7 +225,7 @@ class Tally:
 
 
 def _disk(session: _Session) -> None:
-    """What variants take that a job installed one after the other. uv is quicker, and they take the same."""
+    """Sizes of variants that a job installed one after the other: by uv, which is quicker to the same result."""
     session.link.set_rate(0)
     store = session.work / "variants"
     remove_tree(store)

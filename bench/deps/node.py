@@ -31,7 +31,7 @@ _PUBLISHED_WITHIN = 300.0
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What a job is started with. index: the URL of a package index; modules: what it imports."""
+    """The surroundings of a job. index: the URL of a package index; modules: what it imports."""
 
     python: Path
     index: str
@@ -95,7 +95,7 @@ class Node:
         return [*self._words(), "--trusted-host", str(urlsplit(self._job.index).hostname)]
 
     def _run(self, command: Sequence[str], host: Host | None = None) -> str:
-        """What it says on standard error."""
+        """Run it; its standard error."""
         environment = self.environment | (host.environment if host else {})
         done = subprocess.run(
             command,

@@ -16,25 +16,29 @@ from dataclasses import dataclass
 from bench.harness.report import Bar, Bars, Facts, Report, machine, tools
 from bench.harness.results import Document, Key, RatioPlan, Samples, sum_up, time_of
 
-__all__ = ["CASES", "INSTALLER", "REPORT", "SYSTEMS", "Recipe", "derive", "draw", "ratios", "recipes"]
+__all__ = ["CASES", "INSTALLER", "REPORT", "SYSTEMS", "Recipe", "derive", "ratios", "recipes", "summarize"]
 
 # -- packages ----------------------------------------------------------------------------------------------------------
 
 INSTALLER = "pip==26.3"
-"""What stands beside uv, whose version is that of the checkout."""
+"""The pip that is measured; uv has the version of the checkout."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """`pins` are installed; `modules` are imported. `older`: pins of the versions that some of them had before."""
+    """`pins` are installed; `modules` are imported. `older`: pins of the versions that some of them had before.
+
+    hot: whether imports touch so many places of the snapshot that it gets a hot device.
+    """
 
     name: str
     pins: tuple[str, ...]
     modules: tuple[str, ...]
     older: tuple[str, ...]
+    hot: bool = True
 
     def variants(self) -> list[list[str]]:
-        """What a job installed over time, one upgrade after the other; the last ones are the pins."""
+        """The pins that a job installed over time, one upgrade after the other; the last ones are `pins`."""
         return [_with(self.pins, self.older[number:]) for number in range(len(self.older) + 1)]
 
     def everything(self) -> list[str]:
@@ -78,7 +82,7 @@ def recipes(text: str) -> dict[str, Recipe]:
     few = tuple(pin for pin in pins if _name(pin) in _FEW)
     made = (
         Recipe("standard", pins, _MODULES, _OLDER),
-        Recipe("quick", few, _FEW_MODULES, _FEW_OLDER),
+        Recipe("quick", few, _FEW_MODULES, _FEW_OLDER, hot=False),
     )
     return {recipe.name: recipe for recipe in made}
 
@@ -161,7 +165,7 @@ def derive(samples: Samples, number: int) -> None:
             samples.add("fresh", system, number, {"net": time - warm})
 
 
-def draw(samples: Samples, document: Document) -> None:
+def summarize(samples: Samples, document: Document) -> None:
     """Set the document's rows and ratios anew.
 
     The mode of uv that has a job ready first has a name of its own, and so have the installer, and the miss of ours,

@@ -1,9 +1,8 @@
 """The model against real fleets: 1, 2, 4 and 8 nodes of `bench.fleet.namespaces` fetch one image at once.
 
 Two ways: `today`, in which each node fetches whole layers from the store and unpacks them, and `ours`, in which a
-recorded start is replayed from a mirror. What the model needs to know of a node beside rates and sizes (seconds that
-pass without bytes, processor time) is measured by one node without any limit of rates; nothing is fitted to what is
-then compared.
+recorded start is replayed from a mirror. The model's facts of a node beside rates and sizes (seconds that pass without
+bytes, processor time) are measured by one node without any limit of rates; nothing is fitted to what is then compared.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from bench.fleet.plan import CHECKED, COUNTS, FLEETS, Scenario, checked, fleet, 
 from bench.harness import Say
 from bench.harness.environment import CACHE, compile_programs, locked
 from bench.harness.link import Link, linked
-from bench.harness.results import Document, draw, load
+from bench.harness.results import Document, load, summary
 from bench.harness.rounds import Options as HarnessOptions
 from bench.harness.rounds import Rounds, Store
 
@@ -42,7 +42,7 @@ def measure(options: Options, say: Say, store: Store) -> Document:
     """
     fed = ways(load(options.startup).environment.get("model", {})) if options.startup else {}
     facts = {"scenario": asdict(options.scenario), "fed_by": options.startup.name if options.startup else ""}
-    rounds = Rounds.begin("fleet", options, facts, draw(ratios()), say, store)
+    rounds = Rounds.begin("fleet", options, facts, summary(ratios()), say, store)
     with locked(options.work), linked(options.work, options.work / "stores") as link:
         compile_programs()
         say("making the image")

@@ -114,7 +114,7 @@ class Cluster:
         return sum(cpu_seconds(node.pid) for node in self.datanodes)
 
     def bytes_sent(self) -> int:
-        """What all DataNodes have put on their wires so far, headers included."""
+        """Bytes that all DataNodes have sent so far, headers included."""
         return sum(sent for sent, _ in self._links())
 
     def payload_sent(self) -> int:
@@ -141,7 +141,7 @@ class Cluster:
         wait_until(lambda: json.loads(self.command("status", "--json"))["ready"], _LIVE_WITHIN, failure, 0.5)
 
     def status(self, path: str) -> dict[str, Any] | None:
-        """What the NameNode says of a path, None where nothing is there."""
+        """The NameNode's FileStatus of a path, None where nothing is there."""
         try:
             found: dict[str, Any] = self._ask(f"webhdfs/v1{quote(path)}?op=GETFILESTATUS&user.name=root")["FileStatus"]
         except urllib.error.HTTPError as error:

@@ -74,7 +74,7 @@ http: {{addr: "127.0.0.1:{port}"}}
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What the link does: round trip in seconds, bytes a second over one connection and over eight together."""
+    """The measured link: round trip in seconds, bytes a second over one connection and over eight together."""
 
     round_trip: float
     one: float

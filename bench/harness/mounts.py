@@ -144,7 +144,7 @@ def _mounted(name: str, command: Sequence[str], environment: Mapping[str, str]) 
 
 
 def _answers(folder: Path) -> bool:
-    """Whether the mount is there and lists its files; an error may only mean that it is just coming up."""
+    """True once the mount is there and lists its files; an error may only mean that it is just coming up."""
     try:
         return os.path.ismount(folder) and any(folder.iterdir())
     except OSError:

@@ -35,7 +35,7 @@ class Chart(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How documents of one benchmark are shown.
+    """The form in which documents of one benchmark are shown.
 
     columns: the metrics of the second table. cases, systems: its order. spread: the metric whose extremes it shows, ""
     for the first metric of each line. metrics: those that this benchmark shows in another way than others do. head: the

@@ -1,4 +1,4 @@
-"""Samples of a benchmark, and the rows, ratios and JSON document that are drawn from them.
+"""Samples of a benchmark, and the rows, ratios and JSON document that are made of them.
 
 A sample belongs to a case, a system, a metric and a round. Ratios are made round by round, because what disturbs a
 round disturbs both of its sides, and then summed up: the median of the quotients, with the lowest and the highest.
@@ -16,19 +16,19 @@ from typing import Any, NamedTuple
 __all__ = [
     "METRICS",
     "Document",
-    "Draw",
     "Key",
     "Metric",
     "Ratio",
     "RatioPlan",
     "Row",
     "Samples",
-    "draw",
+    "Summarize",
     "load",
     "needed",
     "quotients",
     "spread",
     "sum_up",
+    "summary",
     "time_of",
 ]
 
@@ -258,17 +258,17 @@ def load(file: Path) -> Document:
         raise ValueError(f"{file} does not hold what `bench … --json` writes: {error}") from error
 
 
-Draw = Callable[[Samples, Document], None]
+Summarize = Callable[[Samples, Document], None]
 """Sets a document's rows and ratios anew from the samples."""
 
 
-def draw(plans: Sequence[RatioPlan]) -> Draw:
+def summary(plans: Sequence[RatioPlan]) -> Summarize:
     """The rows of all series, and the ratios of `plans`."""
 
-    def drawn(samples: Samples, document: Document) -> None:
+    def summarize(samples: Samples, document: Document) -> None:
         document.rows, document.ratios = samples.rows(), sum_up(samples, plans)
 
-    return drawn
+    return summarize
 
 
 def _rounded(value: Any) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, Self, TypeVar
 
 from bench.harness import BenchError, Say
 from bench.harness.environment import load, machine, version
-from bench.harness.results import METRICS, Document, Draw, Samples
+from bench.harness.results import METRICS, Document, Samples, Summarize
 from stripefs.errors import StripefsError
 
 __all__ = ["ClusterOptions", "Options", "Rounds", "Store", "in_turn"]
@@ -48,13 +48,13 @@ def in_turn(runs: Sequence[_T], number: int) -> list[_T]:
 
 @dataclass(slots=True, kw_only=True)
 class Rounds:
-    """What is measured in so many `rounds`: samples, and the document that `draw` makes of them and `store` keeps.
+    """Samples of so many `rounds`, and the document that `summarize` makes of them and `store` keeps.
 
     A failure becomes a note of the document; `failed` names what it was of.
     """
 
     document: Document
-    draw: Draw
+    summarize: Summarize
     rounds: int
     say: Say
     store: Store
@@ -63,7 +63,15 @@ class Rounds:
 
     @classmethod
     def begin(
-        cls, bench: str, options: Options, facts: Mapping[str, Any], draw: Draw, say: Say, store: Store, /, **more: Any
+        cls,
+        bench: str,
+        options: Options,
+        facts: Mapping[str, Any],
+        summarize: Summarize,
+        say: Say,
+        store: Store,
+        /,
+        **more: Any,
     ) -> Self:
         """Those of a benchmark, with a document without figures: version, facts of the machine and of the benchmark.
 
@@ -72,11 +80,11 @@ class Rounds:
         rounds = options.round_count
         facts = {**machine(), **facts, "rounds": rounds, "quick": options.quick}
         document = Document(bench, version(), facts)
-        return cls(document=document, draw=draw, rounds=rounds, say=say, store=store, **more)
+        return cls(document=document, summarize=summarize, rounds=rounds, say=say, store=store, **more)
 
     def keep(self) -> None:
-        """Draw the document anew from the samples there are, and store it."""
-        self.draw(self.samples, self.document)
+        """Summarize the samples anew, and store the document."""
+        self.summarize(self.samples, self.document)
         self.document.environment["load_15min"] = load()
         self.store(self.document)
 
@@ -111,7 +119,7 @@ class Rounds:
 
 
 def _interrupted(error: BaseException) -> bool:
-    """Whether it only came up while an interrupt was on its way out."""
+    """True where the error only came up while an interrupt was on its way out."""
     context: BaseException | None = error
     while context is not None and not isinstance(context, KeyboardInterrupt):
         context = context.__context__

@@ -119,7 +119,7 @@ def fetch_all(work: Path, image: Image, link: Link) -> Fetched:
 
 
 def unpack_seconds(work: Path, image: Image) -> float:
-    """What umoci takes to unpack the image from the local layout, caches empty."""
+    """Seconds in which umoci unpacks the image from the local layout, caches empty."""
     scratch = work / "unpacked.new"
     remove_tree(scratch)
     try:

@@ -17,7 +17,7 @@ from bench.harness.environment import CACHE, cold, remove_mounts, remove_tree, w
 from bench.harness.host import Host, host
 from bench.harness.link import Link, linked
 from bench.harness.programs import run, tool_version
-from bench.harness.results import Document, draw
+from bench.harness.results import Document, summary
 from bench.harness.rounds import Options as HarnessOptions
 from bench.harness.rounds import Rounds, Store, in_turn
 from bench.harness.sizes import digests, lz4_of_new
@@ -93,7 +93,7 @@ def measure(options: Options, say: Say, store: Store) -> Document:
             "image",
             options,
             facts,
-            draw(ratios()),
+            summary(ratios()),
             say,
             store,
             options=options,
@@ -123,7 +123,7 @@ def image_facts(options: Options, image: Image) -> dict[str, Any]:
 
 
 def measured_links(link: Link, say: Say) -> dict[str, str]:
-    """What the link does at each rate, measured just now, in words. Raises BenchError."""
+    """The link at each rate, measured just now, in words. Raises BenchError."""
     found: dict[str, str] = {}
     for rate in RATES:
         found[f"{rate / MB:g}"] = str(link.measure(rate))
@@ -271,7 +271,7 @@ def _second_build(session: _Session) -> None:
 
 
 def _rebuild(session: _Session) -> None:
-    """What the upgrade stores anew, against its changed files alone."""
+    """Bytes that the upgrade stores anew, against its changed files alone."""
     session.copy("traced", "second")
     report = runtime.build(session.second.name, session.store_folder("second"), _TAG)
     session.samples.add("second_build", "imagefs", 0, _stored(report))
@@ -282,7 +282,7 @@ def _rebuild(session: _Session) -> None:
 
 
 def _second_start(session: _Session) -> None:
-    """How much of its start the first build's taught: the new build took over its trace, and nothing else is known."""
+    """Recall and precision of the second build's first start, which has the trace of the first build alone."""
     with host(session.work) as machine, runtime.start(machine, session.url("second")) as start:
         judged = machine.ready()["start"]
         values = {"time": start.seconds, "recall": judged["recall"], "precision": judged["precision"]}

@@ -1,4 +1,4 @@
-"""What the images of the benchmark hold. Pure.
+"""Contents of the images of the benchmark. Pure.
 
 Each has Debian's base system, Python, and one or two layers of wheels, and comes in two builds: the second has a patch
 upgrade of one package and is installed anew, so that every byte code file of its wheels differs too, as after any

@@ -29,7 +29,7 @@ _TEXT = re.compile(r"(Error|Status)_?(String|Name)|GetVersionString")
 
 @dataclass(slots=True)
 class Wanted:
-    """What one library, or several together, say to the dynamic linker.
+    """The demands of one library, or of several together, on the dynamic linker.
 
     `versions`: names of versions by the library that they are expected in; `missing`: undefined symbols by version, ""
     for those without one; `defined`: symbols that it has itself.
@@ -76,7 +76,7 @@ def make(site: Path) -> list[str]:
 
 
 def parse(lines: Iterable[str]) -> Wanted:
-    """What `readelf --wide --dynamic --version-info --dyn-syms` prints about one library."""
+    """The demands of one library, from the output of `readelf --wide --dynamic --version-info --dyn-syms`."""
     wanted, owner = Wanted(), ""
     for line in lines:
         if found := re.search(r"\(NEEDED\).*\[(.+?)\]", line):

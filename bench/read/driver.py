@@ -60,7 +60,7 @@ class ReadDriver:
         return timed(self.cluster, lambda: run_module("bench.read.clients", [], text, _LIMIT, self.environment))[1]
 
     def one_datanode(self, file: DataFile, number: int) -> dict[str, float]:
-        """What one DataNode alone gives: its blocks of the file, read by three threads; another one each round."""
+        """The rate of one DataNode alone: its blocks of the file, read by three threads; another one each round."""
         holders = sorted({extent.hosts[0] for extent in self.extents(file)})
         chosen = holders[number % len(holders)]
         own = [extent for extent in self.extents(file) if extent.hosts[0] == chosen]
@@ -157,7 +157,7 @@ class _Freezer:
 def timed(
     cluster: Cluster, work: Callable[[], dict[str, float]], server: int = 0
 ) -> tuple[dict[str, float], dict[str, float]]:
-    """What `work` answers, and its metrics: it moves answer["bytes"] in answer["seconds"] and uses answer["cpu"].
+    """The answer of `work`, and its metrics: it moves answer["bytes"] in answer["seconds"] and uses answer["cpu"].
 
     server: the root of the processes that serve it, whose processor time counts as well; 0 for none.
     """

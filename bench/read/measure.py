@@ -26,7 +26,7 @@ from bench.read.model import placement_limit
 from bench.read.plan import BEST_OF, CASES, TRANSPORTS, Run, Scale, choose, ratios, runs
 from stripefs.settings import default_budget
 
-__all__ = ["Options", "draw", "groups", "measure"]
+__all__ = ["Options", "groups", "measure", "summarize"]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -45,7 +45,7 @@ def measure(options: Options, say: Say, store: Store) -> Document:
     with running(options.name, say, keep=options.keep) as cluster:
         facts = {**cluster.facts(size, rclone), "budget_mib": scale.budget // MIB}
         driver = ReadDriver(cluster, libhdfs)
-        session = _Session.begin("read", options, facts, draw, say, store, driver=driver, scale=scale)
+        session = _Session.begin("read", options, facts, summarize, say, store, driver=driver, scale=scale)
         cluster.set_rate(0)  # an instance that was running may still be capped
         cluster.write(sorted({run.file for run in chosen}, key=lambda file: file.name), say)
         session.document.notes += notes + warm_reads(session.driver, chosen[0].file, say)
@@ -98,7 +98,7 @@ def _add_limit(session: _Session, group: Sequence[Run], number: int) -> None:
             session.samples.add(one.case, "placement_limit", number, {"throughput": limit})
 
 
-def draw(samples: Samples, document: Document) -> None:
+def summarize(samples: Samples, document: Document) -> None:
     """Set the document's rows and ratios anew; a family is called after its best member."""
     for case in CASES:
         for family in BEST_OF:
@@ -110,7 +110,7 @@ def draw(samples: Samples, document: Document) -> None:
 
 
 def _memory(samples: Samples) -> list[Ratio]:
-    """How far memory went past the budget, in MiB: the worst case of `stripefs`, each case, each other transport."""
+    """Peak memory less the budget, in MiB: the worst case of `stripefs`, each case, each other transport."""
     series = {key: values for key, values in samples.series.items() if key.metric == "over_budget"}
     named = {"": [key for key in series if key.system == "stripefs"]}
     named |= {f"_{key.case}": [key] for key in named[""]}

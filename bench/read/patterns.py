@@ -11,8 +11,8 @@ mmap_alternate two processes map a safetensors file (the real library) and copy 
 mmap_all       the same, both copying out all
 
 Answers with JSON {"bytes", "seconds", "cpu"}: bytes of the file that were wanted (once, however many processes got
-them), from the first open to the last byte; the CPU time of the two mapping processes includes their start. What is
-read is checked to carry its page number (`bench.harness.data`).
+them), from the first open to the last byte; the CPU time of the two mapping processes includes their start. The bytes
+are checked to carry their page numbers (`bench.harness.data`).
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ _QUICK = {
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """How much is measured. `size` of most files and `budget` of most mounts in bytes; `rclone` is its binary."""
+    """The amount of reading. `size` of most files and `budget` of most mounts in bytes; `rclone` is its binary."""
 
     quick: bool
     size: int

@@ -2,7 +2,7 @@
 
 `simulate` drives `stripefs.read.policy.Planner`, the very code that a mount runs, with a virtual clock. A host answers
 after `latency` and then shares its `rate` equally among the reads under way there; the reader asks for 1 MiB after the
-other, as the kernel does, and takes each at `reader_rate`. What comes out is compared with `placement_limit` for the
+other, as the kernel does, and takes each at `reader_rate`. The result is compared with `placement_limit` for the
 same blocks, rates and budget.
 """
 
@@ -38,7 +38,7 @@ class SimulatedHost:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How one simulated reading went. seconds from first request to last byte; rates in bytes a second."""
+    """One simulated reading. seconds from first request to last byte; rates in bytes a second."""
 
     seconds: float
     throughput: float

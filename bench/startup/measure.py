@@ -21,7 +21,7 @@ from bench.harness import Say
 from bench.harness.cluster import HADOOP
 from bench.harness.environment import CACHE, cold, packages, remove_mounts, remove_tree, work_folder
 from bench.harness.programs import output, tool_version
-from bench.harness.results import Document, Key, draw
+from bench.harness.results import Document, Key, summary
 from bench.harness.rounds import Options as HarnessOptions
 from bench.harness.rounds import Rounds, Store, in_turn
 from bench.image import runtime
@@ -104,7 +104,7 @@ def measure(options: Options, say: Say, store: Store) -> Document:
             )
         )
         session = _Session.begin(
-            "startup", options, _facts(options, made), draw(ratios()), say, store, options=options, fleet=made
+            "startup", options, _facts(options, made), summary(ratios()), say, store, options=options, fleet=made
         )
         prepare(made, hosts=any(system.name == "dependencies" for system in options.systems))
         made.link.set_rate(RATE)

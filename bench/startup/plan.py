@@ -38,7 +38,7 @@ _MODULES = ("numpy", "pandas", "pyarrow", "datasets", "transformers", "tokenizer
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How large the job is. packages: names of pinned distributions, empty for all; `shards` of `shard_size` bytes.
+    """The size of the job. packages: names of pinned distributions, empty for all; `shards` of `shard_size` bytes.
 
     hot: whether imports touch so many places of the packages' snapshot that it gets a hot device.
     """

@@ -58,7 +58,7 @@ class WriteDriver:
             Client(self.cluster.url).mkdirs(folder, 0o755, True)
 
     def measure(self, run: Run, number: int) -> dict[str, float]:
-        """What `run` gave in the round of this number. Raises BenchError."""
+        """Measure `run` in the round of this number. Raises BenchError."""
         kinds: dict[str, Callable[[], dict[str, float]]] = {
             "native": lambda: self.raw("native", run.streams, run.replication),
             "placed": lambda: self.raw("placed", run.streams, run.replication),
@@ -81,14 +81,14 @@ class WriteDriver:
         return self._raw(kind, files, replication, 0 if streams == 1 else _SEGMENT)
 
     def write_alone(self, number: int) -> dict[str, float]:
-        """What one DataNode alone takes: an equal share of the file, by three writers; another one each round."""
+        """The write rate of one DataNode alone: an equal share of the file, three writers; another each round."""
         node = self.cluster.datanodes[number % len(self.cluster.datanodes)]
         parts = even_parts(max(_ALONE_SIZE, self.size // len(self.cluster.datanodes)), _ALONE)
         files = [(f"/bench/raw/alone-{n}", part, node.http) for n, part in enumerate(parts)]
         return {"throughput": self._raw("placed", files, 1, 0)["throughput"]}
 
     def read_alone(self, number: int) -> dict[str, float]:
-        """What one DataNode alone gives: a file that lies there whole, read by three threads; another each round."""
+        """The read rate of one DataNode alone: a file that lies there whole, three threads; another each round."""
         node = self.cluster.datanodes[number % len(self.cluster.datanodes)]
         path = f"/bench/raw/whole-{node.name}"
         size = max(_ALONE_SIZE, self.size // len(self.cluster.datanodes))

@@ -28,7 +28,7 @@ from bench.read.driver import ReadDriver
 from bench.write.driver import WriteDriver
 from bench.write.plan import BLOCK, CASES, STREAMS, Run, choose, derive, ratios, runs
 
-__all__ = ["Options", "Warmed", "draw", "measure", "sequence", "since_gain", "warm", "warm_facts"]
+__all__ = ["Options", "Warmed", "measure", "sequence", "since_gain", "summarize", "warm", "warm_facts"]
 
 _FAMILIES = ("raw_placed", "raw_native")
 _GAIN = 0.05
@@ -66,7 +66,7 @@ def measure(options: Options, say: Say, store: Store) -> Document:
     ):
         size = options.file_size
         facts = {**cluster.facts(size, rclone), "block_mib": BLOCK // MIB, "listed": options.files}
-        done = Rounds.begin("write", options, facts, draw, say, store)
+        done = Rounds.begin("write", options, facts, summarize, say, store)
         driver = WriteDriver(cluster, size, options.files, Path(scratch), rclone)
         driver.prepare()
         cluster.set_rate(0)  # an instance that was running may still be capped
@@ -98,7 +98,7 @@ def sequence(chosen: Sequence[Run], rounds: int) -> list[tuple[int, list[Run]]]:
     return made
 
 
-def draw(samples: Samples, document: Document) -> None:
+def summarize(samples: Samples, document: Document) -> None:
     """Set the document's rows and ratios anew; a family of raw clients is called after its best member."""
     for case in ("write", "write_repl2"):
         for family in _FAMILIES:
@@ -170,7 +170,7 @@ def warm(run: Callable[[], float], size: int, least: int = _LEAST, most: int = _
 
 
 def since_gain(rates: Sequence[float]) -> int:
-    """How many runs have gone by since one was faster by a twentieth than all before it."""
+    """The number of runs since one was faster by a twentieth than all before it."""
     best, since = 0.0, -1
     for rate in rates:
         since = 0 if rate >= (1 + _GAIN) * best else since + 1
@@ -179,7 +179,7 @@ def since_gain(rates: Sequence[float]) -> int:
 
 
 def warm_facts(found: Mapping[str, Warmed]) -> dict[str, dict[str, object]]:
-    """What was done, as JSON values."""
+    """The warm-up as JSON values."""
     return {
         way: {"mb_s": [round(rate) for rate in one.rates], "gib": one.gib, "steady": one.steady}
         for way, one in found.items()

@@ -41,7 +41,7 @@ _QUICK = {
     "write_repl2": {"stripefs:striped", "stripefs:concat"},
     "ls": {"stripefs:striped", "stripefs:plain"},
 }
-"""What a quick run keeps: what the targets need."""
+"""The systems that a quick run keeps, which the targets need."""
 
 
 _COMPARED_TWICE = {

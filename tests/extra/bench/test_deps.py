@@ -17,7 +17,7 @@ import pytest
 from bench.cli import main
 from bench.deps.measure import PINS, Taken, Tally
 from bench.deps.node import answered
-from bench.deps.plan import CASES, REPORT, SYSTEMS, Recipe, derive, draw, ratios, recipes
+from bench.deps.plan import CASES, REPORT, SYSTEMS, Recipe, derive, ratios, recipes, summarize
 from bench.deps.wheels import fetch, lay_out, size_of
 from bench.harness import BenchError
 from bench.harness.results import METRICS, Document, Key, Ratio, Row, Samples, sum_up
@@ -94,7 +94,7 @@ def test_uv_is_taken_in_its_fastest_mode(with_bytecode: float, fastest: float) -
     samples.add("fresh", "uv:bytecode", 0, {"time": with_bytecode})
     samples.add("fresh", "imagefs", 0, {"time": 3.0})
     drawn = Document("deps", "0", {})
-    draw(samples, drawn)
+    summarize(samples, drawn)
     found = {ratio.name: ratio.value for ratio in drawn.ratios}
     assert found["hit_fresh_node_vs_uv"] == 3.0 / fastest
 
@@ -105,7 +105,7 @@ def test_a_miss_is_held_against_the_fastest_plain_installer_of_the_run() -> None
     for system, seconds in {**plain, "imagefs:miss": 36.0, "imagefs:miss_uv": 5.2}.items():
         samples.add("fresh", system, 0, {"time": seconds + 2, "install": seconds})
     drawn = Document("deps", "0", {})
-    draw(samples, drawn)
+    summarize(samples, drawn)
     found = {ratio.name: ratio.value for ratio in drawn.ratios}
     assert found["miss_vs_plain_install"] == 36 / 40
     assert found["miss_vs_plain_install_best"] == 5.2 / 5

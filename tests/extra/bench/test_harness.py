@@ -1,18 +1,21 @@
-"""The harness of benchmarks: rounds and their document, results in the docs, limits of memory, network namespaces."""
+"""The harness of benchmarks: rounds, results in the docs, limits of memory, network namespaces, arguments."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 from bench.cli import DOCS, RESULTS, main, with_results
+from bench.fleet.plan import Scenario
 from bench.harness import BenchError, netns
 from bench.harness.mounts import memory_limit
 from bench.harness.programs import output
-from bench.harness.results import Document, Key, RatioPlan, Row, draw
+from bench.harness.results import Document, Key, RatioPlan, Row, summary
 from bench.harness.rounds import Options, Rounds, in_turn
 from tests.extra.bench import documents
 
@@ -33,7 +36,7 @@ def test_rounds_keep_a_document_of_what_went_well_and_note_what_did_not() -> Non
     kept: list[str] = []
     said: list[str] = []
     rounds = Rounds.begin(
-        "x", Options(quick=True), {"link": "fast"}, draw(RATIOS), said.append, lambda one: kept.append(one.to_json())
+        "x", Options(quick=True), {"link": "fast"}, summary(RATIOS), said.append, lambda one: kept.append(one.to_json())
     )
     assert rounds.rounds == 2
     for number in range(2):
@@ -132,3 +135,43 @@ def test_namespaces_are_joined_and_removed_with_what_runs_there() -> None:
         netns.remove(prefix)
     assert sleeping.wait(10) == -9
     assert prefix not in output("ip", "netns", "list")
+
+
+# -- arguments ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "options"),
+    [
+        (["read", "--case", "mmap", "--case", "uncapped", "--keep"], {"cases": ("mmap", "uncapped"), "keep": True}),
+        (["write", "--quick", "--size", "16MiB", "--files", "5"], {"quick": True, "size": 16 * MIB, "listed": 5}),
+        (["checkpoint", "--large", "--name", "mine"], {"large": True, "name": "mine"}),
+        (["image", "--rounds", "4", "--work", "/w"], {"rounds": 4, "work": Path("/w")}),
+        (["container", "--mirror", "http://m"], {"mirror": "http://m"}),
+        (["deps"], {}),
+        (["compile", "--quick"], {"quick": True}),
+        (
+            ["fleet", "--store", "1GB/s", "--from", "/s.json"],
+            {"startup": Path("/s.json"), "scenario": Scenario(store=1e9)},
+        ),
+        (
+            ["startup", "--only", "all", "--gpu", "--images", "/i"],
+            {"only": ("all",), "gpu": True, "images": Path("/i")},
+        ),
+    ],
+    ids=lambda given: given[0] if isinstance(given, list) else "",
+)
+def test_arguments_become_the_options_of_their_benchmark(
+    words: list[str], options: dict[str, object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = import_module(f"bench.{words[0]}.measure")
+    given: list[object] = []
+
+    def measure(options: object, *_: object) -> Document:
+        given.append(options)
+        raise BenchError("enough")
+
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(module, "measure", measure)
+    assert main(words) == 1
+    assert given == [module.Options(**options)]

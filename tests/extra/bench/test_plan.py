@@ -1,4 +1,4 @@
-"""The plan: the ratios that are asked for, and that every one of them has runs to draw on."""
+"""The plan: the ratios that are asked for, and that every one of them has runs to summarize on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from bench.harness import mounts
 from bench.harness.data import GIB, MIB
 from bench.harness.results import Document, Key, Ratio, Samples
-from bench.read.measure import draw, groups
+from bench.read.measure import groups, summarize
 from bench.read.plan import CASES, RAW, Run, Scale, choose, ratios, runs
 
 FULL = Scale(quick=False, size=2 * GIB, budget=GIB, rclone=Path("/rclone"), libhdfs=True)
@@ -104,7 +104,7 @@ def test_summing_up_takes_the_best_of_a_family_and_the_worst_memory() -> None:
         for streams, rate in ((32, 100.0), (64, 150.0)):
             samples.add("sequential", f"rclone_bounded:{streams}", number, {"throughput": rate, "over_budget": -1.0})
     document = Document("read", "0", {})
-    draw(samples, document)
+    summarize(samples, document)
     best = document.row("sequential", RAW)
     assert best is not None
     assert best.median == 201.0

@@ -14,7 +14,7 @@ from bench.harness.data import CHUNK, MIB, PAGE, DataFile, contents, wrong_page
 from bench.harness.report import insert
 from bench.harness.results import METRICS, Document, Key, Ratio, Row, Samples
 from bench.write.driver import even_parts, with_property
-from bench.write.measure import Options, draw, sequence, since_gain, warm, warm_facts
+from bench.write.measure import Options, sequence, since_gain, summarize, warm, warm_facts
 from bench.write.plan import CASES, LAYOUTS, REPORT, STREAMS, Run, choose, derive, ratios, runs
 from bench.write.programs import Source, create_query, list_directory, save, segments
 from tests.extra.bench import documents
@@ -145,7 +145,7 @@ def test_ratios_are_drawn_from_the_rounds() -> None:
         samples.add("write", "single_stream", number, {"throughput": 32.0, "cpu_per_gb": 1.0})
         derive(samples, number)
     document = Document("write", "0", {})
-    draw(samples, document)
+    summarize(samples, document)
     found = {ratio.name: ratio.value for ratio in document.ratios}
     assert found["striped_write_vs_even_limit"] == pytest.approx(0.9)
     assert found["concat_write_vs_even_limit"] == pytest.approx(0.8)
