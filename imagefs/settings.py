@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from stripefs.errors import ConfigError
-from stripefs.folders import user_runtime
+from stripefs.local_dirs import user_runtime
 from stripefs.settings import known
 
 __all__ = [

@@ -29,8 +29,8 @@ from typing import Any, Generic, Literal, TypeVar, TypeVarTuple
 
 import trio
 
-from stripefs.backoff import Backoff
 from stripefs.errors import Abandoned, ServiceDown, StoreError, Transient
+from stripefs.retry import Backoff
 
 __all__ = ["Executor", "Lane", "LaneBlocked", "LaneName", "persist"]
 

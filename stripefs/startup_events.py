@@ -44,7 +44,7 @@ __all__ = [
     "SECTIONS",
     "STAGES",
     "VERSION",
-    "Identity",
+    "ProcessIdentity",
     "Span",
     "Stage",
     "Writer",
@@ -113,7 +113,7 @@ at_ready: list[Callable[[], None]] = []
 _FunctionT = TypeVar("_FunctionT", bound=Callable[..., Any])
 
 
-class Identity(NamedTuple):
+class ProcessIdentity(NamedTuple):
     """The start that events belong to. rank is None for a process that has none, such as a node's service."""
 
     job: str = ""
@@ -125,7 +125,7 @@ class Identity(NamedTuple):
     parent: str = ""
 
 
-def identity(environ: Mapping[str, str] | None = None) -> Identity:
+def identity(environ: Mapping[str, str] | None = None) -> ProcessIdentity:
     """The identity that BOOTSEER_* variables give, else those of torchrun, Slurm, MPI and Kubernetes.
 
     A W3C TRACEPARENT becomes the trace and the parent of spans that have none.
@@ -142,7 +142,7 @@ def identity(environ: Mapping[str, str] | None = None) -> Identity:
     form = r"(?!ff)[0-9a-f]{2}-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}(?:-|$)"
     found = re.match(form, environ.get("TRACEPARENT", ""))
     trace, parent = found.groups() if found else ("", "")
-    return Identity(
+    return ProcessIdentity(
         job=first(_JOBS),
         run=first(_RUNS, "none") or trace,  # which torchrun calls each run without a name
         attempt=number(_ATTEMPTS) or 0,
@@ -153,7 +153,7 @@ def identity(environ: Mapping[str, str] | None = None) -> Identity:
     )
 
 
-def span_of(who: Identity, stage: str, name: str = "") -> str:
+def span_of(who: ProcessIdentity, stage: str, name: str = "") -> str:
     """The span that processes agree on which know nothing of one another: of a stage of this start, node and rank."""
     import hashlib
 
@@ -165,7 +165,7 @@ class Span:
     """A stage, or a part of one, that has begun. Ends once, also as a context manager; an exception is noted."""
 
     def __init__(
-        self, writer: Writer, stage: str, name: str, kind: str, parent: str, who: Identity | None = None
+        self, writer: Writer, stage: str, name: str, kind: str, parent: str, who: ProcessIdentity | None = None
     ) -> None:
         self.parent, self.id = parent, os.urandom(8).hex()
         self._end = functools.partial(writer.emit, "end", stage, name, span=self.id, kind=kind, who=who)
@@ -227,7 +227,7 @@ class Writer:
     """
 
     def __init__(
-        self, folder: str, who: Identity, source: str, *, file_bytes: int = FILE_BYTES, files: int = FILES
+        self, folder: str, who: ProcessIdentity, source: str, *, file_bytes: int = FILE_BYTES, files: int = FILES
     ) -> None:
         self.folder, self.identity, self.source = _absolute(folder), who, source
         self._file_bytes, self._files = file_bytes, files
@@ -248,7 +248,7 @@ class Writer:
         self.emit("instant", stage, name, kind=kind, facts=facts)
 
     def begin(
-        self, stage: str, name: str = "", *, kind: str = "work", parent: str = "", who: Identity | None = None,
+        self, stage: str, name: str = "", *, kind: str = "work", parent: str = "", who: ProcessIdentity | None = None,
         **facts: Any,
     ) -> Span:  # fmt: skip
         span = Span(self, stage, name, kind, parent or self.identity.parent, who)
@@ -271,7 +271,7 @@ class Writer:
         facts: Mapping[str, Any] | None = None,
         wall_ns: int | None = None,
         mono_ns: int | None = None,
-        who: Identity | None = None,
+        who: ProcessIdentity | None = None,
     ) -> None:
         """Queue one event: begin, end or instant. Never raises and never waits.
 
@@ -311,7 +311,7 @@ class Writer:
 
     def _line(
         self, event: str, stage: str, name: str, span: str, parent: str, kind: str, facts: Mapping[str, Any] | None,
-        wall_ns: int | None, mono_ns: int | None, who: Identity,
+        wall_ns: int | None, mono_ns: int | None, who: ProcessIdentity,
     ) -> bytes:  # fmt: skip
         fields: dict[str, Any] = {
             "v": VERSION, "wall_ns": time.time_ns() if wall_ns is None else wall_ns,
@@ -601,7 +601,7 @@ def _plain(value: object) -> object:
 
 
 @functools.lru_cache(maxsize=64)
-def _origin(who: Identity, source: str) -> dict[str, str]:
+def _origin(who: ProcessIdentity, source: str) -> dict[str, str]:
     texts = {"job": who.job, "run": who.run, "node": who.node, "source": source, "trace": who.trace}
     return {key: _text(text, 64 if key in ("source", "trace") else 256) for key, text in texts.items()} | {
         "boot": _boot()

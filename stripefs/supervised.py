@@ -16,8 +16,8 @@ from typing import TypeVarTuple
 
 import trio
 
-from stripefs.backoff import FIRST_PAUSE, LONGEST_PAUSE, Backoff
 from stripefs.errors import StripefsError
+from stripefs.retry import FIRST_PAUSE, LONGEST_PAUSE, Backoff
 
 __all__ = ["contain", "supervise"]
 

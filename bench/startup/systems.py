@@ -29,7 +29,7 @@ from bench.startup.plan import SYSTEMS, System
 from bench.startup.stages import Course, course, read_events
 from bench.startup.unpack import bundle, container
 from stripefs.settings import default_budget
-from stripefs.startup_events import ENV_FOLDER, ENV_JOB, ENV_RUN, Identity, Writer
+from stripefs.startup_events import ENV_FOLDER, ENV_JOB, ENV_RUN, ProcessIdentity, Writer
 
 __all__ = ["Machine", "machine", "prepare", "tidy"]
 
@@ -109,7 +109,7 @@ class Machine:
             "gpu": bool(fleet.accelerator.devices),
         }
         spool = order.lay_out(job, fleet.size, fleet.pins, told)
-        who = Identity(job=_JOB, run=run_name, node=self._namespace or "node")
+        who = ProcessIdentity(job=_JOB, run=run_name, node=self._namespace or "node")
         events = Writer(str(spool), who, "bench")
         moved, cpu, datanodes = fleet.link.moved(), machine_cpu_seconds(), fleet.cluster.datanode_cpu()
         begin = time.monotonic()

@@ -11,9 +11,9 @@ from typing import TypeVar, TypeVarTuple
 import trio
 
 from imagefs.blocks.figures import Figures
-from stripefs import backoff
-from stripefs.backoff import Backoff, Seldom
+from stripefs import retry
 from stripefs.executor import Lane
+from stripefs.retry import Backoff, Seldom
 
 __all__ = ["Disk"]
 
@@ -35,7 +35,7 @@ class Disk:
         self._figures = figures
         self._lane = Lane("disk", THREADS)
         self._loading = Lane("opening devices", THREADS)
-        self._backoff = Backoff(backoff.FIRST_PAUSE, backoff.LONGEST_PAUSE)
+        self._backoff = Backoff(retry.FIRST_PAUSE, retry.LONGEST_PAUSE)
 
     async def thread(self, function: Callable[[*_Args], _T], *arguments: *_Args) -> _T:
         """`function(*arguments)` in a thread, waited for even by who is cancelled: it may use descriptors of files."""

@@ -38,9 +38,9 @@ from imagefs.blocks.source import Source
 from imagefs.blocks.upstream import Upstream
 from imagefs.errors import CacheInUse, DocumentUnreadable
 from imagefs.format.index import BLOCK, Index
-from stripefs.backoff import Seldom
 from stripefs.errors import Abandoned, ConfigError, StoreError
 from stripefs.executor import Lane
+from stripefs.retry import Seldom
 from stripefs.store.allocator import give_back
 from stripefs.supervised import contain, supervise
 

@@ -26,9 +26,9 @@ from imagefs.blocks.order import Run
 from imagefs.blocks.upstream import SWITCH_AFTER, MirrorUpstream, Upstream, Upstreams
 from imagefs.errors import DamagedObject
 from imagefs.format.index import Pack, Place
-from stripefs.backoff import Backoff, Seldom
 from stripefs.errors import Abandoned, HostFailed, ServiceDown, StoreError, StripefsError, Transient
 from stripefs.executor import Lane
+from stripefs.retry import Backoff, Seldom
 from stripefs.supervised import contain
 
 __all__ = ["Flight", "Flights"]

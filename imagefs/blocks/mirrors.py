@@ -5,7 +5,7 @@ has them. A *proxy* (`proxy+http://HOST:PORT`) is asked for the store's own URLs
 block by block and documents as a whole, by SHA-256. Tags, traces, plans and locks always come from the store.
 
 Each is used in its turn while nothing is known against it. After any failure, be it an error, silence, slowness or
-wrong bytes, it is avoided for a while that doubles each time (`stripefs.host_health`). Then it is on probation: no
+wrong bytes, it is avoided for a while that doubles each time (`stripefs.retry`). Then it is on probation: no
 reader asks it, and a probe brings it back (`imagefs.blocks.upstream`). Packs and documents of a store share all this.
 """
 
@@ -22,10 +22,9 @@ from urllib.parse import urlsplit
 from imagefs.blocks.source import PackSource
 from imagefs.format.index import Pack
 from imagefs.repository.images import object_path
-from stripefs.backoff import Seldom
 from stripefs.errors import StripefsError
 from stripefs.executor import Lane
-from stripefs.host_health import HostHealth
+from stripefs.retry import HostHealth, Seldom
 from stripefs.settings import StoreSettings, redact
 from stripefs.store.base import Buffer
 

@@ -17,10 +17,10 @@ from imagefs.blocks.arrival import load
 from imagefs.blocks.link import Link
 from imagefs.blocks.source import Mirror, Source
 from imagefs.format.index import Pack, Place
-from stripefs import backoff
-from stripefs.backoff import Backoff
+from stripefs import retry
 from stripefs.errors import StripefsError
 from stripefs.executor import Lane
+from stripefs.retry import Backoff
 
 __all__ = ["MirrorUpstream", "Upstream", "Upstreams"]
 
@@ -58,7 +58,7 @@ class Upstream:
         self.demand = 0
         self.readers = Lane("readers", READERS)
         self.ahead = Lane("prefetch", AHEAD)
-        self._backoff = Backoff(backoff.FIRST_PAUSE, backoff.LONGEST_PAUSE)
+        self._backoff = Backoff(retry.FIRST_PAUSE, retry.LONGEST_PAUSE)
 
     @property
     def healthy(self) -> bool:

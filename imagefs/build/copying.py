@@ -21,8 +21,8 @@ from imagefs.format import erofs
 from imagefs.format.index import BLOCK, NOWHERE, Index, Pack, Place
 from imagefs.repository.images import Images
 from imagefs.trace.target import Extent
-from stripefs.backoff import Backoff
 from stripefs.errors import Transient
+from stripefs.retry import Backoff
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Buffer
 

@@ -41,7 +41,7 @@ def command(ctx: click.Context, stop: bool, force: bool, config: str) -> int:
     if force:
         raise ConfigError("--force says how to stop", hint="imagefs daemon --stop --force")
     from stripefs import logs
-    from stripefs.notify import notify
+    from stripefs.systemd import notify
 
     logs.configure(settings.log_format, settings.log_level, settings.log_file, "imagefs")
 

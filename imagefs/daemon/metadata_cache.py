@@ -31,7 +31,7 @@ from imagefs.errors import DamagedObject, DocumentUnreadable
 from imagefs.format.index import Index
 from imagefs.format.manifest import Manifest, Metadata
 from imagefs.repository.images import Images, is_digest
-from stripefs.appearing import appearing
+from stripefs.osutil import atomic_file
 
 __all__ = ["RECENT", "MetadataCache"]
 
@@ -168,7 +168,7 @@ class MetadataCache:
         return digest if is_digest(digest) else ""
 
     def remember(self, url: str, name: str, digest: str) -> None:
-        with appearing(self._name(url, name)) as file:
+        with atomic_file(self._name(url, name)) as file:
             file.write(json.dumps({"store": url, "name": name, "digest": digest}).encode())
 
     def stores(self) -> set[str]:
@@ -231,7 +231,7 @@ class MetadataCache:
         """Write a document; where it is then."""
         path = self.folder / kind / name
         try:
-            with appearing(path) as file:
+            with atomic_file(path) as file:
                 file.write(data)
         except OSError as error:
             if self._spill is None or error.errno not in (errno.ENOSPC, errno.EDQUOT):
@@ -239,7 +239,7 @@ class MetadataCache:
             _log.warning("%s has no room: %s is kept in memory, in %s", self.folder, name[:12], self._spill)
             path = self._spill / kind / name
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with appearing(path) as file:
+            with atomic_file(path) as file:
                 file.write(data)
         return path
 

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from imagefs.daemon.state import Attachment
-from stripefs.startup_events import Identity, Writer
+from stripefs.startup_events import ProcessIdentity, Writer
 
 __all__ = ["MOST", "Moment", "StartEvents", "identity_of"]
 
@@ -38,7 +38,7 @@ def identity_of(asked: object) -> dict[str, Any]:
     if not isinstance(asked, Mapping) or not asked:
         return {}
     found: dict[str, Any] = {}
-    for name in Identity._fields:
+    for name in ProcessIdentity._fields:
         value = asked.get(name)
         if name in ("attempt", "rank"):
             if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 31:
@@ -95,7 +95,7 @@ class StartEvents:
     def _put(self, event: str, name: str, at: Moment, **more: Any) -> None:
         more = {"stage": self._stage, **more, "wall_ns": at.wall_ns, "mono_ns": at.mono_ns}
         if self._writer is not None:
-            who = Identity(**self._who) if self._who else None
+            who = ProcessIdentity(**self._who) if self._who else None
             who = who._replace(node=self._writer.identity.node) if who is not None and not who.node else who
             self._writer.emit(event, name=name, who=who, **more)
         elif self._who and len(self._kept) < MOST:

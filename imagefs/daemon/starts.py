@@ -42,7 +42,7 @@ from imagefs.trace.record import Recorder
 from imagefs.trace.score import score
 from stripefs.errors import StripefsError
 from stripefs.stalls import Stalls
-from stripefs.startup_events import Identity, Writer, identity
+from stripefs.startup_events import ProcessIdentity, Writer, identity
 from stripefs.supervised import contain
 
 __all__ = ["Starts"]
@@ -369,7 +369,7 @@ class Starts:
 
 def _writer(folder: str) -> Writer:
     """A daemon that a job has started has that job's variables, and serves others."""
-    return Writer(folder, Identity(node=identity().node), "imagefs")
+    return Writer(folder, ProcessIdentity(node=identity().node), "imagefs")
 
 
 def _alike(one: Attachment, other: Attachment) -> bool:

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from imagefs.daemon import processes
-from stripefs.appearing import appearing
+from stripefs.osutil import atomic_file
 
 __all__ = ["ATTRIBUTE", "Mark", "User", "label", "living", "load", "save", "which"]
 
@@ -51,7 +51,7 @@ def load(path: Path) -> Mark | None:
 
 def save(path: Path, mark: Mark) -> None:
     """Raises OSError."""
-    with appearing(path) as file:
+    with atomic_file(path) as file:
         file.write(json.dumps(mark._asdict()).encode())
 
 

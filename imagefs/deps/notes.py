@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from stripefs.appearing import appearing
+from stripefs.osutil import atomic_file
 
 __all__ = ["keep"]
 
@@ -16,7 +16,7 @@ _KEPT = 30 * 24 * 3600.0
 def keep(path: Path, text: str) -> None:
     """Write a file that appears as a whole, and remove those beside it that are old. Raises OSError."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with appearing(path) as file:
+    with atomic_file(path) as file:
         file.write(text.encode())
     for old in path.parent.iterdir():
         if time.time() - old.stat().st_mtime > _KEPT:

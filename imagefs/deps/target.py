@@ -31,10 +31,10 @@ from pathlib import Path
 from imagefs.deps import inventory
 from imagefs.deps.mark import Mark, User, label, living, load, save, which
 from imagefs.errors import SnapshotError
-from stripefs.appearing import appearing
 from stripefs.errors import StripefsError
 from stripefs.mount import kernel
 from stripefs.mount.unmounting import users
+from stripefs.osutil import atomic_file
 
 __all__ = ["Refused", "State", "Target"]
 
@@ -137,7 +137,7 @@ class Target:
             raise SnapshotError(
                 f"the mark of {self.path} is gone", hint=f"somebody removed it from {self._mark.parent}"
             )
-        with appearing(self._files) as file:
+        with atomic_file(self._files) as file:
             file.write(_prints(seen).tobytes())
         save(self._json, mark._replace(finished=True, key=key))
         self.hand_over()
@@ -183,7 +183,7 @@ class Target:
 
     def note_mounted(self, key: str, users: Sequence[User]) -> None:
         """For `mounted_for`."""
-        with appearing(self._mark.with_suffix(".users")) as file:
+        with atomic_file(self._mark.with_suffix(".users")) as file:
             file.write(json.dumps({"key": key, "users": users}).encode())
 
     def clear(self) -> None:

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 from imagefs.install.units import SERVICES, is_unedited
-from stripefs.appearing import appearing
 from stripefs.errors import ConfigError
+from stripefs.osutil import atomic_file
 
 __all__ = ["FOLDER", "Outcome", "command_path", "install", "reload", "remove"]
 
@@ -46,7 +46,7 @@ def install(units: Mapping[str, str], prefix: str, *, force: bool = False) -> di
             continue
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            with appearing(folder / name) as file:
+            with atomic_file(folder / name) as file:
                 os.fchmod(file.fileno(), 0o644)
                 file.write(text.encode())
         except OSError as error:

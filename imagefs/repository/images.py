@@ -33,8 +33,8 @@ from imagefs.format.index import Index, Pack
 from imagefs.format.manifest import Manifest, Metadata
 from imagefs.reference import TAG
 from imagefs.repository.base import Repository
-from stripefs.backoff import Backoff
 from stripefs.errors import Exists, NotFound, StaleVersion, StoreError, Transient
+from stripefs.retry import Backoff
 from stripefs.store.base import Kind, Status
 
 __all__ = ["GRACE", "KINDS", "Images", "is_digest", "is_source", "object_path"]

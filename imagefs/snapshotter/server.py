@@ -22,8 +22,8 @@ from imagefs.snapshotter.metrics import Calls, page, serving
 from imagefs.snapshotter.service import serve
 from imagefs.snapshotter.start_events import NodeEvents
 from stripefs.errors import MountError, StripefsError
-from stripefs.notify import notify
 from stripefs.settings import StoreSettings
+from stripefs.systemd import notify
 
 __all__ = ["run"]
 

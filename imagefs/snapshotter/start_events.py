@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from imagefs.daemon.start_events import identity_of
-from stripefs.startup_events import Identity, Writer, identity
+from stripefs.startup_events import ProcessIdentity, Writer, identity
 
 __all__ = ["LABEL", "NodeEvents", "Part", "start_of"]
 
@@ -42,12 +42,12 @@ class NodeEvents:
 
     def __init__(self, folder: str = "") -> None:
         self._node = identity({}).node if folder else ""
-        self._writer = Writer(folder, Identity(node=self._node), "snapshotter")
+        self._writer = Writer(folder, ProcessIdentity(node=self._node), "snapshotter")
 
     @contextlib.contextmanager
     def part(self, name: str, labels: Mapping[str, str], **facts: Any) -> Iterator[Part]:
         """A span of stage `image`, of the start that the labels name."""
-        who = Identity(**start_of(labels))._replace(node=self._node)
+        who = ProcessIdentity(**start_of(labels))._replace(node=self._node)
         part = Part(os.urandom(8).hex() if self._node else "", dict(facts))
         self._writer.emit("begin", "image", name, span=part.span, facts=facts, who=who)
         try:

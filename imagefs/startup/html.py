@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from imagefs.startup import svg
 from imagefs.startup.report import Lost, Report, Start
 from imagefs.startup.svg import Chart, escape, seconds, unit_name
-from stripefs.appearing import write_output
+from stripefs.osutil import write_output
 
 __all__ = ["to_html", "write_html"]
 

@@ -2,7 +2,7 @@
 
 Nothing is asked of the processes, so they lose nothing but a share of a processor, which `Watcher.look` bounds to two
 per cent. What happens between two looks is seen at the second: events have the fact `within_ns`. A process that lives
-shorter than that may be missed. Identity (rank, attempt) is that of each process's own environment.
+shorter than that may be missed. ProcessIdentity (rank, attempt) is that of each process's own environment.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from stripefs.mount import kernel
-from stripefs.startup_events import Identity, Span, Writer, identity
+from stripefs.startup_events import ProcessIdentity, Span, Writer, identity
 
 __all__ = ["Watcher"]
 
@@ -33,7 +33,7 @@ class _Process:
     """One that is watched. files: spans of checkpoint files that it reads, by path. inherited: paths that it got open
     from the process that forked it, and has not closed; None before it is examined."""
 
-    def __init__(self, pid: int, parent: int, who: Identity) -> None:
+    def __init__(self, pid: int, parent: int, who: ProcessIdentity) -> None:
         self.pid, self.parent, self.who = pid, parent, who
         self.command, self.program = b"", ""
         self.installing: Span | None = None
@@ -50,7 +50,7 @@ class Watcher:
     """
 
     def __init__(
-        self, writer: Writer, root: int, who: Identity, parent: str, since: int, others: Iterable[str]
+        self, writer: Writer, root: int, who: ProcessIdentity, parent: str, since: int, others: Iterable[str]
     ) -> None:
         self._writer, self._parent, self._who = writer, parent, who
         self._known = set(others)
@@ -136,7 +136,7 @@ class Watcher:
             span = self._writer.begin("dependencies", process.program, parent=self._parent, who=process.who)
             process.installing = span
 
-    def _identity(self, pid: int) -> Identity:
+    def _identity(self, pid: int) -> ProcessIdentity:
         """That of the command, with what the process's own environment says of its rank and attempt."""
         pairs = (entry.partition(b"=")[::2] for entry in _read(pid, "environ", 1 << 20).split(b"\0"))
         found = identity({os.fsdecode(name): os.fsdecode(value) for name, value in pairs})

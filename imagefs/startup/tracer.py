@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from imagefs.errors import CommandNotExecutable, CommandNotFound
 from stripefs import startup_events
-from stripefs.startup_events import ENV_FOLDER, ENV_JOB, ENV_RUN, Identity, Writer, identity
+from stripefs.startup_events import ENV_FOLDER, ENV_JOB, ENV_RUN, ProcessIdentity, Writer, identity
 
 if TYPE_CHECKING:
     from imagefs.startup.processes import Watcher
@@ -77,7 +77,7 @@ def run_traced(
     return status
 
 
-def _environment(environ: Mapping[str, str], folder: str, who: Identity, span: str) -> dict[str, str]:
+def _environment(environ: Mapping[str, str], folder: str, who: ProcessIdentity, span: str) -> dict[str, str]:
     flags = environ["TRACEPARENT"][53:55] if identity(environ).trace else "01"
     named = {
         name: value for name, value in ((ENV_RUN, who.run), (ENV_JOB, who.job)) if value

@@ -31,7 +31,7 @@ from bench.harness.programs import output, started
 from bench.startup import order
 from bench.startup.plan import Size
 from bench.startup.unpack import container
-from stripefs.startup_events import ENV_FOLDER, ENV_JOB, ENV_NODE, ENV_RUN, Identity, Writer, span_of
+from stripefs.startup_events import ENV_FOLDER, ENV_JOB, ENV_NODE, ENV_RUN, ProcessIdentity, Writer, span_of
 
 __all__ = ["demonstrate", "lacking", "on_cluster", "simulated"]
 
@@ -134,7 +134,7 @@ class _Job:
         """Seconds until it was ready as it is started today, on a machine that has nothing."""
         name, machine = "today", self.folder / "today"
         self._lay_out(name, install=order.install_command("pip"))
-        who = Identity(job=_JOB, run=name, node=_NODE)
+        who = ProcessIdentity(job=_JOB, run=name, node=_NODE)
         events = Writer(str(self.events(name)), who, "demo")
         environment = {**self.pip, ENV_FOLDER: f"{order.JOB}/events", ENV_JOB: _JOB, ENV_RUN: name, ENV_NODE: _NODE}
         with self._in_one_stream(machine / "checkpoint") as loaded:

@@ -26,10 +26,10 @@ from stripefs.api.urls import in_service, normal, url_in_service
 from stripefs.api.usage import Usage, usage
 from stripefs.api.writing import MODES, WriteFile
 from stripefs.errors import ConfigError, Exists, NotFound
+from stripefs.osutil import umask
 from stripefs.settings import Settings, redact
 from stripefs.store.base import Attributes, Kind, Status
 from stripefs.store.url import StoreUrl, parse_url
-from stripefs.umask import umask
 from stripefs.write.names import join, split
 
 __all__ = ["Entry", "FileSystem", "Path", "Usage"]

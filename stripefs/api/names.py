@@ -10,12 +10,12 @@ from stripefs.api.source import Source
 from stripefs.errors import IsADirectory, NotEmpty, NotFound, Unsupported
 from stripefs.layout.hidden import POOL
 from stripefs.layout.striped import STRIPED_ID
-from stripefs.session import WriteSession
 from stripefs.store.base import Attributes, Kind, Status
 from stripefs.write.losses import Losses
 from stripefs.write.names import ensure_usable
 from stripefs.write.others import wait_for_writers
 from stripefs.write.refusals import Invalid
+from stripefs.write_session import WriteSession
 
 __all__ = ["Names"]
 

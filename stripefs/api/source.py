@@ -16,7 +16,6 @@ from stripefs.cache.handle import CachedHandle
 from stripefs.cache.store import CachedStore
 from stripefs.executor import Executor
 from stripefs.read import OpenFile, Reader
-from stripefs.session import WriteSession
 from stripefs.settings import Settings, WriteSettings
 from stripefs.store.base import Identity, Status, Store
 from stripefs.store.wrappers.striped import StripedStore
@@ -24,6 +23,7 @@ from stripefs.store.wrappers.striped_handle import StripedHandle
 from stripefs.upkeep.vacate import vacate
 from stripefs.write.copies import no_copies
 from stripefs.write.layouts import Layouts
+from stripefs.write_session import WriteSession
 
 __all__ = ["Opened", "Source"]
 

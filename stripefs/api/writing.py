@@ -23,12 +23,12 @@ from stripefs.api.source import Source
 from stripefs.api.sources import Where
 from stripefs.errors import Busy, ConfigError, Exists, IsADirectory, NotADirectory, NotFound
 from stripefs.layout.hidden import POOL
-from stripefs.session import WriteSession
+from stripefs.osutil import umask
 from stripefs.settings import redact
 from stripefs.store.base import Attributes, Kind, Status
-from stripefs.umask import umask
 from stripefs.write import Draft, Layout
 from stripefs.write.names import ensure_usable, split
+from stripefs.write_session import WriteSession
 
 if TYPE_CHECKING:
     from types import TracebackType

@@ -12,7 +12,7 @@ from stripefs.cache.opened import OpenSegments
 from stripefs.cache.place import Place
 from stripefs.cache.room import Room
 from stripefs.cache.waiting import Waiting
-from stripefs.folders import resolve_place
+from stripefs.local_dirs import resolve_local_dir
 from stripefs.sampled import Sampled
 from stripefs.settings import CacheSettings
 
@@ -41,7 +41,7 @@ class Cache:
 
     def __init__(self, settings: CacheSettings, mountpoint: str = "", queue: int = QUEUE) -> None:
         self.settings = settings
-        self.place = Place(resolve_place("--cache", settings.directory, mountpoint))
+        self.place = Place(resolve_local_dir("--cache", settings.directory, mountpoint))
         self.place.check()
         self.figures = Figures()
         self.room = Room(self.place, settings.size)

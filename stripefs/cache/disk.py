@@ -8,12 +8,12 @@ import threading
 import time
 from collections.abc import Iterator
 
-from stripefs import backoff
-from stripefs.backoff import Backoff, Seldom
+from stripefs import retry
 from stripefs.cache.figures import Figures
 from stripefs.cache.grid import BLOCK
 from stripefs.cache.pace import Busy, Pace
 from stripefs.errors import Abandoned, StoreError
+from stripefs.retry import Backoff, Seldom
 
 __all__ = ["Disk"]
 
@@ -29,8 +29,8 @@ class Disk:
         self._figures = figures
         self._lock = threading.Lock()
         self._pace = Pace()
-        self._reading = Backoff(backoff.FIRST_PAUSE, backoff.LONGEST_PAUSE)
-        self._writing = Backoff(backoff.FIRST_PAUSE, backoff.LONGEST_PAUSE)
+        self._reading = Backoff(retry.FIRST_PAUSE, retry.LONGEST_PAUSE)
+        self._writing = Backoff(retry.FIRST_PAUSE, retry.LONGEST_PAUSE)
 
     def readable(self, remembered: float) -> bool:
         """Whether to look for what is cached of a file that came from the store at `remembered` bytes a second."""

@@ -20,10 +20,10 @@ import stat
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from stripefs import oslocks
-from stripefs.appearing import appearing
+from stripefs import osutil
 from stripefs.cache.keep import Kept, Piece
 from stripefs.errors import ConfigError
+from stripefs.osutil import atomic_file
 
 __all__ = ["Place"]
 
@@ -86,7 +86,7 @@ class Place:
         path = self._mark(key)
         os.makedirs(os.path.dirname(path), 0o700, exist_ok=True)
         mark = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        oslocks.ours(mark)
+        osutil.ours(mark)
         fcntl.flock(mark, fcntl.LOCK_EX)
         return mark
 
@@ -94,7 +94,7 @@ class Place:
         """It is published, or removed. Raises nothing."""
         with contextlib.suppress(OSError):
             os.unlink(self._mark(key))
-        oslocks.not_ours(mark)
+        osutil.not_ours(mark)
         os.close(mark)
 
     def left_behind(self) -> Iterator[bytes]:
@@ -158,7 +158,7 @@ class Place:
         """Write that, whole or not at all."""
         folder = self.folder(key)
         os.makedirs(folder, 0o700, exist_ok=True)
-        with appearing(os.path.join(folder, "about"), _DRAFT) as file:
+        with atomic_file(os.path.join(folder, "about"), _DRAFT) as file:
             file.write(json.dumps(about).encode())
 
     def pinned(self, key: bytes) -> bool:

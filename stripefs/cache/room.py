@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Collection, Iterator
 
-from stripefs import oslocks
+from stripefs import osutil
 from stripefs.cache.keep import victims
 from stripefs.cache.place import Place
 
@@ -193,13 +193,13 @@ class Room:
     @contextlib.contextmanager
     def _alone(self) -> Iterator[int]:
         descriptor = self._place.open_usage()
-        oslocks.ours(descriptor)
+        osutil.ours(descriptor)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield descriptor
         finally:
             fcntl.flock(descriptor, fcntl.LOCK_UN)  # a child that was forked meanwhile has the same open file
-            oslocks.not_ours(descriptor)
+            osutil.not_ours(descriptor)
             os.close(descriptor)
 
     def _read(self, usage: int) -> int:

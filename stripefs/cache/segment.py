@@ -23,7 +23,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from stripefs import oslocks
+from stripefs import osutil
 from stripefs.cache.grid import BLOCK, PER_SEGMENT
 from stripefs.cache.table import (
     DATA_AT,
@@ -86,7 +86,7 @@ class Segment:
         with contextlib.ExitStack() as undo:
             self._descriptor, self.writable = _open(path, make)
             undo.callback(_close, self._descriptor)
-            oslocks.ours(self._descriptor)
+            osutil.ours(self._descriptor)
             os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)  # what lies behind may not be written yet
             self._check_header(make)
             self._data = _direct(self._descriptor, self.writable)
@@ -95,7 +95,7 @@ class Segment:
         """Whether data goes around the page cache."""
         if self.direct:
             self._release.callback(_close, self._data)
-            oslocks.ours(self._data)
+            osutil.ours(self._data)
         self._in_use = InUse(path, self._release.close)
 
     def slots(self, blocks: range) -> bytes:
@@ -195,7 +195,7 @@ class Segment:
         with self._in_use.reading(), self._lock:
             if any(self._holders.get(block, holder) is not holder for block in blocks):
                 return False
-            if not oslocks.try_lock(self._descriptor, _LOCKS_AT + blocks.start, len(blocks)):
+            if not osutil.try_lock(self._descriptor, _LOCKS_AT + blocks.start, len(blocks)):
                 return False
             self._holders |= dict.fromkeys(blocks, holder)
             return True
@@ -206,7 +206,7 @@ class Segment:
             for block in blocks:
                 if self._holders.get(block) is holder:
                     del self._holders[block]
-                    oslocks.unlock(self._descriptor, _LOCKS_AT + block)
+                    osutil.unlock(self._descriptor, _LOCKS_AT + block)
 
     @contextmanager
     def wanted(self, blocks: range) -> Iterator[None]:
@@ -214,7 +214,7 @@ class Segment:
         with self._in_use.reading():
             with self._lock:
                 self._wanted.update(blocks)
-                oslocks.share(self._descriptor, _WANTED_AT + blocks.start, len(blocks))
+                osutil.share(self._descriptor, _WANTED_AT + blocks.start, len(blocks))
             try:
                 yield
             finally:
@@ -222,14 +222,14 @@ class Segment:
                     self._wanted.subtract(blocks)
                     for block in blocks:
                         if not self._wanted[block]:
-                            oslocks.unlock(self._descriptor, _WANTED_AT + block)
+                            osutil.unlock(self._descriptor, _WANTED_AT + block)
 
     def is_wanted(self, blocks: range) -> bool:
         """Whether somebody waits for one of these blocks, here or in another process."""
         with self._in_use.reading(), self._lock:
             if any(self._wanted[block] for block in blocks):
                 return True
-            return oslocks.is_locked(self._descriptor, _WANTED_AT + blocks.start, len(blocks))
+            return osutil.is_locked(self._descriptor, _WANTED_AT + blocks.start, len(blocks))
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -282,7 +282,7 @@ def _direct(descriptor: int, writable: bool) -> int:
 
 
 def _close(descriptor: int) -> None:
-    oslocks.not_ours(descriptor)
+    osutil.not_ours(descriptor)
     os.close(descriptor)
 
 

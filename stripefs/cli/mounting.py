@@ -63,7 +63,7 @@ def _serve_here(settings: Settings) -> int:
     from stripefs import logs
     from stripefs.mount import supervisor
     from stripefs.mount.job import stripefs_job
-    from stripefs.notify import notify
+    from stripefs.systemd import notify
 
     logs.configure(settings.mount.log_format, settings.mount.log_level, settings.mount.log_file)
 

@@ -26,7 +26,7 @@ from stripefs.copy.partial import STEP
 from stripefs.copy.tree import File, Folder
 from stripefs.errors import StaleVersion, StripefsError
 from stripefs.layout.sums import check_sums
-from stripefs.umask import umask
+from stripefs.osutil import umask
 
 __all__ = ["Copied", "Copier", "Failure", "Wishes"]
 

@@ -8,7 +8,7 @@ So it says by itself how it can be gone on with. A checksum is written when its 
 may be on disk, or one of the two, so what is gone on with is compared with its checksums first: what does not fit comes
 again. A file of STEP bytes at most has neither mark nor checksums, and nothing is kept of it.
 
-The lock on it (`stripefs.oslocks`) goes with the process.
+The lock on it (`stripefs.osutil`) goes with the process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from stripefs.errors import Busy, IsADirectory, NoSpace, Unsupported
 from stripefs.layout.hidden import copy_name
 from stripefs.layout.sums import CHECK, DIGEST, SUM, check_sums, digest_of
-from stripefs.oslocks import try_lock
+from stripefs.osutil import try_lock
 from stripefs.store.newfile import sync_directory
 from stripefs.units import format_size, shown
 

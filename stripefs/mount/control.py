@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from stripefs.errors import MountError
-from stripefs.folders import user_runtime
+from stripefs.local_dirs import user_runtime
 from stripefs.mount.asking import address, ask
 
 __all__ = ["Mount", "Post", "ask", "find_mounts", "log_file", "make_directory", "query", "runtime_directory"]

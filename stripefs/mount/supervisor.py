@@ -47,7 +47,7 @@ from stripefs.mount.journal import Board, MemoryJournal, make_memory
 from stripefs.mount.keeper import Keeper, Kept, keeper_path
 from stripefs.mount.listening import metrics_listener
 from stripefs.mount.process import WorkerProcess, ending
-from stripefs.notify import Watchdog, notify, watchdog_period
+from stripefs.systemd import Watchdog, notify, watchdog_period
 
 __all__ = ["serve"]
 

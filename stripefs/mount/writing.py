@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import trio
 
 from stripefs.read import Reader
-from stripefs.session import WriteSession
 from stripefs.settings import Settings
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.tree import State
@@ -16,6 +15,7 @@ from stripefs.tree.opener import sees_all_processes
 from stripefs.tree.writes import WritableTree
 from stripefs.write.copies import no_copies
 from stripefs.write.staging import Staging
+from stripefs.write_session import WriteSession
 
 if TYPE_CHECKING:
     from stripefs.cache.store import CachedStore

@@ -17,9 +17,9 @@ from functools import cached_property
 from typing import Protocol
 
 from stripefs.errors import Exists, NotFound, StaleVersion, StoreError, Unsupported
-from stripefs.host_health import HostHealth
 from stripefs.layout.blocks import Block
 from stripefs.layout.hidden import new_version, part_name
+from stripefs.retry import HostHealth
 
 __all__ = [
     "Attributes",

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence, Set
 from typing import Any
 
-from stripefs.host_health import HostHealth
+from stripefs.retry import HostHealth
 from stripefs.store.base import Host
 
 __all__ = ["ANYWHERE", "ANYWHERE_AT_ONCE", "SendHosts"]

@@ -12,11 +12,11 @@ from typing import TypeVar
 
 import trio
 
-from stripefs.backoff import Backoff
 from stripefs.errors import Busy, NotADirectory, NotFound, StoreError, Transient
 from stripefs.executor import Executor
 from stripefs.layout.hidden import is_hidden, parse_hidden
 from stripefs.layout.record import LEASE
+from stripefs.retry import Backoff
 from stripefs.store.base import Kind, Store
 from stripefs.write.clock import StoreClock
 from stripefs.write.file_lock import lock_path, read_lock

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from stripefs import oslocks
+from stripefs import osutil
 from stripefs.cache import version
 from stripefs.cache.filler import Work
 from stripefs.cache.place import Place
@@ -143,7 +143,7 @@ def test_a_holder_that_stands_still_is_not_waited_for_forever(
         handle = other.store.open(b"/a")
         segment = one.segments()[0]
         descriptor = os.open(segment, os.O_RDWR)
-        assert oslocks.try_lock(descriptor, _LOCKS_AT, 64)
+        assert osutil.try_lock(descriptor, _LOCKS_AT, 64)
         assert one.read(b"/a") == data
         assert one.store.cache.figures["waits"] == 1  # and then no more: each fetches for itself
         os.close(descriptor)
@@ -232,7 +232,7 @@ def is_fetched(one: Cached) -> bool:
     for path in one.segments():
         descriptor = os.open(path, os.O_RDWR)
         try:
-            return oslocks.is_locked(descriptor, _LOCKS_AT)
+            return osutil.is_locked(descriptor, _LOCKS_AT)
         finally:
             os.close(descriptor)
     return False

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from stripefs import backoff
+from stripefs import retry
 from stripefs.cache import disk, pace
 from stripefs.cache.cache import Cache
 from stripefs.cache.filler import Filler, Work
@@ -43,8 +43,8 @@ def failing(number: int) -> Act:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A disk that failed is tried again at once."""
-    monkeypatch.setattr(backoff, "FIRST_PAUSE", 0.0)
-    monkeypatch.setattr(backoff, "LONGEST_PAUSE", 0.0)
+    monkeypatch.setattr(retry, "FIRST_PAUSE", 0.0)
+    monkeypatch.setattr(retry, "LONGEST_PAUSE", 0.0)
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC, errno.EDQUOT, errno.EROFS])
@@ -81,7 +81,7 @@ def test_a_disk_that_failed_is_left_alone_for_a_while(
     source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(source / "a", 20 * MIB)
-    monkeypatch.setattr(backoff, "FIRST_PAUSE", 1000.0)  # however busy this machine is
+    monkeypatch.setattr(retry, "FIRST_PAUSE", 1000.0)  # however busy this machine is
     now = time.monotonic()
     with cached(source, folder) as one:
         one.read(b"/a")

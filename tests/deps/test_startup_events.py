@@ -11,7 +11,7 @@ from imagefs.deps import lease
 from imagefs.deps.course import Missed, found_or_installed
 from imagefs.startup.emission import Events, events
 from stripefs.settings import StoreSettings
-from stripefs.startup_events import Identity, Writer
+from stripefs.startup_events import ProcessIdentity, Writer
 from tests.deps.installed import snapshots_in
 from tests.deps.starting import away, by_uv, done
 from tests.imagefs.service import Service
@@ -69,7 +69,7 @@ class Published:
 
 
 def test_a_wait_for_another_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    writer = Writer(str(tmp_path), Identity(run="r7"), "imagefs")
+    writer = Writer(str(tmp_path), ProcessIdentity(run="r7"), "imagefs")
     ours = Events(writer)
     monkeypatch.setattr("imagefs.deps.course.events", lambda: ours)
     monkeypatch.setattr(lease, "Leading", Published)

@@ -17,7 +17,7 @@ import pytest
 
 from imagefs.startup import processes
 from imagefs.startup.processes import Watcher
-from stripefs.startup_events import Identity, Writer, identity
+from stripefs.startup_events import ProcessIdentity, Writer, identity
 from tests.mount.conftest import mounts
 from tests.mount.mounted import Mounts
 from tests.unit.command_conformance import program
@@ -251,7 +251,7 @@ def test_a_spool_on_fuse_is_refused(tracing: Tracing, mounts: Mounts, tmp_path: 
 
 def test_the_first_use_of_an_accelerator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "_ACCELERATOR", re.compile("/dev/zero"))
-    writer = Writer(str(tmp_path), Identity("job", "run", 0, "node"), "trace")
+    writer = Writer(str(tmp_path), ProcessIdentity("job", "run", 0, "node"), "trace")
     command = "read; exec 3</dev/zero; sleep 1000 & echo $!; read; kill $!"
     others = os.listdir("/proc")
     job = subprocess.Popen(["bash", "-c", command], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -277,7 +277,7 @@ def test_a_process_that_is_just_executed_is_not_taken_for_one_that_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its command line is empty for a moment."""
-    writer, others, read = Writer(str(tmp_path), Identity(), "trace"), os.listdir("/proc"), processes._read
+    writer, others, read = Writer(str(tmp_path), ProcessIdentity(), "trace"), os.listdir("/proc"), processes._read
     with subprocess.Popen(["sleep", "1000"]) as job:
         watcher = Watcher(writer, job.pid, writer.identity, "a" * 16, 0, others)
         monkeypatch.setattr(processes, "_read", lambda pid, name, *most: name != "cmdline" and read(pid, name, *most))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from stripefs import backoff
+from stripefs import retry
 from stripefs.errors import (
     Exists,
     NotFound,
@@ -121,8 +121,8 @@ def lost(act: Callable[[], None]) -> None:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> FakeCalls:
-    monkeypatch.setattr(backoff, "FIRST_RETRY", 0.001)
-    monkeypatch.setattr(backoff, "LONGEST_RETRY", 0.001)
+    monkeypatch.setattr(retry, "FIRST_RETRY", 0.001)
+    monkeypatch.setattr(retry, "LONGEST_RETRY", 0.001)
     return FakeCalls()
 
 

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from stripefs import host_health
+from stripefs import retry
 from stripefs.errors import HostFailed, NotFound
-from stripefs.host_health import HostHealth
+from stripefs.retry import HostHealth
 from stripefs.store.hdfs import pipeline
 from stripefs.store.hdfs.pipeline import Pipelines
 from stripefs.store.hdfs.wire import Replica
@@ -134,7 +134,7 @@ def test_one_that_lives_again(cluster: Cluster, pipelines: Pipelines, monkeypatc
 
 def test_one_that_nobody_meets_is_forgotten(pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch) -> None:
     pipelines.culprits("/file", "frozen")
-    monkeypatch.setattr(host_health, "FORGOTTEN", 0.0)
+    monkeypatch.setattr(retry, "FORGOTTEN", 0.0)
     assert not pipelines.doubted
 
 

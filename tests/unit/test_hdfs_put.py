@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 
 from stripefs.errors import Exists, HostFailed, NotFound, QuotaExceeded
-from stripefs.host_health import HostHealth
+from stripefs.retry import HostHealth
 from stripefs.store.base import Host, Kind, Sink, Status
 from stripefs.store.hdfs import writing
 

@@ -14,7 +14,7 @@ from stripefs.cache.handle import CACHE
 from stripefs.read_events import IDLE, LEAST, SPANS, TOGETHER, ReadEvents, events_of_reads
 from stripefs.stalls import LEAST as LEAST_STALL
 from stripefs.stalls import Stalls
-from stripefs.startup_events import Identity, Writer
+from stripefs.startup_events import ProcessIdentity, Writer
 from tests.started import events_in, pairs
 
 
@@ -32,7 +32,7 @@ class Told(ReadEvents):
     def __init__(self, folder: Path) -> None:
         self.clock = Clock()
         self.folder = folder
-        super().__init__(Writer(str(folder), Identity(run="r7"), "stripefs"), "datanode", "cluster", self.clock)
+        super().__init__(Writer(str(folder), ProcessIdentity(run="r7"), "stripefs"), "datanode", "cluster", self.clock)
 
     def events(self) -> list[dict[str, Any]]:
         assert self._writer.close(30)

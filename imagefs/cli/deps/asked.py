@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from stripefs.cli.plain import Flag
 from stripefs.errors import ConfigError
-from stripefs.umask import umask
+from stripefs.osutil import umask
 
 if TYPE_CHECKING:
     from imagefs.config import Settings

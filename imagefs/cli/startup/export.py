@@ -9,8 +9,8 @@ from collections.abc import Iterable
 import click
 
 from imagefs.errors import FormatError
-from stripefs.appearing import write_output
 from stripefs.errors import ConfigError
+from stripefs.osutil import write_output
 
 __all__ = ["command"]
 

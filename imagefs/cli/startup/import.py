@@ -13,8 +13,8 @@ from zoneinfo import ZoneInfo
 import click
 
 from imagefs.errors import FormatError
-from stripefs.appearing import write_output
 from stripefs.errors import ConfigError
+from stripefs.osutil import write_output
 from stripefs.startup_events import STAGES
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from stripefs.host_health import HostHealth
+from stripefs.retry import HostHealth
 
 __all__ = ["ANY_HOST", "HostState", "HostTable"]
 

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stripefs.errors import Corrupt, HostFailed, NotFound, StaleVersion, StoreError, Transient
-from stripefs.host_health import HostHealth
 from stripefs.layout.blocks import CHUNK, Block
 from stripefs.read.policy.ahead import nearest
 from stripefs.read.policy.cursors import ACTIVE, Cursor
@@ -14,6 +13,7 @@ from stripefs.read.policy.file import LATELY, Attempt, FilePlan, Range, State
 from stripefs.read.policy.hosts import ANY_HOST, STALL, HostTable
 from stripefs.read.policy.pool import NEAR_KEPT, Pool
 from stripefs.read.policy.shares import Shares
+from stripefs.retry import HostHealth
 
 __all__ = ["Limits", "Planner"]
 

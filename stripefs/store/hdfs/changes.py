@@ -20,7 +20,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
-from stripefs.backoff import Backoff
 from stripefs.errors import (
     Exists,
     IsADirectory,
@@ -34,6 +33,7 @@ from stripefs.errors import (
     Unsupported,
 )
 from stripefs.layout.hidden import new_version, part_name
+from stripefs.retry import Backoff
 from stripefs.store.base import Attributes, Identity, Kind, Status
 from stripefs.store.hdfs.rest import NameNodeRest, Unanswered
 from stripefs.store.hdfs.wire import inode_path, passing_path

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from stripefs.errors import Corrupt, HostFailed, NotFound, ServiceDown, StaleVersion, StoreError
-from stripefs.host_health import HostHealth
+from stripefs.retry import HostHealth
 from stripefs.store.base import Block, Buffer, Handle, Kind, Status, Watch
 from stripefs.store.hdfs.confirm import GroupCommit
 from stripefs.store.hdfs.located import Locations

@@ -22,7 +22,6 @@ from typing import Any, Protocol, TypeVar
 
 from hdfs_native import Client, FileReader, WriteOptions
 
-from stripefs.backoff import Backoff
 from stripefs.errors import (
     Abandoned,
     Exists,
@@ -36,6 +35,7 @@ from stripefs.errors import (
 )
 from stripefs.executor import Lane
 from stripefs.layout.striped import MANIFEST_BLOCK_SIZE
+from stripefs.retry import Backoff
 from stripefs.store.base import Buffer, Kind, Status, Watch
 from stripefs.store.hdfs.blockcheck import BlockChecker, Connection
 from stripefs.store.hdfs.conf import Target

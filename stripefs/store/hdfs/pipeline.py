@@ -23,7 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
 from stripefs.errors import HostFailed, StoreError
-from stripefs.host_health import HostHealth
+from stripefs.retry import HostHealth
 from stripefs.store.hdfs.probe import answers
 from stripefs.store.hdfs.rest import NameNodeRest
 from stripefs.store.hdfs.wire import Replica, last_block_of

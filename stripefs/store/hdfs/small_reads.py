@@ -19,7 +19,7 @@ from typing import TypeVar
 
 from stripefs.errors import HostFailed, ServiceDown, StaleVersion, StoreError
 from stripefs.executor import Lane
-from stripefs.host_health import HostHealth
+from stripefs.retry import HostHealth
 from stripefs.store.base import Buffer, Status
 from stripefs.store.hdfs.native import NativeClient
 from stripefs.store.hdfs.webreads import WebReads

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence, Set
 from typing import Protocol
 
 from stripefs.errors import Busy, Exists, HostFailed, NotFound, ServiceDown, StoreError, Unsupported
-from stripefs.host_health import HostHealth
+from stripefs.retry import HostHealth
 from stripefs.store.base import Attributes, Buffer, Host, Identity, Kind, Sink, Status
 from stripefs.store.hdfs.changes import Changes, WebCalls
 from stripefs.store.hdfs.conf import Target

@@ -18,7 +18,7 @@ import struct
 import threading
 from collections.abc import Iterator
 
-from stripefs import oslocks
+from stripefs import osutil
 from stripefs.errors import ConfigError
 
 __all__ = ["Account", "allowed"]
@@ -106,7 +106,7 @@ class Account:
     def _take_slot(self) -> int:
         with self._alone():
             for slot in range(_SLOTS):
-                if oslocks.try_lock(self._descriptor, _LOCKS_AT + slot):
+                if osutil.try_lock(self._descriptor, _LOCKS_AT + slot):
                     os.pwrite(self._descriptor, _SLOT.pack(0, 0), slot * _SLOT.size)
                     return slot
         raise ConfigError(f"{_SLOTS} mounts use this staging directory already", hint="give another --staging")
@@ -116,7 +116,7 @@ class Account:
         used, files = self._used, self._files
         for slot in range(len(table) // _SLOT.size):
             theirs = _SLOT.unpack_from(table, slot * _SLOT.size)
-            if slot != self._slot and any(theirs) and oslocks.is_locked(self._descriptor, _LOCKS_AT + slot):
+            if slot != self._slot and any(theirs) and osutil.is_locked(self._descriptor, _LOCKS_AT + slot):
                 used, files = used + theirs[0], files + theirs[1]
         return used, files
 

@@ -23,7 +23,7 @@ import trio
 
 from stripefs.errors import ConfigError, ServiceDown, StoreError
 from stripefs.executor import Lane
-from stripefs.folders import open_place
+from stripefs.local_dirs import open_local_dir
 from stripefs.sampled import Sampled
 from stripefs.store.base import Buffer, Status
 from stripefs.units import shown
@@ -74,7 +74,7 @@ class Staging:
             raise ConfigError("--staging-size must be more than nothing")
         self.directory = directory
         self.size = size
-        self._folder = open_place("--staging", directory, mountpoint)
+        self._folder = open_local_dir("--staging", directory, mountpoint)
         try:
             self._account = Account(self._folder, size)
         except BaseException as error:

@@ -23,7 +23,7 @@ from unittest import mock
 
 import trio
 
-from stripefs import backoff, executor
+from stripefs import executor, retry
 from stripefs.layout import hidden
 from stripefs.write import clock, file_lock, sender, shipment, stream
 
@@ -191,7 +191,7 @@ class Simulation:
             *((module, "time", times) for module in (clock, sender, stream)),
             *((module, "threading", threads) for module in (file_lock, shipment, stream)),
             *((module, "secrets", lots) for module in (file_lock, hidden)),
-            (backoff, "random", lots),
+            (retry, "random", lots),
             (executor.Lane, "_begin", self._begin_call),
             (executor.Lane, "_leave", self._leave_call),
             (trio._core._run, "_r", self.rng),

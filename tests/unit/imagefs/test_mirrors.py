@@ -18,7 +18,7 @@ from imagefs.blocks.upstream import MIRROR_RANGE
 from imagefs.errors import BlockUnavailable
 from imagefs.format.index import BLOCK
 from stripefs.errors import HostFailed, NotFound, ServiceDown, StoreError, Unsupported
-from stripefs.host_health import AVOID_FIRST, HostHealth
+from stripefs.retry import AVOID_FIRST, HostHealth
 from stripefs.settings import StoreSettings
 from tests.unit.imagefs.devices import MIB, FakeSource, Made, make, noise, running
 

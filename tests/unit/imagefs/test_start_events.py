@@ -11,7 +11,7 @@ from hypothesis import strategies as some
 from imagefs.daemon.start_events import MOST, Moment, StartEvents, identity_of
 from imagefs.daemon.state import Attachment
 from imagefs.startup.emission import Events
-from stripefs.startup_events import Identity, Writer
+from stripefs.startup_events import ProcessIdentity, Writer
 from tests.started import events_in, pairs
 
 ANYTHING = some.recursive(
@@ -24,13 +24,13 @@ def attachment(**events: Any) -> Attachment:
     return Attachment("id", "store#image", {}, "ab" * 32, "ab" * 32, "/metadata", (), 0.0, events=events)
 
 
-@given(ANYTHING | some.dictionaries(some.sampled_from([*Identity._fields, "folder"]), ANYTHING))
+@given(ANYTHING | some.dictionaries(some.sampled_from([*ProcessIdentity._fields, "folder"]), ANYTHING))
 def test_whatever_a_request_says_an_identity_comes_of_it(asked: object) -> None:
     """Of known fields, of their types, and short; so it can neither name a folder nor fill a journal."""
     found = identity_of(asked)
-    who = Identity(**found)
+    who = ProcessIdentity(**found)
     assert all(type(value) is type(default) or name == "rank" for (name, value), default in zip(
-        who._asdict().items(), Identity(), strict=True))  # fmt: skip
+        who._asdict().items(), ProcessIdentity(), strict=True))  # fmt: skip
     assert who.rank is None or 0 <= who.rank < 1 << 31
     assert all(len(value) <= 256 for value in found.values() if isinstance(value, str))
 
@@ -41,7 +41,7 @@ def test_what_is_kept_is_told_once_and_written_by_the_client(tmp_path: Path) -> 
     start.instant("first byte")
     told = start.taken()
     assert start.taken() == {}
-    writer = Writer(str(tmp_path), Identity(run="another", node="n9"), "imagefs")
+    writer = Writer(str(tmp_path), ProcessIdentity(run="another", node="n9"), "imagefs")
     Events(writer).add(told)
     assert writer.close(30)
     events = events_in(tmp_path)
@@ -52,8 +52,10 @@ def test_what_is_kept_is_told_once_and_written_by_the_client(tmp_path: Path) -> 
 
 @given(ANYTHING)
 def test_answers_of_another_version_harm_nothing(told: object) -> None:
-    Events(Writer("", Identity(), "imagefs")).add(told)
-    Events(Writer("", Identity(), "imagefs")).add({"who": told, "events": [told, {"event": told, "stage": told}]})
+    Events(Writer("", ProcessIdentity(), "imagefs")).add(told)
+    Events(Writer("", ProcessIdentity(), "imagefs")).add(
+        {"who": told, "events": [told, {"event": told, "stage": told}]}
+    )
 
 
 def test_more_than_is_kept_is_counted() -> None:
@@ -66,7 +68,7 @@ def test_more_than_is_kept_is_counted() -> None:
 
 
 def test_a_daemon_with_a_folder_keeps_nothing(tmp_path: Path) -> None:
-    writer = Writer(str(tmp_path), Identity(node="here"), "imagefs")
+    writer = Writer(str(tmp_path), ProcessIdentity(node="here"), "imagefs")
     for who in ({"run": "r7"}, {}):
         start = StartEvents(attachment(**who), writer)
         start.instant("first byte")

@@ -20,7 +20,7 @@ from imagefs.startup.importers import Given, read
 from imagefs.startup.otlp import to_otlp
 from imagefs.startup.perfetto import to_perfetto
 from stripefs.errors import StripefsError
-from stripefs.startup_events import STAGES, Identity, Writer
+from stripefs.startup_events import STAGES, ProcessIdentity, Writer
 
 Event = dict[str, Any]
 ZERO = 1772438400 * 10**9
@@ -163,7 +163,7 @@ def test_durations_are_those_of_the_monotonic_clock_within_a_boot() -> None:
 
 
 def test_files_of_the_writer_are_exported_and_lines_that_are_none_counted(tmp_path: Path) -> None:
-    writer = Writer(str(tmp_path / "spool"), Identity(job="j", run="r", node="n1", rank=0), "job")
+    writer = Writer(str(tmp_path / "spool"), ProcessIdentity(job="j", run="r", node="n1", rank=0), "job")
     with writer.begin("imports", "torch"):
         writer.instant("image", "first byte")
     assert writer.close()

@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import stripefs
-from stripefs.startup_events import Identity, Writer
+from stripefs.startup_events import ProcessIdentity, Writer
 from tests.unit.command_conformance import program
 from tests.waiting import PATIENCE
 
@@ -28,16 +28,16 @@ def collected_anew(folder: Path, url: str) -> None:
     """Two processes of one node, several passes, a spool that loses what was copied, and a second node."""
     spool, other = folder / "spool", folder / "other"
     for number in range(3):
-        writer = Writer(str(spool), Identity("train", "7", 0, "node-1", number), "job")
+        writer = Writer(str(spool), ProcessIdentity("train", "7", 0, "node-1", number), "job")
         writer.instant("model", "ä" * number)
         assert writer.close(PATIENCE)
         assert ended(command(spool, url)) == (0, "1 events are new, 1 objects were written\n", "")
     for path in spool.glob("*.jsonl"):
         path.unlink()
-    writer = Writer(str(spool), Identity("train", "7", 0, "node-1"), "imagefs")
+    writer = Writer(str(spool), ProcessIdentity("train", "7", 0, "node-1"), "imagefs")
     writer.instant("ready")
     assert writer.close(PATIENCE)
-    writer = Writer(str(other), Identity("train", "7", 0, "node-2"), "job")
+    writer = Writer(str(other), ProcessIdentity("train", "7", 0, "node-2"), "job")
     writer.instant("ready")
     assert writer.close(PATIENCE)
     for _ in range(2):

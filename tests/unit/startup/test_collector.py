@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 
 from imagefs.startup.collector import Collected, Collector, object_name
 from stripefs.errors import HostFailed, StoreError
-from stripefs.startup_events import Identity, Writer
+from stripefs.startup_events import ProcessIdentity, Writer
 from stripefs.store.base import Buffer
 from stripefs.store.local import LocalStore
 from tests.unit.startup.collecting import command, ended
 from tests.waiting import PATIENCE, eventually
 
-STARTS = [Identity("job", "run", 0, "node"), Identity("a/b", "..", 1, "node:1"), Identity()]
+STARTS = [ProcessIdentity("job", "run", 0, "node"), ProcessIdentity("a/b", "..", 1, "node:1"), ProcessIdentity()]
 
 
 def event(start: int, number: int) -> bytes:

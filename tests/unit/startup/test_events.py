@@ -23,7 +23,7 @@ from stripefs import startup_events
 from stripefs.startup_events import (
     LINE_BYTES,
     STAGES,
-    Identity,
+    ProcessIdentity,
     Writer,
     default_writer,
     follow_sections,
@@ -32,7 +32,7 @@ from stripefs.startup_events import (
 )
 from tests.waiting import PATIENCE
 
-WHO = Identity("job", "run", 0, "node", 3)
+WHO = ProcessIdentity("job", "run", 0, "node", 3)
 
 
 def _no_constant(text: str) -> None:
@@ -180,7 +180,7 @@ def test_a_full_queue_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 def script(tmp_path: Path, text: str, *, code: int = 0) -> None:
     """Run a program that finds `writer`."""
     begin = "import os, sys\nfrom stripefs.startup_events import *\n"
-    begin += f"writer = Writer({str(tmp_path / 'spool')!r}, Identity('job', 'run', 0, 'node'), 'job')\n"
+    begin += f"writer = Writer({str(tmp_path / 'spool')!r}, ProcessIdentity('job', 'run', 0, 'node'), 'job')\n"
     done = subprocess.run(
         [sys.executable, "-c", begin + text], timeout=PATIENCE, capture_output=True, text=True, check=False
     )
@@ -395,16 +395,16 @@ TRACE = "00-" + "4" * 32 + "-" + "b" * 16 + "-01"
 @pytest.mark.parametrize(
     ("environ", "expected"),
     [
-        ({"SLURM_JOB_ID": "7", "SLURM_PROCID": "3", "JOB_NAME": "x"}, Identity("x", "7", 0, "n", 3)),
-        ({"BOOTSEER_RUN": "a", "SLURM_JOB_ID": "7", "RANK": "-1"}, Identity("", "a", 0, "n")),
-        ({"TORCHELASTIC_RUN_ID": "none", "SLURM_JOB_ID": "7"}, Identity("", "7", 0, "n")),
-        ({"TRACEPARENT": TRACE}, Identity("", "4" * 32, 0, "n", None, "4" * 32, "b" * 16)),
-        ({"TRACEPARENT": TRACE.replace("00-", "ff-", 1)}, Identity("", "", 0, "n")),
-        ({"TRACEPARENT": TRACE.replace("b", "0")}, Identity("", "", 0, "n")),
-        ({"RANK": "9" * 5000, "TORCHELASTIC_RESTART_COUNT": "2"}, Identity("", "", 2, "n")),
+        ({"SLURM_JOB_ID": "7", "SLURM_PROCID": "3", "JOB_NAME": "x"}, ProcessIdentity("x", "7", 0, "n", 3)),
+        ({"BOOTSEER_RUN": "a", "SLURM_JOB_ID": "7", "RANK": "-1"}, ProcessIdentity("", "a", 0, "n")),
+        ({"TORCHELASTIC_RUN_ID": "none", "SLURM_JOB_ID": "7"}, ProcessIdentity("", "7", 0, "n")),
+        ({"TRACEPARENT": TRACE}, ProcessIdentity("", "4" * 32, 0, "n", None, "4" * 32, "b" * 16)),
+        ({"TRACEPARENT": TRACE.replace("00-", "ff-", 1)}, ProcessIdentity("", "", 0, "n")),
+        ({"TRACEPARENT": TRACE.replace("b", "0")}, ProcessIdentity("", "", 0, "n")),
+        ({"RANK": "9" * 5000, "TORCHELASTIC_RESTART_COUNT": "2"}, ProcessIdentity("", "", 2, "n")),
     ],
 )
-def test_the_identity(environ: dict[str, str], expected: Identity) -> None:
+def test_the_identity(environ: dict[str, str], expected: ProcessIdentity) -> None:
     assert identity({"BOOTSEER_NODE": "n", **environ}) == expected
 
 

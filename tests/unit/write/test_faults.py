@@ -3,7 +3,7 @@
 import pytest
 import trio
 
-from stripefs import backoff
+from stripefs import retry
 from stripefs.errors import HostFailed, NoSpace, QuotaExceeded, ServiceDown, StoreError
 from stripefs.store.wrappers.faulty import FaultyStore
 from stripefs.write import DraftLost, Layout
@@ -122,7 +122,7 @@ CHANGES = ["put", "create", "write", "close", "rename", "concat", "mkdir", "remo
 @pytest.mark.parametrize("kind", ["host", "service"])
 async def test_what_passes_by_itself_is_not_noticed(store, tmp_path, monkeypatch, layout, after, kind):
     """Every call that changes something fails once, before or after its effect."""
-    monkeypatch.setattr(backoff, "FIRST_RETRY", 0.01)
+    monkeypatch.setattr(retry, "FIRST_RETRY", 0.01)
     faulty = FaultyStore(store)
     async with writing(faulty, layout=layout) as drafts:
         await save(drafts, b"/file", DATA[: 2 * MIB])

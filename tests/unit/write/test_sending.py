@@ -132,8 +132,8 @@ async def test_what_waits_for_a_host_ends_when_it_is_given_up(store, gate):
 
 
 async def test_what_waits_for_its_next_try_ends_when_it_is_given_up(store, monkeypatch):
-    monkeypatch.setattr("stripefs.backoff.FIRST_RETRY", 1e6)
-    monkeypatch.setattr("stripefs.backoff.LONGEST_RETRY", 1e6)
+    monkeypatch.setattr("stripefs.retry.FIRST_RETRY", 1e6)
+    monkeypatch.setattr("stripefs.retry.LONGEST_RETRY", 1e6)
 
     def refused(path, **how):
         raise ServiceDown("away")

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from stripefs.appearing import appearing, write_output
+from stripefs.osutil import atomic_file, write_output
 
 
 def write(path: Path, *parts: Any) -> None:
-    with appearing(path) as file:
+    with atomic_file(path) as file:
         for part in parts:
             file.write(part)
 
@@ -22,7 +22,7 @@ def write(path: Path, *parts: Any) -> None:
 def test_it_takes_the_place_of_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_text("old")
-    with appearing(path, ".draft-") as file:
+    with atomic_file(path, ".draft-") as file:
         file.write(b"new")
         assert path.read_text() == "old"
         assert [name[:7] for name in os.listdir(tmp_path) if name != "file"] == [".draft-"]
@@ -44,7 +44,7 @@ def test_what_fails_leaves_nothing(tmp_path: Path) -> None:
 
 def test_a_name_alone_is_one_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    with appearing("file") as file:
+    with atomic_file("file") as file:
         file.write(b"x")
     assert (tmp_path / "file").read_bytes() == b"x"
 

@@ -9,26 +9,28 @@ from pathlib import Path
 
 import pytest
 
-from stripefs import folders
+from stripefs import local_dirs
 from stripefs.errors import ConfigError
-from stripefs.folders import open_place, resolve_place, user_runtime
+from stripefs.local_dirs import open_local_dir, resolve_local_dir, user_runtime
 
 
 @pytest.fixture
 def table(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
     """The mount table, to be added to."""
     mounts = {"/": "ext4"}
-    monkeypatch.setattr(folders, "_mounts", lambda: mounts)
+    monkeypatch.setattr(local_dirs, "_mounts", lambda: mounts)
     return mounts
 
 
 def test_a_local_directory_will_do(tmp_path: Path) -> None:
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
-    descriptor = open_place("--staging", str(tmp_path / "link" / ".." / "link"), str(tmp_path / "mnt"))
+    descriptor = open_local_dir("--staging", str(tmp_path / "link" / ".." / "link"), str(tmp_path / "mnt"))
     assert os.path.samestat(os.fstat(descriptor), os.stat(tmp_path / "real"))
     os.close(descriptor)
-    resolve_place("--cache", str(tmp_path / "real"), str(tmp_path / "real" / "mnt"))  # above a mountpoint is not on it
+    resolve_local_dir(
+        "--cache", str(tmp_path / "real"), str(tmp_path / "real" / "mnt")
+    )  # above a mountpoint is not on it
 
 
 def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
@@ -36,7 +38,7 @@ def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
     (tmp_path / "loop").symlink_to("loop")
     for name in ("absent", "file", "file/below", "loop"):
         with pytest.raises(ConfigError, match="--staging"):
-            os.close(open_place("--staging", str(tmp_path / name), "/mnt"))
+            os.close(open_local_dir("--staging", str(tmp_path / name), "/mnt"))
 
 
 def test_the_mountpoint_and_below_are_refused(tmp_path: Path) -> None:
@@ -47,7 +49,7 @@ def test_the_mountpoint_and_below_are_refused(tmp_path: Path) -> None:
     for staging in (tmp_path / "mnt", below, tmp_path / "link"):
         for mountpoint in (tmp_path / "mnt", tmp_path / "above" / "mnt"):
             with pytest.raises(ConfigError, match="on the mount itself"):
-                resolve_place("--cache", str(staging), str(mountpoint))
+                resolve_local_dir("--cache", str(staging), str(mountpoint))
 
 
 @pytest.mark.parametrize("kind", ["fuse.stripefs", "fuse.imagefs"])
@@ -57,24 +59,24 @@ def test_mounts_of_ours_are_refused_unasked(tmp_path: Path, table: dict[str, str
     (tmp_path / "link").symlink_to(tmp_path / "live" / "dir")
     for staging in ("live", "live/dir", "link", "link/further"):
         with pytest.raises(ConfigError, match=f"on a mount of {kind.removeprefix('fuse.')}"):
-            resolve_place("--cache", str(tmp_path / staging), "/mnt")
+            resolve_local_dir("--cache", str(tmp_path / staging), "/mnt")
 
 
 def test_another_file_system_on_top_is_no_mount_of_ours(tmp_path: Path, table: dict[str, str]) -> None:
     table[str(tmp_path)] = "tmpfs"
-    resolve_place("--cache", str(tmp_path), "/mnt")
+    resolve_local_dir("--cache", str(tmp_path), "/mnt")
 
 
 def test_what_is_not_there_yet_can_be_told_apart_too(tmp_path: Path, table: dict[str, str]) -> None:
     (tmp_path / "link").symlink_to("real")
     (tmp_path / "real").mkdir()
     wanted = str(tmp_path / "real" / "new" / "newer")
-    assert resolve_place("--cache", str(tmp_path / "link" / "new" / "newer"), "/mnt") == wanted
+    assert resolve_local_dir("--cache", str(tmp_path / "link" / "new" / "newer"), "/mnt") == wanted
     with pytest.raises(ConfigError, match="on the mount itself"):
-        resolve_place("--cache", str(tmp_path / "link" / "new"), str(tmp_path / "real"))
+        resolve_local_dir("--cache", str(tmp_path / "link" / "new"), str(tmp_path / "real"))
     table[str(tmp_path / "real")] = "fuse.stripefs"
     with pytest.raises(ConfigError, match="on a mount of stripefs"):
-        resolve_place("--cache", str(tmp_path / "link" / "new"), "/mnt")
+        resolve_local_dir("--cache", str(tmp_path / "link" / "new"), "/mnt")
 
 
 def test_the_runtime_folder_of_a_user_counts_in_a_user_namespace_too() -> None:

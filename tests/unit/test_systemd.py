@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.notify import Watchdog, notify, watchdog_period
+from stripefs.systemd import Watchdog, notify, watchdog_period
 
 
 @pytest.mark.parametrize("abstract", [False, True])

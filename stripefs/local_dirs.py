@@ -1,4 +1,4 @@
-"""Which local directories we may keep files in: never one that is on a mount of our own.
+"""Checks of local directories that files are kept in: none may lie on a mount of stripefs or imagefs.
 
 A worker that touched a file on the mount it serves would wait for itself, and two mounts that keep files on each other
 would wait for one another. So a path is walked one name at a time, links by hand, and each step is held against the
@@ -16,7 +16,7 @@ from collections.abc import Mapping
 
 from stripefs.errors import ConfigError
 
-__all__ = ["open_place", "resolve_place", "user_runtime"]
+__all__ = ["open_local_dir", "resolve_local_dir", "user_runtime"]
 
 _OURS = ("fuse.stripefs", "fuse.imagefs")
 _LINKS = 40  # as many as the kernel follows
@@ -38,7 +38,7 @@ def _in_user_namespace() -> bool:
         return False  # a kernel without them
 
 
-def resolve_place(option: str, directory: str, mountpoint: str) -> str:
+def resolve_local_dir(option: str, directory: str, mountpoint: str) -> str:
     """`directory`, which may be missing still, without links; it is not touched.
 
     Raises ConfigError where it cannot be walked, or is on a mount of ours or on the one at `mountpoint` ("" for none).
@@ -53,9 +53,10 @@ def resolve_place(option: str, directory: str, mountpoint: str) -> str:
     return place
 
 
-def open_place(option: str, directory: str, mountpoint: str) -> int:
-    """A descriptor of `directory`, which must exist and be writable; else as `resolve_place`. The caller closes it."""
-    place = resolve_place(option, directory, mountpoint)
+def open_local_dir(option: str, directory: str, mountpoint: str) -> int:
+    """A descriptor of `directory`, which must exist and be writable; else as `resolve_local_dir`. The caller closes
+    it."""
+    place = resolve_local_dir(option, directory, mountpoint)
     try:
         descriptor = os.open(place, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
