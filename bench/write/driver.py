@@ -23,7 +23,7 @@ from bench.harness.processes import PeakMemory
 from bench.harness.programs import run_module
 from bench.read.driver import ReadDriver, timed
 from bench.write.plan import BLOCK, Run
-from stripefs.layout.striped import MANIFEST_BLOCK_SIZE
+from stripefs.format.manifest import MANIFEST_BLOCK_SIZE
 
 __all__ = ["WriteDriver", "even_parts", "with_property"]
 

@@ -28,7 +28,7 @@ from imagefs.repository.images import GRACE, KINDS, Images, is_digest, object_pa
 from imagefs.repository.snapshots import NOTES, Snapshots
 from imagefs.repository.traces import KEEP
 from stripefs.errors import NotFound, Unsupported
-from stripefs.layout.hidden import is_hidden
+from stripefs.format.reserved_names import is_hidden
 from stripefs.store.base import Status
 from stripefs.units import shown
 

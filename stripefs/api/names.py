@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from stripefs.api.source import Source
 from stripefs.errors import IsADirectory, NotEmpty, NotFound, Unsupported
-from stripefs.layout.hidden import POOL
-from stripefs.layout.striped import STRIPED_ID
+from stripefs.format.manifest import STRIPED_ID
+from stripefs.format.reserved_names import POOL
 from stripefs.store.base import Attributes, Kind, Status
 from stripefs.write.losses import Losses
 from stripefs.write.names import ensure_usable

@@ -37,7 +37,7 @@ from stripefs.errors import (
     Transient,
 )
 from stripefs.executor import Lane
-from stripefs.layout.hidden import POOL
+from stripefs.format.reserved_names import POOL
 from stripefs.read import Reader
 from stripefs.settings import (
     CacheSettings,

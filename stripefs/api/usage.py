@@ -11,7 +11,7 @@ import trio
 from stripefs.api.errors import as_os_error
 from stripefs.api.sources import Sources, Where
 from stripefs.errors import NotFound, StripefsError
-from stripefs.layout.striped import STRIPED_ID, Manifest
+from stripefs.format.manifest import STRIPED_ID, Manifest
 from stripefs.store.base import Kind, Status
 from stripefs.write.names import join
 

@@ -22,7 +22,7 @@ from stripefs.api.errors import in_other_process, os_errors
 from stripefs.api.source import Source
 from stripefs.api.sources import Where
 from stripefs.errors import Busy, ConfigError, Exists, IsADirectory, NotADirectory, NotFound
-from stripefs.layout.hidden import POOL
+from stripefs.format.reserved_names import POOL
 from stripefs.osutil import umask
 from stripefs.settings import redact
 from stripefs.store.base import Attributes, Kind, Status

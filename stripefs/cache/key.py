@@ -12,7 +12,7 @@ import hashlib
 import re
 
 from stripefs.cache.table import KEY
-from stripefs.layout.striped import STRIPED_ID
+from stripefs.format.manifest import STRIPED_ID
 from stripefs.store.base import Identity
 from stripefs.units import shown
 

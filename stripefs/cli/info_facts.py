@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stripefs.errors import IsADirectory, StoreError
-from stripefs.layout.striped import Manifest
+from stripefs.format.manifest import Manifest
 from stripefs.store.base import Block, Kind, Store
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.units import shown

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from stripefs import config as configuration
 from stripefs.cli.mounting import absolute
 from stripefs.errors import ConfigError, NotADirectory, NotFound, PermissionDenied
-from stripefs.layout.hidden import POOL
+from stripefs.format.reserved_names import POOL
 from stripefs.settings import Settings, redact
 from stripefs.store.base import Kind, Store
 

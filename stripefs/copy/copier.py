@@ -25,7 +25,7 @@ from stripefs.copy.outputs import Looks, Output, open_output
 from stripefs.copy.partial import STEP
 from stripefs.copy.tree import File, Folder
 from stripefs.errors import StaleVersion, StripefsError
-from stripefs.layout.sums import check_sums
+from stripefs.format.checksums import check_sums
 from stripefs.osutil import umask
 
 __all__ = ["Copied", "Copier", "Failure", "Wishes"]

@@ -23,8 +23,8 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from stripefs.api.place import Place
-from stripefs.layout.hidden import copied_name
-from stripefs.layout.sums import digest_of
+from stripefs.format.checksums import digest_of
+from stripefs.format.reserved_names import copied_name
 
 __all__ = ["Journal", "Line"]
 

@@ -2,7 +2,7 @@
 
     0 … length          its bytes, as far as they have come; they come in order
     length              MARK, and the digest of what it is a copy of (`origin`)
-    length + HEAD       the checksum of each MiB that has come (`stripefs.layout.sums`), 8 bytes each
+    length + HEAD       the checksum of each MiB that has come (`stripefs.format.checksums`), 8 bytes each
 
 So it says by itself how it can be gone on with. A checksum is written when its bytes have been; after a crash neither
 may be on disk, or one of the two, so what is gone on with is compared with its checksums first: what does not fit comes
@@ -19,8 +19,8 @@ import stat
 from collections.abc import Callable
 
 from stripefs.errors import Busy, IsADirectory, NoSpace, Unsupported
-from stripefs.layout.hidden import copy_name
-from stripefs.layout.sums import CHECK, DIGEST, SUM, check_sums, digest_of
+from stripefs.format.checksums import CHECK, DIGEST, SUM, check_sums, digest_of
+from stripefs.format.reserved_names import copy_name
 from stripefs.osutil import try_lock
 from stripefs.store.newfile import sync_directory
 from stripefs.units import format_size, shown

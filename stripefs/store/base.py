@@ -17,8 +17,8 @@ from functools import cached_property
 from typing import Protocol
 
 from stripefs.errors import Exists, NotFound, StaleVersion, StoreError, Unsupported
-from stripefs.layout.blocks import Block
-from stripefs.layout.hidden import new_version, part_name
+from stripefs.format.blocks import Block
+from stripefs.format.reserved_names import new_version, part_name
 from stripefs.retry import HostHealth
 
 __all__ = [

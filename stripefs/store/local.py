@@ -30,7 +30,7 @@ from stripefs.errors import (
     StoreError,
     Unsupported,
 )
-from stripefs.layout.striped import MANIFEST_BLOCK_SIZE
+from stripefs.format.manifest import MANIFEST_BLOCK_SIZE
 from stripefs.store.base import (
     Attributes,
     Block,

@@ -30,7 +30,7 @@ from stripefs.errors import (
     Unsupported,
 )
 from stripefs.executor import Executor
-from stripefs.layout.hidden import NAME_MAX
+from stripefs.format.reserved_names import NAME_MAX
 from stripefs.store.base import Buffer, Identity, Kind, Space, Status, Store
 from stripefs.tree import xattrs
 from stripefs.tree.listing import Listing, Walked

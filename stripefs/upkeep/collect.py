@@ -21,8 +21,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from stripefs.errors import Busy, IsADirectory, NoSpace, NotFound, QuotaExceeded, StoreError, Unsupported
-from stripefs.layout import hidden
-from stripefs.layout.record import LEASE, DocumentError, Record
+from stripefs.format import reserved_names
+from stripefs.format.lock_and_record import LEASE, DocumentError, Record
 from stripefs.store.base import Store
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.upkeep import pool
@@ -98,7 +98,7 @@ class Collection:
         if not store.capabilities.put:
             raise Unsupported(f"{store.url} cannot be written to")
         self._store, self._view, self._force, self._dry_run = store, view, force, dry_run
-        self._clock = StoreClock(store, folder or (hidden.POOL if exists(store, hidden.POOL) else b"/"))
+        self._clock = StoreClock(store, folder or (reserved_names.POOL if exists(store, reserved_names.POOL) else b"/"))
         age = FORCED_AGE if force else AGE
         self._search = Search(store, view, self._clock, age=age, most=most, tell=tell, trouble=self._trouble)
         self._found = Collected()
@@ -196,7 +196,7 @@ class Collection:
     def _judge_pool(self, seen: Seen, facts: Circumstances) -> None:
         """Remove the versions of the pool that nobody needs."""
         for version in sorted(seen.candidates):
-            path = hidden.version_folder(version)
+            path = reserved_names.version_folder(version)
             with self._told(path), contextlib.suppress(NotFound):
                 found = patiently(partial(pool.look, self._store, version))
                 item = Item(path, Kind.VERSION, b"", version, found.length, found.changed_ns)
@@ -223,7 +223,7 @@ class Collection:
         versions = [version for version, (path, _) in sorted(seen.named.items()) if path]
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="gc") as threads:
             for version, found in zip(versions, threads.map(look, versions), strict=True):
-                with self._told(hidden.version_folder(version)):
+                with self._told(reserved_names.version_folder(version)):
                     if isinstance(found, StoreError):
                         raise found
                     for item in found:
@@ -315,7 +315,7 @@ class Collection:
         if not self._store.capabilities.put_if_absent:
             yield None
             return
-        owner = hidden.new_version()  # by which a second try knows what the first has done
+        owner = reserved_names.new_version()  # by which a second try knows what the first has done
         before: set[str] = set()
         # A whole tree is searched without haste, so there a writer that sleeps has twice the lease.
         seconds = FORCED_AGE if self._found_by_walk else LEASE
@@ -360,7 +360,7 @@ def _by_upload(seen: Seen) -> Iterable[dict[int, Item]]:
     """The records of each upload, by number."""
     found: dict[tuple[bytes, str], dict[int, Item]] = {}
     for item in seen.records.values():
-        meaning = hidden.parse_hidden(split(item.path)[1])
+        meaning = reserved_names.parse_reserved(split(item.path)[1])
         assert meaning is not None
         found.setdefault((item.name, item.version), {})[meaning.number] = item
     return found.values()

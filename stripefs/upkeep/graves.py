@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable
 import trio
 
 from stripefs.executor import Lane
-from stripefs.layout.hidden import POOL, is_version
+from stripefs.format.reserved_names import POOL, is_version
 from stripefs.store.base import Store
 from stripefs.supervised import supervise
 from stripefs.upkeep.pool import put_stone, remove_version

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from stripefs.errors import NotADirectory, NotEmpty, NotFound, Unsupported
-from stripefs.layout.hidden import POOL, is_version, version_folder
+from stripefs.format.reserved_names import POOL, is_version, version_folder
 from stripefs.store.base import Kind, Store
 
 __all__ = ["Stored", "look", "put_stone", "remove_version", "versions"]

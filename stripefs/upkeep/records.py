@@ -13,8 +13,8 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 
 from stripefs.errors import NotADirectory, NotFound
-from stripefs.layout import hidden
-from stripefs.layout.record import DocumentError, Record, RecordPart, digest_of
+from stripefs.format import reserved_names
+from stripefs.format.lock_and_record import DocumentError, Record, RecordPart, digest_of
 from stripefs.store.base import Identity, Status, Store
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.units import shown
@@ -62,14 +62,14 @@ class Found:
     def draft(self) -> bytes:
         """Where its parts are joined, and what is renamed onto the file."""
         folder, name = split(self.file)
-        return join(folder, hidden.draft_name(name, self.record.version))
+        return join(folder, reserved_names.draft_name(name, self.record.version))
 
     def place(self, store: Store, part: RecordPart) -> bytes:
         """Where a part lies: in our pool, beside the record, where the file was when it was written, or where another
         writer has moved it that took over."""
         inside = pooled(part.path) if self.record.layout == "striped" else None
         if inside:
-            return hidden.pool_part(*inside)
+            return reserved_names.pool_part(*inside)
         beside = join(split(self.path)[0], split(part.path)[1])
         places = [beside, *([part.path] if part.path != beside else []), aside(beside)]
         return next((path for path in places if path and exists(store, path)), beside)
@@ -93,11 +93,11 @@ def find(store: Store, path: bytes) -> list[Found]:
 def _listed(store: Store, path: bytes) -> dict[str, dict[int, Status]]:
     """The records beside a file: version -> number -> entry."""
     folder, name = split(path)
-    prefix = b"." + hidden.stem(name) + hidden.MARK
+    prefix = b"." + reserved_names.stem(name) + reserved_names.MARK
     found: dict[str, dict[int, Status]] = {}
     for batch in store.scandir(folder, prefix):
         for status in batch:
-            meaning = hidden.parse_hidden(status.name)
+            meaning = reserved_names.parse_reserved(status.name)
             if meaning is not None and meaning.kind == "record" and status.name.startswith(prefix):
                 found.setdefault(meaning.version, {})[meaning.number] = status
         if batch and not batch[-1].name.startswith(prefix):
@@ -181,7 +181,7 @@ def is_spent(store: Store, view: StripedStore, record: Record, path: bytes) -> b
 def aside(path: bytes) -> bytes:
     """Where a writer that takes over moves the part or draft at `path`; b"" for what stays where it is."""
     folder, name = split(path)
-    moved = hidden.aside_name(name)
+    moved = reserved_names.aside_name(name)
     return join(folder, moved) if moved else b""
 
 

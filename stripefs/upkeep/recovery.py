@@ -18,9 +18,9 @@ from dataclasses import dataclass
 from functools import partial
 
 from stripefs.errors import Exists, NotFound, StaleVersion, StoreError, Transient
-from stripefs.layout import hidden
-from stripefs.layout.record import RecordPart, RecordSegment
-from stripefs.layout.striped import MANIFEST_BLOCK_SIZE, Manifest, ManifestError, Part, Segment
+from stripefs.format import reserved_names
+from stripefs.format.lock_and_record import RecordPart, RecordSegment
+from stripefs.format.manifest import MANIFEST_BLOCK_SIZE, Manifest, ManifestError, Part, Segment
 from stripefs.store.base import Attributes, Buffer, Identity, Kind, Status, Store
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.store.wrappers.striped_handle import PartFiles, StripedHandle
@@ -153,7 +153,7 @@ def _plan_striped(store: Store, view: StripedStore, found: Found, progress: Call
             break
         good.append(whole)
     try:
-        manifest = Manifest(hidden.new_version(), 0, record.unit, view.pool, (*before, *good))
+        manifest = Manifest(reserved_names.new_version(), 0, record.unit, view.pool, (*before, *good))
     except ManifestError as error:
         raise StoreError(f"the record of {shown(found.file)} does not hold together: {error.message}") from error
     return Plan(found, manifest.length, lost, manifest=manifest, base=base)
@@ -163,7 +163,7 @@ def _verify(store: Store, view: StripedStore, found: Found, segment: Segment, pr
     """Read a striped segment to its end; every byte is compared with its checksum. Raises StoreError."""
     manifest = Manifest(found.record.version, 0, found.record.unit, view.pool, (segment,))
     name = split(found.file)[1]
-    parts = PartFiles(store, hidden.POOL, manifest, shown(name))
+    parts = PartFiles(store, reserved_names.POOL, manifest, shown(name))
     status = Status(name, Kind.FILE, segment.length)
     with ThreadPoolExecutor(READ_AT_ONCE, thread_name_prefix="recover") as threads:
         handle = StripedHandle(status, manifest, parts, lambda: True, threads, threads)
@@ -341,7 +341,7 @@ def _locks(store: Store, paths: Sequence[bytes], versions: Sequence[str]) -> Ite
 
 
 def _take(store: Store, path: bytes, versions: Sequence[str]) -> FileLock:
-    owner = hidden.new_version()  # by which a second try knows what the first has done
+    owner = reserved_names.new_version()  # by which a second try knows what the first has done
     return patiently(lambda: take(store, path, versions, owner))
 
 

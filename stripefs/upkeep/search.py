@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from stripefs.errors import NotEmpty, NotFound, StaleVersion, StoreError
-from stripefs.layout import hidden
-from stripefs.layout.record import LEASE, DocumentError, LockDocument
-from stripefs.layout.striped import MANIFEST_MAX, Heading, Manifest, ManifestError, may_be_manifest
+from stripefs.format import reserved_names
+from stripefs.format.lock_and_record import LEASE, DocumentError, LockDocument
+from stripefs.format.manifest import MANIFEST_MAX, Manifest, ManifestError, ManifestHeader, may_be_manifest
 from stripefs.store.base import Kind as EntryKind
 from stripefs.store.base import Status, Store
 from stripefs.store.wrappers.striped import StripedStore
@@ -112,7 +112,7 @@ class Search:
         seen = Seen()
         for batch in self._store.scandir(folder):
             for entry in batch:
-                known = entry.name == hidden.LAYOUT_NAME or _meaning(entry.name)[0] is not None
+                known = entry.name == reserved_names.LAYOUT_NAME or _meaning(entry.name)[0] is not None
                 if not (known and _is_left(entry)):
                     raise NotEmpty(f"{folder!r} is not empty: {entry.name!r} is in it")
                 self._look_beside(seen, Listed(folder, 0, batch), entry, beside=True)
@@ -204,7 +204,7 @@ class Search:
     def _manifest(self, path: bytes) -> Manifest:
         """The manifest at `path`, in one round trip where the list of parts is in it. Raises ManifestError."""
         data = bytes(self._store.glance(path, MANIFEST_MAX))
-        heading = Heading.from_bytes(data)
+        heading = ManifestHeader.from_bytes(data)
         return self._view.manifest_in(path, data) if heading.outside else Manifest.from_bytes(data)
 
     def _stands(self, path: bytes, entry: Status) -> bool:
@@ -265,21 +265,21 @@ def _looks_like_manifest(entry: Status) -> bool:
 
     Hidden manifests are of files that are not published.
     """
-    return not hidden.is_hidden(entry.name) and (entry.marked or may_be_manifest(entry.length))
+    return not reserved_names.is_hidden(entry.name) and (entry.marked or may_be_manifest(entry.length))
 
 
 def _is_left(entry: Status) -> bool:
     """Whether it is a hidden file, or the hidden directory by which HDFS clients make one of another name."""
-    found = hidden.parse_hidden(entry.name)
+    found = reserved_names.parse_reserved(entry.name)
     directory = entry.kind is EntryKind.DIRECTORY and found is not None and found.kind == "part"
-    return directory or (entry.kind is EntryKind.FILE and hidden.is_hidden(entry.name))
+    return directory or (entry.kind is EntryKind.FILE and reserved_names.is_hidden(entry.name))
 
 
 def _meaning(name: bytes) -> tuple[Kind | None, bytes, str]:
     """What a hidden name is, the stem of the file that it belongs to, and its version."""
-    found = hidden.parse_hidden(name)
+    found = reserved_names.parse_reserved(name)
     if found is not None:
         return _KINDS[found.kind], found.stem, found.version
     scratch = _SCRATCH.fullmatch(name)
-    inner = hidden.parse_hidden(scratch["name"]) if scratch else None
+    inner = reserved_names.parse_reserved(scratch["name"]) if scratch else None
     return (None, b"", "") if inner is None else (Kind.SCRATCH, inner.stem, inner.version)

@@ -8,8 +8,8 @@ what the manifest does not name is nobody's.
 from __future__ import annotations
 
 from stripefs.errors import NotFound
-from stripefs.layout.hidden import version_folder
-from stripefs.layout.striped import Manifest
+from stripefs.format.manifest import Manifest
+from stripefs.format.reserved_names import version_folder
 from stripefs.store.base import Kind as EntryKind
 from stripefs.store.base import Store
 from stripefs.store.wrappers.striped import StripedStore

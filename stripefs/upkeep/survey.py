@@ -14,7 +14,7 @@ import enum
 from collections.abc import Set
 from dataclasses import dataclass, field
 
-from stripefs.layout.record import LEASE
+from stripefs.format.lock_and_record import LEASE
 
 __all__ = ["AGE", "FORCED_AGE", "RECOVERABLE", "Circumstances", "Item", "Kind", "Verdict", "judge"]
 

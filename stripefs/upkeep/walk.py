@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from stripefs.errors import NotADirectory, NotFound, StoreError, Transient
-from stripefs.layout.hidden import POOL_NAME
+from stripefs.format.reserved_names import POOL_NAME
 from stripefs.store.base import Kind, Status, Store
 from stripefs.write.names import join
 

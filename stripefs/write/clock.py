@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from stripefs.errors import StoreError
-from stripefs.layout.hidden import new_version, part_name
+from stripefs.format.reserved_names import new_version, part_name
 from stripefs.store.base import Store
 
 __all__ = ["Reading", "StoreClock", "boot_time"]

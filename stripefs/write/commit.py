@@ -28,7 +28,7 @@ import trio
 
 from stripefs.errors import Exists, NotFound, StaleVersion, StoreError, Transient
 from stripefs.executor import LaneBlocked
-from stripefs.layout.striped import Manifest
+from stripefs.format.manifest import Manifest
 from stripefs.store.base import Buffer, Status, Store
 from stripefs.store.wrappers.striped_seen import is_seen
 from stripefs.units import shown

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stripefs.layout.record import Base, Link, Record, RecordPart, RecordSegment
-from stripefs.layout.striped import Manifest, Part, Segment
+from stripefs.format.lock_and_record import Record, RecordBase, RecordLink, RecordPart, RecordSegment
+from stripefs.format.manifest import Manifest, Part, Segment
 from stripefs.store.base import Status
 from stripefs.write.contents import Contents
 from stripefs.write.names import Names
@@ -41,7 +41,7 @@ def record_of(
     published: Status | None,
     mode: int | None,
     start: int = 0,
-    after: Link | None = None,
+    after: RecordLink | None = None,
 ) -> Record:
     """Of all that is written, from segment `start` on, which continues the record `after`. unit: 0 for what is not
     striped. head: what has all of it, if there is such a thing. manifest, published: of the file that is continued.
@@ -49,7 +49,7 @@ def record_of(
     base = None
     if head is None and contents.layout is not Layout.STRIPED and contents.base is not None and published is not None:
         identity = published.identity
-        base = Base(identity.length, identity.mtime_ns, identity.file_id)
+        base = RecordBase(identity.length, identity.mtime_ns, identity.file_id)
     if head is not None:
         segments = [_as_record(head.size, [head])] if head.size else []
     else:

@@ -15,7 +15,7 @@ from typing import Protocol
 import trio
 
 from stripefs.errors import NotFound, StaleVersion, Unsupported
-from stripefs.layout.striped import Manifest
+from stripefs.format.manifest import Manifest
 from stripefs.store.base import Attributes, Buffer, Kind, Status
 from stripefs.store.wrappers.striped_seen import is_seen
 from stripefs.write.clock import Reading

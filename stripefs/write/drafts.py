@@ -10,8 +10,8 @@ from functools import partial
 import trio
 
 from stripefs.errors import Busy, Exists, NotFound, Unsupported
-from stripefs.layout.hidden import new_version
-from stripefs.layout.record import LEASE
+from stripefs.format.lock_and_record import LEASE
+from stripefs.format.reserved_names import new_version
 from stripefs.store.base import Attributes, Identity, Store
 from stripefs.supervised import contain, supervise
 from stripefs.units import shown

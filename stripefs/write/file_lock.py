@@ -55,8 +55,8 @@ from stripefs.errors import (
     Transient,
     Unsupported,
 )
-from stripefs.layout.hidden import MARK, aside_name, lock_name, new_version, parse_hidden, part_name, stem
-from stripefs.layout.record import LEASE, DocumentError, LockDocument
+from stripefs.format.lock_and_record import LEASE, DocumentError, LockDocument
+from stripefs.format.reserved_names import MARK, aside_name, lock_name, new_version, parse_reserved, part_name, stem
 from stripefs.store.base import Attributes, Kind, Status, Store
 from stripefs.write.clock import Reading, StoreClock, boot_time
 from stripefs.write.names import join, split
@@ -314,7 +314,7 @@ def _fence(store: Store, path: bytes, versions: Collection[str]) -> None:
     prefix = b"." + stem(name) + MARK
     for batch in store.scandir(folder, prefix) if store.capabilities.listing else ():
         for entry in batch:
-            found = parse_hidden(entry.name)
+            found = parse_reserved(entry.name)
             if found is not None and found.version in versions and (aside := aside_name(entry.name)):
                 with contextlib.suppress(NotFound):
                     store.rename(join(folder, entry.name), join(folder, aside), replace=True)

@@ -16,7 +16,7 @@ import trio
 
 from stripefs.errors import NotADirectory, NotEmpty, NotFound, StoreError, Transient
 from stripefs.executor import Executor
-from stripefs.layout.hidden import LAYOUT_NAME, is_hidden
+from stripefs.format.reserved_names import LAYOUT_NAME, is_hidden
 from stripefs.settings import LAYOUTS
 from stripefs.store.base import Store
 from stripefs.units import shown

@@ -17,7 +17,7 @@ from functools import partial
 import trio
 
 from stripefs.errors import NotFound, StoreError, StripefsError
-from stripefs.layout.record import LEASE
+from stripefs.format.lock_and_record import LEASE
 from stripefs.store.base import Attributes, Store
 from stripefs.write.clock import Reading
 from stripefs.write.effects import Effects

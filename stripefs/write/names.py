@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from stripefs.errors import InvalidName, NameTooLong
-from stripefs.layout.hidden import NAME_MAX, is_hidden, new_version, part_name, pool_part, record_name, version_folder
+from stripefs.format.reserved_names import (
+    NAME_MAX,
+    is_hidden,
+    new_version,
+    part_name,
+    pool_part,
+    record_name,
+    version_folder,
+)
 from stripefs.store.base import Store
 from stripefs.write.refusals import NotPermitted
 

@@ -14,8 +14,8 @@ import trio
 
 from stripefs.errors import Busy, NotADirectory, NotFound, StoreError, Transient
 from stripefs.executor import Executor
-from stripefs.layout.hidden import is_hidden, parse_hidden
-from stripefs.layout.record import LEASE
+from stripefs.format.lock_and_record import LEASE
+from stripefs.format.reserved_names import is_hidden, parse_reserved
 from stripefs.retry import Backoff
 from stripefs.store.base import Kind, Store
 from stripefs.write.clock import StoreClock
@@ -115,7 +115,7 @@ def _locks(store: Store, folder: bytes) -> Iterator[tuple[bytes, int]]:
         with contextlib.suppress(NotFound, NotADirectory):
             for batch in store.scandir(folder):
                 for entry in batch:
-                    found = parse_hidden(entry.name)
+                    found = parse_reserved(entry.name)
                     if entry.kind is Kind.DIRECTORY and not is_hidden(entry.name):
                         folders.append(join(folder, entry.name))
                     elif entry.kind is Kind.FILE and found is not None and found.kind == "lock":

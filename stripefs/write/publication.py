@@ -17,9 +17,9 @@ import logging
 from collections.abc import Iterator
 
 from stripefs.errors import StoreError, Unsupported
-from stripefs.layout.hidden import POOL, parse_hidden, stem
-from stripefs.layout.record import Link, Record
-from stripefs.layout.striped import MANIFEST_BLOCK_SIZE, Manifest
+from stripefs.format.lock_and_record import Record, RecordLink
+from stripefs.format.manifest import MANIFEST_BLOCK_SIZE, Manifest
+from stripefs.format.reserved_names import POOL, parse_reserved, stem
 from stripefs.store.base import Attributes, Status
 from stripefs.store.wrappers.striped_seen import is_seen
 from stripefs.write.commit import Commit
@@ -180,7 +180,7 @@ class Publisher:
         striped = contents.layout is Layout.STRIPED
         unit = self._unit if striped else 0
 
-        def record(start: int, after: Link | None) -> Record:
+        def record(start: int, after: RecordLink | None) -> Record:
             return record_of(
                 names,
                 contents,
@@ -266,7 +266,7 @@ class Publisher:
     def _is_beside(self, path: bytes) -> bool:
         """Whether a hidden file bears the name that the file has now: who takes over from us looks for those."""
         folder, name = split(self._names.path)
-        found = parse_hidden(split(path)[1])
+        found = parse_reserved(split(path)[1])
         return split(path)[0] == folder and found is not None and found.stem == stem(name)
 
     async def apply(self, path: bytes) -> None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
-from stripefs.layout.record import Link, Record, digest_of
+from stripefs.format.lock_and_record import Record, RecordLink, digest_of
 from stripefs.write.effects import Effects
 from stripefs.write.names import Names
 from stripefs.write.prepared import Prepared
@@ -30,13 +30,13 @@ class Durable:
 
     count: int
     key: Hashable | None
-    record: Callable[[int, Link | None], Record]
+    record: Callable[[int, RecordLink | None], Record]
 
 
 @dataclass(frozen=True, slots=True)
 class _Standing:
     path: bytes
-    link: Link
+    link: RecordLink
     count: int
 
 
@@ -88,7 +88,7 @@ class RecordLog:
             self.outdated += [each for each in (source, path) if each not in stood]
             raise
         self._answered = True
-        standing = _Standing(path, Link(number, digest_of(following.document)), following.count)
+        standing = _Standing(path, RecordLink(number, digest_of(following.document)), following.count)
         self._chain, self._key = [*following.behind, standing], durable.key
         stands = {each.path for each in self._chain}
         self.outdated += [each for each in stood if each not in stands]

@@ -10,8 +10,8 @@ import trio
 
 from stripefs.errors import Unsupported
 from stripefs.executor import Lane
-from stripefs.layout.hidden import POOL
-from stripefs.layout.striped import Manifest
+from stripefs.format.manifest import Manifest
+from stripefs.format.reserved_names import POOL
 from stripefs.store.base import Store
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.units import shown

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import trio
 
 from stripefs.errors import Abandoned, Exists, HostFailed, NotFound, StoreError, Transient
-from stripefs.layout.sums import PartTable, digest_of, table_length
+from stripefs.format.checksums import PartTable, digest_of, table_length
 from stripefs.retry import Backoff
 from stripefs.store.base import Buffer, Status, Store
 

@@ -11,7 +11,7 @@ import pytest
 import trio
 
 from stripefs.errors import Busy
-from stripefs.layout.hidden import POOL_NAME, is_hidden
+from stripefs.format.reserved_names import POOL_NAME, is_hidden
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Attributes, Store
 from stripefs.store.url import open_store

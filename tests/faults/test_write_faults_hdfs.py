@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.layout.record import LEASE
+from stripefs.format.lock_and_record import LEASE
 from tests.faults.clock import Clock
 from tests.hdfs_instance import HdfsInstance
 from tests.mount.mounted import drop_cache

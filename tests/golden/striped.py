@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Callable
 from pathlib import Path
 
-from stripefs.layout.striped import Manifest, Part, PartTable, Segment, digest_of, table_length
+from stripefs.format.manifest import Manifest, Part, PartTable, Segment, digest_of, table_length
 
 __all__ = ["DATA", "DOCUMENTS", "FOLDER", "MANIFEST", "MANY", "UNIT"]
 

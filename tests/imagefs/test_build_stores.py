@@ -18,7 +18,7 @@ from imagefs.cli import app as application
 from imagefs.housekeeping.verify import verify
 from imagefs.repository.images import Images
 from imagefs.repository.store import StoreRepository
-from stripefs.layout.hidden import is_hidden
+from stripefs.format.reserved_names import is_hidden
 from stripefs.settings import StoreSettings
 from stripefs.store.url import open_store
 from tests.store.s3_server import Server, s3_server

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.layout.record import LEASE
+from stripefs.format.lock_and_record import LEASE
 from tests.mount.mounted import MIB, Mounted, Mounts, eventually
 from tests.mount.written import hidden, writable
 

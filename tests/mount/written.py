@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from stripefs.layout.hidden import POOL_NAME, is_hidden
+from stripefs.format.reserved_names import POOL_NAME, is_hidden
 from stripefs.settings import Settings, WriteSettings
 from stripefs.store.local import LocalStore
 from stripefs.store.wrappers.striped import StripedStore

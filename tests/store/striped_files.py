@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stripefs.layout.striped import MANIFEST_BLOCK_SIZE, Manifest
+from stripefs.format.manifest import MANIFEST_BLOCK_SIZE, Manifest
 from stripefs.store.base import Store
 from stripefs.store.wrappers.striped import StripedStore, pool_of
-from tests.unit.layout.striping import stripe
+from tests.unit.format.striping import stripe
 
 __all__ = ["write_marked", "write_striped"]
 

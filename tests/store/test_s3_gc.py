@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from stripefs.layout.striped import Manifest, Part, PartTable, Segment, digest_of
+from stripefs.format.manifest import Manifest, Part, PartTable, Segment, digest_of
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Store
 from stripefs.store.url import open_store

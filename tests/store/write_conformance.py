@@ -21,7 +21,7 @@ from stripefs.errors import (
     Transient,
     Unsupported,
 )
-from stripefs.layout.striped import MANIFEST_BLOCK_SIZE
+from stripefs.format.manifest import MANIFEST_BLOCK_SIZE
 from stripefs.store.base import Attributes, Buffer, Kind, Sink, Status, Store
 from tests.store.material import Populate, content, listing
 from tests.store.put_conformance import read

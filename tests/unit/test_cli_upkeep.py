@@ -14,8 +14,8 @@ from stripefs import logs
 from stripefs.cli import app as application
 from stripefs.cli.info import describe
 from stripefs.cli.info_facts import gather
-from stripefs.layout.record import Record
-from stripefs.layout.striped import Segment
+from stripefs.format.lock_and_record import Record
+from stripefs.format.manifest import Segment
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Block, Handle, Host, Status
 from stripefs.store.url import open_store

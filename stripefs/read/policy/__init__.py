@@ -3,7 +3,7 @@
 Nothing in this room does I/O, knows trio or reads a clock: time is an argument, so the whole of it runs under plain
 values, under Hypothesis, and under the simulator in `bench/`.
 
-**Ranges.** A file is cut into chunks of 1 MiB counted from the start of each block (`stripefs.layout.blocks`). What is
+**Ranges.** A file is cut into chunks of 1 MiB counted from the start of each block (`stripefs.format.blocks`). What is
 fetched is a range: a run of absent chunks inside one block, at most `range_size` long and ending on a multiple of it.
 A chunk belongs to at most one range, so concurrent readers of one chunk wait for one fetch.
 

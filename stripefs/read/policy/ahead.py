@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator
 
-from stripefs.layout.blocks import CHUNK, Span
+from stripefs.format.blocks import CHUNK, ByteRange
 from stripefs.read.policy.cursors import ACTIVE, Cursor
 from stripefs.read.policy.file import LATELY, FilePlan
 
@@ -29,15 +29,15 @@ class _Unlocated(Exception):
 
 def nearest(
     files: Iterable[FilePlan], share: int, range_size: int, now: float, unlocated: dict[FilePlan, int], near: Near
-) -> Iterator[tuple[FilePlan, Cursor, Span]]:
+) -> Iterator[tuple[FilePlan, Cursor, ByteRange]]:
     """What is worth fetching for all streams that move, each within `share` bytes: what is nearest to its own first.
 
     Looks at what is next only when asked for it, so what the caller plans meanwhile counts. Where a file's blocks end
     that are known, its stream ends too, and the place is noted in `unlocated`.
     """
-    queue: list[tuple[int, int, Span, Iterator[Span], FilePlan, Cursor]] = []
+    queue: list[tuple[int, int, ByteRange, Iterator[ByteRange], FilePlan, Cursor]] = []
 
-    def push(spans: Iterator[Span], file: FilePlan, cursor: Cursor) -> None:
+    def push(spans: Iterator[ByteRange], file: FilePlan, cursor: Cursor) -> None:
         try:
             span = next(spans, None)
         except _Unlocated as stop:
@@ -58,7 +58,9 @@ def nearest(
         push(spans, file, cursor)
 
 
-def _absent(file: FilePlan, cursor: Cursor, reach: int, range_size: int, since: float, near: Near) -> Iterator[Span]:
+def _absent(
+    file: FilePlan, cursor: Cursor, reach: int, range_size: int, since: float, near: Near
+) -> Iterator[ByteRange]:
     """Ranges within `reach` bytes of the cursor that are not here and were not read after `since`, nearest first.
 
     Raises _Unlocated where it does not know what comes next.
@@ -68,7 +70,9 @@ def _absent(file: FilePlan, cursor: Cursor, reach: int, range_size: int, since: 
     return _above(file, cursor, min(cursor.position + reach, file.length), range_size, since, near)
 
 
-def _above(file: FilePlan, cursor: Cursor, limit: int, range_size: int, since: float, near: Near) -> Iterator[Span]:
+def _above(
+    file: FilePlan, cursor: Cursor, limit: int, range_size: int, since: float, near: Near
+) -> Iterator[ByteRange]:
     position = cursor.position
     while position < limit:
         block = file.blocks.find(position)
@@ -88,7 +92,9 @@ def _above(file: FilePlan, cursor: Cursor, limit: int, range_size: int, since: f
             position = span.end
 
 
-def _below(file: FilePlan, cursor: Cursor, limit: int, range_size: int, since: float, near: Near) -> Iterator[Span]:
+def _below(
+    file: FilePlan, cursor: Cursor, limit: int, range_size: int, since: float, near: Near
+) -> Iterator[ByteRange]:
     position = cursor.start
     while position > limit:
         block = file.blocks.find(position - 1)

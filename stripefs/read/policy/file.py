@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from stripefs.errors import StoreError
-from stripefs.layout.blocks import CHUNK, BlockMap, Span
+from stripefs.format.blocks import CHUNK, BlockMap, ByteRange
 from stripefs.read.policy.cursors import Cursor, CursorSet
 
 __all__ = ["LATELY", "Attempt", "FilePlan", "Range", "State"]
@@ -104,7 +104,7 @@ class FilePlan:
     def read_since(self, chunk: int, since: float) -> bool:
         return self.read_at.get(chunk, since) > since
 
-    def fresh(self, chunk: int, end: int, range_size: int, since: float) -> Iterator[Span]:
+    def fresh(self, chunk: int, end: int, range_size: int, since: float) -> Iterator[ByteRange]:
         """What of [chunk, end), inside one block, is neither here nor was read after `since`, as ranges."""
         while chunk < end:
             range_ = self.ranges.get(chunk)
@@ -117,10 +117,10 @@ class FilePlan:
                 stop = chunk + CHUNK
                 while stop < span.end and not self.read_since(stop, since):
                     stop += CHUNK
-                yield Span(chunk, min(stop, span.end), span.hosts)
+                yield ByteRange(chunk, min(stop, span.end), span.hosts)
                 chunk = stop
 
-    def absent_run(self, start: int, end: int | None, range_size: int) -> Span:
+    def absent_run(self, start: int, end: int | None, range_size: int) -> ByteRange:
         """From the absent chunk at `start` to the next present one, the range's bound, or the chunk that holds end."""
         span = self.blocks.span(start, range_size)
         if span is None:
@@ -128,9 +128,9 @@ class FilePlan:
         stop = start + CHUNK
         while stop < span.end and stop not in self.ranges and (end is None or stop < end):
             stop += CHUNK
-        return Span(start, min(stop, span.end), span.hosts)
+        return ByteRange(start, min(stop, span.end), span.hosts)
 
-    def plan(self, span: Span, hosts: tuple[str, ...], cursor: Cursor | None) -> Range:
+    def plan(self, span: ByteRange, hosts: tuple[str, ...], cursor: Cursor | None) -> Range:
         """A new range of absent chunks, to be read from one of `hosts` (or where the client likes)."""
         range_ = Range(self, span.offset, span.end, hosts, cursor)
         for chunk in range(span.offset, span.end, CHUNK):

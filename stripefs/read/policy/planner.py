@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stripefs.errors import Corrupt, HostFailed, NotFound, StaleVersion, StoreError, Transient
-from stripefs.layout.blocks import CHUNK, Block
+from stripefs.format.blocks import CHUNK, Block
 from stripefs.read.policy.ahead import nearest
 from stripefs.read.policy.cursors import ACTIVE, Cursor
 from stripefs.read.policy.file import LATELY, Attempt, FilePlan, Range, State

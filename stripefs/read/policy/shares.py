@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from stripefs.layout.blocks import CHUNK, Block
+from stripefs.format.blocks import CHUNK, Block
 from stripefs.read.policy.cursors import Cursor
 from stripefs.read.policy.file import FilePlan
 

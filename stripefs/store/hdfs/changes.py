@@ -32,7 +32,7 @@ from stripefs.errors import (
     Transient,
     Unsupported,
 )
-from stripefs.layout.hidden import new_version, part_name
+from stripefs.format.reserved_names import new_version, part_name
 from stripefs.retry import Backoff
 from stripefs.store.base import Attributes, Identity, Kind, Status
 from stripefs.store.hdfs.rest import NameNodeRest, Unanswered

@@ -34,7 +34,7 @@ from stripefs.errors import (
     StoreError,
 )
 from stripefs.executor import Lane
-from stripefs.layout.striped import MANIFEST_BLOCK_SIZE
+from stripefs.format.manifest import MANIFEST_BLOCK_SIZE
 from stripefs.retry import Backoff
 from stripefs.store.base import Buffer, Kind, Status, Watch
 from stripefs.store.hdfs.blockcheck import BlockChecker, Connection

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from stripefs.errors import NotFound, StoreError
-from stripefs.layout.blocks import Block
+from stripefs.format.blocks import Block
 from stripefs.store.base import Status, Store
 
 __all__ = ["FOLDER", "Layout", "Places", "cut"]

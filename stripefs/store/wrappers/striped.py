@@ -24,8 +24,8 @@ from typing import TypeVar
 
 from stripefs.errors import ConfigError, NotADirectory, NotFound, StaleVersion, StoreError, StripefsError, Transient
 from stripefs.executor import Lane
-from stripefs.layout.hidden import POOL, is_hidden_path
-from stripefs.layout.striped import MANIFEST_MAX, STRIPED_ID, Heading, Manifest, ManifestError
+from stripefs.format.manifest import MANIFEST_MAX, STRIPED_ID, Manifest, ManifestError, ManifestHeader
+from stripefs.format.reserved_names import POOL, is_hidden_path
 from stripefs.store.base import Buffer, Handle, Identity, Status, Store
 from stripefs.store.url import parse_url
 from stripefs.store.wrappers.base import WrappedStore
@@ -177,7 +177,7 @@ class StripedStore(WrappedStore):
         data = bytes(document)
         heading = None
         try:
-            found = heading = Heading.from_bytes(data)
+            found = heading = ManifestHeader.from_bytes(data)
             listed = self.in_pool(found.pool, lambda store, pool: _list(store, pool, found)) if found.outside else None
             return Manifest.from_bytes(data, listed)
         except ManifestError as error:
@@ -244,7 +244,7 @@ def pool_of(url: str) -> bytes:
     return b"/" + (path.strip(b"/") + POOL).lstrip(b"/")
 
 
-def _list(store: Store, pool: bytes, heading: Heading) -> bytes:
+def _list(store: Store, pool: bytes, heading: ManifestHeader) -> bytes:
     """The list of parts that is not in the manifest."""
     handle = store.open(heading.list_path(pool))
     try:

@@ -17,8 +17,8 @@ from concurrent.futures import Executor, Future
 
 from stripefs.errors import StoreError
 from stripefs.executor import Lane
-from stripefs.layout.hidden import is_hidden
-from stripefs.layout.striped import MANIFEST_MAX
+from stripefs.format.manifest import MANIFEST_MAX
+from stripefs.format.reserved_names import is_hidden
 from stripefs.store.base import Status, Store
 from stripefs.store.wrappers.striped_seen import Seen, SeenManifests, below, listed_as, seen_in
 from stripefs.units import shown

@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, replace
 from operator import attrgetter
 
-from stripefs.layout.striped import MANIFEST_MAX, STRIPED_ID, Heading, Manifest, ManifestError
+from stripefs.format.manifest import MANIFEST_MAX, STRIPED_ID, Manifest, ManifestError, ManifestHeader
 from stripefs.store.base import Status
 
 __all__ = [
@@ -119,12 +119,12 @@ def too_long(status: Status) -> Seen | None:
 def seen_in(data: bytes) -> Seen:
     """The heading of a marked file whose bytes these are."""
     try:
-        return seen_of(Heading.from_bytes(data))
+        return seen_of(ManifestHeader.from_bytes(data))
     except ManifestError as error:
         return Seen(damage=error.message, hint=error.hint)
 
 
-def seen_of(found: Heading | Manifest | None) -> Seen:
+def seen_of(found: ManifestHeader | Manifest | None) -> Seen:
     return Seen() if found is None else Seen(found.length, found.unit, f"{found.version}.{found.generation}")
 
 

@@ -31,7 +31,7 @@ from imagefs.repository.snapshots import Snapshots
 from imagefs.repository.store import StoreRepository
 from imagefs.repository.traces import Traces
 from stripefs.errors import StripefsError
-from stripefs.layout.striped import Manifest, Segment
+from stripefs.format.manifest import Manifest, Segment
 from stripefs.settings import StoreSettings
 from stripefs.store.local import LocalStore
 from stripefs.store.wrappers.striped import StripedStore

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace as changed
 
 from stripefs.errors import Exists, IsADirectory, NotADirectory, NotEmpty, NotFound, StaleVersion
-from stripefs.layout.striped import MANIFEST_BLOCK_SIZE
+from stripefs.format.manifest import MANIFEST_BLOCK_SIZE
 from stripefs.store.base import (
     Attributes,
     Block,

@@ -43,7 +43,7 @@ from unittest import mock
 import trio
 
 from stripefs.errors import Busy, Exists, NotFound, ServiceDown, StoreError
-from stripefs.layout.record import LEASE
+from stripefs.format.lock_and_record import LEASE
 from stripefs.store.base import Sink, Status, Store
 from stripefs.store.wrappers.base import CHANGES, Parser, WrappedSink, WrappedStore
 from stripefs.store.wrappers.striped import StripedStore

@@ -24,7 +24,7 @@ from unittest import mock
 import trio
 
 from stripefs import executor, retry
-from stripefs.layout import hidden
+from stripefs.format import reserved_names
 from stripefs.write import clock, file_lock, sender, shipment, stream
 
 __all__ = ["Process", "Simulation"]
@@ -190,7 +190,7 @@ class Simulation:
         replaced: list[tuple[Any, str, object]] = [
             *((module, "time", times) for module in (clock, sender, stream)),
             *((module, "threading", threads) for module in (file_lock, shipment, stream)),
-            *((module, "secrets", lots) for module in (file_lock, hidden)),
+            *((module, "secrets", lots) for module in (file_lock, reserved_names)),
             (retry, "random", lots),
             (executor.Lane, "_begin", self._begin_call),
             (executor.Lane, "_leave", self._leave_call),

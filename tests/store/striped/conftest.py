@@ -27,4 +27,4 @@ def store(inner: LocalStore) -> Iterator[StripedStore]:
 @pytest.fixture
 def short_manifests(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that some thirty parts are too many."""
-    monkeypatch.setattr("stripefs.layout.striped.MANIFEST_MAX", 4096)
+    monkeypatch.setattr("stripefs.format.manifest.MANIFEST_MAX", 4096)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stripefs.errors import HostFailed, StaleVersion, StoreError
-from stripefs.layout.striped import MANIFEST_MAX, Manifest, ManifestError, digest_of
+from stripefs.format.manifest import MANIFEST_MAX, Manifest, ManifestError, digest_of
 from stripefs.store.wrappers.striped import StripedStore
 from tests.store.material import content, listing
 from tests.store.striped.material import DATA, OTHER, UNIT, same, whole

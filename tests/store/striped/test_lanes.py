@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.layout.hidden import POOL
+from stripefs.format.reserved_names import POOL
 from stripefs.store.base import Handle, Identity
 from stripefs.store.local import LocalStore
 from stripefs.store.wrappers.striped import AT_ONCE, StripedStore

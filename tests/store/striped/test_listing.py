@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from stripefs.errors import ServiceDown, StoreError
-from stripefs.layout.striped import Manifest
+from stripefs.format.manifest import Manifest
 from stripefs.store.base import Buffer, Kind, Status, Store
 from stripefs.store.local import LocalStore
 from stripefs.store.wrappers.base import WrappedStore

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stripefs.errors import NotFound, ServiceDown, StaleVersion, StoreError
-from stripefs.layout.striped import Manifest
+from stripefs.format.manifest import Manifest
 from stripefs.store.base import Buffer, Handle, Identity, Status, Store
 from stripefs.store.local import LocalStore
 from stripefs.store.wrappers import CountingStore, striped_seen

@@ -14,7 +14,7 @@ import pytest
 
 import stripefs
 from stripefs.api import engine
-from stripefs.layout.hidden import is_hidden
+from stripefs.format.reserved_names import is_hidden
 from tests.unit.api.material import LAYOUTS, MIB, content, names, spread
 
 SIZE = 20 * MIB + 321

@@ -12,8 +12,8 @@ import pytest
 
 from stripefs.copy.partial import HEAD, STEP, Partial, differs_at
 from stripefs.errors import Busy, IsADirectory, NoSpace
-from stripefs.layout.hidden import is_hidden
-from stripefs.layout.sums import CHECK, SUM, check_sums
+from stripefs.format.checksums import CHECK, SUM, check_sums
+from stripefs.format.reserved_names import is_hidden
 from tests.unit.api.material import content
 
 LENGTH = 3 * STEP + 5

@@ -6,7 +6,7 @@ import threading
 import trio
 
 from stripefs.errors import PermissionDenied, ServiceDown
-from stripefs.layout.blocks import Block
+from stripefs.format.blocks import Block
 from stripefs.store.local import LocalStore
 from stripefs.store.wrappers.throttled import ThrottledStore
 from tests.unit.read.reading import MIB, reading

@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from stripefs.layout import hidden
-from stripefs.layout.record import LockDocument, Record, RecordPart, RecordSegment
-from stripefs.layout.striped import Manifest, Part, PartTable, Segment, digest_of
+from stripefs.format import reserved_names
+from stripefs.format.lock_and_record import LockDocument, Record, RecordPart, RecordSegment
+from stripefs.format.manifest import Manifest, Part, PartTable, Segment, digest_of
 from stripefs.store.base import Buffer, Status, Store
 from stripefs.store.local import LocalStore
 from stripefs.store.wrappers.base import Parser, WrappedStore
@@ -79,7 +79,7 @@ class Place:
 
     def hidden(self, folder: str, name: str, what: str, seconds: float, data: bytes = b"part") -> bytes:
         """Something hidden beside folder/name, as `VERSION-0`, `VERSION-draft`…"""
-        stem = hidden.stem(name.encode()).decode()
+        stem = reserved_names.stem(name.encode()).decode()
         return self.file(f"{folder}/.{stem}.stripefs-{what}", data, seconds)
 
     def lock(self, folder: str, name: str, versions: Sequence[str], seconds: float) -> bytes:
@@ -113,7 +113,7 @@ class Place:
         return self.hidden(folder, name, f"{record.version}-record", seconds, record.to_bytes())
 
     def concat_record(self, folder: str, name: str, version: str, lengths: Sequence[int]) -> Record:
-        stem = hidden.stem(name.encode()).decode()
+        stem = reserved_names.stem(name.encode()).decode()
         segments = tuple(
             RecordSegment(length, (RecordPart(f"/{folder}/.{stem}.stripefs-{version}-{number}".encode(), length),))
             for number, length in enumerate(lengths)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from stripefs.errors import StoreError
-from stripefs.layout.striped import Segment
+from stripefs.format.manifest import Segment
 from stripefs.store.base import Capabilities, Store
 from stripefs.upkeep.survey import Verdict
 from tests.unit.upkeep.collecting import OLD, collect, crashes, files, kept, removed

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from stripefs.errors import NotEmpty, NotFound, StoreError
-from stripefs.layout.record import LEASE
-from stripefs.layout.striped import Manifest, Segment
+from stripefs.format.lock_and_record import LEASE
+from stripefs.format.manifest import Manifest, Segment
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.upkeep.collect import Collection
 from stripefs.upkeep.vacate import vacate

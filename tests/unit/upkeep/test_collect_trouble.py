@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stripefs.errors import NoSpace, PermissionDenied, QuotaExceeded, ServiceDown, StoreError, Unsupported
-from stripefs.layout.striped import Manifest, Segment
+from stripefs.format.manifest import Manifest, Segment
 from stripefs.store.base import Capabilities
 from stripefs.upkeep.survey import Verdict
 from tests.unit.upkeep.collecting import OLD, collect, crashes, files, kept, removed

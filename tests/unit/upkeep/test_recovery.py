@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from stripefs.errors import Busy, Exists, NotFound, StoreError
-from stripefs.layout.record import DocumentError, Record
+from stripefs.format.lock_and_record import DocumentError, Record
 from stripefs.store.base import Attributes, Capabilities, Identity, Store
 from stripefs.store.wrappers.base import WrappedStore
 from stripefs.store.wrappers.striped import StripedStore

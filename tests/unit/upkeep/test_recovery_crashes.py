@@ -13,8 +13,8 @@ from typing import Any, ClassVar
 import pytest
 
 from stripefs.errors import NotFound
-from stripefs.layout.hidden import parse_hidden
-from stripefs.layout.record import DocumentError
+from stripefs.format.lock_and_record import DocumentError
+from stripefs.format.reserved_names import parse_reserved
 from stripefs.store.base import Buffer, Store
 from stripefs.store.wrappers.base import Parser, WrappedStore
 from stripefs.store.wrappers.striped import StripedStore
@@ -114,7 +114,7 @@ async def chain(root: Path) -> list[Path]:
             await draft.write(start, data[start : start + STEP])
             await draft.sync()
         await draft.abandon(recoverable=True)
-    number = {path: parse_hidden(path.name.encode()) for path in root.glob("*-record*")}
+    number = {path: parse_reserved(path.name.encode()) for path in root.glob("*-record*")}
     assert len(number) == 2
     return sorted(number, key=lambda path: number[path].number)  # type: ignore[union-attr]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stripefs.layout.record import LEASE
+from stripefs.format.lock_and_record import LEASE
 from stripefs.upkeep.survey import AGE, FORCED_AGE, RECOVERABLE, Circumstances, Item, Kind, Verdict, judge
 
 NOW = 1_800_000_000 * 10**9

@@ -11,9 +11,9 @@ import pytest
 import trio
 
 from stripefs.errors import NotEmpty, PermissionDenied
-from stripefs.layout.hidden import part_name
-from stripefs.layout.record import LEASE
-from stripefs.layout.striped import Segment
+from stripefs.format.lock_and_record import LEASE
+from stripefs.format.manifest import Segment
+from stripefs.format.reserved_names import part_name
 from stripefs.store.base import Capabilities, Store
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.upkeep.survey import FORCED_AGE, RECOVERABLE

@@ -13,7 +13,7 @@ import pytest
 import trio
 
 from stripefs.errors import Busy, ServiceDown, StaleVersion, Transient
-from stripefs.layout.record import LEASE
+from stripefs.format.lock_and_record import LEASE
 from stripefs.store.base import Identity
 from stripefs.store.wrappers.faulty import FaultyStore
 from stripefs.store.wrappers.striped import StripedStore

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from stripefs.errors import Busy, ServiceDown
-from stripefs.layout.striped import Manifest
+from stripefs.format.manifest import Manifest
 from stripefs.store import localwrite
 from stripefs.write import DraftLost, Layout
 from tests.unit.write.world import DEADLINE, LAYOUTS, MIB, content, hidden, load, save, spread, until, writing

@@ -6,7 +6,7 @@ import pytest
 import trio
 
 from stripefs.errors import Busy, Exists, NotFound, StaleVersion
-from stripefs.layout.hidden import parse_hidden
+from stripefs.format.reserved_names import parse_reserved
 from stripefs.store.base import Attributes
 from stripefs.store.local import LocalStore
 from stripefs.store.wrappers.striped import StripedStore
@@ -35,7 +35,7 @@ def store(tmp_path):
 
 
 def record_of(root):
-    paths = {parse_hidden(path.name.encode()).number: bytes(path) for path in root.rglob("*-record*")}
+    paths = {parse_reserved(path.name.encode()).number: bytes(path) for path in root.rglob("*-record*")}
     return read_chain(LocalStore(b"/"), paths)[0]
 
 

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from stripefs.errors import Busy, Exists, NotADirectory, NotFound, PermissionDenied, QuotaExceeded, ServiceDown
-from stripefs.layout.record import LEASE, LockDocument
+from stripefs.format.lock_and_record import LEASE, LockDocument
 from stripefs.store.base import Kind, Status
 from stripefs.store.local import LocalStore
 from stripefs.store.wrappers.faulty import FaultyStore

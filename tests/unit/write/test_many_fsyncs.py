@@ -6,7 +6,7 @@ import os
 import pytest
 
 from stripefs.errors import Unsupported
-from stripefs.layout.hidden import parse_hidden
+from stripefs.format.reserved_names import parse_reserved
 from stripefs.store.wrappers.counting import CountingStore
 from stripefs.upkeep.records import find
 from stripefs.write import Layout
@@ -33,7 +33,7 @@ def written(store):
 
 def newest(root):
     """Bytes of the record that was written last."""
-    number = {path: parse_hidden(os.fsencode(path.name)).number for path in root.rglob("*-record*")}
+    number = {path: parse_reserved(os.fsencode(path.name)).number for path in root.rglob("*-record*")}
     return max(number, key=number.__getitem__).stat().st_size
 
 

@@ -6,9 +6,9 @@ import pytest
 import trio
 
 from stripefs.errors import HostFailed, QuotaExceeded
-from stripefs.layout.hidden import parse_hidden, record_name
-from stripefs.layout.record import Record
-from stripefs.layout.striped import MANIFEST_BLOCK_SIZE
+from stripefs.format.lock_and_record import Record
+from stripefs.format.manifest import MANIFEST_BLOCK_SIZE
+from stripefs.format.reserved_names import parse_reserved, record_name
 from stripefs.write import Layout
 from tests.unit.write.world import DEADLINE, MIB, content, hidden, load, spread, until, writing
 
@@ -37,7 +37,7 @@ def store(tmp_path):
 def beside(tmp_path):
     """Kinds of the hidden files beside the file, its lock left out."""
     names = [name for name in hidden(tmp_path) if not name.startswith(".stripefs/")]
-    return sorted(kind for name in names if (kind := parse_hidden(name.encode()).kind) != "lock")
+    return sorted(kind for name in names if (kind := parse_reserved(name.encode()).kind) != "lock")
 
 
 async def begun(drafts):

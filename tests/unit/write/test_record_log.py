@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stripefs.errors import Transient
-from stripefs.layout.hidden import parse_hidden
-from stripefs.layout.record import Link, Record, RecordPart, RecordSegment
+from stripefs.format.lock_and_record import Record, RecordLink, RecordPart, RecordSegment
+from stripefs.format.reserved_names import parse_reserved
 from stripefs.upkeep.records import read_chain
 from stripefs.write.names import Names
 from stripefs.write.record_log import Durable, RecordLog
@@ -77,7 +77,7 @@ class Disk:
         return self.files[path]
 
     def records(self) -> dict[int, bytes]:
-        found = {path: parse_hidden(path[1:]) for path in self.files}
+        found = {path: parse_reserved(path[1:]) for path in self.files}
         return {meaning.number: path for path, meaning in found.items() if meaning and meaning.kind == "record"}
 
     def durable(self) -> tuple[RecordSegment, ...]:
@@ -91,7 +91,7 @@ def segment(number: int) -> RecordSegment:
 
 
 def saying(names: Names, segments: list[RecordSegment], key: object) -> Durable:
-    def record(start: int, after: Link | None) -> Record:
+    def record(start: int, after: RecordLink | None) -> Record:
         return Record(names.path, names.version, "striped", 65536, tuple(segments[start:]), after=after)
 
     return Durable(len(segments), key, record)  # type: ignore[arg-type]

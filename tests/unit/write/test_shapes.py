@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stripefs.layout.striped import part_data
+from stripefs.format.manifest import part_data
 from stripefs.retry import AVOID_FIRST, AVOID_LONGEST
 from stripefs.store.base import Host
 from stripefs.write.hosts import ANYWHERE, ANYWHERE_AT_ONCE, PER_HOST, SendHosts

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from stripefs.errors import NotFound, QuotaExceeded, ServiceDown, StaleVersion
-from stripefs.layout.striped import Manifest
+from stripefs.format.manifest import Manifest
 from stripefs.store.wrappers.faulty import FaultyStore
 from stripefs.store.wrappers.striped import StripedStore
 from stripefs.write import Layout

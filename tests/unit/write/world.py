@@ -9,8 +9,8 @@ from pathlib import Path
 
 import trio
 
-from stripefs.layout.hidden import is_hidden
-from stripefs.layout.record import LEASE
+from stripefs.format.lock_and_record import LEASE
+from stripefs.format.reserved_names import is_hidden
 from stripefs.store.base import Store
 from stripefs.store.local import LocalStore
 from stripefs.store.wrappers.striped import StripedStore

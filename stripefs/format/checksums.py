@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import xxhash
 
-from stripefs.layout.blocks import CHUNK
+from stripefs.format.blocks import CHUNK
 
 __all__ = ["CHECK", "DIGEST", "SUM", "PartTable", "check_sums", "digest_of", "table_length"]
 

@@ -1,4 +1,4 @@
-"""Two small documents that writers leave beside a file: the record of what `fsync` made durable, and the lock.
+"""Documents that writers keep beside a file: the record of the bytes that `fsync` made durable, and the lock.
 
 Both are three parts of ASCII text:
 
@@ -23,11 +23,11 @@ from stripefs.errors import StoreError
 
 __all__ = [
     "LEASE",
-    "Base",
     "DocumentError",
-    "Link",
     "LockDocument",
     "Record",
+    "RecordBase",
+    "RecordLink",
     "RecordPart",
     "RecordSegment",
     "digest_of",
@@ -68,7 +68,7 @@ class RecordSegment:
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class RecordBase:
     """Identity of the published file that the segments continue."""
 
     length: int
@@ -77,7 +77,7 @@ class Base:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class RecordLink:
     """A record that another one continues: its number, and its `digest_of`."""
 
     number: int
@@ -98,9 +98,9 @@ class Record:
     layout: str
     unit: int
     segments: tuple[RecordSegment, ...]
-    base: Base | None = None
+    base: RecordBase | None = None
     mode: int | None = None
-    after: Link | None = None
+    after: RecordLink | None = None
 
     @property
     def length(self) -> int:
@@ -140,9 +140,9 @@ class Record:
                 _string(found["layout"]),
                 _size(found["unit"]),
                 segments,
-                None if base is None else Base(_size(base[0]), _size(base[1]), _string(base[2])),
+                None if base is None else RecordBase(_size(base[0]), _size(base[1]), _string(base[2])),
                 None if mode is None else _size(mode),
-                Link(_size(number), _string(digest)) if continued else None,
+                RecordLink(_size(number), _string(digest)) if continued else None,
             )
         except (TypeError, ValueError, LookupError) as error:
             raise DocumentError(f"the record does not hold together: {error}") from error

@@ -1,4 +1,4 @@
-"""Names that a mount keeps to itself: parts being written, locks, records, and the pool of striped parts.
+"""Reserved names, which a mount hides: parts being written, locks, records, and the pool of striped parts.
 
     .NAME.stripefs-VERSION-K         what is being written for NAME beside it: parts, and what will be renamed onto NAME
                                      or onto its lock
@@ -33,7 +33,7 @@ __all__ = [
     "POOL",
     "POOL_NAME",
     "VERSION",
-    "Hidden",
+    "ReservedName",
     "aside_name",
     "copied_name",
     "copy_name",
@@ -44,7 +44,7 @@ __all__ = [
     "list_path",
     "lock_name",
     "new_version",
-    "parse_hidden",
+    "parse_reserved",
     "part_name",
     "pool_part",
     "record_name",
@@ -84,7 +84,7 @@ _HIDDEN = re.compile(
 
 
 @dataclass(frozen=True, slots=True)
-class Hidden:
+class ReservedName:
     """A hidden name in parts. kind is "part", "draft", "record" or "lock"; version "" and number -1 where it has none.
 
     The first record has number 0. `stem` is what `stem(NAME)` answers for the file it belongs to.
@@ -137,7 +137,7 @@ def record_name(name: bytes, version: str, number: int = 0) -> bytes:
 
 def aside_name(name: bytes) -> bytes:
     """Where a part or draft with the hidden name `name` goes when another writer takes over; b"" for anything else."""
-    found = parse_hidden(name)
+    found = parse_reserved(name)
     if found is None or found.kind not in ("part", "draft") or found.number >= _ASIDE:
         return b""
     number = _DRAFT_ASIDE if found.kind == "draft" else _ASIDE + found.number
@@ -163,17 +163,17 @@ def _beside(name: bytes, suffix: str) -> bytes:
     return b"." + stem(name) + MARK + suffix.encode()
 
 
-def parse_hidden(name: bytes) -> Hidden | None:
+def parse_reserved(name: bytes) -> ReservedName | None:
     """What a hidden name beside a file says; None for one that this program does not make."""
     match = _HIDDEN.fullmatch(name)
     if match is None:
         return None
     if match["lock"]:
-        return Hidden("lock", match["stem"])
+        return ReservedName("lock", match["stem"])
     version, what = match["version"].decode(), match["what"].decode()
     if what.isdigit():
-        return Hidden("part", match["stem"], version, int(what))
-    return Hidden(what, match["stem"], version, int(match["record"] or 0) if what == "record" else -1)
+        return ReservedName("part", match["stem"], version, int(what))
+    return ReservedName(what, match["stem"], version, int(match["record"] or 0) if what == "record" else -1)
 
 
 def version_folder(version: str, pool: bytes = POOL) -> bytes:

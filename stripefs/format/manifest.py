@@ -1,10 +1,10 @@
-"""Striped files: which byte lies in which part, and the manifest that says so (docs/format-striped.md).
+"""Manifest of a striped file: it maps each byte of the file to a part (docs/format-striped.md).
 
 A striped file is a chain of segments, each written at once: a segment of width K is cut into units, and unit i of it
 lies in row i // K of its part i % K. Only the last unit of a segment may be short. What is appended later is a further
 segment, so no part ever changes once a manifest names it. Behind its units every part carries a table of checksums
-(`stripefs.layout.sums`); the digest in the manifest is that of the table, so manifest, table and bytes each vouch for
-the next.
+(`stripefs.format.checksums`); the digest in the manifest is that of the table, so manifest, table and bytes each vouch
+for the next.
 
 The manifest stands at the file's own name and bears a mark that no user of a mount can give a file: the block size
 MANIFEST_BLOCK_SIZE, or what a store keeps in its place. The mark alone tells it from other files, since users may have
@@ -23,8 +23,8 @@ from functools import cached_property
 from itertools import accumulate
 
 from stripefs.errors import StoreError
-from stripefs.layout import hidden
-from stripefs.layout.sums import CHECK, DIGEST, SUM, PartTable, check_sums, digest_of, table_length
+from stripefs.format import reserved_names
+from stripefs.format.checksums import CHECK, DIGEST, SUM, PartTable, check_sums, digest_of, table_length
 
 __all__ = [
     "CHECK",
@@ -37,9 +37,9 @@ __all__ = [
     "STRIPED_ID",
     "SUM",
     "UNIT",
-    "Heading",
     "Manifest",
     "ManifestError",
+    "ManifestHeader",
     "Part",
     "PartTable",
     "Piece",
@@ -102,9 +102,9 @@ class Part:
     length: int
     digest: bytes
 
-    def path(self, pool: bytes = hidden.POOL) -> bytes:
+    def path(self, pool: bytes = reserved_names.POOL) -> bytes:
         """Where it lies, as a path of the store whose pool this is."""
-        return hidden.pool_part(self.version, self.number, pool)
+        return reserved_names.pool_part(self.version, self.number, pool)
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,7 +144,7 @@ def may_be_manifest(length: int) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Heading:
+class ManifestHeader:
     """What a manifest says without its list: enough for a listing. Fields as in `Manifest`.
 
     list_digest: the digest of the list of `list_length` bytes; outside: it is not in the manifest but in the pool.
@@ -164,12 +164,12 @@ class Heading:
     def list_length(self) -> int:
         return self.segments * _SEGMENT.size + self.parts * _PART.size
 
-    def list_path(self, pool: bytes = hidden.POOL) -> bytes:
+    def list_path(self, pool: bytes = reserved_names.POOL) -> bytes:
         """Where the list lies when it is outside, as a path of the store whose pool this is."""
-        return hidden.list_path(self.version, self.list_digest, pool)
+        return reserved_names.list_path(self.version, self.list_digest, pool)
 
     @classmethod
-    def from_bytes(cls, data: bytes) -> Heading:
+    def from_bytes(cls, data: bytes) -> ManifestHeader:
         """The heading of the manifest that `data` is all of. Raises ManifestError for anything else."""
         _demand(data.startswith(MAGIC), "it does not begin as a manifest")
         if len(data) < _HEAD.size + DIGEST:
@@ -214,7 +214,7 @@ class Manifest:
     segments: tuple[Segment, ...]
 
     def __post_init__(self) -> None:
-        _demand(hidden.is_version(self.version), "its version is none")
+        _demand(reserved_names.is_version(self.version), "its version is none")
         _demand(0 <= self.generation < 1 << 32, "its generation is too large")
         _demand(len(self.parts) <= MAX_PARTS, "it has too many parts")
         _check_shape(self.unit, self.length, self.pool)
@@ -318,7 +318,7 @@ class Manifest:
         listed = self._list()
         if not self._outside(len(listed)):
             return None
-        return hidden.list_path(self.version, digest_of(listed)), listed
+        return reserved_names.list_path(self.version, digest_of(listed)), listed
 
     @classmethod
     def from_bytes(cls, data: bytes, parts_list: bytes | None = None) -> Manifest:
@@ -326,7 +326,7 @@ class Manifest:
 
         Raises ManifestError with one line that says what is wrong.
         """
-        heading = Heading.from_bytes(data)
+        heading = ManifestHeader.from_bytes(data)
         begin = _HEAD.size + len(heading.pool)
         listed = (parts_list or b"") if heading.outside else data[begin : begin + heading.list_length]
         _demand(len(listed) == heading.list_length, "its list has not the length it should have")
@@ -337,7 +337,7 @@ class Manifest:
         return manifest
 
 
-def _read_list(listed: bytes, heading: Heading) -> tuple[Segment, ...]:
+def _read_list(listed: bytes, heading: ManifestHeader) -> tuple[Segment, ...]:
     middle = heading.segments * _SEGMENT.size
     parts = []
     for version, number, zero, length, digest in _PART.iter_unpack(listed[middle:]):
@@ -360,7 +360,7 @@ def _check_shape(unit: int, length: int, pool: bytes) -> None:
     components = pool.split(b"/")
     _demand(len(pool) <= MAX_POOL and b"\0" not in pool, "its pool is no path")
     _demand(len(components) > 1 and not components[0], "its pool is no absolute path")
-    _demand(components[-1] == hidden.POOL_NAME, "its pool is none")
+    _demand(components[-1] == reserved_names.POOL_NAME, "its pool is none")
     _demand(not {b"", b".", b".."} & set(components[1:]), "its pool is no plain path")
 
 
@@ -371,7 +371,9 @@ def _check_segment(segment: Segment, unit: int) -> None:
     for index, part in enumerate(segment.parts):
         data = part_data(segment.length, width, index, unit)
         _demand(part.length == data + table_length(data, unit), "a part has not the length that its units need")
-        _demand(hidden.is_version(part.version) and 0 <= part.number < 1 << 32, "a part has a name that is none")
+        _demand(
+            reserved_names.is_version(part.version) and 0 <= part.number < 1 << 32, "a part has a name that is none"
+        )
         _demand(len(part.digest) == DIGEST, "a part has no digest")
 
 

@@ -10,20 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stripefs.errors import StoreError
-from stripefs.layout import hidden
-from stripefs.layout.striped import (
+from stripefs.format import reserved_names
+from stripefs.format.manifest import (
     MANIFEST_BLOCK_SIZE,
     MANIFEST_MAX,
     UNIT,
-    Heading,
     Manifest,
     ManifestError,
+    ManifestHeader,
     Part,
     Segment,
     may_be_manifest,
     table_length,
 )
-from tests.unit.layout.striping import POOL, VERSION, stripe
+from tests.unit.format.striping import POOL, VERSION, stripe
 
 K4 = 4096
 
@@ -77,7 +77,7 @@ def test_read_back_as_written(shape: Any) -> None:
     assert Manifest.from_bytes(document) == manifest
     assert manifest.parts_list() is None
     assert may_be_manifest(len(document))
-    heading = Heading.from_bytes(document)
+    heading = ManifestHeader.from_bytes(document)
     assert heading is not None
     assert (heading.version, heading.length, heading.unit) == (VERSION, len(content), unit)
     assert (heading.segments, heading.parts) == (len(widths), len(manifest.parts))
@@ -99,7 +99,7 @@ def test_the_longest_list_inside_and_the_shortest_outside() -> None:
     found = manifest.parts_list()
     assert found is not None
     path, listed = found
-    heading = Heading.from_bytes(manifest.to_bytes())
+    heading = ManifestHeader.from_bytes(manifest.to_bytes())
     assert heading is not None
     assert heading.outside
     assert (heading.list_path(), heading.list_length) == (path, len(listed))
@@ -120,7 +120,7 @@ def test_a_file_of_many_parts() -> None:
 
 def test_too_many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     document = many(24).to_bytes()
-    monkeypatch.setattr("stripefs.layout.striped.MAX_PARTS", 23)
+    monkeypatch.setattr("stripefs.format.manifest.MAX_PARTS", 23)
     for too_many in (lambda: many(24), lambda: Manifest.from_bytes(document)):
         with pytest.raises(ManifestError, match="too many parts"):
             too_many()
@@ -143,7 +143,7 @@ def test_a_block_size_that_hdfs_takes() -> None:
 
 def test_other_files_are_none() -> None:
     for data in (b"", b"STRIPEFS is a word\n" * 100):
-        for read in (Heading.from_bytes, Manifest.from_bytes):
+        for read in (ManifestHeader.from_bytes, Manifest.from_bytes):
             with pytest.raises(ManifestError, match="does not begin as a manifest"):
                 read(data)
 
@@ -153,7 +153,7 @@ def test_versions_that_are_needed() -> None:
     more, _ = stripe(b"y" * 100, [(100, 1)], K4, version="f" * 16)
     both = Manifest("f" * 16, 1, K4, POOL, first.segments + more.segments)
     assert both.versions == {VERSION, "f" * 16}
-    assert both.parts[0].path(b"/p") == hidden.pool_part(VERSION, 0, b"/p")
+    assert both.parts[0].path(b"/p") == reserved_names.pool_part(VERSION, 0, b"/p")
 
 
 PART = Part(VERSION, 0, K4 + 8, bytes(16))

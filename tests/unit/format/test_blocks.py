@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stripefs.layout.blocks import CHUNK, BlockMap
+from stripefs.format.blocks import CHUNK, BlockMap
 from stripefs.store.base import Block
 
 lengths = st.lists(st.integers(1, 5 * CHUNK), min_size=1, max_size=12)

@@ -7,7 +7,7 @@ import struct
 import pytest
 import xxhash
 
-from stripefs.layout.striped import Heading, Manifest, check_sums, may_be_manifest
+from stripefs.format.manifest import Manifest, ManifestHeader, check_sums, may_be_manifest
 from tests.golden.striped import DATA, DOCUMENTS, FOLDER, MANIFEST, MANY, UNIT, outside
 
 
@@ -51,7 +51,7 @@ def test_part() -> None:
 
 def test_a_list_outside() -> None:
     document, listed = golden("striped.outside"), golden("striped.list")
-    heading = Heading.from_bytes(document)
+    heading = ManifestHeader.from_bytes(document)
     assert heading is not None
     assert heading.outside
     assert heading.list_path() == outside()[0]

@@ -1,4 +1,4 @@
-"""Blocks of a file as they become known, and the chunks they are read in.
+"""Block map of a file, filled as blocks become known, and the chunks in which blocks are read.
 
 A chunk is the smallest piece that is fetched and kept: 1 MiB counted from the start of its block, shorter at the
 block's end, so that no chunk ever lies on two hosts. Blocks need not be of one size (HDFS CONCAT leaves short ones in
@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-__all__ = ["CHUNK", "Block", "BlockMap", "Span"]
+__all__ = ["CHUNK", "Block", "BlockMap", "ByteRange"]
 
 CHUNK = 1 << 20
 """Bytes of a chunk: the largest READ that the kernel sends through FUSE without further options."""
@@ -27,7 +27,7 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ByteRange:
     """Bytes [offset, end) of a file within one block that lies on `hosts`."""
 
     offset: int
@@ -103,11 +103,11 @@ class BlockMap:
             raise LookupError(f"no block known at {offset}")
         return offset - (offset - block.offset) % CHUNK
 
-    def span(self, offset: int, range_size: int) -> Span | None:
+    def span(self, offset: int, range_size: int) -> ByteRange | None:
         """The range to fetch from `offset`, a chunk's start: up to the next multiple of range_size in its block."""
         block = self.find(offset)
         if block is None:
             return None
         into = offset - block.offset
         end = min(block.offset + into - into % range_size + range_size, block.offset + block.length)
-        return Span(offset, end, block.hosts)
+        return ByteRange(offset, end, block.hosts)

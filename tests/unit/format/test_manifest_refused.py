@@ -9,7 +9,7 @@ import struct
 import pytest
 import xxhash
 
-from stripefs.layout.striped import Heading, Manifest, ManifestError
+from stripefs.format.manifest import Manifest, ManifestError, ManifestHeader
 from tests.golden.striped import FOLDER
 
 ROUNDS = int(os.environ.get("STRIPEFS_FUZZ_ROUNDS", "400"))
@@ -113,12 +113,12 @@ def test_refused(name: str) -> None:
 @pytest.mark.parametrize("name", ["newer", "newest"])
 def test_newer_ones_say_what_to_do(name: str) -> None:
     with pytest.raises(ManifestError, match="use a newer stripefs"):
-        Heading.from_bytes(WRONG[name])
+        ManifestHeader.from_bytes(WRONG[name])
 
 
 def test_newer_ones_need_not_have_our_checksum() -> None:
     with pytest.raises(ManifestError, match="use a newer stripefs"):
-        Heading.from_bytes(GOOD[:12] + b"\2\0" + GOOD[14:])
+        ManifestHeader.from_bytes(GOOD[:12] + b"\2\0" + GOOD[14:])
 
 
 def test_any_cut_is_refused() -> None:

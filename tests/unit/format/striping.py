@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from stripefs.layout.striped import Manifest, Part, PartTable, Segment, digest_of
+from stripefs.format.manifest import Manifest, Part, PartTable, Segment, digest_of
 
 POOL = b"/data/.stripefs"
 VERSION = "0123456789abcdef"

@@ -1,1 +1,0 @@
-"""Pure arithmetic between a file's bytes and where they lie."""
