@@ -11,7 +11,7 @@ from typing import Any
 import trio
 
 from stripefs.settings import WriteSettings, default_write_memory
-from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.striped import StripedStore
 from stripefs.upkeep.graves import Graves
 from stripefs.upkeep.vacate import vacate
 from stripefs.write.copies import Copies, no_copies

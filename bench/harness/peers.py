@@ -65,7 +65,7 @@ def build_rclone(say: Say) -> Path:
 
 def libhdfs_environment() -> dict[str, str]:
     """Variables with which pyarrow loads libhdfs, which is built unless it is there. Raises BenchError."""
-    from stripefs.store.libhdfs import find_java_home  # imports pyarrow, which only a full run needs
+    from stripefs.store.hdfs.libhdfs import find_java_home  # imports pyarrow, which only a full run needs
 
     folder = output(ROOT / "scripts" / "build-libhdfs").strip()
     jars = output(ROOT / "scripts" / "hdfs-cluster", "jars").strip()

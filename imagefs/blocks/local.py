@@ -30,7 +30,7 @@ import xxhash
 
 from imagefs.blocks.block_table import ROW, BlockTable, row, rows_here
 from imagefs.format.index import BLOCK
-from stripefs.store.ranges import InUse
+from stripefs.store.common import InUse
 
 __all__ = ["LocalDevice", "Stamp", "mark_of", "matches"]
 

@@ -38,7 +38,7 @@ from stripefs.errors import (
     StoreError,
     Unsupported,
 )
-from stripefs.store.http_surroundings import is_about_certificates, trusted
+from stripefs.store.http_environment import is_about_certificates, trusted_certificates
 
 __all__ = ["DOCUMENT_LIMIT", "RegistryAccess", "RegistryClient", "receive"]
 
@@ -389,7 +389,7 @@ def _certificates(host: str, ca_file: str) -> ssl.SSLContext:
 @functools.lru_cache(maxsize=8)
 def _with(files: tuple[tuple[str, int], ...]) -> ssl.SSLContext:
     if not files:
-        return trusted()
+        return trusted_certificates()
     context = httpx.create_ssl_context()
     for file, _ in files:
         try:

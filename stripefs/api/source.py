@@ -18,8 +18,8 @@ from stripefs.executor import Executor
 from stripefs.read import OpenFile, Reader
 from stripefs.settings import Settings, WriteSettings
 from stripefs.store.base import Identity, Status, Store
-from stripefs.store.wrappers.striped import StripedStore
-from stripefs.store.wrappers.striped_handle import StripedHandle
+from stripefs.store.striped import StripedStore
+from stripefs.store.striped_handle import StripedHandle
 from stripefs.upkeep.vacate import vacate
 from stripefs.write.copies import no_copies
 from stripefs.write.layouts import Layouts

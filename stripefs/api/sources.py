@@ -48,8 +48,8 @@ from stripefs.settings import (
     redact,
 )
 from stripefs.store.base import Identity, Kind, Store
+from stripefs.store.striped import StripedStore
 from stripefs.store.url import elsewhere, open_store, opener
-from stripefs.store.wrappers.striped import StripedStore
 from stripefs.supervised import contain
 from stripefs.write.names import split
 

@@ -9,8 +9,8 @@ from stripefs.cache.grid import BLOCK, SEGMENT, inside, length_of, over, runs
 from stripefs.cache.version import Hold, Version
 from stripefs.errors import HostFailed
 from stripefs.store.base import Block, Buffer, Handle, Watch
-from stripefs.store.ranges import check_range
-from stripefs.store.wrappers.base import WrappedHandle
+from stripefs.store.common import check_range
+from stripefs.store.wrapper import WrappedHandle
 
 __all__ = ["CACHE", "CachedHandle"]
 

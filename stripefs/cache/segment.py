@@ -40,7 +40,7 @@ from stripefs.cache.table import (
 )
 from stripefs.store.allocator import PAGE
 from stripefs.store.base import Buffer
-from stripefs.store.ranges import InUse
+from stripefs.store.common import InUse
 
 __all__ = ["Damaged", "Segment"]
 

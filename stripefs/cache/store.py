@@ -15,7 +15,7 @@ from stripefs.cache.stretch import Known
 from stripefs.cache.version import Version
 from stripefs.cache.written import Written
 from stripefs.store.base import Handle, Identity, Kind, Status, Store
-from stripefs.store.wrappers.base import WrappedStore
+from stripefs.store.wrapper import WrappedStore
 
 __all__ = ["LEAST", "CachedStore"]
 

@@ -11,7 +11,7 @@ from typing import Any
 from stripefs.errors import IsADirectory, StoreError
 from stripefs.format.manifest import Manifest
 from stripefs.store.base import Block, Kind, Store
-from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.striped import StripedStore
 from stripefs.units import shown
 
 __all__ = ["Facts", "Part", "gather"]

@@ -16,7 +16,7 @@ from stripefs.settings import Settings, redact
 from stripefs.store.base import Kind, Store
 
 if TYPE_CHECKING:
-    from stripefs.store.wrappers.striped import StripedStore
+    from stripefs.store.striped import StripedStore
 
 __all__ = ["inside_mount", "open_tree", "opened_file", "opened_source", "place", "unfollowed", "view_of"]
 
@@ -109,8 +109,8 @@ def open_tree(settings: Settings, inside: bytes) -> tuple[Store, bytes]:
 
 def view_of(store: Store, settings: Settings) -> StripedStore:
     """The view of the striped files in an opened store, with the pools that the user trusts."""
+    from stripefs.store.striped import StripedStore
     from stripefs.store.url import opener
-    from stripefs.store.wrappers.striped import StripedStore
 
     return StripedStore(store, settings.write.trust_pool, opener(settings.store))
 

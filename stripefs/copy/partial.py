@@ -22,7 +22,7 @@ from stripefs.errors import Busy, IsADirectory, NoSpace, Unsupported
 from stripefs.format.checksums import CHECK, DIGEST, SUM, check_sums, digest_of
 from stripefs.format.reserved_names import copy_name
 from stripefs.osutil import try_lock
-from stripefs.store.newfile import sync_directory
+from stripefs.store.local_write import sync_directory
 from stripefs.units import format_size, shown
 
 __all__ = ["STEP", "Partial", "Tell", "differs_at"]

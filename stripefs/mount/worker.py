@@ -19,8 +19,8 @@ from stripefs.read import Reader
 from stripefs.settings import Settings, default_budget, redact
 from stripefs.store.allocator import Heap, tune_allocator
 from stripefs.store.base import Kind, Store
+from stripefs.store.striped import StripedStore
 from stripefs.store.url import open_store, opener
-from stripefs.store.wrappers.striped import StripedStore
 from stripefs.tree import State, Tree
 
 if TYPE_CHECKING:

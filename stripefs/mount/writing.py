@@ -9,7 +9,7 @@ import trio
 
 from stripefs.read import Reader
 from stripefs.settings import Settings
-from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.striped import StripedStore
 from stripefs.tree import State
 from stripefs.tree.opener import sees_all_processes
 from stripefs.tree.writes import WritableTree

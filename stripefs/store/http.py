@@ -45,8 +45,8 @@ from stripefs.errors import (
 from stripefs.settings import StoreSettings, redact
 from stripefs.store.allocator import uninitialised
 from stripefs.store.base import Block, Buffer, Capabilities, Handle, Identity, Kind, Status, Store, Watch
-from stripefs.store.http_surroundings import credentials, is_about_certificates, trusted
-from stripefs.store.ranges import InUse, blocks_by_size, check_range, exact
+from stripefs.store.common import InUse, blocks_by_size, check_range, exact
+from stripefs.store.http_environment import credentials, is_about_certificates, trusted_certificates
 from stripefs.units import shown
 
 __all__ = ["HttpHandle", "HttpStore", "prepare"]
@@ -90,7 +90,7 @@ class HttpStore(Store):
                 follow_redirects=True,
                 proxy=settings.proxy or None,
                 timeout=httpx.Timeout(settings.host_timeout, pool=None),
-                verify=trusted(),
+                verify=trusted_certificates(),
                 # The threads of the callers bound the connections; waiting for one would count as a silent server.
                 limits=httpx.Limits(
                     max_connections=None, max_keepalive_connections=_IDLE_CONNECTIONS, keepalive_expiry=_IDLE_SECONDS

@@ -45,18 +45,18 @@ from stripefs.store.base import (
     Store,
     Watch,
 )
-from stripefs.store.localwrite import (
+from stripefs.store.common import STORE_ERRORS, InUse, blocks_by_size, check_range
+from stripefs.store.local_write import (
     LocalSink,
+    NewFile,
     change,
     join,
     make_directory,
     move,
     remove_directory,
+    sync_directory,
     unreplaced,
 )
-from stripefs.store.newfile import NewFile, sync_directory
-from stripefs.store.oserrors import STORE_ERRORS
-from stripefs.store.ranges import InUse, blocks_by_size, check_range
 from stripefs.units import shown
 
 __all__ = ["MARK", "LocalHandle", "LocalStore"]

@@ -26,8 +26,8 @@ from stripefs.errors import ConfigError
 from stripefs.settings import StoreSettings, redact
 from stripefs.store.base import Store
 from stripefs.store.local import LocalStore
-from stripefs.store.wrappers import WRAPPERS
-from stripefs.store.wrappers.base import Parser, one_of, switch
+from stripefs.store.wrapper import Parser, one_of, switch
+from stripefs.testing import WRAPPERS
 
 __all__ = ["SCHEMES", "StoreUrl", "elsewhere", "open_store", "opener", "parse_url", "prepare", "refuse_half_url"]
 
@@ -87,7 +87,7 @@ def prepare(scheme: str) -> None:
     elif scheme == "hdfs":
         importlib.import_module("stripefs.store.hdfs")
     elif scheme in ("s3", "gs"):
-        importlib.import_module("stripefs.store.arrow")
+        importlib.import_module("stripefs.store.object_store")
 
 
 def parse_url(text: str) -> StoreUrl:
@@ -205,6 +205,6 @@ def _connect(url: StoreUrl, settings: StoreSettings, values: dict[str, Any], mak
         from stripefs.store.http import HttpStore
 
         return HttpStore(url.scheme, url.authority, url.path, settings)
-    from stripefs.store.arrow import open_bucket
+    from stripefs.store.object_store import open_bucket
 
     return open_bucket(url.scheme, url.authority, url.path, settings, make=make, **values)

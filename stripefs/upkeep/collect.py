@@ -24,7 +24,7 @@ from stripefs.errors import Busy, IsADirectory, NoSpace, NotFound, QuotaExceeded
 from stripefs.format import reserved_names
 from stripefs.format.lock_and_record import LEASE, DocumentError, Record
 from stripefs.store.base import Store
-from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.striped import StripedStore
 from stripefs.upkeep import pool
 from stripefs.upkeep.records import aside, exists, is_spent, read_chain, versions_of
 from stripefs.upkeep.search import AT_ONCE, Search, Seen

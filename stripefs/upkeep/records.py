@@ -16,7 +16,7 @@ from stripefs.errors import NotADirectory, NotFound
 from stripefs.format import reserved_names
 from stripefs.format.lock_and_record import DocumentError, Record, RecordPart, digest_of
 from stripefs.store.base import Identity, Status, Store
-from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.striped import StripedStore
 from stripefs.units import shown
 from stripefs.upkeep.walk import patiently
 from stripefs.write.names import join, split

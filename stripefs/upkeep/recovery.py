@@ -22,8 +22,8 @@ from stripefs.format import reserved_names
 from stripefs.format.lock_and_record import RecordPart, RecordSegment
 from stripefs.format.manifest import MANIFEST_BLOCK_SIZE, Manifest, ManifestError, Part, Segment
 from stripefs.store.base import Attributes, Buffer, Identity, Kind, Status, Store
-from stripefs.store.wrappers.striped import StripedStore
-from stripefs.store.wrappers.striped_handle import PartFiles, StripedHandle
+from stripefs.store.striped import StripedStore
+from stripefs.store.striped_handle import PartFiles, StripedHandle
 from stripefs.units import shown
 from stripefs.upkeep.pool import put_stone
 from stripefs.upkeep.records import (

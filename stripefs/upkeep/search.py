@@ -23,7 +23,7 @@ from stripefs.format.lock_and_record import LEASE, DocumentError, LockDocument
 from stripefs.format.manifest import MANIFEST_MAX, Manifest, ManifestError, ManifestHeader, may_be_manifest
 from stripefs.store.base import Kind as EntryKind
 from stripefs.store.base import Status, Store
-from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.striped import StripedStore
 from stripefs.units import shown
 from stripefs.upkeep import pool
 from stripefs.upkeep.strays import needed
@@ -49,7 +49,7 @@ _SINCE = 2_000_000_000
 """Nanoseconds by which a directory's time is mistrusted: object stores keep whole seconds."""
 
 _SCRATCH = re.compile(rb"\.(?P<name>.+)\.[0-9a-f]{16,32}\.tmp", re.DOTALL)
-"""What a client of a store writes under before it has put the whole file (`stripefs.store.newfile`)."""
+"""What a client of a store writes under before it has put the whole file (`stripefs.store.local_write`)."""
 
 _KINDS = {"lock": Kind.LOCK, "part": Kind.PART, "record": Kind.RECORD, "draft": Kind.MANIFEST}
 

@@ -12,7 +12,7 @@ from stripefs.format.manifest import Manifest
 from stripefs.format.reserved_names import version_folder
 from stripefs.store.base import Kind as EntryKind
 from stripefs.store.base import Store
-from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.striped import StripedStore
 from stripefs.upkeep.survey import Item, Kind
 from stripefs.write.names import join, split
 

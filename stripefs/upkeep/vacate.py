@@ -12,7 +12,7 @@ from collections.abc import Set
 
 from stripefs.errors import NotEmpty, NotFound, StoreError, Transient
 from stripefs.store.base import Store
-from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.striped import StripedStore
 from stripefs.upkeep.collect import Collected, Collection
 from stripefs.upkeep.survey import Verdict
 

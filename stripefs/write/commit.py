@@ -30,7 +30,7 @@ from stripefs.errors import Exists, NotFound, StaleVersion, StoreError, Transien
 from stripefs.executor import LaneBlocked
 from stripefs.format.manifest import Manifest
 from stripefs.store.base import Buffer, Status, Store
-from stripefs.store.wrappers.striped_seen import is_seen
+from stripefs.store.striped_listing import is_version_of
 from stripefs.units import shown
 from stripefs.write.locks import Locks
 from stripefs.write.names import Names
@@ -246,7 +246,7 @@ class Commit:
 
     async def _is_there(self, manifest: Manifest) -> bool:
         try:
-            return is_seen(await self.look(), manifest)
+            return is_version_of(await self.look(), manifest)
         except Transient:
             raise
         except StoreError:

@@ -17,7 +17,7 @@ import trio
 from stripefs.errors import NotFound, StaleVersion, Unsupported
 from stripefs.format.manifest import Manifest
 from stripefs.store.base import Attributes, Buffer, Kind, Status
-from stripefs.store.wrappers.striped_seen import is_seen
+from stripefs.store.striped_listing import is_version_of
 from stripefs.write.clock import Reading
 from stripefs.write.commit import Commit
 from stripefs.write.contents import Contents
@@ -366,7 +366,7 @@ class Draft:
 
         Raises StaleVersion where the two are not of one version.
         """
-        if not is_seen(status, manifest):
+        if not is_version_of(status, manifest):
             raise StaleVersion(f"{self.path!r} was replaced by somebody else")
         contents, publisher = self._contents, self._publisher
         base = Base(self.path, status.length)

@@ -21,7 +21,7 @@ from stripefs.format.lock_and_record import Record, RecordLink
 from stripefs.format.manifest import MANIFEST_BLOCK_SIZE, Manifest
 from stripefs.format.reserved_names import POOL, parse_reserved, stem
 from stripefs.store.base import Attributes, Status
-from stripefs.store.wrappers.striped_seen import is_seen
+from stripefs.store.striped_listing import is_version_of
 from stripefs.write.commit import Commit
 from stripefs.write.contents import Contents
 from stripefs.write.documents import count_of, manifest_of, record_of
@@ -235,7 +235,7 @@ class Publisher:
         """Whether this is for sure the status of what was published just now: others that mind no lock may have put
         theirs in its place since. Not where the store gives files no ids."""
         if self._contents.layout is Layout.STRIPED and self.manifest is not None:
-            return is_seen(status, self.manifest)
+            return is_version_of(status, self.manifest)
         return bool(self._id) and (status.file_id, status.length) == (self._id, self._contents.length)
 
     async def forget_record(self) -> None:

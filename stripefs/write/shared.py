@@ -13,7 +13,7 @@ from stripefs.executor import Lane
 from stripefs.format.manifest import Manifest
 from stripefs.format.reserved_names import POOL
 from stripefs.store.base import Store
-from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.striped import StripedStore
 from stripefs.units import shown
 from stripefs.write.budget import Budget
 from stripefs.write.copies import Copies, no_copies

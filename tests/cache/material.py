@@ -16,7 +16,7 @@ from stripefs.cache.store import CachedStore
 from stripefs.settings import CacheSettings, StoreSettings
 from stripefs.store.base import Handle
 from stripefs.store.url import open_store
-from stripefs.store.wrappers.counting import CountingStore, Counts
+from stripefs.testing.counting import CountingStore, Counts
 from tests.store.material import content
 
 MIB = 1 << 20

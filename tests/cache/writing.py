@@ -12,8 +12,8 @@ from stripefs.cache.cache import Cache
 from stripefs.cache.handle import CachedHandle
 from stripefs.cache.store import CachedStore
 from stripefs.settings import CacheSettings
-from stripefs.store.wrappers.counting import CountingStore
-from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.striped import StripedStore
+from stripefs.testing.counting import CountingStore
 from stripefs.write import Draft, Drafts, Layout
 from tests.cache.material import MIB, read
 from tests.unit.write.world import policy, spread

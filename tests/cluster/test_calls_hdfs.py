@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import stripefs
-from stripefs.store.hdfs.rest import NameNodeRest
+from stripefs.store.hdfs.namenode import NameNodeRest
 from tests.hdfs_instance import HdfsInstance
 from tests.store.hdfs_places import WebHdfs
 

@@ -13,14 +13,8 @@ import pytest
 
 from stripefs.errors import ConfigError, HostFailed, NotFound, ServiceDown, StaleVersion
 from stripefs.settings import StoreSettings
-from stripefs.store.hdfs.conf import NameNode, Target, resolve
-from stripefs.store.libhdfs import (
-    LibhdfsClient,
-    find_classpath,
-    find_java_home,
-    find_library,
-    on_permanent_thread,
-)
+from stripefs.store.hdfs.hadoop_conf import NameNode, Target, resolve
+from stripefs.store.hdfs.libhdfs import LibhdfsClient, find_classpath, find_java_home, find_library, on_permanent_thread
 from tests.hdfs_instance import HdfsInstance
 from tests.store.hdfs_conformance import HdfsReadConformance, briefly, libhdfs_environment
 from tests.store.hdfs_places import HdfsPopulate, WebHdfs

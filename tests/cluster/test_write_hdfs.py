@@ -14,8 +14,8 @@ from stripefs.errors import Busy
 from stripefs.format.reserved_names import POOL_NAME, is_hidden
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Attributes, Store
+from stripefs.store.striped import StripedStore
 from stripefs.store.url import open_store
-from stripefs.store.wrappers.striped import StripedStore
 from stripefs.write import Layout
 from tests.hdfs_instance import HdfsInstance
 from tests.unit.write.world import KIB, MIB, content, save, writing

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from stripefs.settings import StoreSettings
+from stripefs.store.striped import StripedStore
 from stripefs.store.url import open_store
-from stripefs.store.wrappers.striped import StripedStore
 from tests.hdfs_instance import HdfsInstance
 from tests.mount.mounted import MIB, Mounts, drop_cache, eventually
 from tests.mount.programs import Place, Program, calls, checkpoints, commands

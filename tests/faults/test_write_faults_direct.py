@@ -9,8 +9,8 @@ import pytest
 import trio
 
 from stripefs.errors import Busy, QuotaExceeded
-from stripefs.store.wrappers.striped import StripedStore
-from stripefs.store.wrappers.striped_handle import StripedHandle
+from stripefs.store.striped import StripedStore
+from stripefs.store.striped_handle import StripedHandle
 from stripefs.write import Layout
 from stripefs.write.file_lock import lock_path, take
 from tests.cluster.test_write_hdfs import PARTED, SIZE, at, hidden, load

@@ -15,7 +15,7 @@ import pytest
 from stripefs.cli.warming import STEP
 from stripefs.mount import kernel
 from stripefs.mount.control import find_mounts
-from stripefs.store.wrappers.hosts import write_control
+from stripefs.testing.simulated_hosts import write_control
 from tests.cache.material import write
 from tests.imagefs.containers import fill
 from tests.imagefs.service import Service, built, commands, eventually

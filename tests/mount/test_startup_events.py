@@ -10,7 +10,7 @@ import pytest
 
 from stripefs.settings import CacheSettings
 from stripefs.stalls import LEAST
-from stripefs.store.wrappers.hosts import write_control
+from stripefs.testing.simulated_hosts import write_control
 from tests.cache.material import write
 from tests.mount.mounted import MIB, Mounts, sha256
 from tests.started import events_in, pairs

@@ -13,7 +13,7 @@ import pytest
 
 from stripefs.errors import NotFound
 from stripefs.store.local import LocalStore
-from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.striped import StripedStore
 from stripefs.upkeep.recovery import recover
 from tests.mount.mounted import Mounted, Mounts, eventually
 from tests.mount.written import hidden, writable

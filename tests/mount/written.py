@@ -10,7 +10,7 @@ from typing import Any
 from stripefs.format.reserved_names import POOL_NAME, is_hidden
 from stripefs.settings import Settings, WriteSettings
 from stripefs.store.local import LocalStore
-from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.striped import StripedStore
 from tests.mount.mounted import Mounts
 
 __all__ = ["content", "hidden", "unreferenced", "writable"]

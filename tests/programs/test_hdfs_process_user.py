@@ -14,9 +14,9 @@ import pytest
 
 from stripefs.errors import ConfigError, StripefsError
 from stripefs.store.hdfs import native
-from stripefs.store.hdfs.conf import NameNode, Target
+from stripefs.store.hdfs.hadoop_conf import NameNode, Target
 from stripefs.store.hdfs.native import NativeClient
-from stripefs.store.hdfs.process_user import NAME, hold_user
+from stripefs.store.hdfs.native_user import NAME, hold_user
 
 
 class Greeted:

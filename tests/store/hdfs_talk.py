@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 
 from stripefs.errors import NotFound
 from stripefs.store.base import Kind, Status
-from stripefs.store.hdfs.sink import PlacedSink
+from stripefs.store.hdfs.datanode_write import DataNodeSink
 
 MIB = 1 << 20
 CONNECTIONS = 3
@@ -116,11 +116,11 @@ class Place:
         for thread in self._threads:
             thread.start()
 
-    def sink(self, length: int | None = None, block_size: int = 0) -> PlacedSink:
+    def sink(self, length: int | None = None, block_size: int = 0) -> DataNodeSink:
         return self.sink_at(f"127.0.0.1:{self._listener.getsockname()[1]}", length, block_size)
 
-    def sink_at(self, address: str, length: int | None = None, block_size: int = 0) -> PlacedSink:
-        return PlacedSink(
+    def sink_at(self, address: str, length: int | None = None, block_size: int = 0) -> DataNodeSink:
+        return DataNodeSink(
             address,
             "/webhdfs/v1/file?op=CREATE",
             "/file",
@@ -159,11 +159,11 @@ def place(manner: Manner, connections: int = 1) -> Iterator[Place]:
         yield running
 
 
-def write_on(sink: PlacedSink) -> None:
+def write_on(sink: DataNodeSink) -> None:
     for _ in range(10_000):
         sink.write(bytes(MIB))
 
 
-def write_and_close(sink: PlacedSink, size: int) -> None:
+def write_and_close(sink: DataNodeSink, size: int) -> None:
     sink.write(bytes(size))
     sink.close()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from stripefs.format.manifest import MANIFEST_BLOCK_SIZE, Manifest
 from stripefs.store.base import Store
-from stripefs.store.wrappers.striped import StripedStore, pool_of
+from stripefs.store.striped import StripedStore, pool_of
 from tests.unit.format.striping import stripe
 
 __all__ = ["write_marked", "write_striped"]

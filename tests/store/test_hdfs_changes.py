@@ -1,4 +1,4 @@
-"""Changes at a NameNode whose answers get lost, come late or never; what refusals mean."""
+"""Namespace at a NameNode whose answers get lost, come late or never; what refusals mean."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from stripefs.errors import (
     Unsupported,
 )
 from stripefs.store.base import Attributes, Kind, Status
-from stripefs.store.hdfs.changes import Changes
-from stripefs.store.hdfs.rest import Unanswered
+from stripefs.store.hdfs.namenode import Unanswered
+from stripefs.store.hdfs.namespace import Namespace
 from stripefs.store.hdfs.wire import inode_path
 
 LOST = Unanswered("the answer was lost")
@@ -126,7 +126,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> FakeCalls:
     return FakeCalls()
 
 
-CHANGES: list[tuple[str, Callable[[Changes], None], Callable[[FakeCalls], bool]]] = [
+CHANGES: list[tuple[str, Callable[[Namespace], None], Callable[[FakeCalls], bool]]] = [
     ("mkdir", lambda changes: changes.mkdir("/new", 0o755), lambda calls: "/new" in calls.entries),
     ("rename", lambda changes: changes.rename("/a", "/new", replace=False), lambda calls: "/new" in calls.entries),
     ("replace", lambda changes: changes.rename("/a", "/b", replace=True), lambda calls: "/a" not in calls.entries),
@@ -158,32 +158,32 @@ def fill(calls: FakeCalls) -> None:
     calls.entries["/d"] = _directory(7)
 
 
-def undisturbed(change: Callable[[Changes], None]) -> int:
+def undisturbed(change: Callable[[Namespace], None]) -> int:
     """How many changes the NameNode is asked for when nothing goes wrong."""
     calls = FakeCalls()
     fill(calls)
-    change(Changes(calls))
+    change(Namespace(calls))
     return len(calls.asked)
 
 
 @EACH
 def test_a_change_whose_answer_is_lost_is_made_once(
-    calls: FakeCalls, change: Callable[[Changes], None], made: Callable[[FakeCalls], bool]
+    calls: FakeCalls, change: Callable[[Namespace], None], made: Callable[[FakeCalls], bool]
 ) -> None:
     fill(calls)
     calls.faults = [done_but_lost]
-    change(Changes(calls))
+    change(Namespace(calls))
     assert made(calls)
     assert len(calls.asked) == undisturbed(change) + (calls.asked[0] == "mode")  # which may be set twice
 
 
 @EACH
 def test_a_change_that_got_lost_is_made_again(
-    calls: FakeCalls, change: Callable[[Changes], None], made: Callable[[FakeCalls], bool]
+    calls: FakeCalls, change: Callable[[Namespace], None], made: Callable[[FakeCalls], bool]
 ) -> None:
     fill(calls)
     calls.faults = [lost, lost]
-    change(Changes(calls))
+    change(Namespace(calls))
     assert made(calls)
     assert len(calls.asked) == undisturbed(change) + 2
 
@@ -199,7 +199,7 @@ def test_a_directory_that_may_have_got_its_name_is_taken_back(calls: FakeCalls) 
             calls.faults = [lost]
         raise LOST
 
-    hurried = Changes(calls, settle=0)
+    hurried = Namespace(calls, settle=0)
     for done in (False, True):
         calls.faults = [lambda act: act(), lambda act, done=done: rename(act, done=done, known=True)]
         if done:
@@ -220,10 +220,10 @@ def test_a_rename_of_a_known_file_asks_only_when_its_answer_is_lost(calls: FakeC
     asked: list[str] = []
     look = calls.stat
     calls.stat = lambda path: (asked.append(path), look(path))[1]  # type: ignore[method-assign]
-    Changes(calls).rename("/a", "/new", replace=False, moving=calls.entries["/a"])
+    Namespace(calls).rename("/a", "/new", replace=False, moving=calls.entries["/a"])
     assert asked == []
     calls.faults = [done_but_lost]
-    Changes(calls).rename("/new", "/newer", replace=False, moving=calls.entries["/new"])
+    Namespace(calls).rename("/new", "/newer", replace=False, moving=calls.entries["/new"])
     assert asked
     assert "/newer" in calls.entries
 
@@ -236,7 +236,7 @@ def test_another_file_that_took_the_place_of_the_one_that_was_seen_stays(calls: 
         calls.entries["/b"] = dataclasses.replace(calls.entries["/b"], file_id=calls.entries["/b"].file_id + "0")
         act()
 
-    changes = Changes(calls)
+    changes = Namespace(calls)
     for change in (
         lambda seen: changes.compare_and_rename("/a", "/b", seen),
         lambda seen: changes.compare_and_remove("/b", seen),
@@ -266,7 +266,7 @@ def test_a_change_that_was_late_rather_than_lost(calls: FakeCalls, name: str) ->
 
     calls.faults = [lost_for_now, meets_the_first]
     [(change, made)] = [case[1:] for case in CHANGES if case[0] == name]
-    change(Changes(calls))
+    change(Namespace(calls))
     assert made(calls)
 
 
@@ -277,7 +277,7 @@ def test_a_directory_that_another_client_makes_meanwhile(calls: FakeCalls) -> No
 
     calls.faults = [another_was_faster]
     with pytest.raises(Exists):
-        Changes(calls).mkdir("/new", 0o755)
+        Namespace(calls).mkdir("/new", 0o755)
     assert set(calls.entries) == {"/", "/new"}
     assert calls.entries["/new"].file_id == "4711"
 
@@ -291,7 +291,7 @@ def test_the_namenodes_may_take_a_while_to_tell(calls: FakeCalls) -> None:
         raise LOST
 
     calls.faults = [lost_and_away]
-    Changes(calls).rename("/a", "/new", replace=False)
+    Namespace(calls).rename("/a", "/new", replace=False)
     assert calls.asked == ["rename"]
 
 
@@ -304,14 +304,14 @@ def test_what_became_of_a_change_may_stay_unknown(calls: FakeCalls) -> None:
 
     calls.faults = [gone_for_good]
     with pytest.raises(ServiceDown, match="not known whether it was done"):
-        Changes(calls, settle=0.05).rename("/a", "/new", replace=False)
+        Namespace(calls, settle=0.05).rename("/a", "/new", replace=False)
 
 
 def test_a_change_that_is_never_answered(calls: FakeCalls) -> None:
     fill(calls)
     calls.faults = [lost] * 10_000
     with pytest.raises(ServiceDown):
-        Changes(calls, settle=0.05).set_attributes("/a", Attributes(mode=0o600))
+        Namespace(calls, settle=0.05).set_attributes("/a", Attributes(mode=0o600))
 
 
 def test_what_another_put_in_the_place_is_no_effect_of_ours(calls: FakeCalls) -> None:
@@ -323,14 +323,14 @@ def test_what_another_put_in_the_place_is_no_effect_of_ours(calls: FakeCalls) ->
 
     calls.faults = [another_was_faster]
     with pytest.raises(Exists):
-        Changes(calls).rename("/a", "/new", replace=False)
+        Namespace(calls).rename("/a", "/new", replace=False)
     assert calls.entries["/new"].length == 5
 
 
 def test_a_cluster_without_access_times(calls: FakeCalls) -> None:
     fill(calls)
-    Changes(calls).set_attributes("/a", Attributes(mtime_ns=10**9, atime_ns=10**9))
-    Changes(calls).set_attributes("/a", Attributes(atime_ns=10**9))
+    Namespace(calls).set_attributes("/a", Attributes(mtime_ns=10**9, atime_ns=10**9))
+    Namespace(calls).set_attributes("/a", Attributes(atime_ns=10**9))
     assert calls.asked == ["times"] * 3
 
 
@@ -338,8 +338,8 @@ def test_bits_that_hdfs_does_not_keep(calls: FakeCalls) -> None:
     fill(calls)
     for mode in (0o4755, 0o2755):
         with pytest.raises(PermissionDenied, match="setuid"):
-            Changes(calls).set_attributes("/a", Attributes(mode=mode))
-    Changes(calls).set_attributes("/d", Attributes(mode=0o1777))
+            Namespace(calls).set_attributes("/a", Attributes(mode=mode))
+    Namespace(calls).set_attributes("/d", Attributes(mode=0o1777))
     assert calls.entries["/d"].mode == 0o1777
 
 
@@ -349,11 +349,11 @@ def test_commas_in_the_names_of_joined_files(calls: FakeCalls) -> None:
     calls.entries["/e,f"] = _directory(9)
     calls.add("/e,f/1")
     calls.add("/e,f/2")
-    Changes(calls).concat("/a,b", ["/c,d"])
+    Namespace(calls).concat("/a,b", ["/c,d"])
     assert calls.entries["/a,b"].length == 5
     assert all("," not in asked for asked in calls.asked if asked.startswith("concat"))
     with pytest.raises(Unsupported, match="comma"):
-        Changes(calls).concat("/e,f/1", ["/e,f/2"])
+        Namespace(calls).concat("/e,f/1", ["/e,f/2"])
 
 
 def test_a_join_that_fails_puts_names_with_commas_back(calls: FakeCalls) -> None:
@@ -367,9 +367,9 @@ def test_a_join_that_fails_puts_names_with_commas_back(calls: FakeCalls) -> None
 
     calls.faults = [lambda act: act(), lambda act: act(), fail]
     with pytest.raises(Transient):
-        Changes(calls).concat("/a", ["/.c,d.stripefs-0-1", "/e,f"])
+        Namespace(calls).concat("/a", ["/.c,d.stripefs-0-1", "/e,f"])
     assert set(calls.entries) == {"/", "/a", "/.c,d.stripefs-0-1", "/e,f"}
-    Changes(calls).concat("/a", ["/.c,d.stripefs-0-1", "/e,f"])
+    Namespace(calls).concat("/a", ["/.c,d.stripefs-0-1", "/e,f"])
     assert set(calls.entries) == {"/", "/a"}
 
 
@@ -384,11 +384,11 @@ def test_joins_that_say_what_stands_in_the_way(calls: FakeCalls) -> None:
 
     calls.faults = [refuse("concat: source file /b is invalid or empty or underConstruction")]
     with pytest.raises(Transient):
-        Changes(calls).concat("/a", ["/b"])
+        Namespace(calls).concat("/a", ["/b"])
     calls.faults = [refuse("The last block in /b is not full")]
     with pytest.raises(Unsupported):
-        Changes(calls).concat("/a", ["/b"])
+        Namespace(calls).concat("/a", ["/b"])
     calls.add("/empty", 0)
     with pytest.raises(Unsupported):
-        Changes(calls).concat("/a", ["/empty"])
-    Changes(calls).concat("/a", [])
+        Namespace(calls).concat("/a", ["/empty"])
+    Namespace(calls).concat("/a", [])

@@ -14,7 +14,7 @@ from stripefs.errors import (
     Transient,
     Unsupported,
 )
-from stripefs.store.hdfs.rest import NameNodeRest, Unanswered
+from stripefs.store.hdfs.namenode import NameNodeRest, Unanswered
 from stripefs.store.hdfs.wire import remote_error
 from tests.store.hdfs_fakes import TIMEOUT, FakeNameNode, Request, closed_port, serving
 

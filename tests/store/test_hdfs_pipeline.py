@@ -12,8 +12,8 @@ import pytest
 from stripefs import retry
 from stripefs.errors import HostFailed, NotFound
 from stripefs.retry import HostHealth
-from stripefs.store.hdfs import pipeline
-from stripefs.store.hdfs.pipeline import Pipelines
+from stripefs.store.hdfs import pipeline_health
+from stripefs.store.hdfs.pipeline_health import PipelineHealth
 from stripefs.store.hdfs.wire import Replica
 from tests.store.hdfs_fakes import closed_port
 
@@ -87,13 +87,13 @@ def cluster() -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def pipelines(cluster: Cluster) -> Iterator[Pipelines]:
-    made = Pipelines(cluster, cluster, HostHealth(), 0.3)  # type: ignore[arg-type]  # what it asks of a NameNode
+def pipelines(cluster: Cluster) -> Iterator[PipelineHealth]:
+    made = PipelineHealth(cluster, cluster, HostHealth(), 0.3)  # type: ignore[arg-type]  # what it asks of a NameNode
     yield made
     made.close()
 
 
-def test_the_silent_one_of_a_pipeline_is_found(cluster: Cluster, pipelines: Pipelines) -> None:
+def test_the_silent_one_of_a_pipeline_is_found(cluster: Cluster, pipelines: PipelineHealth) -> None:
     cluster.begin("a", "frozen")
     assert pipelines.of("/file") == (1, ("a", "frozen"))
     assert pipelines.culprits("/file", "a") == ["frozen"]
@@ -102,14 +102,14 @@ def test_the_silent_one_of_a_pipeline_is_found(cluster: Cluster, pipelines: Pipe
     assert pipelines.silent(["a", "b", "frozen"]) == ["frozen"]
 
 
-def test_a_file_that_was_not_even_made(cluster: Cluster, pipelines: Pipelines) -> None:
+def test_a_file_that_was_not_even_made(cluster: Cluster, pipelines: PipelineHealth) -> None:
     assert pipelines.of("/none") == (0, ())
     assert pipelines.of("/file") == (0, ())
     assert pipelines.culprits("/none", "a") == []
     assert pipelines.culprits("/none", "frozen") == ["frozen"]
 
 
-def test_who_cannot_be_asked_is_not_silent(cluster: Cluster, pipelines: Pipelines) -> None:
+def test_who_cannot_be_asked_is_not_silent(cluster: Cluster, pipelines: PipelineHealth) -> None:
     cluster.begin("a", "https only", "down")
     down = Node()
     down.close()
@@ -121,35 +121,35 @@ def test_who_cannot_be_asked_is_not_silent(cluster: Cluster, pipelines: Pipeline
         del cluster.nodes["down"]
 
 
-def test_one_that_lives_again(cluster: Cluster, pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_lives_again(cluster: Cluster, pipelines: PipelineHealth, monkeypatch: pytest.MonkeyPatch) -> None:
     assert pipelines.culprits("/file", "frozen") == ["frozen"]
     cluster.nodes["frozen"].frozen = False
     asked = cluster.nodes["frozen"].asked
     assert pipelines.silent(["frozen"]) == ["frozen"]
     assert cluster.nodes["frozen"].asked == asked
-    monkeypatch.setattr(pipeline, "_TRUSTED", 0.0)
+    monkeypatch.setattr(pipeline_health, "_TRUSTED", 0.0)
     assert pipelines.silent(["frozen"]) == []
     assert not pipelines.doubted
 
 
-def test_one_that_nobody_meets_is_forgotten(pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_nobody_meets_is_forgotten(pipelines: PipelineHealth, monkeypatch: pytest.MonkeyPatch) -> None:
     pipelines.culprits("/file", "frozen")
     monkeypatch.setattr(retry, "FORGOTTEN", 0.0)
     assert not pipelines.doubted
 
 
-def test_a_thread_that_hangs_is_no_silent_datanode(cluster: Cluster, pipelines: Pipelines) -> None:
+def test_a_thread_that_hangs_is_no_silent_datanode(cluster: Cluster, pipelines: PipelineHealth) -> None:
     """The first connections to one that lives are never answered."""
-    cluster.nodes["a"].mute = pipeline._KNOCKS - 1
+    cluster.nodes["a"].mute = pipeline_health._KNOCKS - 1
     assert pipelines.culprits("/file", "a") == []
-    assert cluster.nodes["a"].asked == pipeline._KNOCKS
+    assert cluster.nodes["a"].asked == pipeline_health._KNOCKS
 
 
-def test_what_is_laid_aside_is_closed_in_time(pipelines: Pipelines, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_laid_aside_is_closed_in_time(pipelines: PipelineHealth, monkeypatch: pytest.MonkeyPatch) -> None:
     ours, theirs = socket.socketpair()
     pipelines.lay_aside(ours)
     assert ours.fileno() >= 0
-    monkeypatch.setattr(pipeline, "_LAID_ASIDE", 0.0)
+    monkeypatch.setattr(pipeline_health, "_LAID_ASIDE", 0.0)
     other, another = socket.socketpair()
     pipelines.lay_aside(other)
     assert other.fileno() < 0

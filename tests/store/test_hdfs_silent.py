@@ -7,8 +7,8 @@ import threading
 import pytest
 
 from stripefs.errors import HostFailed
-from stripefs.store.hdfs import sink as module
-from stripefs.store.hdfs.sink import PATIENCE, PlacedSink
+from stripefs.store.hdfs import datanode_write as module
+from stripefs.store.hdfs.datanode_write import PATIENCE, DataNodeSink
 from tests.store.hdfs_talk import CONNECTIONS, CONTINUE, CREATED, MIB, OTHER, Conversation, place, write_and_close
 
 
@@ -147,7 +147,7 @@ def test_threads_of_a_datanode_that_hang(monkeypatch: pytest.MonkeyPatch, hangin
         talk.body(head)
         talk.say(CREATED)
 
-    def begin() -> PlacedSink:
+    def begin() -> DataNodeSink:
         running.pipelines.doubted = known == "before"
         sink = running.sink(1)
         running.pipelines.doubted = True

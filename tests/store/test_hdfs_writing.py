@@ -10,7 +10,7 @@ import pytest
 from stripefs.errors import ConfigError, StoreError, Unsupported
 from stripefs.settings import StoreSettings
 from stripefs.store.hdfs import HdfsStore
-from stripefs.store.hdfs.conf import resolve
+from stripefs.store.hdfs.hadoop_conf import resolve
 from tests.store.hdfs_fakes import FakeCluster, FakeNameNode, Request, good, running, settings_for
 
 SITE = """<configuration>

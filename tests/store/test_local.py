@@ -20,7 +20,7 @@ from stripefs.errors import (
     Unsupported,
 )
 from stripefs.settings import StoreSettings
-from stripefs.store import newfile
+from stripefs.store import local_write
 from stripefs.store.base import Kind
 from stripefs.store.local import LocalStore
 from stripefs.store.url import open_store
@@ -105,7 +105,7 @@ class TestWithoutLinks(OnPoorFileSystem):
     def test_where_names_cannot_be_kept_either(
         self, store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(newfile, "_renameat2", None)
+        monkeypatch.setattr(local_write, "_renameat2", None)
         with pytest.raises(Unsupported, match="rename"):
             store.put(b"/file", [b"x"])
         assert os.listdir(tmp_path) == []

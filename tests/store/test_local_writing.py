@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from stripefs.errors import Exists, NoSpace, NotADirectory, StoreError, Unsupported
-from stripefs.store import newfile
+from stripefs.store import local_write
 from stripefs.store.base import Attributes
 from stripefs.store.local import LocalStore
 from tests.store.material import content
@@ -142,7 +142,7 @@ def test_a_join_without_room_changes_nothing(
 def test_moves_on_a_file_system_that_knows_no_flags(
     store: LocalStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(newfile, "_renameat2", None)
+    monkeypatch.setattr(local_write, "_renameat2", None)
     (tmp_path / "file").write_bytes(b"x")
     (tmp_path / "taken").write_bytes(b"y")
     (tmp_path / "folder").mkdir()

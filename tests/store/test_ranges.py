@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from stripefs.errors import HostFailed, StoreError
 from stripefs.store.base import Kind, Status
-from stripefs.store.ranges import InUse, blocks_by_size, check_range, exact
+from stripefs.store.common import InUse, blocks_by_size, check_range, exact
 
 
 def test_release_waits_for_the_last_read() -> None:

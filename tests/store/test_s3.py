@@ -19,9 +19,9 @@ from stripefs.errors import (
     Unsupported,
 )
 from stripefs.settings import StoreSettings
-from stripefs.store import arrow
-from stripefs.store.arrow import ArrowStore
+from stripefs.store import object_store
 from stripefs.store.base import Kind, Store
+from stripefs.store.object_store import ArrowStore
 from stripefs.store.url import open_store
 from tests.store.conformance import StoreConformance
 from tests.store.listing_conformance import ListingConformance
@@ -163,7 +163,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_an_object_that_s3_cannot_copy_at_once(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(arrow, "_LARGEST_COPY", 999)
+    monkeypatch.setattr(object_store, "_LARGEST_COPY", 999)
     with pytest.raises(Unsupported, match="5 GiB"):
         store.rename(b"/file", b"/new")
     assert [status.name for status in listing(store, b"/")] == [b"file"]

@@ -9,8 +9,8 @@ import pytest
 from stripefs.format.manifest import Manifest, Part, PartTable, Segment, digest_of
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Store
+from stripefs.store.striped import StripedStore
 from stripefs.store.url import open_store
-from stripefs.store.wrappers.striped import StripedStore
 from stripefs.upkeep.collect import Collection
 from tests.store.material import content
 from tests.store.s3_server import BUCKET, Server, s3_server

@@ -11,7 +11,7 @@ from stripefs.errors import ConfigError
 from stripefs.settings import StoreSettings, redact
 from stripefs.store.local import LocalStore
 from stripefs.store.url import open_store, parse_url
-from stripefs.store.wrappers import CountingStore, FaultyStore, ThrottledStore
+from stripefs.testing import CountingStore, FaultyStore, ThrottledStore
 from tests.store.material import listing
 
 

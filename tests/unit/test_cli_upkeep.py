@@ -18,9 +18,9 @@ from stripefs.format.lock_and_record import Record
 from stripefs.format.manifest import Segment
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Block, Handle, Host, Status
+from stripefs.store.striped import StripedStore
 from stripefs.store.url import open_store
-from stripefs.store.wrappers.base import WrappedHandle, WrappedStore
-from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.wrapper import WrappedHandle, WrappedStore
 from tests.unit import command_conformance
 
 from .upkeep.leftovers import DAY, UNIT, Place, version

@@ -6,7 +6,7 @@ import pytest
 
 from stripefs.errors import ConfigError
 from stripefs.settings import StoreSettings
-from stripefs.store.hdfs.conf import NameNode, Target, read_properties, resolve
+from stripefs.store.hdfs.hadoop_conf import NameNode, Target, read_properties, resolve
 
 HA = {
     "fs.defaultFS": "hdfs://lake",

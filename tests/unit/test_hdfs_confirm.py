@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from stripefs.errors import StaleVersion
-from stripefs.store.hdfs.confirm import GroupCommit
+from stripefs.store.hdfs.handle import GroupCommit
 
 
 class Action:

@@ -6,8 +6,8 @@ from typing import cast
 
 import pytest
 
-from stripefs.store.hdfs.datanodes import DataNodes
-from stripefs.store.hdfs.rest import NameNodeRest
+from stripefs.store.hdfs.block_locations import DataNodes
+from stripefs.store.hdfs.namenode import NameNodeRest
 from stripefs.store.hdfs.wire import Replica
 
 NAME = "10.0.0.1:9866"

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from stripefs.errors import StaleVersion
 from stripefs.store.base import Block
-from stripefs.store.hdfs import located
-from stripefs.store.hdfs.located import SEGMENT_BLOCKS, Locations
+from stripefs.store.hdfs import block_locations
+from stripefs.store.hdfs.block_locations import SEGMENT_BLOCKS, BlockLocations
 
 
 class Service:
@@ -36,7 +36,7 @@ class Service:
 def test_uneven_blocks(lengths: list[int], block_size: int, ranges: list[tuple[int, int]]) -> None:
     service = Service(lengths)
     total = sum(lengths)
-    locations = Locations(total, block_size, service)
+    locations = BlockLocations(total, block_size, service)
     for offset, length in ranges:
         found = locations.overlapping(offset, length)
         stop = min(offset + length, total)
@@ -48,7 +48,7 @@ def test_uneven_blocks(lengths: list[int], block_size: int, ranges: list[tuple[i
 
 def test_a_segment_is_asked_for_once() -> None:
     service = Service([10] * (SEGMENT_BLOCKS + 5))
-    locations = Locations(10 * (SEGMENT_BLOCKS + 5), 10, service)
+    locations = BlockLocations(10 * (SEGMENT_BLOCKS + 5), 10, service)
     locations.overlapping(0, 10)
     locations.overlapping(10 * (SEGMENT_BLOCKS - 1), 10)
     assert service.asked == [(0, 10 * SEGMENT_BLOCKS)]
@@ -58,9 +58,9 @@ def test_a_segment_is_asked_for_once() -> None:
 
 def test_asked_again_when_a_host_failed_and_the_answer_is_old(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
-    monkeypatch.setattr(located.time, "monotonic", lambda: now)
+    monkeypatch.setattr(block_locations.time, "monotonic", lambda: now)
     service = Service([10])
-    locations = Locations(10, 10, service)
+    locations = BlockLocations(10, 10, service)
     locations.overlapping(0, 1)
     locations.refresh(0)
     locations.overlapping(0, 1)
@@ -72,10 +72,10 @@ def test_asked_again_when_a_host_failed_and_the_answer_is_old(monkeypatch: pytes
 
 
 def test_a_file_that_grew_keeps_its_length() -> None:
-    assert Locations(15, 10, Service([10, 10])).overlapping(0, 100) == [Block(0, 10, ("a",)), Block(10, 5, ("a",))]
+    assert BlockLocations(15, 10, Service([10, 10])).overlapping(0, 100) == [Block(0, 10, ("a",)), Block(10, 5, ("a",))]
 
 
 def test_a_file_that_shrank_is_another_version() -> None:
     for lengths in ([], [10]):
         with pytest.raises(StaleVersion):
-            Locations(15, 10, Service(lengths)).overlapping(9, 3)
+            BlockLocations(15, 10, Service(lengths)).overlapping(9, 3)

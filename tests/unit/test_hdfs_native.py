@@ -10,7 +10,7 @@ import pytest
 from stripefs.errors import HostFailed, NotFound, ServiceDown, StaleVersion, StoreError
 from stripefs.store.base import Buffer
 from stripefs.store.hdfs import blockcheck, native
-from stripefs.store.hdfs.conf import NameNode, Target
+from stripefs.store.hdfs.hadoop_conf import NameNode, Target
 from stripefs.store.hdfs.native import NativeClient
 
 TARGET = Target("nn:8020", (NameNode("nn:8020", "nn:9870"),), b"", "me", "")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stripefs.store.base import Kind, Status
-from stripefs.store.hdfs.order import byte_order
+from stripefs.store.hdfs.wire import byte_order
 
 
 def signed(name: bytes) -> list[int]:

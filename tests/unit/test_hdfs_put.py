@@ -7,7 +7,7 @@ import pytest
 from stripefs.errors import Exists, HostFailed, NotFound, QuotaExceeded
 from stripefs.retry import HostHealth
 from stripefs.store.base import Host, Kind, Sink, Status
-from stripefs.store.hdfs import writing
+from stripefs.store.hdfs import writer as hdfs_writer
 
 MIB = 1 << 20
 
@@ -90,12 +90,12 @@ class Placed(Sink):
 @pytest.fixture
 def cluster(monkeypatch):
     made = Cluster()
-    monkeypatch.setattr(writing, "PlacedSink", made.sink)
+    monkeypatch.setattr(hdfs_writer, "DataNodeSink", made.sink)
     return made
 
 
 def writer_of(cluster, *, native=True):
-    return writing.HdfsWriter(
+    return hdfs_writer.HdfsWriter(
         cluster,
         cluster if native else None,
         cluster,
@@ -170,7 +170,7 @@ def test_a_datanode_that_was_held_up_by_another_one_is_not_blamed(cluster, monke
             raise HostFailed("waits for another", host="gone", stalled=True)
         return sink(*arguments, name=name, **how)
 
-    monkeypatch.setattr(writing, "PlacedSink", passing_on)
+    monkeypatch.setattr(hdfs_writer, "DataNodeSink", passing_on)
     writer = writer_of(cluster)
     for number in range(50):
         writer.put(f"/{number}", [b"x"], replace=False)

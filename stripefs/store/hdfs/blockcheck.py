@@ -24,7 +24,7 @@ from hdfs_native import Client
 
 from stripefs.errors import Corrupt
 
-__all__ = ["BlockChecker", "Connection", "corruption"]
+__all__ = ["BlockChecker", "ClientArguments", "corruption"]
 
 REMEMBERED = 10.0
 """Seconds for which an answer about a file is taken to hold. Readers ask again several times a second."""
@@ -39,7 +39,7 @@ _REPLICA = re.compile(r'ip_addr: \\?"([^"\\]+).*?xfer_port: (\d+)')
 
 
 @dataclass(frozen=True, slots=True)
-class Connection:
+class ClientArguments:
     """The arguments of hdfs-native's Client."""
 
     url: str
@@ -53,7 +53,7 @@ class Connection:
 class BlockChecker:
     """Examines one read at a time, in a child process. Safe to use from many threads."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: ClientArguments) -> None:
         self._connection = connection
         self._lock = threading.Lock()
         self._busy = threading.Lock()
@@ -130,7 +130,7 @@ def corruption(log: str, message: str) -> tuple[int, tuple[str, ...]] | None:
 def _narrow(question: list[object]) -> None:
     """Answer [offset, message] of the first byte that cannot be read, on standard output; nothing where all can."""
     url, options, conf_dir, path, offset, length = question
-    reader = Connection(url, options, conf_dir).client().read(path)  # type: ignore[arg-type]
+    reader = ClientArguments(url, options, conf_dir).client().read(path)  # type: ignore[arg-type]
     start, stop = int(offset), int(offset) + int(length)  # type: ignore[call-overload]
     if _failure(reader, start, stop) is None:
         return

@@ -1,9 +1,13 @@
-"""One version of an HDFS file, open.
+"""Handle of one version of an HDFS file.
 
 **The bytes are the version's.** A WebHDFS read names the file by its inode, so a file renamed over the path is never
 read by mistake; and after the bytes of any read arrived the NameNode is asked once more whether this inode still has
-the length and modification time of `status` (threads share that question, see `confirm`). Bytes that came from an
-appended to, truncated or deleted file are thrown away: StaleVersion.
+the length and modification time of `status`. Bytes that came from an appended to, truncated or deleted file are thrown
+away: StaleVersion.
+
+Threads share that question, as a database's group commit does (`GroupCommit`). With 32 threads each finishing a range
+every few milliseconds one question each would be most of the NameNode's work for us; instead those who come while a
+question is under way wait for the next one, together.
 
 **The NameNode may go away.** A DataNode asks the NameNode before it serves a WebHDFS read, so each handle also pins the
 file's blocks through hdfs-native when it is opened, and reads go there while no NameNode answers. Such bytes cannot be
@@ -20,22 +24,68 @@ the pinned file is read once: it has the bytes, or says that the block is Corrup
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from stripefs.errors import Corrupt, HostFailed, NotFound, ServiceDown, StaleVersion, StoreError
 from stripefs.retry import HostHealth
 from stripefs.store.base import Block, Buffer, Handle, Kind, Status, Watch
-from stripefs.store.hdfs.confirm import GroupCommit
-from stripefs.store.hdfs.located import Locations
+from stripefs.store.common import blocks_by_size, check_range
+from stripefs.store.hdfs.block_locations import BlockLocations
+from stripefs.store.hdfs.datanode_read import DataNodeReader
 from stripefs.store.hdfs.native import PinnedFile
-from stripefs.store.hdfs.small_reads import PATIENCE, SMALL, Place, SmallReads
-from stripefs.store.hdfs.webreads import WebReads
+from stripefs.store.hdfs.small_reads import PATIENCE, SMALL, SmallRange, SmallReader
 from stripefs.store.hdfs.wire import inode_path
-from stripefs.store.ranges import blocks_by_size, check_range
 
-__all__ = ["CheckedHandle", "Cluster", "HdfsHandle"]
+__all__ = ["CheckedHandle", "Cluster", "GroupCommit", "HdfsHandle"]
+
+
+class _Run:
+    def __init__(self) -> None:
+        self.over = threading.Event()
+        self.succeeded = False
+        self.failure: StoreError | None = None
+
+
+class GroupCommit:
+    """Calling it returns, or raises, what a run of `action` did that *started* after the call. One runs at a time."""
+
+    def __init__(self, action: Callable[[], None]) -> None:
+        self._action = action
+        self._lock = threading.Lock()
+        self._turn = threading.Lock()
+        self._next: _Run | None = None
+
+    def __call__(self) -> None:
+        with self._lock:
+            run = self._next
+            leads = run is None
+            if run is None:
+                run = self._next = _Run()
+        if leads:
+            self._lead(run)
+            return
+        run.over.wait()
+        if run.failure is not None:
+            raise type(run.failure)(run.failure.message, hint=run.failure.hint) from run.failure
+        if not run.succeeded:  # a bug ended the leader: meet it ourselves instead of taking silence for a yes
+            self()
+
+    def _lead(self, run: _Run) -> None:
+        with self._turn:
+            with self._lock:
+                self._next = None  # who comes from here on needs a run that starts later
+            try:
+                self._action()
+                run.succeeded = True
+            except StoreError as failure:
+                run.failure = failure
+                raise
+            finally:
+                run.over.set()
+
 
 STREAM = 128 << 20
 """Bytes to ask a DataNode for at once at most: 3 s of a 40 MB/s host, beside which a request costs nothing."""
@@ -49,8 +99,8 @@ class Cluster(Protocol):
 
     chooses_host: bool
     finds_blocks: bool
-    reads: WebReads
-    small: SmallReads
+    reads: DataNodeReader
+    small: SmallReader
 
     @property
     def health(self) -> HostHealth: ...
@@ -78,7 +128,7 @@ class HdfsHandle(Handle):
         self._corrupt: set[int] = set()
         """Offsets of blocks that are read from the pinned file."""
         self._confirm = GroupCommit(self._check_version)
-        self._locations = Locations(
+        self._locations = BlockLocations(
             status.length, status.block_size, lambda offset, length: cluster.reads.blocks(self._where, offset, length)
         )
         self._pinned: PinnedFile | None = None
@@ -151,7 +201,7 @@ class HdfsHandle(Handle):
                 return data
         raise failure or HostFailed(f"{self._path}: no DataNode has the block at byte {offset}")
 
-    def _read_any(self, block: Block, place: Place) -> Buffer:
+    def _read_any(self, block: Block, place: SmallRange) -> Buffer:
         """From the replica that answers first. Raises HostFailed when none does within `small_reads.SILENT` seconds."""
         try:
             hosts = self._cluster.health.order(place.hosts, time.monotonic())
@@ -162,11 +212,11 @@ class HdfsHandle(Handle):
         self._arrived()
         return data
 
-    def _place(self, block: Block, offset: int, length: int) -> Place | None:
+    def _place(self, block: Block, offset: int, length: int) -> SmallRange | None:
         """Of a small read that lies in `block`; None for any other."""
         if length > SMALL or offset + length > block.offset + block.length:
             return None
-        return Place(self._where, offset, length, block.hosts)
+        return SmallRange(self._where, offset, length, block.hosts)
 
     def _read_corrupt(self, block: Block, offset: int, length: int, watch: Watch | None) -> Buffer:
         """From the pinned file, bytes of a block that no host serves by WebHDFS. Raises what `_read_pinned` raises."""

@@ -37,10 +37,10 @@ from stripefs.executor import Lane
 from stripefs.format.manifest import MANIFEST_BLOCK_SIZE
 from stripefs.retry import Backoff
 from stripefs.store.base import Buffer, Kind, Status, Watch
-from stripefs.store.hdfs.blockcheck import BlockChecker, Connection
-from stripefs.store.hdfs.conf import Target
+from stripefs.store.hdfs.blockcheck import BlockChecker, ClientArguments
+from stripefs.store.hdfs.hadoop_conf import Target
+from stripefs.store.hdfs.native_user import hold_user
 from stripefs.store.hdfs.probe import check_rpc
-from stripefs.store.hdfs.process_user import hold_user
 from stripefs.store.hdfs.wire import passing_path, remote_error
 
 __all__ = ["NativeClient", "PinnedClient", "PinnedFile", "translate"]
@@ -89,7 +89,7 @@ class NativeClient:
         self.look()
         self.close = hold_user(target.user, self)
         """To be called when nothing is asked of it any more; a second call does nothing."""
-        connection = Connection(
+        connection = ClientArguments(
             f"hdfs://{target.authority}",
             {
                 "dfs.client.socket-timeout": str(int(timeout * 1000)),

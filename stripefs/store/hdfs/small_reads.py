@@ -21,11 +21,11 @@ from stripefs.errors import HostFailed, ServiceDown, StaleVersion, StoreError
 from stripefs.executor import Lane
 from stripefs.retry import HostHealth
 from stripefs.store.base import Buffer, Status
+from stripefs.store.hdfs.datanode_read import DataNodeReader
 from stripefs.store.hdfs.native import NativeClient
-from stripefs.store.hdfs.webreads import WebReads
 from stripefs.store.hdfs.wire import inode_path
 
-__all__ = ["PATIENCE", "SILENT", "SMALL", "Place", "SmallReads"]
+__all__ = ["PATIENCE", "SILENT", "SMALL", "SmallRange", "SmallReader"]
 
 PATIENCE = 0.5
 """Seconds before a second replica is asked. hdfs-native answers a small read in 2 ms, within 0.1 s on busy cores."""
@@ -43,7 +43,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class SmallRange:
     """`length` bytes from `offset` of the file at the HDFS path `where`, all in one block, and its replicas' hosts."""
 
     where: str
@@ -52,10 +52,10 @@ class Place:
     hosts: Sequence[str]
 
 
-class SmallReads:
+class SmallReader:
     """Safe to use from many threads. timeout: seconds without a byte after which a DataNode counts as silent."""
 
-    def __init__(self, web: WebReads, health: HostHealth, stat: Callable[[str], Status], timeout: float) -> None:
+    def __init__(self, web: DataNodeReader, health: HostHealth, stat: Callable[[str], Status], timeout: float) -> None:
         self._web = web
         self._health = health
         self._stat = stat
@@ -85,7 +85,7 @@ class SmallReads:
                 answers.append(self._glance_elsewhere(native, path, length, late=True) if failed else answer)
         return answers
 
-    def elsewhere(self, place: Place, *, late: bool) -> Buffer | None:
+    def elsewhere(self, place: SmallRange, *, late: bool) -> Buffer | None:
         """The bytes, from a replica that is not avoided; None where there is none to try, or none answers.
 
         late: a read of them by hdfs-native has failed or has no answer yet; otherwise None where no replica is avoided.
@@ -99,7 +99,7 @@ class SmallReads:
         except HostFailed:
             return None
 
-    def race(self, place: Place, hosts: Sequence[str], patience: float) -> Buffer:
+    def race(self, place: SmallRange, hosts: Sequence[str], patience: float) -> Buffer:
         """The bytes from the first of `hosts`, and after `patience` seconds, or when it fails, from any of them.
 
         Raises what a DataNode says about the file, and HostFailed when all of them fail.
@@ -127,7 +127,7 @@ class SmallReads:
             where = inode_path(status.file_id)
             blocks = self._web.blocks(where, 0, status.length) if status.length else ()
             if len(blocks) == 1:
-                data = self.elsewhere(Place(where, 0, status.length, blocks[0].hosts), late=late)
+                data = self.elsewhere(SmallRange(where, 0, status.length, blocks[0].hosts), late=late)
                 if data is not None:
                     return data
         except StoreError as error:
@@ -135,7 +135,7 @@ class SmallReads:
         [answer] = native.glance_each([path], length)
         return answer
 
-    def _ask(self, place: Place, host: str) -> Buffer:
+    def _ask(self, place: SmallRange, host: str) -> Buffer:
         try:
             data = self._web.fetch_once(place.where, place.offset, place.length, host, self._silent)
         except HostFailed as error:

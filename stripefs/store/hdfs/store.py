@@ -47,17 +47,15 @@ from stripefs.store.base import (
     Status,
     Store,
 )
-from stripefs.store.hdfs.away import Away
-from stripefs.store.hdfs.conf import resolve
-from stripefs.store.hdfs.datanodes import DataNodes
+from stripefs.store.hdfs.block_locations import DataNodes
+from stripefs.store.hdfs.datanode_read import DataNodeReader
+from stripefs.store.hdfs.hadoop_conf import resolve
 from stripefs.store.hdfs.handle import CheckedHandle, HdfsHandle
+from stripefs.store.hdfs.namenode import Availability, NameNodeRest, RpcAddress
 from stripefs.store.hdfs.native import NativeClient, PinnedClient, PinnedFile
-from stripefs.store.hdfs.order import byte_order
-from stripefs.store.hdfs.rest import NameNodeRest, RpcAddress
-from stripefs.store.hdfs.small_reads import SmallReads
-from stripefs.store.hdfs.webreads import WebReads
-from stripefs.store.hdfs.wire import inode_path, page_of, status_of
-from stripefs.store.hdfs.writing import HdfsWriter
+from stripefs.store.hdfs.small_reads import SmallReader
+from stripefs.store.hdfs.wire import byte_order, inode_path, page_of, status_of
+from stripefs.store.hdfs.writer import HdfsWriter
 
 __all__ = ["HdfsStore"]
 
@@ -84,10 +82,10 @@ class HdfsStore(Store):
             [namenode.web for namenode in self._target.namenodes], self._target.user, settings.host_timeout
         )
         self._datanodes = DataNodes(self._rest, by_hostname=settings.use_datanode_hostname)
-        self._away = Away(self._look)
+        self._away = Availability(self._look)
         self._rpc = RpcAddress(self._rest)
-        self.reads = WebReads(self._rest, self._rpc, self._datanodes, self._target.user, settings.host_timeout)
-        self.small = SmallReads(self.reads, self.health, lambda full: self._stat(full, b""), settings.host_timeout)
+        self.reads = DataNodeReader(self._rest, self._rpc, self._datanodes, self._target.user, settings.host_timeout)
+        self.small = SmallReader(self.reads, self.health, lambda full: self._stat(full, b""), settings.host_timeout)
         self._off: dict[str, str] = {}
         self._native: NativeClient | None = None
         try:
@@ -367,7 +365,7 @@ class HdfsStore(Store):
     def _pinning_client(self) -> PinnedClient | None:
         if self._settings.transport == "libhdfs":
             # pyarrow and a JVM, for those who ask for them only
-            from stripefs.store.libhdfs import LibhdfsClient
+            from stripefs.store.hdfs.libhdfs import LibhdfsClient
 
             return LibhdfsClient(
                 self._target, timeout=self._settings.host_timeout, by_hostname=self._settings.use_datanode_hostname

@@ -1,4 +1,4 @@
-"""WebHDFS's paths, JSON documents and exception names, as plain values.
+"""WebHDFS on the wire, pure: paths, JSON documents, exception names, and HDFS's order of names.
 
 Documents: https://hadoop.apache.org/docs/r3.4.2/hadoop-project-dist/hadoop-hdfs/WebHDFS.html; LocatedBlocks is what
 GET_BLOCK_LOCATIONS answers, the operation of Hadoop's own WebHDFS client before GETFILEBLOCKLOCATIONS: it alone tells
@@ -7,10 +7,11 @@ each replica's web address beside its transfer address.
 
 from __future__ import annotations
 
+import heapq
 import re
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlencode
@@ -36,6 +37,7 @@ from stripefs.store.base import Kind, Status
 __all__ = [
     "Located",
     "Replica",
+    "byte_order",
     "defaults_of",
     "inode_path",
     "last_block_of",
@@ -227,3 +229,33 @@ def _refused_change(name: str, reason: str, where: str) -> StoreError | None:
     if name in _WRITTEN:
         return Busy(f"{where} is being written by another client")
     return None
+
+
+def byte_order(batches: Iterator[Sequence[Status]], after: bytes = b"") -> Iterator[Sequence[Status]]:
+    """The entries of `batches` that sort after `after`, in byte order of their names, in non-empty batches.
+
+    `batches` holds each name once, in signed or in unsigned byte order.
+    """
+    held: list[tuple[bytes, bytes, Status]] = []
+    for batch in batches:
+        ready = []
+        for entry in batch:
+            while held and not entry.name.startswith(held[0][1]):
+                ready.append(heapq.heappop(held)[2])
+            common = _ascii_prefix(entry.name)
+            if len(common) < len(entry.name):
+                heapq.heappush(held, (entry.name, common, entry))
+            else:
+                ready.append(entry)
+        ready = [entry for entry in ready if entry.name > after]
+        if ready:
+            yield ready
+    rest = [entry for _, _, entry in sorted(held, key=lambda item: item[0]) if entry.name > after]
+    if rest:
+        yield rest
+
+
+def _ascii_prefix(name: bytes) -> bytes:
+    if name.isascii():
+        return name
+    return name[: next(k for k, byte in enumerate(name) if byte > 0x7F)]

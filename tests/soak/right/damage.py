@@ -34,7 +34,7 @@ from stripefs.errors import StripefsError
 from stripefs.format.manifest import Manifest, Segment
 from stripefs.settings import StoreSettings
 from stripefs.store.local import LocalStore
-from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.striped import StripedStore
 from stripefs.upkeep.collect import Collection
 from tests.cache.material import cached, write
 from tests.soak.right.context import Context, Violation

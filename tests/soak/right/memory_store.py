@@ -24,7 +24,7 @@ from stripefs.store.base import (
     Store,
     Watch,
 )
-from stripefs.store.ranges import blocks_by_size, check_range
+from stripefs.store.common import blocks_by_size, check_range
 
 __all__ = ["MemoryStore"]
 

@@ -45,8 +45,8 @@ import trio
 from stripefs.errors import Busy, Exists, NotFound, ServiceDown, StoreError
 from stripefs.format.lock_and_record import LEASE
 from stripefs.store.base import Sink, Status, Store
-from stripefs.store.wrappers.base import CHANGES, Parser, WrappedSink, WrappedStore
-from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.striped import StripedStore
+from stripefs.store.wrapper import CHANGES, Parser, WrappedSink, WrappedStore
 from stripefs.write import Draft, Layout, locks
 from stripefs.write.file_lock import FileLock, lock_path, read_lock, take
 from tests.soak.right.context import Context, Violation

@@ -24,8 +24,8 @@ from stripefs.errors import NotFound, StoreError
 from stripefs.executor import Lane
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Store
+from stripefs.store.striped import StripedStore
 from stripefs.store.url import open_store
-from stripefs.store.wrappers.striped import StripedStore
 from stripefs.write import Draft, Drafts, Layout, WritePolicy
 from tests.hdfs_instance import HdfsInstance
 from tests.soak.right.context import Context, Violation

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from stripefs.store.local import LocalStore
-from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.striped import StripedStore
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import dataclasses
 
 from stripefs.errors import ServiceDown
 from stripefs.store.base import Handle, Identity, Status, Store
-from stripefs.store.wrappers.base import WrappedStore
+from stripefs.store.wrapper import WrappedStore
 from tests.store.material import content
 
 UNIT = 4096

@@ -11,7 +11,7 @@ import pytest
 
 from stripefs.errors import HostFailed, StaleVersion, StoreError
 from stripefs.format.manifest import MANIFEST_MAX, Manifest, ManifestError, digest_of
-from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.striped import StripedStore
 from tests.store.material import content, listing
 from tests.store.striped.material import DATA, OTHER, UNIT, same, whole
 from tests.store.striped_files import write_marked, write_striped

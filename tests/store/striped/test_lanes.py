@@ -11,7 +11,7 @@ import pytest
 from stripefs.format.reserved_names import POOL
 from stripefs.store.base import Handle, Identity
 from stripefs.store.local import LocalStore
-from stripefs.store.wrappers.striped import AT_ONCE, StripedStore
+from stripefs.store.striped import AT_ONCE, StripedStore
 from stripefs.write import Layout
 from tests.unit.write.world import MIB, content, save, spread, writing
 from tests.waiting import eventually

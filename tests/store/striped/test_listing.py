@@ -15,9 +15,8 @@ from stripefs.errors import ServiceDown, StoreError
 from stripefs.format.manifest import Manifest
 from stripefs.store.base import Buffer, Kind, Status, Store
 from stripefs.store.local import LocalStore
-from stripefs.store.wrappers.base import WrappedStore
-from stripefs.store.wrappers.striped_listing import GROUP, StripedListing
-from stripefs.store.wrappers.striped_seen import Seen, SeenManifests, as_seen, listed_as
+from stripefs.store.striped_listing import GROUP, HeaderCache, ListedHeader, StripedListing, as_striped, listed_as
+from stripefs.store.wrapper import WrappedStore
 from tests.waiting import PATIENCE, eventually
 
 MANIFEST = Manifest("0" * 16, 0, 4096, b"/.stripefs", ()).to_bytes()
@@ -67,8 +66,8 @@ def workers() -> Iterator[ThreadPoolExecutor]:
     workers.shutdown()
 
 
-def listing(store: Store, workers: ThreadPoolExecutor, seen: SeenManifests | None = None) -> Iterator[Sequence[Status]]:
-    return iter(StripedListing(store, b"/", b"", SeenManifests() if seen is None else seen, workers, workers, AT_ONCE))
+def listing(store: Store, workers: ThreadPoolExecutor, seen: HeaderCache | None = None) -> Iterator[Sequence[Status]]:
+    return iter(StripedListing(store, b"/", b"", HeaderCache() if seen is None else seen, workers, workers, AT_ONCE))
 
 
 @pytest.mark.parametrize("counts", [(), (1,), (3, 1, 2), (100, 100, 7), (40, 0, 40)])
@@ -107,7 +106,7 @@ def test_a_page_is_asked_for_while_the_one_before_is_looked_at(inner: LocalStore
 def test_pages_with_nothing_to_look_at_come_when_they_are_wanted(
     inner: LocalStore, workers: ThreadPoolExecutor
 ) -> None:
-    seen = SeenManifests()
+    seen = HeaderCache()
     for marked in (False, True):
         store = Pages(inner, names(2, 2), marked=marked)
         if marked:
@@ -159,7 +158,7 @@ def test_a_listing_given_up_while_the_next_page_is_fetched(inner: LocalStore) ->
     reached, free = threading.Event(), threading.Event()
     workers = ThreadPoolExecutor(1)  # so that what the second page begins waits until it is given up
     store = Slow(inner, names(1, 100))
-    entries = iter(StripedListing(store, b"/", b"", SeenManifests(), workers, workers, 1))
+    entries = iter(StripedListing(store, b"/", b"", HeaderCache(), workers, workers, 1))
     next(entries)
     assert reached.wait(PATIENCE)
     entries.close()  # type: ignore[attr-defined]  # a generator
@@ -168,9 +167,9 @@ def test_a_listing_given_up_while_the_next_page_is_fetched(inner: LocalStore) ->
     assert store.looked == [[b"00000"]]
 
 
-@pytest.mark.parametrize("seen", [Seen(5, 4096, "0.1"), Seen(), Seen(damage="spoilt")])
-def test_what_has_not_changed_is_not_made_again(seen: Seen) -> None:
-    kept = SeenManifests()
+@pytest.mark.parametrize("seen", [ListedHeader(5, 4096, "0.1"), ListedHeader(), ListedHeader(damage="spoilt")])
+def test_what_has_not_changed_is_not_made_again(seen: ListedHeader) -> None:
+    kept = HeaderCache()
     status = Status(b"f", Kind.FILE, 1789, 2, 3, 0o640, "o", "g", "7", 1 << 20, 2, 4, marked=True)
     assert kept.listed(b"/", status) is None
     first = kept.keep(b"/", status, seen)
@@ -178,7 +177,7 @@ def test_what_has_not_changed_is_not_made_again(seen: Seen) -> None:
     assert kept.listed(b"/", dataclasses.replace(status)) is first
 
 
-@pytest.mark.parametrize("seen", [Seen(5, 4096, "0.1"), Seen(), Seen(damage="spoilt")])
+@pytest.mark.parametrize("seen", [ListedHeader(5, 4096, "0.1"), ListedHeader(), ListedHeader(damage="spoilt")])
 @pytest.mark.parametrize(
     "change",
     [
@@ -191,8 +190,8 @@ def test_what_has_not_changed_is_not_made_again(seen: Seen) -> None:
         {"links": 1},
     ],
 )
-def test_what_a_manifest_leaves_as_it_is_is_shown_as_it_is_now(seen: Seen, change: dict[str, Any]) -> None:
-    kept = SeenManifests()
+def test_what_a_manifest_leaves_as_it_is_is_shown_as_it_is_now(seen: ListedHeader, change: dict[str, Any]) -> None:
+    kept = HeaderCache()
     status = Status(b"f", Kind.FILE, 1789, 2, 3, 0o640, "o", "g", "7", 1 << 20, 2, 4, marked=True)
     kept.keep(b"/", status, seen)
     changed = dataclasses.replace(status, **change)
@@ -203,21 +202,21 @@ def test_what_a_manifest_leaves_as_it_is_is_shown_as_it_is_now(seen: Seen, chang
 
 @pytest.mark.parametrize("change", [{"length": 1789 + 4096}, {"mtime_ns": 3}, {"file_id": "8"}, {"file_id": ""}])
 def test_another_version_is_looked_at(change: dict[str, Any]) -> None:
-    kept = SeenManifests()
+    kept = HeaderCache()
     status = Status(b"f", Kind.FILE, 1789, 2, file_id="7")
-    kept.keep(b"/", status, Seen(5, 4096, "0.1"))
+    kept.keep(b"/", status, ListedHeader(5, 4096, "0.1"))
     newer = dataclasses.replace(status, **change)
     assert kept.listed(b"/", newer) is kept.get(b"/", newer) is None
-    kept.keep(b"/", newer, Seen(6, 4096, "0.2"))
+    kept.keep(b"/", newer, ListedHeader(6, 4096, "0.2"))
     listed = kept.listed(b"/", newer)
     assert listed is not None
     assert (listed.length, listed.file_id) == (6, f"{newer.file_id}:0.2")
 
 
 def test_without_ids_the_path_tells_files_apart() -> None:
-    kept = SeenManifests()
+    kept = HeaderCache()
     status = Status(b"f", Kind.FILE, 1789, 2)
-    kept.keep(b"/a", status, Seen(5, 4096, "0.1"))
+    kept.keep(b"/a", status, ListedHeader(5, 4096, "0.1"))
     assert kept.get(b"/a", status) is not None
     assert kept.listed(b"/b", status) is kept.listed(b"/a", dataclasses.replace(status, name=b"g")) is None
 
@@ -226,8 +225,8 @@ def test_a_manifest_changes_three_things_of_a_status() -> None:
     status = Status(b"f", Kind.FILE, 1789, 2, 3, 0o640, "o", "g", "7", 1 << 20, 2, 4, marked=True)
     for field in dataclasses.fields(Status):
         assert getattr(status, field.name) != field.default
-    assert as_seen(status, Seen(5, 4096, "0.1")) == dataclasses.replace(
+    assert as_striped(status, ListedHeader(5, 4096, "0.1")) == dataclasses.replace(
         status, length=5, block_size=4096, file_id="7:0.1"
     )
-    assert as_seen(status, Seen()) == status
-    assert listed_as(status, Seen(damage="spoilt")) == dataclasses.replace(status, file_id="7:?")
+    assert as_striped(status, ListedHeader()) == status
+    assert listed_as(status, ListedHeader(damage="spoilt")) == dataclasses.replace(status, file_id="7:?")

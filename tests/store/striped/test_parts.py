@@ -10,12 +10,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from stripefs.errors import Abandoned, HostFailed, ServiceDown, StoreError
+from stripefs.store import striped_handle as handles
 from stripefs.store.base import Buffer, Handle, Identity, Watch
 from stripefs.store.local import LocalStore
-from stripefs.store.wrappers import CountingStore, ThrottledStore
-from stripefs.store.wrappers import striped_handle as handles
-from stripefs.store.wrappers.base import WrappedHandle, WrappedStore
-from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.striped import StripedStore
+from stripefs.store.wrapper import WrappedHandle, WrappedStore
+from stripefs.testing import CountingStore, ThrottledStore
 from tests.store.material import RecordingWatch, content
 from tests.store.striped.material import DATA, UNIT, Failing
 from tests.store.striped_files import write_striped

@@ -10,8 +10,8 @@ import pytest
 from stripefs.errors import ConfigError, StoreError
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Store
+from stripefs.store.striped import StripedStore, pool_of
 from stripefs.store.url import elsewhere, open_store, opener
-from stripefs.store.wrappers.striped import StripedStore, pool_of
 from tests.store.striped.material import DATA, OTHER, whole
 from tests.store.striped_files import write_striped
 

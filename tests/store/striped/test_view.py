@@ -12,11 +12,12 @@ import pytest
 
 from stripefs.errors import NotFound, ServiceDown, StaleVersion, StoreError
 from stripefs.format.manifest import Manifest
+from stripefs.store import striped_listing
 from stripefs.store.base import Buffer, Handle, Identity, Status, Store
 from stripefs.store.local import LocalStore
-from stripefs.store.wrappers import CountingStore, striped_seen
-from stripefs.store.wrappers.base import WrappedHandle, WrappedStore
-from stripefs.store.wrappers.striped import StripedStore, pool_of
+from stripefs.store.striped import StripedStore, pool_of
+from stripefs.store.wrapper import WrappedHandle, WrappedStore
+from stripefs.testing import CountingStore
 from tests.store.conformance import StoreConformance
 from tests.store.listing_conformance import ListingConformance
 from tests.store.material import Place, listing
@@ -172,7 +173,7 @@ def test_a_listing_opens_what_may_be_a_manifest_once(tmp_path: Path) -> None:
 
 
 def test_what_is_kept_is_bounded(store: StripedStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(striped_seen, "KEPT", 5)
+    monkeypatch.setattr(striped_listing, "KEPT", 5)
     for number in range(20):
         write_striped(store, b"/%02d" % number, DATA)
     assert {status.length for status in listing(store, b"/")} == {len(DATA)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from stripefs.errors import StoreError
 from stripefs.store.base import Block, Store
-from stripefs.store.wrappers import ThrottledStore
+from stripefs.testing import ThrottledStore
 from tests.store.material import content
 
 MIB = 1 << 20

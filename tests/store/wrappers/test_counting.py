@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from stripefs.errors import Exists, HostFailed
 from stripefs.store.local import LocalStore
-from stripefs.store.wrappers import CountingStore, ThrottledStore
-from stripefs.store.wrappers.counting import _Covered
+from stripefs.testing import CountingStore, ThrottledStore
+from stripefs.testing.counting import _Covered
 from tests.store.material import RecordingWatch, listing
 from tests.store.wrappers.material import spread
 

@@ -7,14 +7,14 @@ from functools import partial
 import pytest
 
 from stripefs.store.local import LocalStore
-from stripefs.store.wrappers import DelayedStore
+from stripefs.testing import DelayedStore
 from tests.store.material import cancel_on_the_way, listing
 from tests.store.wrappers.material import make
 
 
 def test_delayed_waits_before_each_call(filled: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
-    monkeypatch.setattr("stripefs.store.wrappers.delayed.pause", lambda seconds, watch: waits.append(seconds))
+    monkeypatch.setattr("stripefs.testing.faults.pause", lambda seconds, watch: waits.append(seconds))
     store = DelayedStore(filled, delay=0.25)
     store.stat(b"/file")
     listing(store, b"/")

@@ -6,7 +6,7 @@ import pytest
 
 from stripefs.errors import HostFailed, NoSpace, ServiceDown, Transient
 from stripefs.store.local import LocalStore
-from stripefs.store.wrappers import FaultyStore
+from stripefs.testing import FaultyStore
 from tests.store.material import listing
 from tests.store.put_conformance import read
 from tests.store.wrappers.material import make, outcomes

@@ -1,4 +1,4 @@
-"""Hosts that share a rate, and the file that changes them from outside."""
+"""SimulatedHosts that share a rate, and the file that changes them from outside."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 from stripefs.errors import ConfigError, HostFailed
 from stripefs.store.local import LocalStore
-from stripefs.store.wrappers import ThrottledStore
-from stripefs.store.wrappers.hosts import Bucket, Hosts, write_control
+from stripefs.testing import ThrottledStore
+from stripefs.testing.simulated_hosts import SimulatedHosts, TokenBucket, write_control
 from tests.store.material import content
 
 MIB = 1 << 20
@@ -29,7 +29,7 @@ MIB = 1 << 20
 def test_a_bucket_never_sends_more_than_its_burst_ahead_of_its_rate(
     rate: float, burst: int, asked: list[tuple[float, int]]
 ) -> None:
-    bucket, now, sent = Bucket(rate, burst), 1000.0, []
+    bucket, now, sent = TokenBucket(rate, burst), 1000.0, []
     for pause, size in asked:
         now += pause
         sent.append((bucket.promise(now, size), size))
@@ -44,7 +44,7 @@ def test_a_bucket_never_sends_more_than_its_burst_ahead_of_its_rate(
 
 @given(rate=st.floats(1e3, 1e9), sizes=st.lists(st.integers(1, MIB), min_size=1, max_size=30))
 def test_a_busy_bucket_keeps_its_rate(rate: float, sizes: list[int]) -> None:
-    bucket = Bucket(rate, 1)
+    bucket = TokenBucket(rate, 1)
     first = bucket.promise(1000.0, 1)
     for size in sizes:
         last = bucket.promise(1000.0, size)
@@ -52,19 +52,19 @@ def test_a_busy_bucket_keeps_its_rate(rate: float, sizes: list[int]) -> None:
 
 
 def test_a_new_bucket_is_full_on_a_host_that_has_just_booted() -> None:
-    assert Bucket(1000.0, MIB).promise(1.0, MIB) == pytest.approx(1.0)
+    assert TokenBucket(1000.0, MIB).promise(1.0, MIB) == pytest.approx(1.0)
 
 
 def test_threads_of_one_process_share_a_hosts_bucket(filled: LocalStore, monkeypatch: pytest.MonkeyPatch) -> None:
     promised: list[int] = []
-    promise = Bucket.promise
+    promise = TokenBucket.promise
 
-    def noted(self: Bucket, now: float, size: int) -> float:
+    def noted(self: TokenBucket, now: float, size: int) -> float:
         promised.append(size)
         return promise(self, now, size)
 
-    monkeypatch.setattr(Bucket, "promise", noted)
-    hosts = Hosts(1, 1e9)
+    monkeypatch.setattr(TokenBucket, "promise", noted)
+    hosts = SimulatedHosts(1, 1e9)
     threads = [threading.Thread(target=hosts.send, args=("h0", MIB, None)) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -102,7 +102,7 @@ def test_a_control_file_that_says_nothing(filled: LocalStore, tmp_path: Path, li
         ThrottledStore(filled, control=str(tmp_path / "control"))
 
 
-def control_state(hosts: Hosts, host: str) -> str:
+def control_state(hosts: SimulatedHosts, host: str) -> str:
     hosts.listed()
     return hosts._lanes[host].state
 

@@ -6,7 +6,7 @@ import pytest
 
 from stripefs.errors import HostFailed
 from stripefs.store.local import LocalStore
-from stripefs.store.wrappers import ShortStore
+from stripefs.testing import ShortStore
 from tests.store.wrappers.material import outcomes
 
 

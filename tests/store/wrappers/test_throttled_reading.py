@@ -16,7 +16,7 @@ from stripefs.settings import StoreSettings
 from stripefs.store.base import Buffer, Watch
 from stripefs.store.local import LocalStore
 from stripefs.store.url import open_store
-from stripefs.store.wrappers import ThrottledStore
+from stripefs.testing import ThrottledStore
 from tests.store.material import RecordingWatch, cancel_on_the_way, content
 
 MIB = 1 << 20

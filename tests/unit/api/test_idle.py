@@ -16,7 +16,7 @@ from stripefs.api.idle import IDLE, LOOK_EVERY, in_use
 from stripefs.api.options import resolve
 from stripefs.api.source import Source
 from stripefs.api.sources import Service, Sources, Where
-from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.striped import StripedStore
 from stripefs.write_session import WriteSession
 
 pytestmark = pytest.mark.filterwarnings("error")

@@ -26,7 +26,7 @@ from stripefs.errors import ConfigError, ServiceDown, Unsupported
 from stripefs.settings import StoreSettings
 from stripefs.store.local import LocalStore
 from stripefs.store.url import open_store as connect
-from stripefs.store.wrappers.base import Parser, WrappedStore
+from stripefs.store.wrapper import Parser, WrappedStore
 from tests.unit.imagefs.started import build_tree, imports, record
 
 

@@ -6,7 +6,7 @@ import trio
 
 from stripefs.read import Reader
 from stripefs.settings import ReadSettings
-from stripefs.store.wrappers.throttled import ThrottledStore
+from stripefs.testing.throttled import ThrottledStore
 
 MIB = 1 << 20
 

@@ -8,7 +8,7 @@ import trio
 from stripefs.errors import PermissionDenied, ServiceDown
 from stripefs.format.blocks import Block
 from stripefs.store.local import LocalStore
-from stripefs.store.wrappers.throttled import ThrottledStore
+from stripefs.testing.throttled import ThrottledStore
 from tests.unit.read.reading import MIB, reading
 from tests.waiting import PATIENCE
 

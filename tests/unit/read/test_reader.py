@@ -14,8 +14,8 @@ from stripefs.read.policy.planner import FILES_AHEAD
 from stripefs.settings import ReadSettings
 from stripefs.store.allocator import Heap
 from stripefs.store.local import LocalStore
-from stripefs.store.wrappers.counting import CountingStore
-from stripefs.store.wrappers.faulty import FaultyStore
+from stripefs.testing.counting import CountingStore
+from stripefs.testing.faults import FaultyStore
 from tests.unit.read.reading import MIB, reading, spread
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from stripefs.store.base import Store
-from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.striped import StripedStore
 from stripefs.upkeep.collect import Collected, Collection
 from stripefs.upkeep.survey import Verdict
 from tests.unit.upkeep.leftovers import DAY, Place, version

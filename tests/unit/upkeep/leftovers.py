@@ -13,8 +13,8 @@ from stripefs.format.lock_and_record import LockDocument, Record, RecordPart, Re
 from stripefs.format.manifest import Manifest, Part, PartTable, Segment, digest_of
 from stripefs.store.base import Buffer, Status, Store
 from stripefs.store.local import LocalStore
-from stripefs.store.wrappers.base import Parser, WrappedStore
-from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.striped import StripedStore
+from stripefs.store.wrapper import Parser, WrappedStore
 from tests.store.striped_files import write_marked
 
 __all__ = ["DAY", "Hooked", "Place", "version"]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 from stripefs.store.base import Identity, Status, Store
-from stripefs.store.wrappers.base import Parser, WrappedStore
+from stripefs.store.wrapper import Parser, WrappedStore
 
 __all__ = ["Shifted"]
 

@@ -12,7 +12,7 @@ import pytest
 from stripefs.errors import NotEmpty, NotFound, StoreError
 from stripefs.format.lock_and_record import LEASE
 from stripefs.format.manifest import Manifest, Segment
-from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.striped import StripedStore
 from stripefs.upkeep.collect import Collection
 from stripefs.upkeep.vacate import vacate
 from stripefs.write import clock

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.striped import StripedStore
 from stripefs.upkeep.collect import Collected, Collection
 from stripefs.upkeep.graves import Graves
 from stripefs.upkeep.survey import Verdict

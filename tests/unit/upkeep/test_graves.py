@@ -14,8 +14,8 @@ import trio.testing
 from stripefs.errors import PermissionDenied
 from stripefs.store.base import Store
 from stripefs.store.local import LocalStore
-from stripefs.store.wrappers.base import Parser, WrappedStore
-from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.striped import StripedStore
+from stripefs.store.wrapper import Parser, WrappedStore
 from stripefs.upkeep import pool
 from stripefs.upkeep.collect import Collection
 from stripefs.upkeep.graves import Graves

@@ -12,8 +12,8 @@ import pytest
 from stripefs.errors import Busy, Exists, NotFound, StoreError
 from stripefs.format.lock_and_record import DocumentError, Record
 from stripefs.store.base import Attributes, Capabilities, Identity, Store
-from stripefs.store.wrappers.base import WrappedStore
-from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.striped import StripedStore
+from stripefs.store.wrapper import WrappedStore
 from stripefs.upkeep.collect import Collection
 from stripefs.upkeep.recovery import Plan, recover
 from stripefs.write import Layout

@@ -16,8 +16,8 @@ from stripefs.errors import NotFound
 from stripefs.format.lock_and_record import DocumentError
 from stripefs.format.reserved_names import parse_reserved
 from stripefs.store.base import Buffer, Store
-from stripefs.store.wrappers.base import Parser, WrappedStore
-from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.striped import StripedStore
+from stripefs.store.wrapper import Parser, WrappedStore
 from stripefs.upkeep.records import find
 from stripefs.upkeep.recovery import recover
 from stripefs.upkeep.survey import Verdict

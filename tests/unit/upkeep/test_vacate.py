@@ -15,7 +15,7 @@ from stripefs.format.lock_and_record import LEASE
 from stripefs.format.manifest import Segment
 from stripefs.format.reserved_names import part_name
 from stripefs.store.base import Capabilities, Store
-from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.striped import StripedStore
 from stripefs.upkeep.survey import FORCED_AGE, RECOVERABLE
 from stripefs.upkeep.vacate import vacate
 from stripefs.write import Layout

@@ -15,9 +15,9 @@ import trio
 from stripefs.errors import Busy, ServiceDown, StaleVersion, Transient
 from stripefs.format.lock_and_record import LEASE
 from stripefs.store.base import Identity
-from stripefs.store.wrappers.faulty import FaultyStore
-from stripefs.store.wrappers.striped import StripedStore
-from stripefs.store.wrappers.throttled import ThrottledStore
+from stripefs.store.striped import StripedStore
+from stripefs.testing.faults import FaultyStore
+from stripefs.testing.throttled import ThrottledStore
 from stripefs.upkeep.recovery import recover
 from stripefs.write import Draft, DraftLost, Layout, file_lock
 from stripefs.write.file_lock import FileLock, take

@@ -7,7 +7,7 @@ import trio
 
 from stripefs.errors import Busy, ServiceDown
 from stripefs.format.manifest import Manifest
-from stripefs.store import localwrite
+from stripefs.store import local_write
 from stripefs.write import DraftLost, Layout
 from tests.unit.write.world import DEADLINE, LAYOUTS, MIB, content, hidden, load, save, spread, until, writing
 
@@ -262,8 +262,8 @@ async def test_a_join_behind_what_is_published(tmp_path):
 async def test_a_join_that_comes_late_leaves_nothing(tmp_path, monkeypatch):
     """A local directory knows no join in one step: what is gone by then is read all the same, and gets its name."""
     store = spread(tmp_path)
-    monkeypatch.setattr(localwrite, "_copy", localwrite._copy)  # put back in the end
-    held = Held(localwrite, "_copy")
+    monkeypatch.setattr(local_write, "_copy", local_write._copy)  # put back in the end
+    held = Held(local_write, "_copy")
     async with writing(store, layout=Layout.CONCAT, memory=MIB) as drafts:  # so little makes several parts
         draft = await drafts.begin(b"/file", replacing=None)
         await draft.write(0, DATA)

@@ -9,7 +9,7 @@ from stripefs.errors import Busy, Exists, NotFound, StaleVersion
 from stripefs.format.reserved_names import parse_reserved
 from stripefs.store.base import Attributes
 from stripefs.store.local import LocalStore
-from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.striped import StripedStore
 from stripefs.upkeep.records import read_chain
 from stripefs.write import DraftLost, Drafts, Layout, NotSequential
 from tests.unit.write.world import (

@@ -5,7 +5,7 @@ import trio
 
 from stripefs import retry
 from stripefs.errors import HostFailed, NoSpace, QuotaExceeded, ServiceDown, StoreError
-from stripefs.store.wrappers.faulty import FaultyStore
+from stripefs.testing.faults import FaultyStore
 from stripefs.write import DraftLost, Layout
 from tests.unit.write.world import LAYOUTS, MIB, content, hidden, load, save, spread, until, writing
 

@@ -11,7 +11,7 @@ from stripefs.errors import Busy, Exists, NotADirectory, NotFound, PermissionDen
 from stripefs.format.lock_and_record import LEASE, LockDocument
 from stripefs.store.base import Kind, Status
 from stripefs.store.local import LocalStore
-from stripefs.store.wrappers.faulty import FaultyStore
+from stripefs.testing.faults import FaultyStore
 from stripefs.write import DraftLost
 from stripefs.write.file_lock import lock_path, take
 from stripefs.write.others import holder, living

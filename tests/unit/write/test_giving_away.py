@@ -10,7 +10,7 @@ import pytest
 
 from stripefs.errors import PermissionDenied
 from stripefs.store.base import Attributes
-from stripefs.store.wrappers.base import Parser, WrappedStore
+from stripefs.store.wrapper import Parser, WrappedStore
 
 from .world import load, spread, writing
 

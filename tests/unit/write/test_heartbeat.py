@@ -12,7 +12,7 @@ import trio.testing
 
 from stripefs.errors import ServiceDown
 from stripefs.store.local import LocalStore
-from stripefs.store.wrappers.counting import CountingStore
+from stripefs.testing.counting import CountingStore
 from stripefs.write import Draft
 from stripefs.write.clock import Reading
 from stripefs.write.file_lock import take

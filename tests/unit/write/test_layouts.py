@@ -2,7 +2,7 @@
 
 import pytest
 
-from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.striped import StripedStore
 from stripefs.write import Layout
 from tests.unit.write.world import KIB, LAYOUTS, MIB, content, hidden, load, save, spread, writing
 

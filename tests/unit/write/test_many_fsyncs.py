@@ -7,7 +7,7 @@ import pytest
 
 from stripefs.errors import Unsupported
 from stripefs.format.reserved_names import parse_reserved
-from stripefs.store.wrappers.counting import CountingStore
+from stripefs.testing.counting import CountingStore
 from stripefs.upkeep.records import find
 from stripefs.write import Layout
 from stripefs.write.effects import SOURCES_AT_ONCE

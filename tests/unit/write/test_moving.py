@@ -4,7 +4,7 @@ import pytest
 
 from stripefs.errors import Busy, QuotaExceeded
 from stripefs.format.reserved_names import record_name
-from stripefs.store.wrappers.faulty import FaultyStore
+from stripefs.testing.faults import FaultyStore
 from stripefs.write import Layout
 from tests.unit.write.world import LAYOUTS, MIB, content, hidden, load, spread, writing
 

@@ -8,7 +8,7 @@ import pytest
 
 from stripefs.errors import InvalidName, NameTooLong, StoreError
 from stripefs.store.local import LocalStore
-from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.striped import StripedStore
 from stripefs.write.names import ensure_usable
 from stripefs.write.refusals import NotPermitted
 

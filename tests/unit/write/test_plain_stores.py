@@ -6,7 +6,7 @@ import pytest
 
 from stripefs.errors import HostFailed, NotFound, QuotaExceeded, Unsupported
 from stripefs.store.local import LocalStore
-from stripefs.store.wrappers.faulty import FaultyStore
+from stripefs.testing.faults import FaultyStore
 from stripefs.write import Layout
 from tests.unit.write.world import LAYOUTS, MIB, content, hidden, load, save, writing
 

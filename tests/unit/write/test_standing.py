@@ -6,8 +6,8 @@ import pytest
 
 from stripefs.errors import NotFound, QuotaExceeded, ServiceDown, StaleVersion
 from stripefs.format.manifest import Manifest
-from stripefs.store.wrappers.faulty import FaultyStore
-from stripefs.store.wrappers.striped import StripedStore
+from stripefs.store.striped import StripedStore
+from stripefs.testing.faults import FaultyStore
 from stripefs.write import Layout
 from tests.unit.write.world import LAYOUTS, MIB, content, hidden, load, save, spread, writing
 

@@ -13,8 +13,8 @@ from stripefs.format.lock_and_record import LEASE
 from stripefs.format.reserved_names import is_hidden
 from stripefs.store.base import Store
 from stripefs.store.local import LocalStore
-from stripefs.store.wrappers.striped import StripedStore
-from stripefs.store.wrappers.throttled import ThrottledStore
+from stripefs.store.striped import StripedStore
+from stripefs.testing.throttled import ThrottledStore
 from stripefs.write import Drafts, Layout, WritePolicy
 
 KIB = 1 << 10

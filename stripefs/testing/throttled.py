@@ -1,4 +1,4 @@
-"""`throttled+`: spread the files of a store without hosts over synthetic ones, as HDFS spreads blocks over DataNodes.
+"""`throttled+`: spreads the files of a store without hosts over synthetic ones, as HDFS spreads blocks over DataNodes.
 
 Placement depends on the seed, the path and the block's number, so every process sees the same. `random` gives a block
 to `replication` hosts drawn anew, as HDFS does; `even` deals blocks out in turn; `one` keeps a file on one host.
@@ -7,25 +7,130 @@ A read is paced by the hosts first and its bytes are fetched from the inner stor
 which the last byte would have arrived.
 
 A file that is written through `create` lies where it was asked to (`host`), in blocks of the size asked for, and keeps
-its place when it is moved or joined (see `wrappers.places`). Its bytes take as long as its hosts need, one replica
-beside the other. Joins are refused as HDFS refuses them. This needs an inner store with file ids that can be written.
+its place when it is moved or joined. Its bytes take as long as its hosts need, one replica beside the other. Joins are
+refused as HDFS refuses them. This needs an inner store with file ids that can be written.
+
+The block layout of such a file is a small document in the folder `/.stripefs-hosts` of the inner store, which is not
+shown, under the file's id, so that it goes with a file that is moved, and every process sees the same. A document that
+does not fit its file's length belongs to a file that is gone, and is ignored. Files without a document have their
+blocks where the seed says.
 """
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import json
+import threading
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from stripefs.errors import ConfigError, HostFailed, StoreError, Unsupported
-from stripefs.store.base import Block, Buffer, Handle, Host, Identity, Kind, Sink, Status, Store, Watch
-from stripefs.store.ranges import check_range
-from stripefs.store.wrappers.base import Parser, WrappedHandle, WrappedSink, WrappedStore, one_of, seeded, whole
-from stripefs.store.wrappers.hosts import Hosts
-from stripefs.store.wrappers.places import FOLDER, Layout, Places, cut
+from stripefs.errors import ConfigError, HostFailed, NotFound, StoreError, Unsupported
+from stripefs.format.blocks import Block
+from stripefs.store.base import Buffer, Handle, Host, Identity, Kind, Sink, Status, Store, Watch
+from stripefs.store.common import check_range
+from stripefs.store.wrapper import Parser, WrappedHandle, WrappedSink, WrappedStore, one_of, seeded, whole
+from stripefs.testing.simulated_hosts import SimulatedHosts
 from stripefs.units import format_size, parse_duration, parse_rate, parse_size, shown
 
-__all__ = ["ThrottledStore"]
+__all__ = ["FOLDER", "BlockLayout", "BlockLayouts", "ThrottledStore", "cut"]
+
+FOLDER = b".stripefs-hosts"
+_LAYOUTS = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockLayout:
+    """block_size in bytes is the one the file was made with; blocks are (length, hosts), in order."""
+
+    block_size: int
+    replication: int
+    blocks: tuple[tuple[int, _LAYOUTS], ...]
+
+    def overlapping(self, offset: int, length: int) -> list[Block]:
+        ends = itertools.accumulate(size for size, _ in self.blocks)
+        blocks = [Block(end - size, size, hosts) for end, (size, hosts) in zip(ends, self.blocks, strict=True)]
+        return [block for block in blocks if block.offset < offset + length and offset < block.offset + block.length]
+
+    def to_bytes(self) -> bytes:
+        return json.dumps([self.block_size, self.replication, self.blocks]).encode()
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> BlockLayout:
+        """Raises ValueError, TypeError for anything but what `to_bytes` made."""
+        block_size, replication, blocks = json.loads(data)
+        return cls(int(block_size), int(replication), tuple((int(size), tuple(hosts)) for size, hosts in blocks))
+
+
+class BlockLayouts:
+    """The documents of `store`. Safe to use from many threads."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._known: dict[str, BlockLayout] = {}
+        self._lock = threading.Lock()
+
+    def names(self) -> frozenset[bytes]:
+        """Of all documents, as `of` wants them: one look for a whole listing."""
+        try:
+            return frozenset(
+                itertools.chain.from_iterable(
+                    (status.name for status in batch) for batch in self._store.scandir(b"/" + FOLDER)
+                )
+            )
+        except NotFound:
+            return frozenset()
+
+    def of(self, status: Status, names: frozenset[bytes] | None = None) -> BlockLayout | None:
+        """That of the file `status`; `names` spares the look for files without one."""
+        if not status.file_id or (names is not None and _name(status) not in names):
+            return None
+        with self._lock:
+            layout = self._known.get(status.file_id)
+        if layout is None or not _fits(layout, status):
+            try:
+                layout = BlockLayout.from_bytes(bytes(self._store.get(_path(status))))
+            except (StoreError, ValueError, TypeError):
+                return None
+            with self._lock:
+                self._known[status.file_id] = layout
+        return layout if _fits(layout, status) else None
+
+    def put(self, status: Status, layout: BlockLayout) -> None:
+        self._store.put(_path(status), [layout.to_bytes()], replace=True)
+        with self._lock:
+            self._known[status.file_id] = layout
+
+    def forget(self, status: Status | None) -> None:
+        """The file is gone."""
+        if status is None or not status.file_id:
+            return
+        with self._lock:
+            self._known.pop(status.file_id, None)
+        with contextlib.suppress(StoreError):
+            self._store.remove(_path(status))
+
+
+def cut(length: int, block_size: int, hosts: Sequence[_LAYOUTS]) -> tuple[tuple[int, _LAYOUTS], ...]:
+    """A file of `length` bytes in blocks; hosts[i] hold block i."""
+    return tuple(
+        (min(block_size, length - start), places)
+        for start, places in zip(range(0, length, block_size), hosts, strict=True)
+    )
+
+
+def _fits(layout: BlockLayout, status: Status) -> bool:
+    return sum(size for size, _ in layout.blocks) == status.length
+
+
+def _name(status: Status) -> bytes:
+    return status.file_id.replace(":", "-").replace("/", "-").encode()
+
+
+def _path(status: Status) -> bytes:
+    return b"/%b/%b" % (FOLDER, _name(status))
+
 
 _PLACEMENTS = ("random", "even", "one")
 _STEP = 256 << 10
@@ -73,8 +178,8 @@ class ThrottledStore(WrappedStore):
             )
         placed = inner.capabilities.writes and inner.capabilities.put and inner.capabilities.file_ids
         self.capabilities = replace(inner.capabilities, locations=True, choose_host=True, cancel=True, place=placed)
-        self._places = Places(inner) if placed else None
-        self.hosts_control = Hosts(hosts, rate, burst=burst, timeout=host_timeout, control=control)
+        self._places = BlockLayouts(inner) if placed else None
+        self.hosts_control = SimulatedHosts(hosts, rate, burst=burst, timeout=host_timeout, control=control)
         self._block_size = block_size
         self._replication = replication
         self._placement = placement
@@ -100,7 +205,7 @@ class ThrottledStore(WrappedStore):
         if host and host not in self.hosts_control.names:
             raise HostFailed(f"there is no host {host}", host=host)
         sink = super().create(path, block_size=block_size, length=length)  # the inner store keeps marks
-        wanted = Layout(
+        wanted = BlockLayout(
             block_size or self._block_size, min(replication or self._replication, len(self.hosts_control.names)), ()
         )
         return _ThrottledSink(self, path, host, wanted, sink)
@@ -142,7 +247,7 @@ class ThrottledStore(WrappedStore):
         super().concat(target, sources)
         for _, status in files:
             self._places.forget(status)
-        joined = Layout(files[0][1].block_size, files[0][1].replication, tuple(blocks))
+        joined = BlockLayout(files[0][1].block_size, files[0][1].replication, tuple(blocks))
         self._places.put(self.inner.stat(target), joined)
 
     def hosts(self) -> Sequence[Host]:
@@ -152,21 +257,21 @@ class ThrottledStore(WrappedStore):
         return {**self.inner.describe(), "throttled": self._facts}
 
     def spread(self, status: Status, names: frozenset[bytes] | None = None) -> Status:
-        """`status` as a file in blocks; other kinds as they are. `names` are those of `Places`."""
+        """`status` as a file in blocks; other kinds as they are. `names` are those of `BlockLayouts`."""
         if status.kind is not Kind.FILE:
             return status
         return self.spread_as(status, self.layout(status, names))
 
-    def spread_as(self, status: Status, layout: Layout | None) -> Status:
+    def spread_as(self, status: Status, layout: BlockLayout | None) -> Status:
         if layout is None:
             return replace(status, block_size=self._block_size, replication=self._replication)
         return replace(status, block_size=layout.block_size, replication=layout.replication)
 
-    def layout(self, status: Status, names: frozenset[bytes] | None = None) -> Layout | None:
+    def layout(self, status: Status, names: frozenset[bytes] | None = None) -> BlockLayout | None:
         """Where the file `status` was put, at the cost of a look into the store; None: where the seed says."""
         return self._places.of(status, names) if self._places else None
 
-    def blocks(self, path: bytes, status: Status, layout: Layout | None, offset: int, length: int) -> list[Block]:
+    def blocks(self, path: bytes, status: Status, layout: BlockLayout | None, offset: int, length: int) -> list[Block]:
         """The blocks of the file `status`, as `spread_as` made it, that overlap the range, whole."""
         end, size = status.length, status.block_size
         if length <= 0 or offset >= end:
@@ -176,7 +281,7 @@ class ThrottledStore(WrappedStore):
         indexes = range(offset // size, -(-min(end, offset + length) // size))
         return [Block(index * size, min(size, end - index * size), self.replicas(path, index)) for index in indexes]
 
-    def wrote(self, status: Status, wanted: Layout, hosts: Sequence[tuple[str, ...]]) -> Status:
+    def wrote(self, status: Status, wanted: BlockLayout, hosts: Sequence[tuple[str, ...]]) -> Status:
         """Note where the blocks of a new file are."""
         if self._places is not None:
             layout = replace(wanted, blocks=cut(status.length, wanted.block_size, hosts))
@@ -213,7 +318,7 @@ class ThrottledStore(WrappedStore):
 class _ThrottledSink(WrappedSink):
     """`wanted` is the layout but for its blocks; without `host` they go where the store's placement says."""
 
-    def __init__(self, store: ThrottledStore, path: bytes, host: str, wanted: Layout, inner: Sink) -> None:
+    def __init__(self, store: ThrottledStore, path: bytes, host: str, wanted: BlockLayout, inner: Sink) -> None:
         super().__init__(inner)
         self._store = store
         self._path = path

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import ClassVar, TypeVar
 
 from stripefs.store.base import Buffer, Handle, Identity, Sink, Status, Store, Watch
-from stripefs.store.wrappers.base import Parser, WrappedHandle, WrappedSink, WrappedStore
+from stripefs.store.wrapper import Parser, WrappedHandle, WrappedSink, WrappedStore
 
 __all__ = ["CountingStore", "Counts"]
 

@@ -1,4 +1,4 @@
-"""Reads that follow one another in a file, out of one long answer of its DataNode instead of a request each.
+"""Reads from chosen DataNodes by WebHDFS; consecutive reads share one long answer instead of a request each.
 
 A request costs a DataNode two round trips to the NameNode and some ms of CPU. Reading a striped file through 64 MiB of
 memory takes ranges of 2 MiB: as requests of their own 4.1 to 8.5 s of DataNode CPU per GB, JVMs warm or fresh, as
@@ -15,20 +15,25 @@ A stream ends with its last byte, when a read of it fails or is cancelled, when 
 its place is needed, or with its file. Then those in line fail as it did, or ask for their own ranges where nothing
 speaks against the host. What the kernel holds that nobody has taken, and will be lost with a stream, is twice WINDOW
 at most; the DataNode waits meanwhile, with a connection and a thread.
+
+`where` is an HDFS path in plain text, of an inode mostly (`wire.inode_path`).
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import closing, contextmanager
 
 from stripefs.errors import Abandoned, HostFailed, StoreError
-from stripefs.store.base import Watch
+from stripefs.store.base import Block, Buffer, Watch
+from stripefs.store.hdfs.block_locations import DataNodes
 from stripefs.store.hdfs.datanode import Answer
+from stripefs.store.hdfs.namenode import NameNodeRest, RpcAddress
+from stripefs.store.hdfs.wire import located_of, request_target
 
-__all__ = ["IDLE", "MOST", "WINDOW", "Ask", "Key", "Stream", "Streams"]
+__all__ = ["IDLE", "MOST", "WINDOW", "Ask", "DataNodeReader", "Key", "ReadStream", "ReadStreams"]
 
 MOST = 32
 """Streams that are open at once: as many as a reader has threads."""
@@ -53,12 +58,11 @@ ALIVE = 0.25
 Ask = Callable[[int, int, int], Answer]
 """(offset, length, window) -> the answer to a request for these bytes, not asked for yet."""
 
-
 Key = tuple[Hashable, str]
 """Whose the stream is, and the host."""
 
 
-class Stream:
+class ReadStream:
     """Bytes [begin, end) of a file from one host. `position`: the next to come; `tail`: where the line ends."""
 
     def __init__(self, key: Key, answer: Answer, begin: int, end: int, lock: threading.RLock) -> None:
@@ -84,12 +88,12 @@ class Stream:
         return not self.gone and self.stop == self.end and self.tail <= offset and offset + length <= self.end
 
 
-class Streams:
+class ReadStreams:
     """The open streams of a store. Safe to use from many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a watch may be cancelled, and call us, while we register with it
-        self._streams: dict[Key, list[Stream]] = {}
+        self._streams: dict[Key, list[ReadStream]] = {}
         self._sweeping = False
         self._swept = threading.Condition(self._lock)
         self._closed = False
@@ -106,7 +110,7 @@ class Streams:
         with closing(ask(offset, length, 0)) as answer:
             return answer.take(length, watch)
 
-    def all(self) -> list[Stream]:
+    def all(self) -> list[ReadStream]:
         """Those that are open now."""
         with self._lock:
             return [stream for streams in self._streams.values() for stream in streams]
@@ -127,7 +131,7 @@ class Streams:
 
     # -- going in line -----------------------------------------------------------------------------------------------
 
-    def _join(self, key: Key, ask: Ask, offset: int, length: int, end: int, watch: Watch | None) -> Stream | None:
+    def _join(self, key: Key, ask: Ask, offset: int, length: int, end: int, watch: Watch | None) -> ReadStream | None:
         """The stream in whose line the read is now, opened for it where that is worth it; None for a read alone."""
         near = NEAR * length
         with self._lock:
@@ -139,13 +143,13 @@ class Streams:
                 return None  # the first of several, overtaken by the others
             if end <= offset + length or self._closed or not self._room():
                 return None
-            stream = Stream(key, ask(offset, end - offset, WINDOW), offset, end, self._lock)
+            stream = ReadStream(key, ask(offset, end - offset, WINDOW), offset, end, self._lock)
             stream.tail = offset + length
             self._streams.setdefault(key, []).append(stream)
             self._sweep_from_now_on()
             return stream
 
-    def _in_line(self, stream: Stream, offset: int, length: int, watch: Watch | None) -> Stream | None:
+    def _in_line(self, stream: ReadStream, offset: int, length: int, watch: Watch | None) -> ReadStream | None:
         deadline = time.monotonic() + ORDER
         with _woken(watch, stream.changed):
             while stream.tail < offset and not stream.gone and (left := deadline - time.monotonic()) > 0:
@@ -159,7 +163,7 @@ class Streams:
             self._end(stream, None)
         return None
 
-    def _turn(self, stream: Stream, offset: int, watch: Watch | None) -> bool:
+    def _turn(self, stream: ReadStream, offset: int, watch: Watch | None) -> bool:
         """Wait until the bytes at `offset` are next, and begin to take; False where they will not come.
 
         Raises HostFailed where the host failed those before, Abandoned.
@@ -175,7 +179,7 @@ class Streams:
                 stream.changed.notify_all()
                 raise
 
-    def _waited(self, stream: Stream, offset: int, watch: Watch | None) -> bool:
+    def _waited(self, stream: ReadStream, offset: int, watch: Watch | None) -> bool:
         seen = 0.0
         while stream.taking or stream.position != offset:
             if isinstance(stream.lost, HostFailed):
@@ -191,11 +195,11 @@ class Streams:
         stream.taking = not stream.gone
         return stream.taking
 
-    def _take(self, stream: Stream, offset: int, length: int, watch: Watch | None) -> memoryview:
+    def _take(self, stream: ReadStream, offset: int, length: int, watch: Watch | None) -> memoryview:
         failure: StoreError | None = None
         done = False
         try:
-            data = stream.answer.take(length, _Moving(stream, watch))
+            data = stream.answer.take(length, _ProgressWatch(stream, watch))
             done = True
         except StoreError as error:
             failure = error
@@ -212,7 +216,7 @@ class Streams:
 
     # -- ending; all with the lock held ------------------------------------------------------------------------------
 
-    def _end(self, stream: Stream, why: StoreError | None) -> None:
+    def _end(self, stream: ReadStream, why: StoreError | None) -> None:
         if not stream.gone:
             stream.gone, stream.lost = True, why
             mine = self._streams[stream.key]
@@ -251,10 +255,10 @@ class Streams:
             self._sweeping = False
 
 
-class _Moving:
+class _ProgressWatch:
     """The watch of who takes: those in line see when bytes came."""
 
-    def __init__(self, stream: Stream, watch: Watch | None) -> None:
+    def __init__(self, stream: ReadStream, watch: Watch | None) -> None:
         self._stream = stream
         self._watch = watch
 
@@ -298,3 +302,57 @@ def _woken(watch: Watch | None, changed: threading.Condition) -> Iterator[None]:
 def _demand(watch: Watch | None) -> None:
     if watch is not None and watch.cancelled:
         raise Abandoned("read was cancelled before its turn")
+
+
+class DataNodeReader:
+    """`timeout`: seconds without a byte after which a DataNode counts as silent. Safe to use from many threads."""
+
+    def __init__(self, rest: NameNodeRest, rpc: RpcAddress, datanodes: DataNodes, user: str, timeout: float) -> None:
+        self._rest = rest
+        self._rpc = rpc
+        self._datanodes = datanodes
+        self._user = user
+        self._timeout = timeout
+        self.streams = ReadStreams()
+
+    def blocks(self, where: str, offset: int, length: int) -> Sequence[Block]:
+        """The blocks that overlap a range, in order, with all their replicas. Raises what NameNodeRest.ask does."""
+        located = located_of(self._rest.ask("GET_BLOCK_LOCATIONS", where, offset=offset, length=length))
+        for block in located:
+            self._datanodes.learn(block.replicas)
+        return [
+            Block(block.offset, block.length, tuple(replica.name for replica in block.replicas)) for block in located
+        ]
+
+    def fetch(
+        self, owner: Hashable, where: str, offset: int, length: int, end: int, host: str, watch: Watch | None
+    ) -> Buffer:
+        """`length` > 0 bytes from `offset`, from `host` alone. Raises what `datanode.Answer.take` raises.
+
+        `owner` stands for the open file; `end`: up to where its reader will go on at this host, see `ReadStreams.read`.
+        """
+        ask = self._asking(where, host, self._timeout)
+        return self.streams.read((owner, host), ask, offset, length, end, watch)
+
+    def fetch_once(self, where: str, offset: int, length: int, host: str, timeout: float) -> Buffer:
+        """As `fetch`, by a request of its own; `timeout`: seconds without a byte after which the host is silent."""
+        with closing(self._asking(where, host, timeout)(offset, length, 0)) as answer:
+            return answer.take(length, None)
+
+    def _asking(self, where: str, host: str, timeout: float) -> Ask:
+        address = self._datanodes.address(host)
+        rpc = self._rpc.get(lambda: self._rest.ask("OPEN", where, noredirect="true"))
+
+        def ask(offset: int, length: int, window: int) -> Answer:
+            parameters: dict[str, str | int] = {"namenoderpcaddress": rpc, "offset": offset, "length": length}
+            target = request_target(where, "OPEN", self._user, parameters)
+            return Answer(address, target, length, name=host, timeout=timeout, window=window)
+
+        return ask
+
+    def release(self, owner: Hashable) -> None:
+        """The file is closed: end what is kept open for it."""
+        self.streams.drop(owner)
+
+    def close(self) -> None:
+        self.streams.close()

@@ -30,7 +30,7 @@ from stripefs.errors import (
 from stripefs.executor import Lane
 from stripefs.format.manifest import CHECK, SUM, Manifest, Piece, check_sums, digest_of, table_length
 from stripefs.store.base import Block, Buffer, Handle, Status, Store, Watch
-from stripefs.store.ranges import InUse, check_range, exact
+from stripefs.store.common import InUse, check_range, exact
 from stripefs.units import shown
 
 __all__ = ["PartFiles", "StripedHandle"]

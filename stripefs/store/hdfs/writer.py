@@ -21,13 +21,13 @@ from typing import Protocol
 from stripefs.errors import Busy, Exists, HostFailed, NotFound, ServiceDown, StoreError, Unsupported
 from stripefs.retry import HostHealth
 from stripefs.store.base import Attributes, Buffer, Host, Identity, Kind, Sink, Status
-from stripefs.store.hdfs.changes import Changes, WebCalls
-from stripefs.store.hdfs.conf import Target
+from stripefs.store.hdfs.datanode_write import PATIENCE, DataNodeSink
+from stripefs.store.hdfs.hadoop_conf import Target
+from stripefs.store.hdfs.namenode import NameNodeRest, RpcAddress
+from stripefs.store.hdfs.namespace import Namespace, WebNamespaceCalls
 from stripefs.store.hdfs.native import NativeClient
-from stripefs.store.hdfs.nativewrite import NativeCalls, NativeSink
-from stripefs.store.hdfs.pipeline import Pipelines
-from stripefs.store.hdfs.rest import NameNodeRest, RpcAddress
-from stripefs.store.hdfs.sink import PATIENCE, PlacedSink
+from stripefs.store.hdfs.native_write import NativeNamespaceCalls, NativeSink
+from stripefs.store.hdfs.pipeline_health import PipelineHealth
 from stripefs.store.hdfs.wire import Replica, defaults_of, passing_path, request_target
 
 __all__ = ["DataNodeDirectory", "HdfsWriter"]
@@ -80,7 +80,7 @@ class HdfsWriter:
         self._datanodes = datanodes
         self._pipelines = None
         if rest is not None and datanodes is not None:
-            self._pipelines = Pipelines(rest, datanodes, health, timeout)
+            self._pipelines = PipelineHealth(rest, datanodes, health, timeout)
         self._stat = stat
         self._root = target.root.decode() or "/"
         self._user = target.user
@@ -92,9 +92,9 @@ class HdfsWriter:
         self._hidden: dict[str, Status] = {}  # files of ours that have yet to be renamed
         self._lock = threading.Lock()
         if rest is not None:
-            self._changes = Changes(WebCalls(rest, stat))
+            self._changes = Namespace(WebNamespaceCalls(rest, stat))
         elif native is not None:
-            self._changes = Changes(NativeCalls(native, stat))
+            self._changes = Namespace(NativeNamespaceCalls(native, stat))
         else:
             raise ServiceDown("neither WebHDFS nor the RPC port can be used")
 
@@ -116,7 +116,7 @@ class HdfsWriter:
 
     def _placed(
         self, path: str, host: str, block_size: int, replication: int, length: int | None, *, document: bool = False
-    ) -> PlacedSink:
+    ) -> DataNodeSink:
         """A new file at `host`. Raises NotFound, at the latest when it is closed, where the directory is missing.
 
         The host of a document may not be silent for longer than a reader's: there are others, and a lock that is to be
@@ -128,7 +128,7 @@ class HdfsWriter:
         if self._pipelines.silent([host]):
             raise HostFailed(f"DataNode {host} is silent", host=host, stalled=True)
         block_size, replication = self._shape(block_size, replication)
-        return PlacedSink(
+        return DataNodeSink(
             address,
             self._target(path, block_size, replication),
             path,

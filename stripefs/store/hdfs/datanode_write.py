@@ -26,10 +26,10 @@ from collections.abc import Callable
 from stripefs.errors import Exists, HostFailed, NotFound, StoreError
 from stripefs.store.base import Buffer, Sink, Status
 from stripefs.store.hdfs.datanode import read_head, refusal, silent_after
-from stripefs.store.hdfs.pipeline import Pipelines
+from stripefs.store.hdfs.pipeline_health import PipelineHealth
 from stripefs.store.hdfs.probe import connect, reason
 
-__all__ = ["PATIENCE", "PlacedSink"]
+__all__ = ["PATIENCE", "DataNodeSink"]
 
 PATIENCE = 3
 """Time-outs of reading for which a DataNode may be silent while it writes: 15 s by default. It waits by itself, without
@@ -57,7 +57,7 @@ _PEEK = 64 << 10
 _log = logging.getLogger(__name__)
 
 
-class PlacedSink(Sink):
+class DataNodeSink(Sink):
     """PUT `target` at the DataNode `address`, which is called `name` in errors, of the file `where`.
 
     confirm answers the file's status, discard removes what stands there of up to so many bytes; timeout is a reader's,
@@ -76,7 +76,7 @@ class PlacedSink(Sink):
         length: int | None,
         patience: int = PATIENCE,
         block_size: int = 0,
-        pipelines: Pipelines,
+        pipelines: PipelineHealth,
         confirm: Callable[[], Status],
         discard: Callable[[int], None],
     ) -> None:

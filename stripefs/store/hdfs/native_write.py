@@ -16,15 +16,15 @@ from hdfs_native import WriteOptions
 
 from stripefs.errors import HostFailed, ServiceDown, StoreError, Transient, Unsupported
 from stripefs.store.base import Buffer, Sink, Status
+from stripefs.store.hdfs.namenode import Unanswered
 from stripefs.store.hdfs.native import NativeClient, translate
-from stripefs.store.hdfs.rest import Unanswered
 
-__all__ = ["NativeCalls", "NativeSink"]
+__all__ = ["NativeNamespaceCalls", "NativeSink"]
 
 _T = TypeVar("_T")
 
 
-class NativeCalls:
+class NativeNamespaceCalls:
     """`changes.Calls` by hdfs-native's RPC. `stat` is the store's."""
 
     def __init__(self, native: NativeClient, stat: Callable[[str], Status]) -> None:

@@ -42,16 +42,15 @@ from stripefs.errors import (
 )
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Block, Buffer, Capabilities, Handle, Identity, Kind, Sink, Status, Store, Watch
-from stripefs.store.oserrors import STORE_ERRORS
-from stripefs.store.ranges import InUse, blocks_by_size, check_range, exact
+from stripefs.store.common import STORE_ERRORS, InUse, blocks_by_size, check_range, exact
+
+__all__ = ["ArrowHandle", "ArrowSink", "ArrowStore", "errors", "open_bucket"]
 
 try:
     import pyarrow
     from pyarrow import fs as arrow_fs
 except ModuleNotFoundError as error:
     raise ConfigError("this store is reached through pyarrow", hint="pip install 'bootseer[arrow]'") from error
-
-__all__ = ["ArrowHandle", "ArrowSink", "ArrowStore", "errors", "open_bucket"]
 
 _BATCH = 1000
 _LARGEST_COPY = 5 << 30  # bytes of an object that S3 copies in one request (CopyObject); Google has no such limit

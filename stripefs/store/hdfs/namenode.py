@@ -1,11 +1,13 @@
-"""WebHDFS at the NameNodes: small JSON questions over pooled connections, and changes over fresh ones.
+"""WebHDFS at the NameNodes: small JSON questions over pooled connections, changes over fresh ones, and availability.
 
 One question is one GET. A pooled connection that the server closed meanwhile is replaced once, at once; then each
 further NameNode is asked, the one that answered last first. Nothing sleeps here: waiting for a NameNode to come back is
 the caller's business.
 
 A change must not be asked for twice by accident, so it never goes over a connection that may be dead already, and one
-whose answer is lost is not repeated but raises Unanswered: the caller looks whether it took effect (see `changes`).
+whose answer is lost is not repeated but raises Unanswered: the caller checks if it took effect (see `namespace`).
+
+`Availability` spares the other threads of a process the time-out by which one thread found the NameNodes away.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ import contextlib
 import http.client
 import json
 import threading
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -23,7 +26,7 @@ from stripefs.errors import PermissionDenied, ServiceDown
 from stripefs.store.hdfs.probe import reason
 from stripefs.store.hdfs.wire import remote_error, request_target
 
-__all__ = ["NameNodeRest", "RpcAddress", "Unanswered"]
+__all__ = ["Availability", "NameNodeRest", "RpcAddress", "Unanswered"]
 
 _IDLE_CONNECTIONS = 32  # kept for each NameNode: one for each of the reader's threads
 _LARGEST_ANSWER = 256 << 20  # a listing page holds 1000 entries; a segment of locations is below 1 MiB
@@ -206,3 +209,33 @@ class RpcAddress:
     def forget(self) -> None:
         """It may be another when the NameNodes are back."""
         self._known.clear()
+
+
+_BETWEEN = 1.0  # seconds between two looks whether one is back
+
+
+class Availability:
+    """`look` raises ServiceDown while no NameNode serves; once that was found, one thread a second calls it."""
+
+    def __init__(self, look: Callable[[], None]) -> None:
+        self._look = look
+        self._looking = threading.Lock()
+        self._since = 0.0  # of the last look that found none, on the monotonic clock; 0 while one serves
+
+    def note(self) -> None:
+        """A call found them away."""
+        self._since = time.monotonic()
+
+    def now(self) -> bool:
+        """Whether they are, as far as is known."""
+        if not self._since:
+            return False
+        if time.monotonic() - self._since > _BETWEEN and self._looking.acquire(blocking=False):
+            try:
+                self._look()
+                self._since = 0.0
+            except ServiceDown:
+                self._since = time.monotonic()
+            finally:
+                self._looking.release()
+        return bool(self._since)

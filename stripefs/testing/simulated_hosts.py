@@ -4,7 +4,7 @@ A bucket sends at `rate` and saves up to `burst` bytes while idle. Reads at one 
 10 ms of its rate. Time is reserved ahead, so late wake-ups of a thread do not add up to a lower rate.
 
 The states are set by methods, or, across processes, by a file of lines `HOST STATE`; STATE is `up`, `frozen` (answers
-nothing), `dead` (refuses at once) or a rate such as `1MB/s`. Hosts that the file does not name are up.
+nothing), `dead` (refuses at once) or a rate such as `1MB/s`. SimulatedHosts that the file does not name are up.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from stripefs.errors import Abandoned, ConfigError, HostFailed
 from stripefs.store.base import Host, Watch
 from stripefs.units import parse_rate
 
-__all__ = ["Bucket", "Hosts", "write_control"]
+__all__ = ["SimulatedHosts", "TokenBucket", "write_control"]
 
 _POLL = 0.05
 """Seconds between looks at the control file."""
+
 _STEP_SECONDS = 0.01
 _STEP_MIN, _STEP_MAX = 4 << 10, 256 << 10
 """Bytes handed out at once: small enough for fair turns, large enough for under 2000 wake-ups a second."""
@@ -31,7 +32,7 @@ _STEP_MIN, _STEP_MAX = 4 << 10, 256 << 10
 _UP, _FROZEN, _DEAD = "up", "frozen", "dead"
 
 
-class Bucket:
+class TokenBucket:
     """A token bucket that promises times instead of counting tokens. rate in bytes a second, burst in bytes."""
 
     def __init__(self, rate: float, burst: int) -> None:
@@ -52,12 +53,12 @@ class Bucket:
 class _Lane:
     def __init__(self, rate: float, burst: int) -> None:
         self.state = _UP
-        self.bucket = Bucket(rate, burst)
+        self.bucket = TokenBucket(rate, burst)
         self.changed = threading.Condition()
 
 
-class Hosts:
-    """Hosts h0 to h(count-1) of `rate` bytes a second each. Shared by all handles of one store."""
+class SimulatedHosts:
+    """SimulatedHosts h0 to h(count-1) of `rate` bytes a second each. Shared by all handles of one store."""
 
     def __init__(
         self, count: int, rate: float, *, burst: int = 1 << 20, timeout: float = 5.0, control: str = ""

@@ -6,12 +6,10 @@ of that URL. What they do depends on their seed and on what is asked, never on t
 
 from __future__ import annotations
 
-from stripefs.store.wrappers.base import WrappedStore
-from stripefs.store.wrappers.counting import CountingStore
-from stripefs.store.wrappers.delayed import DelayedStore
-from stripefs.store.wrappers.faulty import FaultyStore
-from stripefs.store.wrappers.short import ShortStore
-from stripefs.store.wrappers.throttled import ThrottledStore
+from stripefs.store.wrapper import WrappedStore
+from stripefs.testing.counting import CountingStore
+from stripefs.testing.faults import DelayedStore, FaultyStore, ShortStore
+from stripefs.testing.throttled import ThrottledStore
 
 __all__ = ["WRAPPERS", "CountingStore", "DelayedStore", "FaultyStore", "ShortStore", "ThrottledStore", "WrappedStore"]
 

@@ -27,18 +27,18 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from stripefs.errors import Abandoned, ConfigError, HostFailed, StaleVersion, StoreError
-from stripefs.store.arrow import errors
 from stripefs.store.base import Buffer, Watch
-from stripefs.store.hdfs.conf import Target, read_properties
+from stripefs.store.common import exact
+from stripefs.store.hdfs.hadoop_conf import Target, read_properties
 from stripefs.store.hdfs.probe import check_rpc
-from stripefs.store.ranges import exact
+from stripefs.store.object_store import errors
+
+__all__ = ["LibhdfsClient", "LibhdfsFile", "find_classpath", "find_java_home", "find_library", "on_permanent_thread"]
 
 try:
     from pyarrow import fs as arrow_fs
 except ModuleNotFoundError as error:
     raise ConfigError("libhdfs is reached through pyarrow", hint="pip install 'bootseer[arrow]'") from error
-
-__all__ = ["LibhdfsClient", "LibhdfsFile", "find_classpath", "find_java_home", "find_library", "on_permanent_thread"]
 
 _T = TypeVar("_T")
 

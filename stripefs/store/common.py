@@ -1,15 +1,58 @@
-"""What every client owes its callers about ranges, written once: bounds, exact length, blocks by size, late closing."""
+"""Helpers of store clients: range checks, exact lengths, blocks by size, deferred close, errors by errno.
+
+`STORE_ERRORS` is for clients whose libraries raise OSError.
+"""
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from stripefs.errors import HostFailed, StoreError
+from stripefs.errors import (
+    Busy,
+    Exists,
+    HostFailed,
+    IsADirectory,
+    NameTooLong,
+    NoSpace,
+    NotADirectory,
+    NotEmpty,
+    NotFound,
+    PermissionDenied,
+    QuotaExceeded,
+    StaleVersion,
+    StoreError,
+    Transient,
+    Unsupported,
+)
 from stripefs.store.base import Block, Buffer, Status
 
-__all__ = ["InUse", "blocks_by_size", "check_range", "exact"]
+__all__ = ["STORE_ERRORS", "InUse", "blocks_by_size", "check_range", "exact"]
+
+STORE_ERRORS: dict[int | None, type[StoreError]] = {
+    errno.ENOENT: NotFound,
+    errno.ENAMETOOLONG: NameTooLong,
+    errno.EEXIST: Exists,
+    errno.ENOTDIR: NotADirectory,
+    errno.EISDIR: IsADirectory,
+    errno.EACCES: PermissionDenied,
+    errno.EPERM: PermissionDenied,
+    errno.EROFS: PermissionDenied,
+    errno.ENOTEMPTY: NotEmpty,
+    errno.EBUSY: Busy,
+    errno.EDQUOT: QuotaExceeded,
+    errno.ENOSPC: NoSpace,
+    errno.ESTALE: StaleVersion,
+    errno.ELOOP: Unsupported,
+    errno.EXDEV: Unsupported,
+    errno.ENXIO: Unsupported,
+    errno.EMFILE: Transient,
+    errno.ENFILE: Transient,
+    errno.ENOMEM: Transient,
+    errno.ETIMEDOUT: Transient,
+}
 
 
 def check_range(status: Status, offset: int, length: int) -> None:

@@ -12,10 +12,10 @@ import httpx
 
 from stripefs.errors import ConfigError
 
-__all__ = ["credentials", "is_about_certificates", "trusted"]
+__all__ = ["credentials", "is_about_certificates", "trusted_certificates"]
 
 
-def trusted() -> ssl.SSLContext:
+def trusted_certificates() -> ssl.SSLContext:
     """What certificates are checked against, the same for all stores of a process: reading them takes 40 ms.
 
     Raises ConfigError.

@@ -27,11 +27,18 @@ from stripefs.executor import Lane
 from stripefs.format.manifest import MANIFEST_MAX, STRIPED_ID, Manifest, ManifestError, ManifestHeader
 from stripefs.format.reserved_names import POOL, is_hidden_path
 from stripefs.store.base import Buffer, Handle, Identity, Status, Store
+from stripefs.store.striped_handle import PartFiles, StripedHandle
+from stripefs.store.striped_listing import (
+    HeaderCache,
+    ListedHeader,
+    StripedListing,
+    as_striped,
+    header_in,
+    header_of,
+    too_long,
+)
 from stripefs.store.url import parse_url
-from stripefs.store.wrappers.base import WrappedStore
-from stripefs.store.wrappers.striped_handle import PartFiles, StripedHandle
-from stripefs.store.wrappers.striped_listing import StripedListing
-from stripefs.store.wrappers.striped_seen import Seen, SeenManifests, as_seen, seen_in, seen_of, too_long
+from stripefs.store.wrapper import WrappedStore
 from stripefs.units import shown
 
 __all__ = ["StripedStore", "pool_of"]
@@ -74,7 +81,7 @@ class StripedStore(WrappedStore):
         self._pages = Lane("listing ahead", PAGES_AT_ONCE)
         self._parts = Lane("parts", AT_ONCE)
         self._tables = Lane("tables", AT_ONCE)
-        self._seen = SeenManifests()
+        self._seen = HeaderCache()
 
     # -- the view ------------------------------------------------------------------------------------------------
 
@@ -89,7 +96,7 @@ class StripedStore(WrappedStore):
             return self.stat(path)
         if seen.damage:
             raise StoreError(f"{shown(path)}: {seen.damage}", hint=seen.hint)
-        return as_seen(status, seen)
+        return as_striped(status, seen)
 
     def scandir(self, path: bytes, after: bytes = b"") -> Iterator[Sequence[Status]]:
         _refuse_hidden(path)
@@ -106,7 +113,7 @@ class StripedStore(WrappedStore):
                 # One byte more than a manifest may have shows that it is none.
                 length = min(status.length, MANIFEST_MAX + 1)
                 manifest = self.manifest_in(path, handle.read(0, length) if length else b"")
-                status = as_seen(status, seen_of(manifest))
+                status = as_striped(status, header_of(manifest))
             if expect is not None and status.identity != expect:
                 raise StaleVersion(f"{shown(path)} was replaced or changed")
         except BaseException:
@@ -126,7 +133,7 @@ class StripedStore(WrappedStore):
         if not inner.marked:
             raise StaleVersion(f"{shown(path)} was replaced or changed")
         manifest = self._manifest_of(path, inner)
-        status = as_seen(inner, seen_of(manifest))
+        status = as_striped(inner, header_of(manifest))
         if status.identity != expect:
             raise StaleVersion(f"{shown(path)} was replaced or changed")
         return self._striped(path, inner, status, manifest)
@@ -157,12 +164,12 @@ class StripedStore(WrappedStore):
 
     # -- manifests ---------------------------------------------------------------------------------------------------
 
-    def _look(self, path: bytes, status: Status) -> Seen:
+    def _look(self, path: bytes, status: Status) -> ListedHeader:
         """The heading of the marked file of `status` at `path`. Raises what reading it raises."""
         folder = posixpath.dirname(path)
         seen = self._seen.get(folder, status)
         if seen is None:
-            seen = too_long(status) or seen_in(bytes(self.inner.glance(path, MANIFEST_MAX)))
+            seen = too_long(status) or header_in(bytes(self.inner.glance(path, MANIFEST_MAX)))
             self._seen.keep(folder, status, seen)
         return seen
 

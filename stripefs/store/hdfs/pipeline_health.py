@@ -24,11 +24,11 @@ from typing import Protocol
 
 from stripefs.errors import HostFailed, StoreError
 from stripefs.retry import HostHealth
+from stripefs.store.hdfs.namenode import NameNodeRest
 from stripefs.store.hdfs.probe import answers
-from stripefs.store.hdfs.rest import NameNodeRest
 from stripefs.store.hdfs.wire import Replica, last_block_of
 
-__all__ = ["Addresses", "Pipelines"]
+__all__ = ["Addresses", "PipelineHealth"]
 
 _SIGN = 1.0
 """Seconds that a sign of life may take: an HTTP answer that costs the DataNode nothing."""
@@ -51,7 +51,7 @@ class Addresses(Protocol):
     def address(self, name: str) -> str: ...
 
 
-class Pipelines:
+class PipelineHealth:
     """Safe to use from many threads. `timeout`: seconds for which a DataNode may be silent; names are transfer
     addresses."""
 

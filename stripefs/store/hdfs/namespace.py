@@ -35,17 +35,17 @@ from stripefs.errors import (
 from stripefs.format.reserved_names import new_version, part_name
 from stripefs.retry import Backoff
 from stripefs.store.base import Attributes, Identity, Kind, Status
-from stripefs.store.hdfs.rest import NameNodeRest, Unanswered
+from stripefs.store.hdfs.namenode import NameNodeRest, Unanswered
 from stripefs.store.hdfs.wire import inode_path, passing_path
 
-__all__ = ["Calls", "Changes", "WebCalls"]
+__all__ = ["Namespace", "NamespaceCalls", "WebNamespaceCalls"]
 
 _log = logging.getLogger(__name__)
 
 _SETTLE = 60.0  # seconds to find out what became of a change; a NameNode restarts within half of that
 
 
-class Calls(Protocol):
+class NamespaceCalls(Protocol):
     """HDFS's own calls. Paths are HDFS's, in plain text. All raise StoreErrors, Unanswered among them."""
 
     def stat(self, path: str) -> Status: ...
@@ -69,7 +69,7 @@ class Calls(Protocol):
     def concat(self, target: str, sources: Sequence[str]) -> None: ...
 
 
-class WebCalls:
+class WebNamespaceCalls:
     """By WebHDFS at the NameNodes. `stat` is the store's."""
 
     def __init__(self, rest: NameNodeRest, stat: Callable[[str], Status]) -> None:
@@ -105,10 +105,10 @@ class WebCalls:
         self._rest.change("POST", "CONCAT", target, sources=",".join(sources))
 
 
-class Changes:
+class Namespace:
     """`Store`'s changes by `calls`; settle is the time to find out about a lost answer, in seconds."""
 
-    def __init__(self, calls: Calls, *, settle: float = _SETTLE) -> None:
+    def __init__(self, calls: NamespaceCalls, *, settle: float = _SETTLE) -> None:
         self._calls = calls
         self._settle = settle
 
