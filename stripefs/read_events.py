@@ -7,7 +7,7 @@ begins another span.
 Files below `LEAST` are not told. Of others at most `SPANS` are told one by one, and one more each second; the rest are
 added up and told together, as spans named `other files`, every `TOGETHER` seconds at most.
 
-The reader tells what it does through `stripefs.read.reader.Observer`, on trio's thread, and only where events are
+The reader tells what it does through `stripefs.read.reader.ReadObserver`, on trio's thread, and only where events are
 wanted. A read that does not wait costs a look at the clock here, and two additions.
 """
 

@@ -1,6 +1,6 @@
 """The reader's own policy against simulated data hosts: what its choices cost, without a cluster.
 
-`simulate` drives `stripefs.read.policy.Planner`, the very code that a mount runs, with a virtual clock. A host answers
+`simulate` drives `stripefs.read.planner.Planner`, the very code that a mount runs, with a virtual clock. A host answers
 after `latency` and then shares its `rate` equally among the reads under way there; the reader asks for 1 MiB after the
 other, as the kernel does, and takes each at `reader_rate`. The result is compared with `placement_limit` for the
 same blocks, rates and budget.
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, replace
 from bench.harness.data import MIB, Extent
 from bench.read.model import placement_limit
 from stripefs.errors import Abandoned, HostFailed, StoreError
-from stripefs.read.policy import Attempt, FilePlan, Limits, Planner, State
+from stripefs.read.planner import Attempt, FilePlan, Limits, Planner, RangeState
 from stripefs.store.base import Block
 
 __all__ = ["Outcome", "Scenario", "SimulatedHost", "compare", "random_placement", "simulate"]
@@ -188,7 +188,7 @@ class _Reader:
         end = offset + length
         while offset < end:
             range_ = self.planner.need(self.file, offset, now)
-            if range_.state is not State.READY:
+            if range_.state is not RangeState.READY:
                 return False
             offset = range_.end
         return True

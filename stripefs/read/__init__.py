@@ -1,4 +1,4 @@
-"""Reading: pure policy (`policy`), and the reader that carries it out with threads under trio."""
+"""Reading: a pure planner (`planner`), and the reader that carries out its plan with threads under trio."""
 
 from stripefs.read.open_file import OpenFile
 from stripefs.read.reader import Reader

@@ -1,24 +1,116 @@
-"""One version of one file that the reader has open: its reads, their waits, and what it tells of them."""
+"""One version of one file that the reader has open: its reads, their waits, its observer, and its block locator.
+
+All of it runs on trio's thread. `BlockLocator` asks the store where the blocks of the file lie, as far as readers and
+read-ahead go; a failure ahead of the readers only pauses read-ahead.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
 import trio
 
 from stripefs.errors import ServiceDown, StaleVersion, StoreError
-from stripefs.read.locating import Locator
-from stripefs.read.policy import Range, State
+from stripefs.executor import Executor
+from stripefs.read.planner import FilePlan, Planner, Range, RangeState
 from stripefs.store.base import Block, Buffer, Handle, Status, Store
 from stripefs.units import shown
 
 if TYPE_CHECKING:
     from stripefs.read.reader import Reader
 
-__all__ = ["FileObserver", "OpenFile", "wake"]
+__all__ = ["BlockLocator", "FileObserver", "OpenFile", "wake"]
+
+log = logging.getLogger(__name__)
+
+LOCATE_AHEAD = 2 << 30
+"""Bytes of a file whose blocks are asked for at once at most: twice the largest default budget."""
+
+LOCATE_FIRST = 256 << 20
+"""And the first time; then as many as are known already. To say where a striped file lies its parts must be opened, of
+which a reader of the header alone should not wait for more than the first row."""
+
+LOCATE_PAUSE = 2.0
+"""Seconds before blocks that could not be located are asked for again without a reader that waits for them."""
+
+
+class BlockLocator:
+    """Asks `handle` where the blocks of `plan` lie and tells the planner.
+
+    A metadata service that is away is waited for as long as `executor` says.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        handle: Handle,
+        plan: FilePlan,
+        planner: Planner,
+        executor: Executor,
+    ) -> None:
+        self.busy = False
+        """Whether blocks are being asked for that no reader waits for: set by who begins that."""
+        self._name = name
+        self._handle = handle
+        self._plan = plan
+        self._planner = planner
+        self._executor = executor
+        self._lock = trio.Lock()
+        self._asked = 0
+
+    async def locate(self, offset: int, length: int) -> Sequence[Block]:
+        """The blocks that overlap [offset, offset + length). Waits for a metadata service that is away."""
+        return await self._ask(self._handle.locate, offset, length)
+
+    async def placed(self, offset: int, length: int) -> Sequence[Block]:
+        """As `locate`, without near hosts."""
+        return await self._ask(self._handle.placed, offset, length)
+
+    async def _ask(self, look: Callable[[int, int], Sequence[Block]], offset: int, length: int) -> Sequence[Block]:
+        return await self._executor.call(f"locating blocks of {self._name}", look, offset, length, lane="location")
+
+    async def known(self, offset: int, end: int) -> None:
+        """Return when all blocks that overlap [offset, end) are known. Raises what `Handle.locate` raises."""
+        while True:
+            missing = self._plan.blocks.missing(offset, end)
+            if missing is None:
+                return
+            async with self._lock:
+                if self._plan.blocks.missing(missing, missing + 1) is None:
+                    continue
+                ahead = min(LOCATE_AHEAD, max(LOCATE_FIRST, self._asked))
+                length = min(ahead, self._plan.length - missing)
+                self._asked += length
+                self._planner.located(self._plan, await self.locate(missing, length))
+                # Counting would not do: what is known already may come back in other pieces.
+                if self._plan.blocks.missing(missing, missing + 1) is not None:
+                    raise StoreError(f"the store does not say where byte {missing} of this file lies")
+
+    async def look_ahead(self, offset: int) -> None:
+        """Learn the blocks from `offset` on for look-ahead; a failure shows when a reader gets there."""
+        await self._unasked(self.known, offset, offset + 1)
+
+    async def look_again(self, offset: int) -> None:
+        """Learn where the block at `offset` lies now: replicas move while a file is open for days."""
+
+        async def ask() -> None:
+            self._planner.located(self._plan, await self.locate(offset, 1))
+
+        await self._unasked(ask)
+
+    async def _unasked(self, work: Callable[..., Awaitable[None]], *args: int) -> None:
+        try:
+            await work(*args)
+        except Exception as error:  # noqa: BLE001  # as in `fetch`: a client's bug must not end the reader of all files
+            log.warning("locating blocks of %s: %s; look-ahead pauses", self._name, error)
+            await trio.sleep(LOCATE_PAUSE)
+        finally:
+            self.busy = False
+
 
 CLOSE = 5.0
 """Seconds for closing a handle, which holds nothing that a reader waits for."""
@@ -42,7 +134,7 @@ class FileObserver(Protocol):
     def closed(self) -> None: ...
 
 
-class Take(Protocol):
+class PieceConsumer(Protocol):
     """Gets pieces of a read. What it keeps of one that is not the last must be a copy."""
 
     def __call__(self, part: memoryview, *, last: bool) -> None: ...
@@ -59,7 +151,7 @@ class OpenFile:
         self.status: Status = handle.status
         self.plan = reader.planner.open(handle.status.length)
         self.name = shown(path)
-        self.locator = Locator(
+        self.locator = BlockLocator(
             self.name,
             handle,
             self.plan,
@@ -107,7 +199,7 @@ class OpenFile:
         await self._read(offset, len(buffer), take)
         return at
 
-    async def _read(self, offset: int, size: int, take: Take) -> None:
+    async def _read(self, offset: int, size: int, take: PieceConsumer) -> None:
         """Hand the bytes to `take`, piece by piece in order. Raises what `read` raises."""
         end = min(offset + size, self.status.length)
         if end <= offset:
@@ -125,7 +217,7 @@ class OpenFile:
         self._reader.figures.bytes_read += end - offset
         self._reader.figures.waited += time.monotonic() - began
 
-    async def _read_pieces(self, offset: int, end: int, take: Take) -> None:
+    async def _read_pieces(self, offset: int, end: int, take: PieceConsumer) -> None:
         planner = self._reader.planner
         parts: list[tuple[str, int]] = []
         await self.locator.known(offset, end)
@@ -151,16 +243,16 @@ class OpenFile:
         while True:
             self._check()
             range_ = self._reader.planner.need(self.plan, offset, time.monotonic())
-            if range_.state is State.WANTED:
+            if range_.state is RangeState.WANTED:
                 self._reader.pump()
-            state = range_.state if range_.state is State.READY else await self._settled(range_)
-            if state is State.FAILED and range_.error is not None:
+            state = range_.state if range_.state is RangeState.READY else await self._settled(range_)
+            if state is RangeState.FAILED and range_.error is not None:
                 raise range_.error
             # A range may have lost its tail for want of memory: then the byte is asked for anew.
-            if state is State.READY and offset < range_.end:
+            if state is RangeState.READY and offset < range_.end:
                 return range_
 
-    async def _settled(self, range_: Range) -> State:
+    async def _settled(self, range_: Range) -> RangeState:
         """Wait until something happened to the range. What it holds stays at least until the next await."""
         if range_.signal is None:
             range_.signal = trio.Event()

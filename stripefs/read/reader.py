@@ -1,7 +1,11 @@
-"""The reader: carries out what `stripefs.read.policy` decides, and hands readers their bytes.
+"""The reader: carries out the planner's decisions (`stripefs.read.planner`) and gives readers their bytes.
 
 All state is touched on trio's thread only; between two awaits nothing else moves. Threads run the blocking reads
-(`fetch`), and a watchdog looks for silent and slow attempts while any is under way.
+(`fetch_pool`), and a watchdog looks for silent and slow attempts while any is under way.
+
+`NextFiles` opens the next of numbered files before its reader does, so that read-ahead goes on into it.
+`FileSeries` predicts that file, `Planner.announce` bounds the read-ahead in it. A file that was opened so serves its
+reader when the store still has that version at the reader's own open.
 """
 
 from __future__ import annotations
@@ -13,25 +17,101 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from operator import methodcaller
 from typing import Any, Protocol
+from weakref import WeakKeyDictionary
 
 import trio
 from trio import TaskStatus
 
 from stripefs.errors import Abandoned, Corrupt, StoreError
 from stripefs.executor import Executor, Lane
-from stripefs.read.fetch import Fetcher, Outcome
-from stripefs.read.next_files import NextFiles
+from stripefs.read.fetch_pool import FetchPool, Outcome
 from stripefs.read.open_file import FileObserver, OpenFile, wake
-from stripefs.read.policy import Attempt, FilePlan, Limits, Planner
+from stripefs.read.planner import Attempt, Cursor, FilePlan, FileSeries, Limits, Planner
 from stripefs.settings import ReadSettings, default_budget
 from stripefs.store.allocator import Heap
-from stripefs.store.base import Identity, Store
+from stripefs.store.base import Identity, Kind, Store
 from stripefs.supervised import contain, supervise
 from stripefs.units import Pace, shown
 
-__all__ = ["Observer", "Reader"]
+__all__ = ["NextFiles", "ReadObserver", "Reader"]
 
 log = logging.getLogger(__name__)
+
+KEPT = 10.0
+"""Seconds for which a file waits for its reader, since that was last seen in the file before."""
+
+
+class NextFiles:
+    """Of one reader; on trio's thread."""
+
+    def __init__(self, reader: Reader) -> None:
+        self._reader = reader
+        self._series: WeakKeyDictionary[Store, FileSeries] = WeakKeyDictionary()
+        self._waiting: dict[OpenFile, Cursor] = {}
+        """Files whose reader has not come, and its cursor in the file before."""
+
+    def foretell(self, file: OpenFile) -> bool:
+        """After a read of `file`: have the next one opened where that is known. True when there is no more to learn."""
+        series = self._series.setdefault(file.store, FileSeries())
+        halfway = file.plan.cursors.trust.read * 2 >= file.status.length
+        if halfway:
+            series.read(file.path)
+        cursor = self._reader.planner.nearing_end(file.plan)
+        if cursor is None:
+            return False
+        path = series.next(file.path)
+        if path is None:
+            return halfway
+        series.read(file.path)  # as far as can be seen
+        self._reader.beside(f"opening {shown(path)} ahead", self._open, path, file, cursor)
+        return True
+
+    async def _open(self, path: bytes, before: OpenFile, cursor: Cursor) -> None:
+        known = self._reader.files(before.store, path)
+        if not known:
+            try:
+                opened = await self._reader.open_unobserved(before.store, path, None)
+            except StoreError as error:  # it was the last one, as a rule; a reader that comes is told
+                log.debug("opening %s ahead: %s", shown(path), error)
+                self._series[before.store].missed(path)
+                return
+            known = [file for file in self._reader.files(before.store, path) if file is not opened]
+            if known or opened.status.kind is not Kind.FILE:
+                await opened.aclose()
+            else:
+                self._waiting[opened] = cursor
+                known = [opened]
+        file = known[-1]
+        if not file.plan.cursors.announced:
+            self._reader.planner.announce(file.plan, cursor, before.status.length, time.monotonic())
+            self._reader.pump()
+            self.foretell(file)  # the window may go beyond this one too
+
+    async def taken(self, opened: OpenFile) -> OpenFile:
+        """The file that a reader has just opened, or the same version of it, if that was opened ahead."""
+        for file in self._waiting:
+            if file.same_as(opened):
+                del self._waiting[file]
+                await opened.aclose()
+                return file
+        return opened
+
+    async def close_unread(self, now: float) -> None:
+        """Look beyond those whose readers are on their way, and close those whose readers did not come."""
+        for file, cursor in list(self._waiting.items()):
+            self.foretell(file)
+            if max(cursor.seen, file.since) < now - KEPT:
+                self._series[file.store].missed(file.path)
+                await self._close(file)
+
+    async def close(self) -> None:
+        for file in list(self._waiting):
+            await self._close(file)
+
+    async def _close(self, file: OpenFile) -> None:
+        del self._waiting[file]
+        await file.aclose()
+
 
 WATCH_EVERY = 0.1
 """Seconds between looks at what is under way: a tenth of the time after which a host counts as silent."""
@@ -52,7 +132,7 @@ class Reader:
         store: Store,
         settings: ReadSettings,
         heap: Heap | None = None,
-        observer: Observer | None = None,
+        observer: ReadObserver | None = None,
         *,
         foretells: bool = True,
     ) -> None:
@@ -80,15 +160,15 @@ class Reader:
         self.next_files = NextFiles(self) if foretells else None
         self.executor = Executor(settings.io_timeout)
         self._trimming = Lane("memory", 1)
-        self._fetcher: Fetcher | None = None
+        self._fetcher: FetchPool | None = None
         self._nursery: trio.Nursery | None = None
         self._stir = trio.Event()
         self._heap = heap
-        self.figures = Figures()
+        self.figures = ReadStats()
 
     async def run(self, *, task_status: TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """The watchdog; until cancelled."""
-        self._fetcher = Fetcher(self.settings.threads, self._done)
+        self._fetcher = FetchPool(self.settings.threads, self._done)
         try:
             async with trio.open_nursery() as self._nursery:
                 task_status.started()
@@ -117,7 +197,7 @@ class Reader:
         return file
 
     def snapshot(self) -> dict[str, Any]:
-        """Figures for `status` and metrics: sizes in bytes, times in seconds, counts since the start."""
+        """ReadStats for `status` and metrics: sizes in bytes, times in seconds, counts since the start."""
         now = time.monotonic()
         planner = self.planner
         return {
@@ -265,7 +345,7 @@ class Reader:
             wake(range_)
 
 
-class Figures:
+class ReadStats:
     """What the reader counts for people."""
 
     def __init__(self) -> None:
@@ -278,7 +358,7 @@ class Figures:
         self.pace = Pace()
 
 
-class Observer(Protocol):
+class ReadObserver(Protocol):
     """Is told of every file that is opened, on trio's thread."""
 
     def opened(self, name: str, length: int) -> FileObserver | None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stripefs.read.policy import HostTable
+from stripefs.read.planner import HostTable
 from stripefs.retry import AVOID_FIRST, AVOID_LONGEST, FORGOTTEN, HostHealth
 from stripefs.store.base import Host
 from stripefs.write.hosts import SendHosts

@@ -10,7 +10,7 @@ import trio.testing
 
 from stripefs.errors import StaleVersion, StoreError
 from stripefs.read import Reader
-from stripefs.read.policy.planner import FILES_AHEAD
+from stripefs.read.planner.planner import FILES_AHEAD
 from stripefs.settings import ReadSettings
 from stripefs.store.allocator import Heap
 from stripefs.store.local import LocalStore
@@ -315,7 +315,7 @@ async def test_a_file_that_was_replaced_since_is_read_anew(parts, tmp_path):
 
 async def test_a_file_whose_reader_does_not_come_is_closed(parts, monkeypatch):
     written, store = parts
-    monkeypatch.setattr("stripefs.read.next_files.KEPT", 0.0)
+    monkeypatch.setattr("stripefs.read.reader.KEPT", 0.0)
     counting = CountingStore(spread(store))
     async with reading(counting) as reader:
         opens = []

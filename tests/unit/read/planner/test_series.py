@@ -2,9 +2,9 @@
 
 import pytest
 
-from stripefs.read.policy import Series
+from stripefs.read.planner import FileSeries
 from stripefs.store.base import Block
-from tests.unit.read.policy.world import MIB, World, eight, limits, placed, sequential
+from tests.unit.read.planner.world import MIB, World, eight, limits, placed, sequential
 
 PART = 128 * MIB
 PARTS = 8
@@ -30,7 +30,7 @@ PARTS = 8
     ],
 )
 def test_a_file_is_foretold_with_evidence_alone(before, path, after):
-    series = Series()
+    series = FileSeries()
     if before:
         series.read(before)
     assert series.next(path) == after

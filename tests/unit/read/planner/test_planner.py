@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from stripefs.read.policy.cursors import Trust
-from tests.unit.read.policy.world import MIB, Host, World, dealt, eight, limits, placed, sequential
+from stripefs.read.planner.cursors import ReadaheadTrust
+from tests.unit.read.planner.world import MIB, Host, World, dealt, eight, limits, placed, sequential
 
 
 def test_one_reader_gets_nearly_all_hosts():
@@ -76,7 +76,7 @@ def test_a_file_read_in_no_order_is_read_ahead_for_less_and_less():
 
 
 def test_a_stream_is_trusted_again_when_its_look_ahead_is_wanted():
-    trust = Trust()
+    trust = ReadaheadTrust()
     full = trust.ahead_of_read
     trust.read, trust.unwanted = 64 * MIB, 64 * MIB
     doubted = trust.ahead_of_read

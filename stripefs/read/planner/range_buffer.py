@@ -1,13 +1,13 @@
-"""The one memory budget in which all ranges live. Pure; see the package's essay."""
+"""The buffer of ranges: one memory budget for all files, with its eviction order. Pure; see the package's essay."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from stripefs.read.policy.cursors import ACTIVE, Cursor
-from stripefs.read.policy.file import Range, State
+from stripefs.read.planner.cursors import ACTIVE, Cursor
+from stripefs.read.planner.ranges import Range, RangeState
 
-__all__ = ["Pool"]
+__all__ = ["RangeBuffer"]
 
 LEFT = 1.0
 """Seconds after which a range that was read in part gives its room to others: its reader has gone elsewhere."""
@@ -18,7 +18,7 @@ first time costs as much as reading it. Reading 1 GiB from a disk of 1.2 GB/s to
 pages all had to be made first, and 1.0 s in one of 128 MiB (medians of five)."""
 
 
-class Pool:
+class RangeBuffer:
     """`budget` bytes. `used` counts every attempt under way and every range that is here.
 
     Consumed ranges stay, least recently used first, until their room is needed: a second reader close behind the
@@ -104,7 +104,7 @@ class Pool:
         if not range_.wanted:
             range_.file.cursors.trust.unwanted += range_.length
         self.forget(range_)
-        range_.state = State.DROPPED
+        range_.state = RangeState.DROPPED
 
     def forget(self, range_: Range) -> None:
         """Drop a range that is here and give its memory back."""

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 
 from stripefs.errors import Corrupt, HostFailed, NotFound, StaleVersion, StoreError, Transient
 from stripefs.format.blocks import CHUNK, Block
-from stripefs.read.policy.ahead import nearest
-from stripefs.read.policy.cursors import ACTIVE, Cursor
-from stripefs.read.policy.file import LATELY, Attempt, FilePlan, Range, State
-from stripefs.read.policy.hosts import ANY_HOST, STALL, HostTable
-from stripefs.read.policy.pool import NEAR_KEPT, Pool
-from stripefs.read.policy.shares import Shares
+from stripefs.read.planner.cursors import ACTIVE, Cursor
+from stripefs.read.planner.hosts import ANY_HOST, STALL, HostTable
+from stripefs.read.planner.range_buffer import NEAR_KEPT, RangeBuffer
+from stripefs.read.planner.ranges import LATELY, Attempt, FilePlan, Range, RangeState
+from stripefs.read.planner.readahead import BudgetShare, nearest
 from stripefs.retry import HostHealth
 
 __all__ = ["Limits", "Planner"]
@@ -59,7 +58,7 @@ class Planner:
 
     def __init__(self, limits: Limits, health: HostHealth | None = None) -> None:
         self.limits = limits
-        self.pool = Pool(limits.budget)
+        self.pool = RangeBuffer(limits.budget)
         self.hosts = HostTable(per_host=limits.per_host, total=limits.threads, near=limits.near, health=health)
         self.files: dict[FilePlan, None] = {}
         self.attempts: dict[Attempt, None] = {}
@@ -72,7 +71,7 @@ class Planner:
         # A quarter of the threads is for readers that wait, and for second attempts.
         self.look_ahead_threads = max(1, limits.threads * 3 // 4)
         self._wanted: dict[Range, None] = {}
-        self._shares = Shares(
+        self._shares = BudgetShare(
             limits.budget, limits.range_size, threads=self.look_ahead_threads, per_host=self.hosts.per_host
         )
         self._looked = 0.0
@@ -121,7 +120,7 @@ class Planner:
             self._follow(file, position, cursor)
         while position < end:
             range_ = self._demand(file, position, cursor, end, now)
-            if range_.state is not State.READY:
+            if range_.state is not RangeState.READY:
                 starved = True
                 cursor.rereads = file.read_since(position, now - LATELY)
                 range_.deadline = now + self.limits.io_timeout  # of the reader that came last
@@ -181,10 +180,10 @@ class Planner:
         range_.used = now
         range_.wanted = True
         self.pool.touch(range_)
-        if not range_.demanded and range_.state is not State.READY:
+        if not range_.demanded and range_.state is not RangeState.READY:
             range_.demanded = True
             range_.deadline = now + self.limits.io_timeout
-            if range_.state is State.WANTED:
+            if range_.state is RangeState.WANTED:
                 self._wanted[range_] = None
         return range_
 
@@ -263,7 +262,7 @@ class Planner:
 
     def _start(self, range_: Range, host: str, now: float, *, hedge: bool = False) -> Attempt:
         attempt = Attempt(range_, host, now, hedge, 0 if hedge else _ahead(range_))
-        range_.state = State.FETCHING
+        range_.state = RangeState.FETCHING
         range_.attempts.append(attempt)
         self.attempts[attempt] = None
         self.pool.reserve(range_.length)
@@ -278,7 +277,7 @@ class Planner:
             return hedges
         for attempt in list(self.attempts):
             range_ = attempt.range
-            if attempt.late or attempt.cancelled or range_.state is not State.FETCHING or len(range_.attempts) > 1:
+            if attempt.late or attempt.cancelled or range_.state is not RangeState.FETCHING or len(range_.attempts) > 1:
                 continue
             silent = attempt.progress_at > 0 and now - attempt.progress_at > STALL
             if silent:
@@ -313,7 +312,7 @@ class Planner:
             if attempt.hedge:
                 self.hosts.suspect(other.host, now, "was overtaken by another replica")
         self.hedge_wins += attempt.hedge
-        range_.state, range_.data, range_.demanded, range_.used = State.READY, data, False, now
+        range_.state, range_.data, range_.demanded, range_.used = RangeState.READY, data, False, now
         range_.host, range_.near = host, host in self.limits.near
         if range_.cursor is not None and (range_.cursor.forgotten or range_.cursor.left(range_)):
             range_.cursor = None
@@ -352,7 +351,7 @@ class Planner:
         if now + delay > range_.deadline:
             return [self._fail(range_, error)]
         self.retries += 1
-        range_.state = State.WANTED
+        range_.state = RangeState.WANTED
         range_.not_before = now + delay
         self._wanted[range_] = None
         return []
@@ -372,7 +371,7 @@ class Planner:
     def _fail(self, range_: Range, error: Exception) -> Range:
         self._wanted.pop(range_, None)
         range_.file.remove(range_)
-        range_.state, range_.error = State.FAILED, error
+        range_.state, range_.error = RangeState.FAILED, error
         return range_
 
     def _fail_file(self, file: FilePlan, error: StoreError) -> list[Range]:
@@ -380,7 +379,7 @@ class Planner:
         file.failed = error
         failed = []
         for range_ in set(file.ranges.values()):
-            if range_.state is not State.READY:
+            if range_.state is not RangeState.READY:
                 for attempt in range_.attempts:
                     attempt.late = attempt.cancelled = True
                 failed.append(self._fail(range_, error))
@@ -390,9 +389,9 @@ class Planner:
         for attempt in range_.attempts:
             attempt.late = attempt.cancelled = True
         self._wanted.pop(range_, None)
-        if range_.state is State.READY:
+        if range_.state is RangeState.READY:
             self.pool.forget(range_)
-        range_.state = State.DROPPED
+        range_.state = RangeState.DROPPED
 
     # -- memory --------------------------------------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ all of it. Simulated, readers of shuffled items of 0.5 to 4 MiB fetch 4 to 5 tim
 with 8 bytes of look-ahead per byte at all times."""
 
 
-class Trust:
+class ReadaheadTrust:
     """What became of a file's look-ahead, in bytes: `unwanted` was dropped before anybody asked for it."""
 
     __slots__ = ("read", "unwanted")
@@ -91,7 +91,7 @@ class Cursor:
         "window",
     )
 
-    def __init__(self, index: int, offset: int, now: float, trust: Trust) -> None:
+    def __init__(self, index: int, offset: int, now: float, trust: ReadaheadTrust) -> None:
         self.index = index
         self._trust = trust
         self.start = offset
@@ -212,7 +212,7 @@ class CursorSet:
     def __init__(self) -> None:
         self._cursors: dict[int, Cursor] = {}
         self._next = 0
-        self.trust = Trust()
+        self.trust = ReadaheadTrust()
 
     def __iter__(self) -> Iterator[Cursor]:
         return iter(self._cursors.values())

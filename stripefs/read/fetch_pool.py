@@ -14,10 +14,10 @@ import trio
 
 from stripefs.errors import Abandoned, StoreError
 from stripefs.executor import Lane
-from stripefs.read.policy import Attempt
+from stripefs.read.planner import Attempt
 from stripefs.store.base import Buffer, Handle
 
-__all__ = ["AttemptWatch", "Fetcher"]
+__all__ = ["AttemptWatch", "FetchPool"]
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +59,7 @@ class AttemptWatch:
             close()
 
 
-class Fetcher:
+class FetchPool:
     """`done(attempt, outcome)` is called on trio's thread when an attempt has ended, in whatever way."""
 
     def __init__(self, threads: int, done: Callable[[Attempt, Outcome], None]) -> None:

@@ -12,16 +12,16 @@ from typing import Any
 
 from stripefs.errors import StoreError
 from stripefs.format.blocks import CHUNK, BlockMap, ByteRange
-from stripefs.read.policy.cursors import Cursor, CursorSet
+from stripefs.read.planner.cursors import Cursor, CursorSet
 
-__all__ = ["LATELY", "Attempt", "FilePlan", "Range", "State"]
+__all__ = ["LATELY", "Attempt", "FilePlan", "Range", "RangeState"]
 
 LATELY = 10.0
 """Seconds for which nothing is read ahead that a stream has read, except for one that turns out to want it again: the
 kernel has it in its page cache, and streams that stop at the end of a tensor would fetch their neighbours' anew."""
 
 
-class State(enum.Enum):
+class RangeState(enum.Enum):
     WANTED = "wanted"  # a reader waits for it (or it failed and will be tried again); no attempt under way
     FETCHING = "fetching"
     READY = "ready"
@@ -38,7 +38,7 @@ class Range:
     end: int
     hosts: tuple[str, ...]
     cursor: Cursor | None = None  # whose look-ahead it is; None once consumed or when fetched on demand alone
-    state: State = State.WANTED
+    state: RangeState = RangeState.WANTED
     waiters: int = 0
     demanded: bool = False
     wanted: bool = False  # whether a reader ever asked for a byte of it

@@ -3,8 +3,8 @@
 import pytest
 
 from stripefs.errors import Corrupt, HostFailed, PermissionDenied, StaleVersion
-from stripefs.read.policy import State
-from tests.unit.read.policy.world import MIB, Host, World, eight, limits, placed, sequential
+from stripefs.read.planner import RangeState
+from tests.unit.read.planner.world import MIB, Host, World, eight, limits, placed, sequential
 
 
 def test_a_frozen_host_is_hedged_and_then_avoided():
@@ -60,8 +60,8 @@ def test_a_stale_version_fails_what_is_absent_and_keeps_what_is_here():
     planner.read(file, 300 * MIB, MIB, world.now)
     attempt = planner.dispatch(world.now)[0]
     failed = planner.failed(attempt, StaleVersion("replaced"), world.now)
-    assert [range_.state for range_ in failed].count(State.FAILED) == len(failed) >= 1
-    assert planner.need(file, 0, world.now).state is State.READY
+    assert [range_.state for range_ in failed].count(RangeState.FAILED) == len(failed) >= 1
+    assert planner.need(file, 0, world.now).state is RangeState.READY
     with pytest.raises(StaleVersion):
         planner.need(file, 400 * MIB, world.now)
 
@@ -73,7 +73,7 @@ def test_an_error_that_no_retry_mends_fails_its_range_alone():
     planner.read(file, 0, 4096, 0.0)
     (attempt,) = planner.dispatch(0.0)
     (failed,) = planner.failed(attempt, PermissionDenied("no"), 0.0)
-    assert failed.state is State.FAILED
+    assert failed.state is RangeState.FAILED
     assert planner.need(file, 0, 0.0) is not failed
     assert planner.pool.used == 0
 
@@ -140,7 +140,7 @@ def test_a_corrupt_block_fails_at_once_though_another_host_is_still_silent():
     planner.overdue(0.9)
     [second] = planner.overdue(1.5)
     [range_] = planner.failed(first, Corrupt("block blk_1 fails its checksum"), 2.0)
-    assert range_.state is State.FAILED
+    assert range_.state is RangeState.FAILED
     assert second.cancelled
     assert planner.failed(second, HostFailed("cut"), 2.1) == []
     assert planner.pool.used == 0

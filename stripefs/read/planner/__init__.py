@@ -1,7 +1,7 @@
-"""What to fetch next, from which host, into how much memory: decided here, carried out by `stripefs.read.reader`.
+"""The read planner: it decides which range to fetch next, from which host, within the memory budget.
 
-Nothing in this room does I/O, knows trio or reads a clock: time is an argument, so the whole of it runs under plain
-values, under Hypothesis, and under the simulator in `bench/`.
+`stripefs.read.reader` carries its decisions out. Nothing in this package does I/O, knows trio or reads a clock: time is
+an argument, so the whole of it runs under plain values, under Hypothesis, and under the simulator in `bench/`.
 
 **Ranges.** A file is cut into chunks of 1 MiB counted from the start of each block (`stripefs.format.blocks`). What is
 fetched is a range: a run of absent chunks inside one block, at most `range_size` long and ending on a multiple of it.
@@ -21,9 +21,9 @@ behind at each. One that begins in the look-ahead of another takes over its wind
 cursor whose reads begin lower and lower runs backward and looks ahead below itself.
 
 **Numbered files.** Where look-ahead has come to the end of a file that is one of several numbered ones, read in order
-(`Series`), it goes on in the next: the file is opened, and a cursor waits in it for the reader, within the same window.
-Blocks of a short file are unevenly spread, so its last ones keep few hosts busy, and each file would begin with a short
-window anew. Nothing is kept of a file that no reader opens within ten seconds, and it is not foretold again.
+(`FileSeries`), it goes on in the next: the file is opened, and a cursor waits in it for the reader, within the same
+window. Blocks of a short file are unevenly spread, so its last ones keep few hosts busy, and each file would begin with
+a short window anew. Nothing is kept of a file that no reader opens within ten seconds, and it is not foretold again.
 
 **Choice.** A range that a reader waits for goes first. Look-ahead is taken in order of distance from its cursor; when
 the next range lies on hosts that are all busy, the scheduler goes on to later ranges on idle ones as far as the window
@@ -54,11 +54,22 @@ asked for again from another replica; the first answer counts. What fails is tri
 deadline of the last reader that asked; when no replica served it, the store is asked anew where the block lies.
 """
 
-from stripefs.read.policy.cursors import Cursor
-from stripefs.read.policy.file import Attempt, FilePlan, Range, State
-from stripefs.read.policy.hosts import HostTable
-from stripefs.read.policy.planner import Limits, Planner
-from stripefs.read.policy.pool import Pool
-from stripefs.read.policy.series import Series
+from stripefs.read.planner.cursors import Cursor
+from stripefs.read.planner.hosts import HostTable
+from stripefs.read.planner.planner import Limits, Planner
+from stripefs.read.planner.range_buffer import RangeBuffer
+from stripefs.read.planner.ranges import Attempt, FilePlan, Range, RangeState
+from stripefs.read.planner.readahead import FileSeries
 
-__all__ = ["Attempt", "Cursor", "FilePlan", "HostTable", "Limits", "Planner", "Pool", "Range", "Series", "State"]
+__all__ = [
+    "Attempt",
+    "Cursor",
+    "FilePlan",
+    "FileSeries",
+    "HostTable",
+    "Limits",
+    "Planner",
+    "Range",
+    "RangeBuffer",
+    "RangeState",
+]

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from stripefs.errors import HostFailed
-from stripefs.read.policy import Attempt, FilePlan, Limits, Planner, Range, State
+from stripefs.read.planner import Attempt, FilePlan, Limits, Planner, Range, RangeState
 from stripefs.store.base import Block
 
 MIB = 1 << 20
@@ -173,9 +173,9 @@ class World:
         range_ = client.waits_for
         if range_ is None:
             range_ = self.planner.need(client.file, client.need, self.now)
-            if range_.state is State.WANTED:
+            if range_.state is RangeState.WANTED:
                 self._pump()
-        if range_.state in (State.WANTED, State.FETCHING):
+        if range_.state in (RangeState.WANTED, RangeState.FETCHING):
             if client.waits_for is None:
                 range_.waiters += 1
                 client.waits_for = range_
@@ -183,9 +183,9 @@ class World:
         if client.waits_for is not None:
             range_.waiters -= 1
             client.waits_for = None
-        if range_.state is State.FAILED and range_.error is not None:
+        if range_.state is RangeState.FAILED and range_.error is not None:
             raise range_.error
-        if range_.state is State.READY and client.need < range_.end:
+        if range_.state is RangeState.READY and client.need < range_.end:
             assert range_.offset <= client.need
             assert range_.data == (range_.offset, range_.end)
             client.need = min(end, range_.end)

@@ -3,7 +3,7 @@
 import pytest
 
 from stripefs.store.base import Block
-from tests.unit.read.policy.world import MIB, Host, World, limits, placed, sequential
+from tests.unit.read.planner.world import MIB, Host, World, limits, placed, sequential
 
 UNIT = 4 * MIB
 RATE = 40e6

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stripefs.errors import HostFailed
-from stripefs.read.policy import FilePlan, HostTable
-from stripefs.read.policy.ahead import NEAR_AHEAD
-from stripefs.read.policy.pool import NEAR_KEPT
+from stripefs.read.planner import FilePlan, HostTable
+from stripefs.read.planner.range_buffer import NEAR_KEPT
+from stripefs.read.planner.readahead import NEAR_AHEAD
 from stripefs.store.base import Block
-from tests.unit.read.policy.world import MIB, Host, World, eight, limits, placed, sequential
+from tests.unit.read.planner.world import MIB, Host, World, eight, limits, placed, sequential
 
 NEAR = "near"
 

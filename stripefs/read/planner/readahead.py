@@ -1,0 +1,283 @@
+"""Read-ahead: the bytes ahead of a stream that are worth fetching, its share of the budget, and the next file. Pure.
+
+See the package's essay. Large checkpoints are saved in numbered parts (`model-00002-of-00008.safetensors`,
+`pytorch_model-3.bin`), and most loaders read these one after the other. `FileSeries` predicts the next one only with
+evidence: the part before this one was read to its end, or the name says that this is the first of several
+(`-00001-of-00008`). A rank that reads its own part alone gives none.
+"""
+
+from __future__ import annotations
+
+import heapq
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+from stripefs.format.blocks import CHUNK, Block, ByteRange
+from stripefs.read.planner.cursors import ACTIVE, Cursor
+from stripefs.read.planner.ranges import LATELY, FilePlan
+
+__all__ = ["BudgetShare", "FileSeries", "nearest"]
+
+REMEMBERED = 256
+"""Files that were read to their end, the latest: an evidence is asked for within a window of the reader."""
+
+_NUMBER = re.compile(rb"\d+")
+_TOTAL = re.compile(rb"-of-(\d+)")
+
+
+class FileSeries:
+    """Remembers what was read, by path. Paths of different stores must not meet in one."""
+
+    def __init__(self) -> None:
+        self._read: dict[bytes, None] = {}
+        self._unread: dict[bytes, None] = {}
+
+    def read(self, path: bytes) -> None:
+        """Most of this file has been read."""
+        _remember(self._read, path)
+
+    def next(self, path: bytes) -> bytes | None:
+        """The file that the reader of this one most likely reads next; None without evidence."""
+        for successor, predecessors, first in _numberings(path):
+            if successor not in self._unread and (first or any(one in self._read for one in predecessors)):
+                return successor
+        return None
+
+    def missed(self, path: bytes) -> None:
+        """The file that was foretold was not opened. It is not foretold again."""
+        _remember(self._unread, path)
+
+
+def _remember(paths: dict[bytes, None], path: bytes) -> None:
+    paths.pop(path, None)
+    paths[path] = None
+    if len(paths) > REMEMBERED:
+        del paths[next(iter(paths))]
+
+
+def _numberings(path: bytes) -> Iterator[tuple[bytes, tuple[bytes, ...], bool]]:
+    """For each number in the file's name, the last first: the path with the next one, those with the one before, and
+    whether the name says that it is the first of several."""
+    begin = path.rfind(b"/") + 1
+    for found in reversed(list(_NUMBER.finditer(path, begin))):
+        text, number = found[0], int(found[0])
+        if path[: found.start()].endswith(b"-of-"):
+            continue
+        total = _TOTAL.match(path, found.end())
+        if total is not None and number >= int(total[1]):
+            continue
+        before, after = path[: found.start()], path[found.end() :]
+        width = len(text)
+        past = {b"%d" % (number - 1), (b"%d" % (number - 1)).rjust(width, b"0")} if number else set()
+        successor = before + (b"%d" % (number + 1)).rjust(width, b"0") + after
+        yield successor, tuple(before + one + after for one in past), total is not None and number == 1
+
+
+LEAST_RANGE = 2 * CHUNK
+"""Ranges are not cut below this for the sake of busy hosts: 2 MiB take a 40 MB/s host 50 ms, and a request to it costs
+5 to 20 ms. Simulated, three ranges of 1 MiB a host lose more to that than to hosts that stand idle."""
+
+LOOKED_AT = 256
+"""Blocks ahead of a stream whose hosts are counted: more hosts than memory is ever short for."""
+
+
+class BudgetShare:
+    """`budget` bytes for everything, ranges of `range_size` bytes at most. Counts streams when told to.
+
+    `threads` reads in all and `per_host` at one host may look ahead.
+    """
+
+    def __init__(self, budget: int, range_size: int, *, threads: int = 1, per_host: int = 1) -> None:
+        self._budget = budget
+        self._range_size = range_size
+        self._threads = threads
+        self._per_host = per_host
+        self._streams = self._groups = 1
+        self._between = 0
+        self._spread = 1
+        self._longest = range_size
+
+    @property
+    def streams(self) -> int:
+        """Streams that move, at least one."""
+        return self._streams
+
+    @property
+    def heads(self) -> int:
+        """Bytes that look-ahead leaves alone: one range for every stream."""
+        return self._streams * self.range_size
+
+    @property
+    def range_size(self) -> int:
+        """Bytes of a full range now; whole chunks.
+
+        Less than the setting when many streams share the budget, when blocks are shorter, and when it cannot keep all
+        hosts busy that lie ahead: then it is the power of two that comes nearest to what each host's reads may have.
+        """
+        fair = self._budget // (4 * self._streams)
+        each = self._budget // (self._spread * self._depth)
+        even = max(LEAST_RANGE, 1 << (each * 2 // 3).bit_length())
+        return max(CHUNK, min(self._range_size, self._longest, fair, even) // CHUNK * CHUNK)
+
+    @property
+    def _depth(self) -> int:
+        """Reads at a host that there are threads for."""
+        return max(1, min(self._per_host, self._threads // self._spread))
+
+    @property
+    def per_host(self) -> int:
+        """How many ranges to look ahead for at one host. More than the memory holds for every host would be the share
+        of the others, which then stand idle; simulated with 48 MiB and 8 hosts, three ranges of 4 MiB each reach 0.68
+        of the hosts' rate, one 0.95."""
+        room = self._budget - self.heads
+        return max(1, min(self._depth, room // (self._spread * self.range_size)))
+
+    @property
+    def share(self) -> int:
+        """How far ahead one stream may look. Looking further than the memory it may fill was measured (simulated) to
+        lose up to half the speed: memory that far bytes hold is missing when a busy host gets to the near ones."""
+        room = self._budget - self.heads - min(self._between, self._budget // 2)
+        return max(CHUNK, room // self._groups)
+
+    def count(
+        self, files: Iterable[FilePlan], since: float, serving: Callable[[tuple[str, ...]], Sequence[str]]
+    ) -> None:
+        """Count the streams that moved after `since`, those that do not begin in the look-ahead of another, and the
+        hosts that serve the blocks ahead of them, `serving(hosts of a block)`.
+
+        Streams that do begin there share it: what lies between them is in memory once, for all of them.
+        """
+        streams = groups = between = 0
+        ahead: list[Block] = []
+        for file in files:
+            file.cursors.find_ended()
+            moving = [cursor for cursor in file.cursors if cursor.streaming and cursor.active(since)]
+            # A reader that is on its way here from another file has its share there, one that is through needs none.
+            ahead += [block for cursor in moving if cursor.after for block in _ahead(file, cursor, cursor.window)]
+            moving = [cursor for cursor in moving if cursor.after is None and cursor.front < file.length]
+            streams += len(moving)
+            last, reached = 0, -1
+            for cursor in sorted(moving, key=lambda cursor: cursor.front):
+                ahead += _ahead(file, cursor, self._budget)
+                if reached < cursor.front:
+                    groups += 1
+                else:
+                    between += cursor.front - last
+                last, reached = cursor.front, cursor.front + cursor.window
+        self._streams, self._groups, self._between = max(1, streams), max(1, groups), between
+        self._spread = max(1, len({host for block in ahead for host in serving(block.hosts)}))
+        self._longest = max((block.length for block in ahead), default=self._range_size)
+
+
+def _ahead(file: FilePlan, cursor: Cursor, reach: int) -> list[Block]:
+    """The known blocks within `reach` bytes ahead of the cursor."""
+    found: list[Block] = []
+    offset = max(0, cursor.start - reach) if cursor.backward else cursor.position
+    end = cursor.start if cursor.backward else cursor.position + reach
+    while offset < end and len(found) < LOOKED_AT:
+        block = file.blocks.find(offset)
+        if block is None:
+            break
+        found.append(block)
+        offset = block.offset + block.length
+    return found
+
+
+NEAR_AHEAD = 64 << 20
+"""Bytes ahead of a stream up to which near hosts are read: more than they have under way and than a reader takes in the
+time that one read needs. They have no slow ones among them that must be looked past."""
+
+Near = Callable[[tuple[str, ...]], bool]
+"""Whether a block on these hosts would be read from near."""
+
+
+class _Unlocated(Exception):
+    """Look-ahead met a block that is not known, at `offset`."""
+
+    def __init__(self, offset: int) -> None:
+        super().__init__(offset)
+        self.offset = offset
+
+
+def nearest(
+    files: Iterable[FilePlan], share: int, range_size: int, now: float, unlocated: dict[FilePlan, int], near: Near
+) -> Iterator[tuple[FilePlan, Cursor, ByteRange]]:
+    """What is worth fetching for all streams that move, each within `share` bytes: what is nearest to its own first.
+
+    Looks at what is next only when asked for it, so what the caller plans meanwhile counts. Where a file's blocks end
+    that are known, its stream ends too, and the place is noted in `unlocated`.
+    """
+    queue: list[tuple[int, int, ByteRange, Iterator[ByteRange], FilePlan, Cursor]] = []
+
+    def push(spans: Iterator[ByteRange], file: FilePlan, cursor: Cursor) -> None:
+        try:
+            span = next(spans, None)
+        except _Unlocated as stop:
+            unlocated[file] = stop.offset
+            return
+        if span is not None:
+            heapq.heappush(queue, (cursor.ahead(span), id(cursor), span, spans, file, cursor))
+
+    for file in files:
+        if file.failed is None:
+            for cursor in file.cursors:
+                if cursor.active(now - ACTIVE):
+                    since = now if cursor.rereads else now - LATELY
+                    push(_absent(file, cursor, cursor.reach(share), range_size, since, near), file, cursor)
+    while queue:
+        _, _, span, spans, file, cursor = heapq.heappop(queue)
+        yield file, cursor, span
+        push(spans, file, cursor)
+
+
+def _absent(
+    file: FilePlan, cursor: Cursor, reach: int, range_size: int, since: float, near: Near
+) -> Iterator[ByteRange]:
+    """Ranges within `reach` bytes of the cursor that are not here and were not read after `since`, nearest first.
+
+    Raises _Unlocated where it does not know what comes next.
+    """
+    if cursor.backward:
+        return _below(file, cursor, max(cursor.start - reach, 0), range_size, since, near)
+    return _above(file, cursor, min(cursor.position + reach, file.length), range_size, since, near)
+
+
+def _above(
+    file: FilePlan, cursor: Cursor, limit: int, range_size: int, since: float, near: Near
+) -> Iterator[ByteRange]:
+    position = cursor.position
+    while position < limit:
+        block = file.blocks.find(position)
+        if block is None:
+            raise _Unlocated(position)
+        end = block.offset + block.length
+        if position - cursor.position >= NEAR_AHEAD and near(block.hosts):
+            position = end
+            continue
+        span = next(file.fresh(position - (position - block.offset) % CHUNK, end, range_size, since), None)
+        if span is None:
+            position = end
+        elif passed := file.cursors.passed(span.offset, cursor):
+            position = passed
+        else:
+            yield span
+            position = span.end
+
+
+def _below(
+    file: FilePlan, cursor: Cursor, limit: int, range_size: int, since: float, near: Near
+) -> Iterator[ByteRange]:
+    position = cursor.start
+    while position > limit:
+        block = file.blocks.find(position - 1)
+        if block is None:
+            raise _Unlocated(position - 1)
+        if cursor.start - position >= NEAR_AHEAD and near(block.hosts):
+            position = block.offset
+            continue
+        begin = position - 1 - (position - 1 - block.offset) % range_size
+        spans = list(file.fresh(begin, position, range_size, since))
+        passed = file.cursors.passed(position, cursor) if spans else None
+        if passed is None:
+            yield from spans
+        position = begin if passed is None else passed
