@@ -14,9 +14,9 @@ from stripefs.settings import WriteSettings, default_write_memory
 from stripefs.store.striped import StripedStore
 from stripefs.upkeep.graves import Graves
 from stripefs.upkeep.vacate import vacate
-from stripefs.write.copies import Copies, no_copies
-from stripefs.write.drafts import Drafts
-from stripefs.write.policy import Layout, WritePolicy
+from stripefs.write.context import ObserverFactory, no_observer
+from stripefs.write.layout_policy import Layout, WritePolicy
+from stripefs.write.session import UploadManager
 
 __all__ = ["WriteSession"]
 
@@ -27,7 +27,7 @@ _LAST_WORK = 4.0
 class WriteSession:
     """`store` is the view of striped files; io_timeout in seconds.
 
-    owner: names who writes, the same for all workers of a mount, "" for a new one. copies: as `Drafts` wants it.
+    owner: names who writes, the same for all workers of a mount, "" for a new one. copies: as `UploadManager` wants it.
     """
 
     def __init__(
@@ -36,12 +36,14 @@ class WriteSession:
         wanted: WriteSettings,
         io_timeout: float,
         owner: str = "",
-        copies: Copies = no_copies,
+        copies: ObserverFactory = no_observer,
     ) -> None:
         self.store = store
         self.wanted = wanted
         self.graves = Graves(store.inner, wanted.grace, store.pool)
-        self.drafts = Drafts(store, _policy(wanted, io_timeout), bury=self.graves.bury, owner=owner, copies=copies)
+        self.drafts = UploadManager(
+            store, _policy(wanted, io_timeout), bury=self.graves.bury, owner=owner, copies=copies
+        )
 
     def status(self) -> dict[str, Any]:
         return {**self.drafts.status(), "buried_versions": len(self.graves)}

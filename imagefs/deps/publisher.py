@@ -23,7 +23,7 @@ from imagefs.repository.snapshots import Snapshots
 from imagefs.repository.url import open_repository
 from stripefs.errors import Busy, StoreError, StripefsError, Unsupported
 from stripefs.settings import store_settings
-from stripefs.write.refusals import DraftLost
+from stripefs.write.errors import DraftLost
 
 __all__ = ["conclude", "main"]
 

@@ -10,7 +10,7 @@ from stripefs.errors import StoreError, StripefsError, Unsupported
 from stripefs.settings import StoreSettings, redact
 from stripefs.store.base import Kind, Store
 from stripefs.store.url import open_store
-from stripefs.write.clock import StoreClock
+from stripefs.write.store_clock import StoreClock
 
 __all__ = ["store_findings"]
 

@@ -11,8 +11,8 @@ from stripefs.errors import Exists
 from stripefs.store.base import Attributes, Buffer, Status, Store
 
 if TYPE_CHECKING:
-    from stripefs.write.clock import StoreClock
     from stripefs.write.file_lock import FileLock
+    from stripefs.write.store_clock import StoreClock
 
 __all__ = ["StoreRepository"]
 
@@ -64,7 +64,7 @@ class StoreRepository(Repository):
 
     def now_ns(self) -> int:
         if self._clock is None:
-            from stripefs.write.clock import StoreClock  # only those who write need it
+            from stripefs.write.store_clock import StoreClock  # only those who write need it
 
             self._clock = StoreClock(self.store)
         return self._clock.now_ns()

@@ -30,7 +30,7 @@ from stripefs.osutil import umask
 from stripefs.settings import Settings, redact
 from stripefs.store.base import Attributes, Kind, Status
 from stripefs.store.url import StoreUrl, parse_url
-from stripefs.write.names import join, split
+from stripefs.write.upload_names import join_path, split_path
 
 __all__ = ["Entry", "FileSystem", "Path", "Usage"]
 
@@ -262,9 +262,9 @@ class FileSystem:
         try:
             await names.mkdir(inner, mode)
         except NotFound:
-            if not parents or split(place)[0] == place:
+            if not parents or split_path(place)[0] == place:
                 raise
-            await self._mkdir(sources, split(place)[0], 0o777 & ~umask(), True, True)
+            await self._mkdir(sources, split_path(place)[0], 0o777 & ~umask(), True, True)
             await names.mkdir(inner, mode)
         except Exists:
             if not exist_ok or (await self._stat(sources, place)).kind is not Kind.DIRECTORY:
@@ -328,7 +328,7 @@ class FileSystem:
         if b"\0" in place:
             raise OSError(errno.EINVAL, "no name holds a NUL byte", os.fsdecode(path))
         if self.url == "/" and self._where.root is None:
-            return real_path(place) if follow else join(real_path(split(place)[0]), split(place)[1])
+            return real_path(place) if follow else join_path(real_path(split_path(place)[0]), split_path(place)[1])
         return place
 
     def _name(self, place: bytes) -> str:

@@ -11,10 +11,9 @@ from stripefs.errors import IsADirectory, NotEmpty, NotFound, Unsupported
 from stripefs.format.manifest import STRIPED_ID
 from stripefs.format.reserved_names import POOL
 from stripefs.store.base import Attributes, Kind, Status
-from stripefs.write.losses import Losses
-from stripefs.write.names import ensure_usable
-from stripefs.write.others import wait_for_writers
-from stripefs.write.refusals import Invalid
+from stripefs.write.errors import Invalid
+from stripefs.write.namespace import LostVersions, wait_for_writers
+from stripefs.write.upload_names import ensure_usable
 from stripefs.write_session import WriteSession
 
 __all__ = ["Names"]
@@ -28,7 +27,7 @@ class Names:
         self._calls = source.calls
         self._drafts = session.drafts
         self._graves = session.graves
-        self._losses = Losses(source.calls, session.graves.bury, session.versions, session.drafts.writer_of)
+        self._losses = LostVersions(source.calls, session.graves.bury, session.versions, session.drafts.writer_of)
 
     async def mkdir(self, path: bytes, mode: int) -> None:
         """Raises Exists, NotFound where the directory above is missing."""

@@ -9,7 +9,7 @@ from stripefs.api.filesystem import Entry, FileSystem
 from stripefs.api.urls import in_service
 from stripefs.settings import redact
 from stripefs.units import shown
-from stripefs.write.names import join
+from stripefs.write.upload_names import join_path
 
 __all__ = ["Place"]
 
@@ -34,7 +34,7 @@ class Place:
 
     def below(self, name: bytes) -> Place:
         """The place `name` (with slashes, a path) below this one; itself for b""."""
-        return Place(self.files, join(self.path, name), self.local) if name else self
+        return Place(self.files, join_path(self.path, name), self.local) if name else self
 
     def stat(self) -> Entry | None:
         """What is there, links not followed; None for nothing. Raises OSError."""

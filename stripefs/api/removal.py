@@ -10,7 +10,7 @@ import trio
 from stripefs.api.names import Names
 from stripefs.errors import NotFound, StoreError
 from stripefs.store.base import Kind, Status
-from stripefs.write.names import join
+from stripefs.write.upload_names import join_path
 
 __all__ = ["Inside", "remove_tree"]
 
@@ -62,9 +62,9 @@ class _Removal:
 
         async def work() -> None:
             for status in ahead:
-                below = join(folder, status.name)
+                below = join_path(folder, status.name)
                 if status.kind is Kind.DIRECTORY:
-                    await self.clear(names, below, join(place, status.name))
+                    await self.clear(names, below, join_path(place, status.name))
                 else:
                     await self._remove(names, below, status)
 

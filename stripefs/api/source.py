@@ -21,8 +21,8 @@ from stripefs.store.base import Identity, Status, Store
 from stripefs.store.striped import StripedStore
 from stripefs.store.striped_handle import StripedHandle
 from stripefs.upkeep.vacate import vacate
-from stripefs.write.copies import no_copies
-from stripefs.write.layouts import Layouts
+from stripefs.write.context import no_observer
+from stripefs.write.directory_layout import DirectoryLayouts
 from stripefs.write_session import WriteSession
 
 __all__ = ["Opened", "Source"]
@@ -79,7 +79,7 @@ class Source(Shared):
         self.store = store
         self._files = files
         self.calls = Executor(reader.settings.io_timeout)
-        self.layouts = Layouts(store.inner, self.calls, self._vacate)
+        self.layouts = DirectoryLayouts(store.inner, self.calls, self._vacate)
         self._nursery = nursery
         self._reader = reader
         self._open: dict[bytes, dict[Identity, Opened]] = {}
@@ -156,7 +156,7 @@ class Source(Shared):
             writers = self._sessions.get(wanted)
             if writers is None:
                 files = self._files
-                copies = files.written if settings.cache.writes and isinstance(files, CachedStore) else no_copies
+                copies = files.written if settings.cache.writes and isinstance(files, CachedStore) else no_observer
                 session = WriteSession(self.store, limits, self._reader.settings.io_timeout, copies=copies)
                 writers = _Writers(session)
                 await self._nursery.start(writers.run)

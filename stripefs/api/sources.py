@@ -51,7 +51,7 @@ from stripefs.store.base import Identity, Kind, Store
 from stripefs.store.striped import StripedStore
 from stripefs.store.url import elsewhere, open_store, opener
 from stripefs.supervised import contain
-from stripefs.write.names import split
+from stripefs.write.upload_names import split_path
 
 if TYPE_CHECKING:
     from stripefs.read_events import ReadEvents
@@ -117,7 +117,7 @@ class Service:
 
     async def open(self, path: bytes, trusted: tuple[str, ...], expect: Identity | None) -> Opened:
         """Open the file at `path`; of a striped one in the source that has its parts."""
-        folder = split(path)[0]
+        folder = split_path(path)[0]
         guess = self._roots.get(folder, b"/")
         source, inner = await self._inside(guess, path, trusted)
         named = None
@@ -199,9 +199,9 @@ class Service:
     async def _nearest(self, path: bytes, trusted: tuple[str, ...]) -> bytes:
         """The nearest directory above `path` with a pool. All are asked at once: one by one, each would cost a round
         trip for every file that is written."""
-        folders = [split(path)[0]]
+        folders = [split_path(path)[0]]
         while folders[-1] != b"/" and folders[-1] not in self._pools and len(folders) < _LEVELS:
-            folders.append(split(folders[-1])[0])
+            folders.append(split_path(folders[-1])[0])
         found: dict[bytes, bool | StripefsError] = {}
 
         async def ask(folder: bytes) -> None:

@@ -6,7 +6,7 @@ import os
 import posixpath
 
 from stripefs.store.url import elsewhere, parse_url
-from stripefs.write.names import split
+from stripefs.write.upload_names import split_path
 
 __all__ = ["in_service", "normal", "placed", "url_in_service"]
 
@@ -24,7 +24,7 @@ def in_service(url: str, *, of_file: bool = False) -> tuple[str, bytes]:
     found = parse_url(url)
     path = normal(found.path)
     if found.wrappers:
-        folder, name = split(path) if of_file else (path, b"")
+        folder, name = split_path(path) if of_file else (path, b"")
         return elsewhere(url, placed(url, folder)), b"/" + name
     if found.scheme == "file" and found.authority in ("", "localhost"):
         return "/", path

@@ -13,7 +13,7 @@ from stripefs.api.sources import Sources, Where
 from stripefs.errors import NotFound, StripefsError
 from stripefs.format.manifest import STRIPED_ID, Manifest
 from stripefs.store.base import Kind, Status
-from stripefs.write.names import join
+from stripefs.write.upload_names import join_path
 
 __all__ = ["Usage", "usage"]
 
@@ -67,8 +67,8 @@ async def usage(
         async with trio.open_nursery() as nursery:
             for status in entries:
                 if status.kind is Kind.FILE:
-                    nursery.start_soon(add, join(folder, status.name), status)
-        ahead.extend((join(folder, status.name), sums) for status in entries if status.kind is Kind.DIRECTORY)
+                    nursery.start_soon(add, join_path(folder, status.name), status)
+        ahead.extend((join_path(folder, status.name), sums) for status in entries if status.kind is Kind.DIRECTORY)
 
     status = await view.stat(path)
     if status.kind is not Kind.DIRECTORY:

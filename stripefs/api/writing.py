@@ -26,8 +26,8 @@ from stripefs.format.reserved_names import POOL
 from stripefs.osutil import umask
 from stripefs.settings import redact
 from stripefs.store.base import Attributes, Kind, Status
-from stripefs.write import Draft, Layout
-from stripefs.write.names import ensure_usable, split
+from stripefs.write import FileUpload, Layout
+from stripefs.write.upload_names import ensure_usable, split_path
 from stripefs.write_session import WriteSession
 
 if TYPE_CHECKING:
@@ -61,7 +61,7 @@ class WriteFile(io.BufferedIOBase):
     `discard` does not. Safe to use from many threads, but only in the process that opened it.
     """
 
-    _draft: Draft | None = None
+    _draft: FileUpload | None = None
     _attributed = False
 
     def __init__(self, where: Where, path: bytes, name: str, mode: str = "wb", *, deferred: bool = False) -> None:
@@ -196,20 +196,20 @@ class WriteFile(io.BufferedIOBase):
         """Whether this process only has a copy of the file, made by a fork. Its lock may be held by nobody then."""
         return self._engine.pid != os.getpid()
 
-    def _here(self) -> Draft:
+    def _here(self) -> FileUpload:
         self._check()
         if self._is_parents():
             raise in_other_process(self.name)
         assert self._draft is not None
         return self._draft
 
-    def _hand_over(self, draft: Draft) -> None:
+    def _hand_over(self, draft: FileUpload) -> None:
         """The engine gets what was gathered."""
         if self._pieces:
             pieces, self._pieces = self._pieces, bytearray()
             self._ask(_write, draft, self._length - len(pieces), memoryview(pieces))
 
-    def _publish(self, draft: Draft) -> None:
+    def _publish(self, draft: FileUpload) -> None:
         if self._failed:
             raise OSError(errno.EIO, "it is not published, as writing it failed", redact(self.name))
         self.status = self._ask(draft.publish, True)
@@ -239,14 +239,14 @@ class WriteFile(io.BufferedIOBase):
         self._length = draft.length
         self._attributed = source.store.capabilities.attributes
 
-    async def _begin_draft(self, source: Source, session: WriteSession, path: bytes, layout: Layout) -> Draft:
+    async def _begin_draft(self, source: Source, session: WriteSession, path: bytes, layout: Layout) -> FileUpload:
         exclusive = self.mode == "xb"
         while True:
             status = await _look(source, path)
             if status is not None and exclusive:
                 raise Exists(f"{path!r} exists")
             if status is None and not source.store.capabilities.put_if_absent:
-                await _ensure_folder(source, split(path)[0])
+                await _ensure_folder(source, split_path(path)[0])
             try:
                 return await session.drafts.begin(
                     path,
@@ -276,12 +276,12 @@ def _tell_of_open_files() -> None:
 before_threads_end(_tell_of_open_files)
 
 
-async def _write(draft: Draft, offset: int, view: memoryview) -> None:
+async def _write(draft: FileUpload, offset: int, view: memoryview) -> None:
     for at in range(0, len(view), STEP):
         await draft.write(offset + at, bytes(view[at : at + STEP]))
 
 
-async def _set_attributes(draft: Draft, attributes: Attributes) -> None:
+async def _set_attributes(draft: FileUpload, attributes: Attributes) -> None:
     draft.set_attributes(attributes)
 
 

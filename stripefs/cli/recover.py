@@ -41,7 +41,7 @@ def command(ctx: click.Context, path: str, to: str, dry_run: bool, as_json: bool
     settings, inside = place(path, given(ctx), config)
     from stripefs import logs
     from stripefs.upkeep.recovery import recover
-    from stripefs.write.names import join, split
+    from stripefs.write.upload_names import join_path, split_path
 
     logs.configure("text", settings.mount.log_level if "log-level" in given(ctx) else "error")
     with opened_file(settings, inside) as (store, file), status_line() as show:
@@ -52,7 +52,7 @@ def command(ctx: click.Context, path: str, to: str, dry_run: bool, as_json: bool
             checked += size
             show(f"checked {format_size(checked)}")
 
-        target = join(split(file)[0], name) if name else b""
+        target = join_path(split_path(file)[0], name) if name else b""
         plan = recover(store, view_of(store, settings), file, to=target, dry_run=dry_run, progress=progress)
     if as_json:
         click.echo(json.dumps(as_dict(store.url, plan, target or file, dry_run=dry_run), indent=2))

@@ -13,7 +13,7 @@ from stripefs.store.striped import StripedStore
 from stripefs.tree import State
 from stripefs.tree.opener import sees_all_processes
 from stripefs.tree.writes import WritableTree
-from stripefs.write.copies import no_copies
+from stripefs.write.context import no_observer
 from stripefs.write.staging import Staging
 from stripefs.write_session import WriteSession
 
@@ -33,7 +33,7 @@ class Writing:
 
     def __init__(self, store: StripedStore, settings: Settings, owner: str, cached: CachedStore | None) -> None:
         wanted = settings.write
-        copies = cached.written if cached is not None and settings.cache.writes else no_copies
+        copies = cached.written if cached is not None and settings.cache.writes else no_observer
         self._session = WriteSession(store, wanted, settings.read.io_timeout, owner, copies)
         self._staging: Staging | None = None
         if wanted.staging:

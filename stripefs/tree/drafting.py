@@ -17,7 +17,7 @@ from stripefs.tree.opener import Fate, fate, find_opener
 from stripefs.tree.pens import Pen
 from stripefs.tree.refusals import Lost, NotPermitted, Unseen
 from stripefs.tree.state import Node
-from stripefs.write import Draft, Drafts, Layout
+from stripefs.write import FileUpload, Layout, UploadManager
 from stripefs.write.staging import Staging
 
 __all__ = ["DraftingTree"]
@@ -40,7 +40,7 @@ class DraftingTree(AttributedTree):
     def __init__(
         self,
         *arguments: object,
-        drafts: Drafts,
+        drafts: UploadManager,
         staging: Staging | None = None,
         layout_of: Callable[[bytes], Layout | None] | None = None,
         publish_unseen: str = "after-fsync",
@@ -94,7 +94,7 @@ class DraftingTree(AttributedTree):
         pen.beneath = status.identity if status is not None else None
         return pen
 
-    async def _draft(self, path: bytes, status: Status | None, mode: int, *, cut: bool) -> tuple[Draft, bool]:
+    async def _draft(self, path: bytes, status: Status | None, mode: int, *, cut: bool) -> tuple[FileUpload, bool]:
         """What will be published, and whether it begins empty although the file is not."""
         replacing = status.identity if status is not None else None
         attributes = Change(mode=mode) if self._store.capabilities.attributes else None

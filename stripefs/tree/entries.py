@@ -20,10 +20,9 @@ from stripefs.store.base import Kind, Status, Store
 from stripefs.tree.pens import Pen, Pens
 from stripefs.tree.refusals import Invalid
 from stripefs.tree.tree import Attributes, Tree
-from stripefs.write.layouts import Layouts
-from stripefs.write.losses import Bury, Losses
-from stripefs.write.names import ensure_usable
-from stripefs.write.others import until_free, wait_for_writers
+from stripefs.write.directory_layout import DirectoryLayouts
+from stripefs.write.namespace import LostVersions, ScheduleDelete, until_free, wait_for_writers
+from stripefs.write.upload_names import ensure_usable
 
 __all__ = ["NamingTree"]
 
@@ -38,13 +37,13 @@ class NamingTree(Tree):
     """A tree whose names can be changed.
 
     bury: told which striped versions have lost their name. versions(path): the pool folders that a striped file needs;
-    blocks. below: the store without the view that hides what stripefs keeps to itself. vacate: see `Layouts`.
+    blocks. below: the store without the view that hides what stripefs keeps to itself. vacate: see `DirectoryLayouts`.
     """
 
     def __init__(
         self,
         *arguments: object,
-        bury: Bury | None = None,
+        bury: ScheduleDelete | None = None,
         versions: Callable[[bytes], Iterable[str]] | None = None,
         below: Store | None = None,
         vacate: Callable[[bytes], None] | None = None,
@@ -52,9 +51,9 @@ class NamingTree(Tree):
     ) -> None:
         super().__init__(*arguments, **options)  # type: ignore[arg-type]  # those of Tree
         self._pens = Pens()
-        self._losses = Losses(self._calls, bury, versions, self._writer_of)
+        self._losses = LostVersions(self._calls, bury, versions, self._writer_of)
         self._changed_at = -1.0
-        self._layouts = Layouts(self._store if below is None else below, self._calls, vacate)
+        self._layouts = DirectoryLayouts(self._store if below is None else below, self._calls, vacate)
         self._left = list(self.state.intents.items())  # of a worker that is dead
         self._left_until = trio.current_time() + _LEFT_FOR
 

@@ -26,8 +26,8 @@ from stripefs.errors import StripefsError, Unsupported
 from stripefs.store.base import Attributes, Buffer, Identity, Status
 from stripefs.tree.opener import Opener
 from stripefs.tree.state import Node
-from stripefs.write import Draft, NotSequential
-from stripefs.write.staging import Staged, Staging
+from stripefs.write import FileUpload, NotSequential
+from stripefs.write.staging import StagedUpload, Staging
 
 __all__ = ["Pen", "Pens", "Wish", "future", "is_future"]
 
@@ -81,7 +81,7 @@ class Pen:
         self,
         node: int,
         path: bytes,
-        draft: Draft,
+        draft: FileUpload,
         opener: Opener,
         status: Status,
         *,
@@ -106,7 +106,7 @@ class Pen:
         self.inodes: set[int] = set()  # that were shown
         self._base = status
         self._status = status
-        self._staged: Staged | None = None
+        self._staged: StagedUpload | None = None
         self.owners: Attributes | None = None  # to be set on each version that is published
         self._times: Attributes | None = None
         self._promised = 0
@@ -147,7 +147,7 @@ class Pen:
             await staged.write(offset, data)
         self._touched()
 
-    async def _write_on(self, offset: int, data: Buffer, staging: Staging | None) -> Staged | None:
+    async def _write_on(self, offset: int, data: Buffer, staging: Staging | None) -> StagedUpload | None:
         """Let the draft take `data`; where that cannot be, the staged file that is to take it."""
         try:
             try:
@@ -263,7 +263,7 @@ class Pen:
         while (missing := self._promised - self.draft.length) > 0:
             await self.draft.write(self.draft.length, bytes(min(missing, _ZEROS)))
 
-    async def _stage(self, staging: Staging | None, error: NotSequential) -> Staged:
+    async def _stage(self, staging: Staging | None, error: NotSequential) -> StagedUpload:
         if staging is None:
             raise NotSequential(
                 f"{self.name}: only written from start to end here",

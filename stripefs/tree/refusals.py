@@ -7,7 +7,7 @@ import errno
 from collections.abc import Iterator
 
 from stripefs.errors import Busy, PermissionDenied, StoreError
-from stripefs.write.refusals import Invalid, NotPermitted
+from stripefs.write.errors import Invalid, NotPermitted
 
 __all__ = ["Invalid", "Lost", "NoAttribute", "NoVersion", "NotPermitted", "Unseen", "allowed"]
 

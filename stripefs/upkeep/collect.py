@@ -31,10 +31,10 @@ from stripefs.upkeep.search import AT_ONCE, Search, Seen
 from stripefs.upkeep.strays import strays
 from stripefs.upkeep.survey import AGE, FORCED_AGE, Circumstances, Item, Kind, Verdict, judge
 from stripefs.upkeep.walk import patiently
-from stripefs.write.clock import StoreClock
+from stripefs.write.errors import DraftLost, LeaseEnded
 from stripefs.write.file_lock import FileLock, take
-from stripefs.write.names import join, split
-from stripefs.write.refusals import DraftLost, LeaseEnded
+from stripefs.write.store_clock import StoreClock
+from stripefs.write.upload_names import join_path, split_path
 
 __all__ = ["MOST", "Collected", "Collection", "Removed"]
 
@@ -168,7 +168,7 @@ class Collection:
             if record is not None and verdict is not Verdict.RUBBISH:
                 recorded |= {newest.version, *versions_of(record)}
                 if first and verdict is not Verdict.LEASED and len(self._found.recoverable) < TOLD:
-                    self._found.recoverable.append(join(split(newest.name)[0], split(record.path)[1]))
+                    self._found.recoverable.append(join_path(split_path(newest.name)[0], split_path(record.path)[1]))
         return replace(facts, recorded=recorded)
 
     def _judge_beside(self, seen: Seen, facts: Circumstances) -> None:
@@ -360,7 +360,7 @@ def _by_upload(seen: Seen) -> Iterable[dict[int, Item]]:
     """The records of each upload, by number."""
     found: dict[tuple[bytes, str], dict[int, Item]] = {}
     for item in seen.records.values():
-        meaning = reserved_names.parse_reserved(split(item.path)[1])
+        meaning = reserved_names.parse_reserved(split_path(item.path)[1])
         assert meaning is not None
         found.setdefault((item.name, item.version), {})[meaning.number] = item
     return found.values()

@@ -19,7 +19,7 @@ from stripefs.store.base import Identity, Status, Store
 from stripefs.store.striped import StripedStore
 from stripefs.units import shown
 from stripefs.upkeep.walk import patiently
-from stripefs.write.names import join, split
+from stripefs.write.upload_names import join_path, split_path
 
 __all__ = [
     "BrokenChain",
@@ -56,13 +56,13 @@ class Found:
     @property
     def file(self) -> bytes:
         """The file that it is about, where the record lies now."""
-        return join(split(self.path)[0], split(self.record.path)[1])
+        return join_path(split_path(self.path)[0], split_path(self.record.path)[1])
 
     @property
     def draft(self) -> bytes:
         """Where its parts are joined, and what is renamed onto the file."""
-        folder, name = split(self.file)
-        return join(folder, reserved_names.draft_name(name, self.record.version))
+        folder, name = split_path(self.file)
+        return join_path(folder, reserved_names.draft_name(name, self.record.version))
 
     def place(self, store: Store, part: RecordPart) -> bytes:
         """Where a part lies: in our pool, beside the record, where the file was when it was written, or where another
@@ -70,7 +70,7 @@ class Found:
         inside = pooled(part.path) if self.record.layout == "striped" else None
         if inside:
             return reserved_names.pool_part(*inside)
-        beside = join(split(self.path)[0], split(part.path)[1])
+        beside = join_path(split_path(self.path)[0], split_path(part.path)[1])
         places = [beside, *([part.path] if part.path != beside else []), aside(beside)]
         return next((path for path in places if path and exists(store, path)), beside)
 
@@ -92,7 +92,7 @@ def find(store: Store, path: bytes) -> list[Found]:
 
 def _listed(store: Store, path: bytes) -> dict[str, dict[int, Status]]:
     """The records beside a file: version -> number -> entry."""
-    folder, name = split(path)
+    folder, name = split_path(path)
     prefix = b"." + reserved_names.stem(name) + reserved_names.MARK
     found: dict[str, dict[int, Status]] = {}
     for batch in store.scandir(folder, prefix):
@@ -106,11 +106,11 @@ def _listed(store: Store, path: bytes) -> dict[str, dict[int, Status]]:
 
 
 def _read(store: Store, path: bytes, listed: dict[str, dict[int, Status]]) -> list[Found]:
-    folder = split(path)[0]
+    folder = split_path(path)[0]
     found = []
     spoiled: DocumentError | None = None
     for entries in listed.values():
-        pieces = {number: join(folder, status.name) for number, status in sorted(entries.items(), reverse=True)}
+        pieces = {number: join_path(folder, status.name) for number, status in sorted(entries.items(), reverse=True)}
         newest = max(entries)
         try:
             record, _ = read_chain(store, pieces)
@@ -180,9 +180,9 @@ def is_spent(store: Store, view: StripedStore, record: Record, path: bytes) -> b
 
 def aside(path: bytes) -> bytes:
     """Where a writer that takes over moves the part or draft at `path`; b"" for what stays where it is."""
-    folder, name = split(path)
+    folder, name = split_path(path)
     moved = reserved_names.aside_name(name)
-    return join(folder, moved) if moved else b""
+    return join_path(folder, moved) if moved else b""
 
 
 def pooled(path: bytes) -> tuple[str, int] | None:

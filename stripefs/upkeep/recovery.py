@@ -40,7 +40,7 @@ from stripefs.upkeep.records import (
 )
 from stripefs.upkeep.walk import patiently
 from stripefs.write.file_lock import FileLock, take
-from stripefs.write.names import join, split
+from stripefs.write.upload_names import join_path, split_path
 
 __all__ = ["Plan", "plan", "recover"]
 
@@ -162,7 +162,7 @@ def _plan_striped(store: Store, view: StripedStore, found: Found, progress: Call
 def _verify(store: Store, view: StripedStore, found: Found, segment: Segment, progress: Callable[[int], None]) -> None:
     """Read a striped segment to its end; every byte is compared with its checksum. Raises StoreError."""
     manifest = Manifest(found.record.version, 0, found.record.unit, view.pool, (segment,))
-    name = split(found.file)[1]
+    name = split_path(found.file)[1]
     parts = PartFiles(store, reserved_names.POOL, manifest, shown(name))
     status = Status(name, Kind.FILE, segment.length)
     with ThreadPoolExecutor(READ_AT_ONCE, thread_name_prefix="recover") as threads:
@@ -271,10 +271,10 @@ def _join(store: Store, draft: bytes, paths: Sequence[bytes], keep: Callable[[],
     first, *rest = paths
     if first != draft:
         store.rename(first, draft, replace=True)
-    home = split(draft)[0]
+    home = split_path(draft)[0]
     for index, path in enumerate(rest):
-        if split(path)[0] != home:  # only what lies together can be joined
-            rest[index] = join(home, split(path)[1])
+        if split_path(path)[0] != home:  # only what lies together can be joined
+            rest[index] = join_path(home, split_path(path)[1])
             store.rename(path, rest[index], replace=True)
     for at in range(0, len(rest), SOURCES_AT_ONCE):
         keep()

@@ -29,8 +29,8 @@ from stripefs.upkeep import pool
 from stripefs.upkeep.strays import needed
 from stripefs.upkeep.survey import Item, Kind, older
 from stripefs.upkeep.walk import Listed, patiently, walk
-from stripefs.write.clock import StoreClock
-from stripefs.write.names import join
+from stripefs.write.store_clock import StoreClock
+from stripefs.write.upload_names import join_path
 
 __all__ = ["Search", "Seen"]
 
@@ -220,7 +220,7 @@ class Search:
         if kind is None:
             return  # made by a program newer than this one
         item = Item(
-            listed.path(entry), kind, join(listed.folder, stem), version, entry.length, changed_ns=entry.mtime_ns
+            listed.path(entry), kind, join_path(listed.folder, stem), version, entry.length, changed_ns=entry.mtime_ns
         )
         if kind is Kind.LOCK and not older(entry.mtime_ns, LEASE, self._clock.now_ns()):
             seen.locked.add(item.name)

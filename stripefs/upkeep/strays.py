@@ -14,7 +14,7 @@ from stripefs.store.base import Kind as EntryKind
 from stripefs.store.base import Store
 from stripefs.store.striped import StripedStore
 from stripefs.upkeep.survey import Item, Kind
-from stripefs.write.names import join, split
+from stripefs.write.upload_names import join_path, split_path
 
 __all__ = ["needed", "strays"]
 
@@ -23,7 +23,7 @@ def needed(manifest: Manifest, version: str) -> frozenset[bytes]:
     """The names in the folder of `version` that a file with this manifest needs."""
     names = {b"%d" % part.number for part in manifest.parts if part.version == version}
     if manifest.version == version and (listed := manifest.parts_list()) is not None:
-        names.add(split(listed[0])[1])
+        names.add(split_path(listed[0])[1])
     return frozenset(names)
 
 
@@ -46,7 +46,7 @@ def strays(store: Store, view: StripedStore, version: str, path: bytes, count: i
     names = needed(manifest, version)
     # Parts, since the version as a whole is needed.
     return [
-        Item(join(folder, status.name), Kind.PART, path, version, status.length, changed_ns)
+        Item(join_path(folder, status.name), Kind.PART, path, version, status.length, changed_ns)
         for status in entries
         if status.name not in names
     ]

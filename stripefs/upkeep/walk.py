@@ -14,7 +14,7 @@ from typing import TypeVar
 from stripefs.errors import NotADirectory, NotFound, StoreError, Transient
 from stripefs.format.reserved_names import POOL_NAME
 from stripefs.store.base import Kind, Status, Store
-from stripefs.write.names import join
+from stripefs.write.upload_names import join_path
 
 __all__ = ["Listed", "patiently", "walk"]
 
@@ -40,7 +40,7 @@ class Listed:
     entries: Sequence[Status]
 
     def path(self, entry: Status) -> bytes:
-        return join(self.folder, entry.name)
+        return join_path(self.folder, entry.name)
 
 
 @dataclass(slots=True)
@@ -64,7 +64,7 @@ def walk(
         frame = stack[-1]
         if frame.below:
             entry = frame.below.pop()
-            folder = join(frame.folder, entry.name)
+            folder = join_path(frame.folder, entry.name)
             changed_ns = entry.mtime_ns and frame.changed_ns and max(entry.mtime_ns, frame.changed_ns)
             stack.append(_Frame(folder, changed_ns, _batches(store, folder, pause)))
             continue

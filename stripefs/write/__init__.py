@@ -1,11 +1,11 @@
 """Writing big files to a store: bounded memory, many parts at once on many data hosts, published by one rename.
 
-`Drafts` is what a mount has one of; `Draft` is one new version of one file while it is written.
+A mount has one `UploadManager`; a `FileUpload` is one new version of one file while it is written.
 """
 
-from stripefs.write.draft import Draft
-from stripefs.write.drafts import Drafts
-from stripefs.write.policy import Layout, WritePolicy
-from stripefs.write.refusals import DraftLost, NotSequential
+from stripefs.write.errors import DraftLost, NotSequential
+from stripefs.write.layout_policy import Layout, WritePolicy
+from stripefs.write.session import UploadManager
+from stripefs.write.upload import FileUpload
 
-__all__ = ["Draft", "DraftLost", "Drafts", "Layout", "NotSequential", "WritePolicy"]
+__all__ = ["DraftLost", "FileUpload", "Layout", "NotSequential", "UploadManager", "WritePolicy"]

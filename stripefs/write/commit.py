@@ -32,16 +32,16 @@ from stripefs.format.manifest import Manifest
 from stripefs.store.base import Buffer, Status, Store
 from stripefs.store.striped_listing import is_version_of
 from stripefs.units import shown
-from stripefs.write.locks import Locks
-from stripefs.write.names import Names
-from stripefs.write.refusals import DraftLost, LeaseEnded
-from stripefs.write.segments import Base
-from stripefs.write.shared import Shared
+from stripefs.write.context import UploadContext
+from stripefs.write.errors import DraftLost, LeaseEnded
+from stripefs.write.part_buffer import UploadBase
+from stripefs.write.upload_locks import UploadLocks
+from stripefs.write.upload_names import UploadNames
 
-__all__ = ["Commit", "State"]
+__all__ = ["Commit", "CommitState"]
 
 
-class State(enum.Enum):
+class CommitState(enum.Enum):
     """As the module says. IDLE: nothing is on its way. TAKEN_BACK: it was, and cannot come to the name any more, or
     has `arrived`."""
 
@@ -63,13 +63,19 @@ class Commit:
     """
 
     def __init__(
-        self, shared: Shared, names: Names, locks: Locks, replaced: Manifest | None = None, *, alone: bool = False
+        self,
+        shared: UploadContext,
+        names: UploadNames,
+        locks: UploadLocks,
+        replaced: Manifest | None = None,
+        *,
+        alone: bool = False,
     ) -> None:
         self._shared = shared
         self._effects = shared.effects
         self._names = names
         self._locks = locks
-        self.state = State.IDLE
+        self.state = CommitState.IDLE
         self.replaced = replaced
         self.continued: Status | None = None
         self.alone = alone
@@ -107,7 +113,7 @@ class Commit:
             await self.take_back()  # it must not come later and take this one's place
         store, path = self._shared.store, self._names.path
         staged = await self._effects.call("looking at a version", lambda: store.stat(source))
-        self.state = State.STAGED
+        self.state = CommitState.STAGED
         await self._ensure_continued()
         if self.replaced is not None and not await self._is_there(self.replaced):
             self.replaced = None
@@ -125,12 +131,12 @@ class Commit:
         await self._decided(source, rename, stands, knows_itself=True)
         return staged
 
-    async def join_behind(self, base: Base, source: bytes, length: int) -> None:
+    async def join_behind(self, base: UploadBase, source: bytes, length: int) -> None:
         """`source`, a hidden file beside the name, goes behind the published file in one step. Raises as `replace`."""
         store = self._shared.store
         await self._ensure_continued()
         before = await self._effects.call("looking at what is continued", lambda: store.stat(base.path))
-        self.state = State.STAGED
+        self.state = CommitState.STAGED
         self._joining = True
 
         def stands() -> bool:
@@ -145,7 +151,7 @@ class Commit:
             self.arrived = not await self._effects.withdraw(self.hanging)
             self.alone = self.alone and not self.arrived
             self.hanging = None
-            self.state = State.TAKEN_BACK
+            self.state = CommitState.TAKEN_BACK
 
     async def settle(self) -> bool:
         """`take_back` as far as that is possible now; whether nothing can come to the name any more. Raises nothing."""
@@ -171,7 +177,7 @@ class Commit:
         except StoreError:
             self.hanging, self._joining = None, False
             raise
-        self.state = State.VISIBLE
+        self.state = CommitState.VISIBLE
         self.alone = False
         self.hanging, self._joining = None, False
         self.continued = None  # whoever looks knows it again
@@ -190,9 +196,9 @@ class Commit:
 
         def attempt() -> None:
             locks.assert_held()
-            if self.state is State.ISSUED and seen():
+            if self.state is CommitState.ISSUED and seen():
                 return
-            self.state = State.ISSUED
+            self.state = CommitState.ISSUED
             try:
                 step()
             except Transient:
@@ -213,8 +219,8 @@ class Commit:
             until = deadline
             try:
                 await locks.ensure(deadline)
-                if self.state is State.STAGED:
-                    self.state = State.HELD
+                if self.state is CommitState.STAGED:
+                    self.state = CommitState.HELD
                 until = min(deadline, trio.current_time() + locks.left)
                 await self._effects.call(what, attempt, timeout=max(0.0, until - trio.current_time()))
                 return
@@ -227,7 +233,7 @@ class Commit:
                 if until >= deadline:
                     raise
             except DraftLost:
-                if self.state is State.ISSUED and knows_itself and await self._effects.call(what, seen):
+                if self.state is CommitState.ISSUED and knows_itself and await self._effects.call(what, seen):
                     return
                 raise
 

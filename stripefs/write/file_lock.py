@@ -58,9 +58,9 @@ from stripefs.errors import (
 from stripefs.format.lock_and_record import LEASE, DocumentError, LockDocument
 from stripefs.format.reserved_names import MARK, aside_name, lock_name, new_version, parse_reserved, part_name, stem
 from stripefs.store.base import Attributes, Kind, Status, Store
-from stripefs.write.clock import Reading, StoreClock, boot_time
-from stripefs.write.names import join, split
-from stripefs.write.refusals import DraftLost, LeaseEnded
+from stripefs.write.errors import DraftLost, LeaseEnded
+from stripefs.write.store_clock import ClockReading, StoreClock, boot_time
+from stripefs.write.upload_names import join_path, split_path
 
 __all__ = ["RENEW", "FileLock", "lock_path", "read_lock", "take"]
 
@@ -83,8 +83,8 @@ took its place just now, and need not read it, which on HDFS takes a data host."
 
 
 def lock_path(path: bytes) -> bytes:
-    folder, name = split(path)
-    return join(folder, lock_name(name))
+    folder, name = split_path(path)
+    return join_path(folder, lock_name(name))
 
 
 class FileLock:
@@ -110,7 +110,7 @@ class FileLock:
         self._path = lock_path(document.path)
         self._seen = status.identity
         self._files = {status.file_id}  # that have been this lock, or may have: no others are, whatever they say
-        self._reading = Reading(status.mtime_ns, renewed_at)  # the store gave the time after it had been asked
+        self._reading = ClockReading(status.mtime_ns, renewed_at)  # the store gave the time after it had been asked
         self._released = False
         self._turn = threading.RLock()  # a renewal that comes late would bring back what was released
 
@@ -131,7 +131,7 @@ class FileLock:
             if not self._released:
                 self._write()
 
-    def renew(self, reading: Reading | None = None) -> Reading | None:
+    def renew(self, reading: ClockReading | None = None) -> ClockReading | None:
         """reading: of the store's clock; None reads it. Answers the one that was used, for further locks.
 
         Raises DraftLost when somebody else has it, StoreError when that cannot be told or done now.
@@ -164,18 +164,18 @@ class FileLock:
             self.check()
             raise ServiceDown(f"the lock of {self.path!r} is being taken by somebody else") from error
         self._seen = status.identity
-        self._reading = Reading(status.mtime_ns, now)
+        self._reading = ClockReading(status.mtime_ns, now)
 
-    def _read_clock(self) -> Reading:
+    def _read_clock(self) -> ClockReading:
         try:
-            return StoreClock(self._store, split(self._path)[0], self._clock).reading
+            return StoreClock(self._store, split_path(self._path)[0], self._clock).reading
         except (NoSpace, QuotaExceeded, PermissionDenied) as error:
             if self._reading.at == -math.inf:
                 raise
             _log.info("the lock of %r is renewed by the last time that the store told: %s", self.path, error)
             return self._reading
 
-    def _touch(self, reading: Reading) -> None:
+    def _touch(self, reading: ClockReading) -> None:
         now = reading.moved_to(self._clock())
         found, seen = None, self._seen
         with contextlib.suppress(NotFound):
@@ -264,7 +264,7 @@ def take(
     since = datetime.now(UTC).isoformat(timespec="seconds")
     mine = LockDocument(owner or new_version(), path, tuple(versions), f"{socket.gethostname()}:{os.getpid()}", since)
     lock = lock_path(path)
-    if store.stat(split(path)[0]).kind is not Kind.DIRECTORY:  # `put` would make it
+    if store.stat(split_path(path)[0]).kind is not Kind.DIRECTORY:  # `put` would make it
         raise NotADirectory(f"there is no directory for {path!r}")
     blanks = secrets.randbelow(_BLANKS)
     for _ in range(_TRIES):
@@ -310,14 +310,14 @@ def _fence(store: Store, path: bytes, versions: Collection[str]) -> None:
     Each file that such a step could come from existed before its writer compared the lock for the last time, so it is
     listed here, unless the step was done.
     """
-    folder, name = split(path)
+    folder, name = split_path(path)
     prefix = b"." + stem(name) + MARK
     for batch in store.scandir(folder, prefix) if store.capabilities.listing else ():
         for entry in batch:
             found = parse_reserved(entry.name)
             if found is not None and found.version in versions and (aside := aside_name(entry.name)):
                 with contextlib.suppress(NotFound):
-                    store.rename(join(folder, entry.name), join(folder, aside), replace=True)
+                    store.rename(join_path(folder, entry.name), join_path(folder, aside), replace=True)
         if batch and not batch[-1].name.startswith(prefix):
             break
 
@@ -369,7 +369,7 @@ def _taken_over(
     path, lock = mine.path, lock_path(mine.path)
     document, seen = held
     if not _same_mount(document, mine):
-        now_ns = StoreClock(store, split(path)[0]).now_ns()
+        now_ns = StoreClock(store, split_path(path)[0]).now_ns()
         now = _status(store, lock)
         if now is None or not _is_same(now, seen):
             return None
@@ -396,8 +396,8 @@ def _taken_over(
 def _prepared(store: Store, document: LockDocument, blanks: int) -> Iterator[tuple[bytes, Status]]:
     """A hidden file that is this lock and is to be renamed. Where that fails it goes, and with it a rename that is on
     its way."""
-    folder, name = split(document.path)
-    path = join(folder, part_name(name, new_version(), 0))
+    folder, name = split_path(document.path)
+    path = join_path(folder, part_name(name, new_version(), 0))
     store.put(path, [document.to_bytes(blanks)])
     try:
         yield path, store.stat(path)

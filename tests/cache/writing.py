@@ -14,7 +14,7 @@ from stripefs.cache.store import CachedStore
 from stripefs.settings import CacheSettings
 from stripefs.store.striped import StripedStore
 from stripefs.testing.counting import CountingStore
-from stripefs.write import Draft, Drafts, Layout
+from stripefs.write import FileUpload, Layout, UploadManager
 from tests.cache.material import MIB, read
 from tests.unit.write.world import policy, spread
 from tests.waiting import PATIENCE
@@ -37,8 +37,8 @@ class World:
         self.folder = folder
 
     @asynccontextmanager
-    async def writing(self, layout: Layout) -> AsyncIterator[Drafts]:
-        drafts = Drafts(self.view, policy(layout=layout), copies=self.store.written)
+    async def writing(self, layout: Layout) -> AsyncIterator[UploadManager]:
+        drafts = UploadManager(self.view, policy(layout=layout), copies=self.store.written)
         with trio.fail_after(PATIENCE):
             async with trio.open_nursery() as nursery:
                 await nursery.start(drafts.run)
@@ -82,12 +82,12 @@ def world(source: Path, folder: Path, **settings: object) -> Iterator[World]:
         made.close()
 
 
-async def put(draft: Draft, data: bytes, step: int = MIB) -> None:
+async def put(draft: FileUpload, data: bytes, step: int = MIB) -> None:
     for at in range(0, len(data), step):
         await draft.write(draft.length, data[at : at + step])
 
 
-async def save(drafts: Drafts, data: bytes, step: int = MIB, path: bytes = b"/model") -> None:
+async def save(drafts: UploadManager, data: bytes, step: int = MIB, path: bytes = b"/model") -> None:
     draft = await drafts.begin(path, replacing=None)
     await put(draft, data, step)
     await draft.publish(final=True)

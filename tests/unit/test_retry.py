@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stripefs.read.planner import HostTable
 from stripefs.retry import AVOID_FIRST, AVOID_LONGEST, FORGOTTEN, HostHealth
 from stripefs.store.base import Host
-from stripefs.write.hosts import SendHosts
+from stripefs.write.uploader import SendHosts
 
 
 @given(st.lists(st.tuples(st.sampled_from("fws"), st.floats(0.1, 400.0)), max_size=30))

@@ -47,7 +47,7 @@ from stripefs.format.lock_and_record import LEASE
 from stripefs.store.base import Sink, Status, Store
 from stripefs.store.striped import StripedStore
 from stripefs.store.wrapper import CHANGES, Parser, WrappedSink, WrappedStore
-from stripefs.write import Draft, Layout, locks
+from stripefs.write import FileUpload, Layout, upload_locks
 from stripefs.write.file_lock import FileLock, lock_path, read_lock, take
 from tests.soak.right.context import Context, Violation
 from tests.soak.right.memory_store import MemoryStore
@@ -125,7 +125,7 @@ class World:
         self.broken: list[str] = []
 
     def run(self) -> None:
-        with self.simulation.patched(), mock.patch.object(locks, "take", self.take):
+        with self.simulation.patched(), mock.patch.object(upload_locks, "take", self.take):
             when = 0.0
             for _ in range(self.rng.randint(1, 3)):
                 self.add_writer(when)
@@ -180,7 +180,7 @@ class World:
             except StoreError:
                 self.counters["eio"] += 1
 
-    async def _publish(self, client: Client, draft: Draft, base: int | None, *, final: bool) -> int:
+    async def _publish(self, client: Client, draft: FileUpload, base: int | None, *, final: bool) -> int:
         """base: the version that is continued, None where the file is written from its start."""
         rng, version = self.rng, len(self.contents)
         self.counters["publications"] += 1

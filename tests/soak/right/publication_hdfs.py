@@ -26,7 +26,7 @@ from stripefs.settings import StoreSettings
 from stripefs.store.base import Store
 from stripefs.store.striped import StripedStore
 from stripefs.store.url import open_store
-from stripefs.write import Draft, Drafts, Layout, WritePolicy
+from stripefs.write import FileUpload, Layout, UploadManager, WritePolicy
 from tests.hdfs_instance import HdfsInstance
 from tests.soak.right.context import Context, Violation
 
@@ -86,8 +86,10 @@ def _ip(*arguments: str, check: bool = True) -> None:
 
 
 @contextlib.asynccontextmanager
-async def drafts_of(view: StripedStore, wanted: WritePolicy, lease: float, owner: str = "") -> AsyncIterator[Drafts]:
-    drafts = Drafts(view, wanted, lease=lease, owner=owner)
+async def drafts_of(
+    view: StripedStore, wanted: WritePolicy, lease: float, owner: str = ""
+) -> AsyncIterator[UploadManager]:
+    drafts = UploadManager(view, wanted, lease=lease, owner=owner)
     async with trio.open_nursery() as nursery:
         await nursery.start(drafts.run)
         try:
@@ -97,7 +99,7 @@ async def drafts_of(view: StripedStore, wanted: WritePolicy, lease: float, owner
             nursery.cancel_scope.cancel()
 
 
-async def begin(view: StripedStore, drafts: Drafts, layout: Layout, *, append: bool, path: bytes) -> Draft:
+async def begin(view: StripedStore, drafts: UploadManager, layout: Layout, *, append: bool, path: bytes) -> FileUpload:
     try:
         replacing = (await Lane("looking", 1).run("looking", view.stat, path)).identity
     except NotFound:
@@ -211,7 +213,7 @@ async def _first(url: str, conf: str, names: list[str], seed: float) -> None:
     view = StripedStore(store)
     async with drafts_of(view, WritePolicy(io_timeout=20.0), SHORT_LEASE) as drafts:
 
-        async def write(path: bytes, draft: Draft) -> None:
+        async def write(path: bytes, draft: FileUpload) -> None:
             await trio.sleep(rng.uniform(0, 2))
             try:
                 await draft.write(0, _content(path, 1))

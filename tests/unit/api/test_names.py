@@ -159,7 +159,7 @@ def test_who_reads_a_striped_file_goes_on_when_it_is_replaced_or_removed(place: 
 
 
 def test_what_is_being_written_holds_up_renames(place: Path, fs: stripefs.FileSystem, monkeypatch) -> None:
-    monkeypatch.setattr("stripefs.write.others._PASSES", 0.1)
+    monkeypatch.setattr("stripefs.write.namespace._PASSES", 0.1)
     fs.mkdir("folder")
     with fs.open("folder/file", "wb") as file:
         file.write(b"x")

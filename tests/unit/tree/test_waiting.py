@@ -13,7 +13,7 @@ from stripefs.errors import Busy, Exists, NotFound, QuotaExceeded, ServiceDown
 from stripefs.store.base import Kind
 from stripefs.tree import ROOT
 from stripefs.tree.writes import WritableTree
-from stripefs.write import others
+from stripefs.write import namespace
 from tests.unit.tree.changing import ChangingStore, FakeDraft, FakeDrafts, contents, make_writable
 
 CREATE = os.O_WRONLY | os.O_CREAT
@@ -30,7 +30,7 @@ def store() -> ChangingStore:
 
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(others, "_PASSES", 0.1)
+    monkeypatch.setattr(namespace, "_PASSES", 0.1)
 
 
 def drafts_of(tree: WritableTree) -> FakeDrafts:

@@ -15,7 +15,7 @@ from stripefs.format.manifest import Manifest, Segment
 from stripefs.store.striped import StripedStore
 from stripefs.upkeep.collect import Collection
 from stripefs.upkeep.vacate import vacate
-from stripefs.write import clock
+from stripefs.write import store_clock
 from stripefs.write.file_lock import FileLock, take
 from tests.store.striped_files import write_marked
 from tests.unit.upkeep.collecting import OLD
@@ -108,7 +108,7 @@ def test_what_a_writer_publishes_that_was_asleep_is_whole(
 def test_another_writer_comes_while_gc_is_stopped(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """gc has the lock and sleeps for two leases: what came since is not its own to remove."""
     moved = [0.0]
-    boot_time = clock.boot_time
+    boot_time = store_clock.boot_time
     for number in range(CALLS):
         root = place.root / str(number)
         here = Place(root)

@@ -14,7 +14,7 @@ from stripefs.store.striped import StripedStore
 from stripefs.upkeep.collect import Collected, Collection
 from stripefs.upkeep.graves import Graves
 from stripefs.upkeep.survey import Verdict
-from stripefs.write import Drafts, Layout
+from stripefs.write import Layout, UploadManager
 from tests.unit.upkeep.leftovers import DAY, Hooked
 from tests.unit.write.world import KIB, LAYOUTS, MIB, content, hidden, load, save, spread, until, writing
 
@@ -33,7 +33,7 @@ async def test_writers_lose_nothing(tmp_path: Path) -> None:
     found: list[Collected] = []
     writers = 6
 
-    async def write(drafts: Drafts, number: int) -> None:
+    async def write(drafts: UploadManager, number: int) -> None:
         """Versions of one file, generations of each, moves from directory to directory, and some that are given up."""
         chance = random.Random(number)
         layout = LAYOUTS[number % len(LAYOUTS)]

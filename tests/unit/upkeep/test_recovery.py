@@ -17,8 +17,8 @@ from stripefs.store.wrapper import WrappedStore
 from stripefs.upkeep.collect import Collection
 from stripefs.upkeep.recovery import Plan, recover
 from stripefs.write import Layout
-from stripefs.write.draft import Draft
 from stripefs.write.file_lock import take
+from stripefs.write.upload import FileUpload
 from tests.unit.upkeep.leftovers import Hooked
 from tests.unit.write.world import KIB, LAYOUTS, MIB, content, hidden, load, save, spread, writing
 
@@ -26,7 +26,7 @@ SIZE = 3 * MIB + 12345
 
 
 @asynccontextmanager
-async def dying(store: Store, path: bytes, **begin: object) -> AsyncIterator[Draft]:
+async def dying(store: Store, path: bytes, **begin: object) -> AsyncIterator[FileUpload]:
     """A draft whose writer dies without publishing: its record stays, and its lock is gone, as after a minute."""
     layout = begin.pop("layout", Layout.CONCAT)
     async with writing(store, layout=layout) as drafts:

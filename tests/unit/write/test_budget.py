@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from stripefs.write import DraftLost
-from stripefs.write.budget import Budget
+from stripefs.write.memory_budget import MemoryBudget
 
 LIMIT = 100
 
@@ -48,7 +48,7 @@ class Writer:
 )
 def test_all_writers_finish_within_the_limit(writers, lazy):
     """Lazy ones never seal by themselves: idle files that hold what others wait for."""
-    budget = Budget(LIMIT)
+    budget = MemoryBudget(LIMIT)
 
     async def main():
         async with trio.open_nursery() as nursery:
@@ -72,7 +72,7 @@ def test_all_writers_finish_within_the_limit(writers, lazy):
 
 
 async def test_nothing_is_cut_while_enough_is_on_its_way(autojump_clock):
-    budget = Budget(LIMIT)
+    budget = MemoryBudget(LIMIT)
     async with trio.open_nursery() as nursery:
         busy, idle = Writer(budget, nursery), Writer(budget, nursery)
         await idle.write(20)
@@ -85,7 +85,7 @@ async def test_nothing_is_cut_while_enough_is_on_its_way(autojump_clock):
 
 
 async def test_in_turn(autojump_clock):
-    budget = Budget(LIMIT)
+    budget = MemoryBudget(LIMIT)
     order = []
     async with trio.open_nursery() as nursery:
         first = Writer(budget, nursery)
@@ -106,7 +106,7 @@ async def test_in_turn(autojump_clock):
 
 
 async def test_more_than_the_limit_passes_alone(autojump_clock):
-    budget = Budget(LIMIT)
+    budget = MemoryBudget(LIMIT)
     async with trio.open_nursery() as nursery:
         writer = Writer(budget, nursery)
         await writer.write(50)
@@ -116,7 +116,7 @@ async def test_more_than_the_limit_passes_alone(autojump_clock):
 
 
 async def test_closing_ends_the_wait():
-    budget = Budget(LIMIT)
+    budget = MemoryBudget(LIMIT)
     holder, waiting, other = (budget.account(lambda: None) for _ in range(3))
     await holder.take(100)
     holder.seal(100)
@@ -140,7 +140,7 @@ async def test_closing_ends_the_wait():
 
 
 async def test_cancelled_while_waiting():
-    budget = Budget(LIMIT)
+    budget = MemoryBudget(LIMIT)
     holder, waiting = budget.account(lambda: None), budget.account(lambda: None)
     await holder.take(100)
     holder.seal(100)

@@ -8,7 +8,7 @@ import pytest
 
 from stripefs.errors import PermissionDenied, StoreError
 from stripefs.store.local import LocalStore
-from stripefs.write.clock import StoreClock
+from stripefs.write.store_clock import StoreClock
 from tests.unit.upkeep.shifted import Shifted
 
 

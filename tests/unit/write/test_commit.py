@@ -19,7 +19,7 @@ from stripefs.store.striped import StripedStore
 from stripefs.testing.faults import FaultyStore
 from stripefs.testing.throttled import ThrottledStore
 from stripefs.upkeep.recovery import recover
-from stripefs.write import Draft, DraftLost, Layout, file_lock
+from stripefs.write import DraftLost, FileUpload, Layout, file_lock
 from stripefs.write.file_lock import FileLock, take
 from tests.unit.write.world import DEADLINE, LAYOUTS, MIB, content, hidden, load, save, spread, writing
 
@@ -174,7 +174,7 @@ async def test_a_new_file_is_replaced_by_its_own_next_version(store: ThrottledSt
     assert load(store, b"/file") == data
 
 
-def ended(draft: Draft, left: float = -1.0) -> None:
+def ended(draft: FileUpload, left: float = -1.0) -> None:
     """The clock of this host says that the lease has ended, until it is renewed."""
     lock = draft._locks._lock
     assert lock is not None

@@ -9,7 +9,7 @@ import pytest
 from stripefs.errors import PermissionDenied, StoreError
 from stripefs.executor import Executor
 from stripefs.store.local import LocalStore
-from stripefs.write.layouts import Layouts
+from stripefs.write.directory_layout import DirectoryLayouts
 
 
 class Failing(LocalStore):
@@ -32,11 +32,11 @@ def store(tmp_path: Path) -> Failing:
 async def test_a_layout_that_cannot_be_read_is_none_of_its_own(store: Failing) -> None:
     store.error = PermissionDenied("no")
     with pytest.raises(PermissionDenied):
-        await Layouts(store, Executor(5)).for_file(b"/d/f")
+        await DirectoryLayouts(store, Executor(5)).for_file(b"/d/f")
 
 
 async def test_the_last_known_layout_holds_while_the_store_fails(store: Failing) -> None:
-    layouts = Layouts(store, Executor(5))
+    layouts = DirectoryLayouts(store, Executor(5))
     await layouts.set(b"/d", b"striped")
     assert await layouts.for_file(b"/d/f") == "striped"
     store.error = PermissionDenied("no")
@@ -50,7 +50,7 @@ async def test_the_last_known_layout_holds_while_the_store_fails(store: Failing)
 @pytest.mark.parametrize("content", [b"", b"strip", b"stripfd\n", b"\xff\n"])
 async def test_a_damaged_layout_is_none_of_its_own(store: Failing, tmp_path: Path, content: bytes) -> None:
     (tmp_path / "d/..stripefs-layout").write_bytes(content)
-    layouts = Layouts(store, Executor(5))
+    layouts = DirectoryLayouts(store, Executor(5))
     with pytest.raises(StoreError, match="names no layout") as raised:
         await layouts.for_file(b"/d/f")
     assert "setfattr" in raised.value.hint

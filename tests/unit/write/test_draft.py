@@ -11,7 +11,7 @@ from stripefs.store.base import Attributes
 from stripefs.store.local import LocalStore
 from stripefs.store.striped import StripedStore
 from stripefs.upkeep.records import read_chain
-from stripefs.write import DraftLost, Drafts, Layout, NotSequential
+from stripefs.write import DraftLost, Layout, NotSequential, UploadManager
 from tests.unit.write.world import (
     DEADLINE,
     LAYOUTS,
@@ -347,7 +347,7 @@ async def test_attributes(tmp_path):
 @pytest.mark.parametrize("layout", LAYOUTS)
 async def test_the_end_of_the_mount(store, tmp_path, layout):
     """What is open is given up, waiting writers learn of it, and no lock stays."""
-    drafts = Drafts(StripedStore(store), policy(memory=MIB, layout=layout))
+    drafts = UploadManager(StripedStore(store), policy(memory=MIB, layout=layout))
     outcomes = []
 
     async def write_on(draft):

@@ -14,7 +14,7 @@ from stripefs.store.local import LocalStore
 from stripefs.testing.faults import FaultyStore
 from stripefs.write import DraftLost
 from stripefs.write.file_lock import lock_path, take
-from stripefs.write.others import holder, living
+from stripefs.write.namespace import holder, living
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ import trio.testing
 from stripefs.errors import ServiceDown
 from stripefs.store.local import LocalStore
 from stripefs.testing.counting import CountingStore
-from stripefs.write import Draft
-from stripefs.write.clock import Reading
+from stripefs.write import FileUpload
 from stripefs.write.file_lock import take
-from stripefs.write.heartbeat import Heartbeat
+from stripefs.write.session import Heartbeat
+from stripefs.write.store_clock import ClockReading
 from tests.unit.write.world import writing
 
 LEASE = 60.0
@@ -38,7 +38,7 @@ def test_what_each_lock_costs_by_itself(tmp_path: Path, files: int) -> None:
     assert made.total() == 6 * files
 
 
-def end(draft: Draft) -> float:
+def end(draft: FileUpload) -> float:
     """When its lease ends."""
     lock = draft._locks._lock
     assert lock is not None
@@ -67,10 +67,10 @@ class Writer:
     def __init__(self, number: int) -> None:
         self.path = b"/%d" % number
         self.trouble = ""
-        self.renewals: list[Reading | None] = []
+        self.renewals: list[ClockReading | None] = []
         self.under_way = 0
 
-    async def renew(self, reading: Reading | None, timeout: float) -> Reading | None:
+    async def renew(self, reading: ClockReading | None, timeout: float) -> ClockReading | None:
         assert not self.under_way
         self.under_way += 1
         try:
@@ -83,7 +83,7 @@ class Writer:
                 return None
             self.renewals.append(reading)
             now = trio.current_time()
-            return reading or Reading(int(now * 1e9), now)
+            return reading or ClockReading(int(now * 1e9), now)
         finally:
             self.under_way -= 1
 

@@ -15,8 +15,8 @@ from stripefs.store.base import Sink
 from stripefs.store.local import LocalStore
 from stripefs.tree.opener import find_opener
 from stripefs.write import Layout
+from stripefs.write.staged_file import StagedFile
 from stripefs.write.staging import Staging
-from stripefs.write.staging.file import StagedFile
 from tests.unit.write.world import MIB, content, load, save, writing
 from tests.waiting import eventually
 
@@ -97,8 +97,8 @@ def gate() -> Iterator[threading.Event]:
 async def test_a_staging_disk_that_hangs_fails_its_own_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gate: threading.Event
 ) -> None:
-    monkeypatch.setattr("stripefs.write.staging.staging.TIMEOUT", 0.05)
-    monkeypatch.setattr("stripefs.write.staging.staging.LAST", 0.05)
+    monkeypatch.setattr("stripefs.write.staging.TIMEOUT", 0.05)
+    monkeypatch.setattr("stripefs.write.staging.LAST", 0.05)
     staging = Staging(str(tmp_path), 64 * MIB, "/mnt")
     staged, other = await staging.new(b"f"), await staging.new(b"other")
     write = StagedFile.write
@@ -126,7 +126,7 @@ async def test_a_staging_disk_that_hangs_fails_its_own_file(
 async def test_a_staging_disk_that_hangs_makes_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gate: threading.Event
 ) -> None:
-    monkeypatch.setattr("stripefs.write.staging.staging.TIMEOUT", 0.05)
+    monkeypatch.setattr("stripefs.write.staging.TIMEOUT", 0.05)
     staging = Staging(str(tmp_path), 64 * MIB, "/mnt")
     begin = staging._account.begin
 

@@ -10,7 +10,7 @@ from stripefs.format.reserved_names import parse_reserved
 from stripefs.testing.counting import CountingStore
 from stripefs.upkeep.records import find
 from stripefs.write import Layout
-from stripefs.write.effects import SOURCES_AT_ONCE
+from stripefs.write.store_ops import SOURCES_AT_ONCE
 from tests.unit.write.world import KIB, MIB, content, hidden, load, spread, writing
 
 TIMES = 2 * SOURCES_AT_ONCE + 9

@@ -9,8 +9,8 @@ import pytest
 from stripefs.errors import InvalidName, NameTooLong, StoreError
 from stripefs.store.local import LocalStore
 from stripefs.store.striped import StripedStore
-from stripefs.write.names import ensure_usable
-from stripefs.write.refusals import NotPermitted
+from stripefs.write.errors import NotPermitted
+from stripefs.write.upload_names import ensure_usable
 
 
 class Particular(LocalStore):

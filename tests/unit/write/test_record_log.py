@@ -13,8 +13,8 @@ from stripefs.errors import Transient
 from stripefs.format.lock_and_record import Record, RecordLink, RecordPart, RecordSegment
 from stripefs.format.reserved_names import parse_reserved
 from stripefs.upkeep.records import read_chain
-from stripefs.write.names import Names
-from stripefs.write.record_log import Durable, RecordLog
+from stripefs.write.commit_documents import Durable, RecordLog
+from stripefs.write.upload_names import UploadNames
 
 
 class Disk:
@@ -90,20 +90,20 @@ def segment(number: int) -> RecordSegment:
     return RecordSegment(1 << 20, (RecordPart(b"/.stripefs/0123456789abcdef/%d" % number, 1 << 20, "0" * 32),))
 
 
-def saying(names: Names, segments: list[RecordSegment], key: object) -> Durable:
+def saying(names: UploadNames, segments: list[RecordSegment], key: object) -> Durable:
     def record(start: int, after: RecordLink | None) -> Record:
         return Record(names.path, names.version, "striped", 65536, tuple(segments[start:]), after=after)
 
     return Durable(len(segments), key, record)  # type: ignore[arg-type]
 
 
-def log_on(disk: Disk, names: Names) -> RecordLog:
+def log_on(disk: Disk, names: UploadNames) -> RecordLog:
     return RecordLog(disk, names, disk)  # type: ignore[arg-type]
 
 
 async def fsyncs(count: int) -> tuple[Disk, int]:
     """The records that `count` fsyncs leave, each after one part; and the longest chain meanwhile."""
-    disk, names = Disk(), Names(b"/file")
+    disk, names = Disk(), UploadNames(b"/file")
     log = log_on(disk, names)
     segments: list[RecordSegment] = []
     longest = 0
@@ -145,7 +145,7 @@ def test_whoever_dies_leaves_what_the_last_fsync_promised(steps: list[tuple[str,
         assert disk.durable() in allowed
 
     async def run() -> None:
-        names = Names(b"/file")
+        names = UploadNames(b"/file")
         log = log_on(disk, names)
         segments: list[RecordSegment] = []
         made = generation = 0

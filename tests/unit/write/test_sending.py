@@ -9,11 +9,10 @@ import trio
 
 from stripefs.errors import HostFailed, ServiceDown
 from stripefs.write import DraftLost, Layout
-from stripefs.write.effects import Effects
-from stripefs.write.hosts import PER_HOST
-from stripefs.write.sender import Sender
-from stripefs.write.shipment import Shipment
-from stripefs.write.stream import Stream
+from stripefs.write.part_upload import PartUpload
+from stripefs.write.store_ops import StoreOps
+from stripefs.write.stream_upload import StreamUpload
+from stripefs.write.uploader import PER_HOST, Uploader
 from tests.unit.write.world import DEADLINE, MIB, content, load, save, spread, until, writing
 
 HOSTS = 4
@@ -27,7 +26,7 @@ def store(tmp_path):
 @asynccontextmanager
 async def sending(store, io_timeout=5.0):
     """A sender that knows the hosts."""
-    made = Sender(store, Effects(store, io_timeout), io_timeout)
+    made = Uploader(store, StoreOps(store, io_timeout), io_timeout)
     with trio.fail_after(DEADLINE):
         async with trio.open_nursery() as nursery:
             await nursery.start(made.run)
@@ -86,7 +85,7 @@ def shipments():
         number = next(numbers)
         return b"/part%d" % number, number
 
-    return lambda on_end=None: Shipment([b"x"], 1, place, on_end=on_end)
+    return lambda on_end=None: PartUpload([b"x"], 1, place, on_end=on_end)
 
 
 async def test_who_hears_of_an_end_may_send_more(store, gate):
@@ -151,7 +150,7 @@ async def test_what_waits_for_its_next_try_ends_when_it_is_given_up(store, monke
 async def test_a_file_in_one_piece_that_is_not_begun_ends_when_it_is_given_up(store, tmp_path, gate):
     """Should it be begun after all nothing of it stays."""
     async with writing(store) as drafts:
-        stream = Stream(drafts._shared, lambda: (b"/hidden", 0), [], lambda size: None, lambda error: None)
+        stream = StreamUpload(drafts._shared, lambda: (b"/hidden", 0), [], lambda size: None, lambda error: None)
         await until(lambda: gate.asked == 1)
         stream.cancel()
         await stream.ended()

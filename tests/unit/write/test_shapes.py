@@ -7,9 +7,7 @@ from hypothesis import strategies as st
 from stripefs.format.manifest import part_data
 from stripefs.retry import AVOID_FIRST, AVOID_LONGEST
 from stripefs.store.base import Host
-from stripefs.write.hosts import ANYWHERE, ANYWHERE_AT_ONCE, PER_HOST, SendHosts
-from stripefs.write.names import Names, join, split
-from stripefs.write.policy import (
+from stripefs.write.layout_policy import (
     LONGEST_PART,
     MEMORY_PER_PART,
     Layout,
@@ -20,7 +18,9 @@ from stripefs.write.policy import (
     concat_shape,
     striped_shape,
 )
-from stripefs.write.segments import Column, Segment
+from stripefs.write.part_buffer import Column, UploadSegment
+from stripefs.write.upload_names import UploadNames, join_path, split_path
+from stripefs.write.uploader import ANYWHERE, ANYWHERE_AT_ONCE, PER_HOST, SendHosts
 
 MIB = 1 << 20
 
@@ -95,7 +95,7 @@ def test_every_byte_has_its_place(width, rows, unit, pieces, striped):
         shipped.append(column)
         column.shipment = object()
 
-    segment = Segment(100, shape, ship)
+    segment = UploadSegment(100, shape, ship)
     data = b"".join(pieces)[: segment.room]
     at = 0
     for piece in pieces:
@@ -227,7 +227,7 @@ def test_a_store_that_places_files_itself():
 
 
 def test_names():
-    names = Names(b"/folder/file")
+    names = UploadNames(b"/folder/file")
     seen = {names.beside(), names.beside(), names.pooled()}
     assert len(seen) == 3
     assert sorted(number for _, number in seen) == [0, 1, 2]
@@ -236,4 +236,4 @@ def test_names():
     names.anew()
     assert names.version != version
     for path in (b"/file", b"/a/b/c"):
-        assert join(*split(path)) == path
+        assert join_path(*split_path(path)) == path

@@ -1,4 +1,4 @@
-"""Staged files: like plain files until they are published, and whole or not at all then."""
+"""StagedUpload files: like plain files until they are published, and whole or not at all then."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from stripefs.errors import ConfigError, HostFailed, NoSpace, StoreError
 from stripefs.store.base import Buffer, Kind, Status
-from stripefs.write.staging import Staged, Staging
-from stripefs.write.staging import file as staging_file
-from stripefs.write.staging.file import CHUNK
+from stripefs.write import staged_file as staging_file
+from stripefs.write.staged_file import CHUNK
+from stripefs.write.staging import StagedUpload, Staging
 
 MIB = 1 << 20
 
@@ -257,7 +257,7 @@ async def test_writes_wait_for_a_publication(staging: Staging) -> None:
 
 
 async def test_a_closed_file_takes_nothing(staging: Staging) -> None:
-    staged: Staged = await staging.new(b"f")
+    staged: StagedUpload = await staging.new(b"f")
     await staged.close()
     with pytest.raises(StoreError, match="closed"):
         await staged.write(0, b"x")

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from stripefs.errors import ConfigError
-from stripefs.write.staging import account as staging_account
-from stripefs.write.staging.account import Account, allowed
+from stripefs.write import staged_file as staging_account
+from stripefs.write.staged_file import StagingQuota, allowed
 
 BOUND = 1000
 
@@ -50,7 +50,7 @@ def test_files_that_grow_together_end_up_even(files: int, turns: list[int]) -> N
 
 
 def test_mounts_share_the_bound(folder: int) -> None:
-    one, two = Account(folder, BOUND), Account(folder, BOUND)
+    one, two = StagingQuota(folder, BOUND), StagingQuota(folder, BOUND)
     one.begin()
     two.begin()
     assert one.take(600, 0)
@@ -67,12 +67,12 @@ def test_mounts_share_the_bound(folder: int) -> None:
 
 
 def test_a_mount_that_closes_counts_for_nothing(folder: int) -> None:
-    one, two = Account(folder, BOUND), Account(folder, BOUND)
+    one, two = StagingQuota(folder, BOUND), StagingQuota(folder, BOUND)
     one.begin()
     assert one.take(700, 0)
     one.close()
     assert two.totals() == (0, 0)
-    three = Account(folder, BOUND)  # in the slot of the one that went
+    three = StagingQuota(folder, BOUND)  # in the slot of the one that went
     assert three.totals() == (0, 0)
     two.close()
     three.close()
@@ -80,8 +80,8 @@ def test_a_mount_that_closes_counts_for_nothing(folder: int) -> None:
 
 _DYING = """
 import os, sys
-from stripefs.write.staging.account import Account
-account = Account(os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECTORY), 1000)
+from stripefs.write.staged_file import StagingQuota
+account = StagingQuota(os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECTORY), 1000)
 account.begin()
 account.take(700, 0)
 print(*account.totals(), flush=True)
@@ -90,7 +90,7 @@ sys.stdin.read()
 
 
 def test_a_killed_mount_counts_for_nothing(folder: int, tmp_path: Path) -> None:
-    mine = Account(folder, BOUND)
+    mine = StagingQuota(folder, BOUND)
     command = [sys.executable, "-c", _DYING, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
@@ -104,18 +104,18 @@ def test_a_killed_mount_counts_for_nothing(folder: int, tmp_path: Path) -> None:
 
 def test_too_many_mounts(folder: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staging_account, "_SLOTS", 2)
-    accounts = [Account(folder, BOUND) for _ in range(2)]
+    accounts = [StagingQuota(folder, BOUND) for _ in range(2)]
     with pytest.raises(ConfigError, match="2 mounts"):
-        Account(folder, BOUND)
+        StagingQuota(folder, BOUND)
     accounts.pop().close()
-    accounts.append(Account(folder, BOUND))
+    accounts.append(StagingQuota(folder, BOUND))
     for account in accounts:
         account.close()
 
 
 def test_a_table_of_rubbish_counts_for_nothing(folder: int, tmp_path: Path) -> None:
     (tmp_path / staging_account.NAME).write_bytes(b"\xff" * 5000)
-    account = Account(folder, BOUND)
+    account = StagingQuota(folder, BOUND)
     assert account.totals() == (0, 0)
     account.begin()
     assert account.take(BOUND * 3 // 4, 0)

@@ -5,14 +5,14 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stripefs.write.staging.extents import Extents
+from stripefs.write.staged_file import RangeSet
 
 RANGE = st.tuples(st.integers(0, 40), st.integers(0, 40))
 
 
 @given(st.lists(st.tuples(st.sampled_from(["add", "remove", "cut"]), RANGE), max_size=30), RANGE)
 def test_like_a_set_of_numbers(steps: list[tuple[str, tuple[int, int]]], asked: tuple[int, int]) -> None:
-    extents, model = Extents(), set[int]()
+    extents, model = RangeSet(), set[int]()
     for what, (start, stop) in steps:
         if what == "add":
             extents.add(start, stop)

@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from stripefs.store.base import Store
-from stripefs.write.draft import Draft
+from stripefs.write.upload import FileUpload
 from tests.unit.write.world import MIB, content, load, save, spread, until, writing
 
 
@@ -37,10 +37,10 @@ async def test_a_renewal_that_panics_ends_nothing(
     made: list[int] = []
     renew = broken(error, made)
 
-    async def renewed(draft: Draft, *_: object) -> None:
+    async def renewed(draft: FileUpload, *_: object) -> None:
         renew(draft)
 
-    monkeypatch.setattr(Draft, "renew", renewed)
+    monkeypatch.setattr(FileUpload, "renew", renewed)
     data = content(MIB)
     async with writing(store, lease=0.3) as drafts:  # renewed every 0.1 s
         draft = await drafts.begin(b"/f", replacing=None)
@@ -56,7 +56,7 @@ async def test_hosts_that_cannot_be_asked_for_end_nothing(
 ) -> None:
     made: list[int] = []
     data = content(MIB)
-    monkeypatch.setattr("stripefs.write.sender.FRESH", 0.0)
+    monkeypatch.setattr("stripefs.write.uploader.FRESH", 0.0)
     async with writing(store, lease=0.3) as drafts:  # renewed every 0.1 s
         draft = await drafts.begin(b"/f", replacing=None)
         await draft.write(0, data)
@@ -83,9 +83,9 @@ async def test_a_bug_in_giving_one_file_up_leaves_no_lock_of_another(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given_up: list[bytes] = []
-    abandon = Draft.abandon
+    abandon = FileUpload.abandon
 
-    async def abandoned(draft: Draft, *, recoverable: bool = False) -> None:
+    async def abandoned(draft: FileUpload, *, recoverable: bool = False) -> None:
         if draft.path == b"/1" and b"/1" not in given_up:
             given_up.append(draft.path)
             raise RuntimeError("a bug")
@@ -96,7 +96,7 @@ async def test_a_bug_in_giving_one_file_up_leaves_no_lock_of_another(
     async with writing(store) as drafts:
         for path in (b"/1", b"/2"):
             await (await drafts.begin(path, replacing=None)).write(0, b"x")
-        monkeypatch.setattr(Draft, "abandon", abandoned)
+        monkeypatch.setattr(FileUpload, "abandon", abandoned)
         await drafts.aclose()
         assert b"/2" in given_up
     async with writing(store) as drafts:

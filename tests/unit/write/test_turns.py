@@ -5,7 +5,7 @@ import threading
 import pytest
 
 from stripefs.errors import Abandoned, HostFailed
-from stripefs.write.shipment import Attempt, Turns
+from stripefs.write.part_upload import HostSlots, UploadAttempt
 
 PATIENCE = 30
 """Seconds after which what has to come counts as missing."""
@@ -15,7 +15,7 @@ class Sending:
     """A thread that takes its turn at `turns` and keeps it until it is told to `end`."""
 
     def __init__(self, turns):
-        self.attempt = Attempt(b"/part", "h1", 0.0, turns)
+        self.attempt = UploadAttempt(b"/part", "h1", 0.0, turns)
         self.flows = threading.Event()
         self.end = threading.Event()
         self.error = None
@@ -71,7 +71,7 @@ def line_of(sending, turns, count):
 
 
 def test_one_flows_at_a_time_and_the_first_that_came_is_next(sending):
-    first, second, third = line_of(sending, Turns(), 2)
+    first, second, third = line_of(sending, HostSlots(), 2)
     first.end.set()
     assert second.flows.wait(PATIENCE)
     assert not third.flows.is_set()
@@ -81,7 +81,7 @@ def test_one_flows_at_a_time_and_the_first_that_came_is_next(sending):
 
 
 def test_where_the_hosts_are_unknown_several_flow(sending):
-    turns = Turns(2)
+    turns = HostSlots(2)
     first, second = sending(turns), sending(turns)
     assert first.flows.wait(PATIENCE)
     assert second.flows.wait(PATIENCE)
@@ -93,7 +93,7 @@ def test_where_the_hosts_are_unknown_several_flow(sending):
 
 
 def test_nobody_waits_for_one_that_was_given_up_with_its_thread(sending):
-    first, second = line_of(sending, Turns(), 1)
+    first, second = line_of(sending, HostSlots(), 1)
     first.attempt.cancel()
     assert second.flows.wait(PATIENCE)
     first.end.set()
@@ -104,7 +104,7 @@ def test_nobody_waits_for_one_that_was_given_up_with_its_thread(sending):
 
 
 def test_one_that_waits_can_be_given_up(sending):
-    first, second, third = line_of(sending, Turns(), 2)
+    first, second, third = line_of(sending, HostSlots(), 2)
     second.attempt.cancel()
     second.over()
     assert isinstance(second.error, Abandoned)
@@ -113,10 +113,10 @@ def test_one_that_waits_can_be_given_up(sending):
 
 
 def test_one_that_was_given_up_before_it_came_does_not_wait(sending):
-    turns = Turns()
+    turns = HostSlots()
     first = sending(turns)
     assert first.flows.wait(PATIENCE)
-    late = Attempt(b"/part", "h1", 0.0, turns)
+    late = UploadAttempt(b"/part", "h1", 0.0, turns)
     late.cancel()
     with pytest.raises(Abandoned), turns.one(late):
         pass
@@ -124,7 +124,7 @@ def test_one_that_was_given_up_before_it_came_does_not_wait(sending):
 
 
 def test_a_host_that_fails_fails_all_that_wait_for_it_at_once(sending):
-    first, second, third = line_of(sending, Turns(), 2)
+    first, second, third = line_of(sending, HostSlots(), 2)
     first.attempt.turns.failed()
     second.over()
     third.over()
@@ -137,7 +137,7 @@ def test_a_host_that_fails_fails_all_that_wait_for_it_at_once(sending):
 
 
 def test_waiting_for_a_turn_is_no_stall():
-    attempt = Attempt(b"/part", "h1", 0.0, Turns())
+    attempt = UploadAttempt(b"/part", "h1", 0.0, HostSlots())
     attempt.waiting = True
     assert not attempt.stalled(100.0, 20.0)
     attempt.waiting = False

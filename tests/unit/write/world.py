@@ -15,7 +15,7 @@ from stripefs.store.base import Store
 from stripefs.store.local import LocalStore
 from stripefs.store.striped import StripedStore
 from stripefs.testing.throttled import ThrottledStore
-from stripefs.write import Drafts, Layout, WritePolicy
+from stripefs.write import Layout, UploadManager, WritePolicy
 
 KIB = 1 << 10
 MIB = 1 << 20
@@ -37,15 +37,15 @@ def policy(**changed: object) -> WritePolicy:
 
 
 @asynccontextmanager
-async def writing(store: Store, **changed: object) -> AsyncIterator[Drafts]:
-    """Drafts of a mount with `policy(**changed)`; what is still open in the end is abandoned.
+async def writing(store: Store, **changed: object) -> AsyncIterator[UploadManager]:
+    """UploadManager of a mount with `policy(**changed)`; what is still open in the end is abandoned.
 
     deadline: seconds after which the test has failed. lease: seconds that locks last.
     """
     deadline = float(changed.pop("deadline", DEADLINE))  # type: ignore[arg-type]
     bury: Callable[[Iterable[str], bytes], None] | None = changed.pop("bury", None)  # type: ignore[assignment]
     lease = float(changed.pop("lease", LEASE))  # type: ignore[arg-type]
-    drafts = Drafts(StripedStore(store), policy(**changed), bury=bury, lease=lease)
+    drafts = UploadManager(StripedStore(store), policy(**changed), bury=bury, lease=lease)
     with trio.fail_after(deadline):
         async with trio.open_nursery() as nursery:
             await nursery.start(drafts.run)
@@ -58,7 +58,7 @@ def content(size: int, seed: int = 1) -> bytes:
     return random.Random(seed).randbytes(size)
 
 
-async def save(drafts: Drafts, path: bytes, data: bytes, *, step: int = MIB, **begin: object) -> None:
+async def save(drafts: UploadManager, path: bytes, data: bytes, *, step: int = MIB, **begin: object) -> None:
     """A whole file written from its start in steps."""
     draft = await drafts.begin(path, **{"replacing": None, **begin})  # type: ignore[arg-type]
     for at in range(0, len(data), step):

@@ -24,7 +24,7 @@ from imagefs.repository.traces import Traces
 from imagefs.trace.stored import open_image, plan_for
 from stripefs.errors import Unsupported
 from stripefs.settings import StoreSettings
-from stripefs.write.refusals import DraftLost
+from stripefs.write.errors import DraftLost
 from tests.unit.imagefs.started import Stored, imports, trace
 from tests.unit.imagefs.stored import age, files
 

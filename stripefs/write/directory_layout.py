@@ -1,7 +1,7 @@
 """The layout that a directory asks for: the extended attribute `user.stripefs.layout`.
 
-A directory's wish holds for the files made in it and below, until a directory further down has its own. It is a line of
-text in the hidden file `..stripefs-layout` of the directory, since not every store keeps attributes; so other mounts
+A directory's layout holds for the files made in it and below, until a directory further down has its own. It is a line
+of text in the hidden file `..stripefs-layout` of the directory, since not every store keeps attributes; so other mounts
 see it too, within `_KEPT` seconds.
 """
 
@@ -20,9 +20,9 @@ from stripefs.format.reserved_names import LAYOUT_NAME, is_hidden
 from stripefs.settings import LAYOUTS
 from stripefs.store.base import Store
 from stripefs.units import shown
-from stripefs.write.refusals import Invalid
+from stripefs.write.errors import Invalid
 
-__all__ = ["Layouts"]
+__all__ = ["DirectoryLayouts"]
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class _Known(NamedTuple):
     names: int
 
 
-class Quotas:
+class QuotaDirectories:
     """Directories below the source's root that have a quota of their own. Parts lie in the pool at the root, where such
     a quota does not bind them."""
 
@@ -82,7 +82,7 @@ class Quotas:
         return has
 
 
-class Layouts:
+class DirectoryLayouts:
     """`store` is the one below the view that hides such files. vacate(directory): removes from a directory what is
     hidden in it and nobody's, and raises NotEmpty where something stays; blocks."""
 

@@ -1,10 +1,13 @@
-"""Sends shipments: one thread each, to the host that is free, and again elsewhere while that can help.
+"""Uploader of parts: one thread each, to the data host that is free, retried at another host while that can help.
 
 A part that fails because of its host goes to another one from memory, under a name of its own, since the try that was
-given up may still be writing. What passes by itself (a metadata service that is away, safe mode) is tried again after
-0.1 s, 0.2 s, … 2 s. Both end `io_timeout` seconds after the first failure. Any other error ends the shipment at once.
+given up may still be writing. A failure that passes by itself (a metadata service that is away, safe mode) is tried
+again after 0.1 s, 0.2 s, … 2 s. Both end `io_timeout` seconds after the first failure. Any other error ends the upload
+of the part at once.
 
 A try that makes no progress for STALL seconds is given up with its thread, whatever its client thinks.
+
+`SendHosts` chooses the host of a part by the parts that each host has under way; it does no I/O and reads no clock.
 """
 
 from __future__ import annotations
@@ -12,22 +15,132 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Sequence, Set
 from functools import partial
+from typing import Any
 
 import trio
 
 from stripefs.errors import Exists, HostFailed, StoreError, StripefsError, Transient
 from stripefs.executor import Lane
-from stripefs.store.base import Status, Store
+from stripefs.retry import HostHealth
+from stripefs.store.base import Host, Status, Store
 from stripefs.supervised import contain, supervise
 from stripefs.units import shown
-from stripefs.write.effects import Effects
-from stripefs.write.hosts import ANYWHERE, ANYWHERE_AT_ONCE, SendHosts
-from stripefs.write.refusals import DraftLost
-from stripefs.write.shipment import Attempt, Shipment, Turns, send
+from stripefs.write.errors import DraftLost
+from stripefs.write.part_upload import HostSlots, PartUpload, UploadAttempt, send
+from stripefs.write.store_ops import StoreOps
 
-__all__ = ["Sender"]
+__all__ = ["ANYWHERE", "ANYWHERE_AT_ONCE", "SendHosts", "Uploader"]
+
+ANYWHERE = ""
+"""The host of a store that places files itself."""
+
+PER_HOST = 3
+"""Parts on their way to one host: one is being opened, one flows, one is being closed. A DataNode of 40 MB/s took
+29 MB/s of one placed WebHDFS stream after the other."""
+
+ANYWHERE_AT_ONCE = 8
+"""Parts on their way side by side to a store that says nothing of its hosts."""
+
+
+class SendHosts:
+    """`known` replaces what is known of hosts; a host is chosen by `choose` and given back by `done`.
+
+    A file in one piece is at its host for as long as its writer likes, and so takes no part's place: `begin_file` and
+    `end_file` are for that. health: of the store's hosts, its own unless given; `now` is its time.
+    """
+
+    def __init__(self, health: HostHealth | None = None) -> None:
+        self._health = health or HostHealth()
+        self._live: list[str] = []
+        self._busy: Counter[str] = Counter()
+        self._files: Counter[str] = Counter()
+        self._sent: Counter[str] = Counter()
+        self._kept: Counter[str] = Counter()
+        self._errors: Counter[str] = Counter()
+
+    @property
+    def count(self) -> int:
+        """Hosts that parts can be placed on, 0 where the store places them."""
+        return len(self._live)
+
+    @property
+    def at_once(self) -> int:
+        """Parts that can be under way at once."""
+        return PER_HOST * len(self._live) if self._live else ANYWHERE_AT_ONCE
+
+    @property
+    def kept_bytes(self) -> int:
+        """What all hosts have taken so far."""
+        return self._kept.total()
+
+    def known(self, hosts: Sequence[Host]) -> None:
+        self._live = [host.name for host in hosts if host.live]
+
+    def choose(self, taken: Set[str], now: float, *, load: int = 1) -> str | None:
+        """The least busy host that is not one of `taken`; None when it is better to wait. `done` gives it back.
+
+        Where all live hosts are taken, or rest, any other will do: a part on a host that failed a while ago, or on its
+        sibling's, beats one that is nowhere. Of hosts that are equally busy the one that was sent least comes first.
+        """
+        if not self._live:
+            return self._take(ANYWHERE, load) if self._busy[ANYWHERE] < ANYWHERE_AT_ONCE else None
+        well = self._well(now)
+        candidates = [host for host in well if host not in taken] or well
+        best = min(candidates, key=lambda host: (self._busy[host], self._files[host], self._sent[host]))
+        return self._take(best, load) if self._busy[best] < PER_HOST else None
+
+    def begin_file(self, now: float) -> str:
+        """The host for a file in one piece: the one that has the fewest. `end_file` is to be told."""
+        best = min(self._well(now), key=lambda host: (self._files[host], self._busy[host]), default=ANYWHERE)
+        self._files[best] += 1
+        return best
+
+    def end_file(self, host: str) -> None:
+        self._files[host] -= 1
+
+    def _well(self, now: float) -> list[str]:
+        return self._health.well(self._live, now) or self._live
+
+    def _take(self, host: str, load: int) -> str:
+        self._busy[host] += 1
+        self._sent[host] += load
+        return host
+
+    def done(self, host: str) -> None:
+        self._busy[host] -= 1
+
+    def succeeded(self, host: str, size: int) -> None:
+        """It has a part of `size` bytes."""
+        self._health.worked(host)
+        self.took(host, size)
+
+    def took(self, host: str, size: int) -> None:
+        """It was handed `size` bytes of a file in one piece, or has them as a part."""
+        self._kept[host] += size
+
+    def failed(self, host: str, now: float, began: float, reason: str) -> bool:
+        """A part that was begun at `began` failed there. False when that tells no more than another one's failure."""
+        self._errors[host] += 1
+        return host == ANYWHERE or self._health.failed(host, now, reason, began)
+
+    def snapshot(self, now: float) -> list[dict[str, Any]]:
+        """Figures for `status` and metrics, of all hosts that are live or were used."""
+        return [
+            {
+                "name": host,
+                "parts": self._busy[host],
+                "files": self._files[host],
+                "bytes": self._kept[host],
+                "errors": self._errors[host],
+                "avoided_seconds": self._health.seconds(host, now),
+                "reason": self._health.reason(host),
+            }
+            for host in sorted({*self._live, *self._busy, *self._files, *self._errors})
+        ]
+
 
 _log = logging.getLogger(__name__)
 
@@ -40,18 +153,18 @@ FRESH = 30.0
 _THREADS = 256
 
 
-class Sender:
+class Uploader:
     """`run` must be running. What failed tries may leave is for gc."""
 
-    def __init__(self, store: Store, effects: Effects, io_timeout: float) -> None:
+    def __init__(self, store: Store, effects: StoreOps, io_timeout: float) -> None:
         self._store = store
         self._effects = effects
         self._io_timeout = io_timeout
         self.hosts = SendHosts(store.health)
         self.retries = 0
-        self._turns: defaultdict[str, Turns] = defaultdict(Turns, {ANYWHERE: Turns(ANYWHERE_AT_ONCE)})
-        self._queue: list[Shipment] = []
-        self._flying: dict[Shipment, Attempt] = {}
+        self._turns: defaultdict[str, HostSlots] = defaultdict(HostSlots, {ANYWHERE: HostSlots(ANYWHERE_AT_ONCE)})
+        self._queue: list[PartUpload] = []
+        self._flying: dict[PartUpload, UploadAttempt] = {}
         self._lane = Lane("data", _THREADS)
         self._nursery: trio.Nursery | None = None
         self._pumping = False
@@ -89,7 +202,7 @@ class Sender:
                 _log.warning("the data hosts are not known anew: %s", error)
             self._looked_at = now
 
-    def submit(self, shipment: Shipment) -> None:
+    def submit(self, shipment: PartUpload) -> None:
         if self._nursery is None:
             shipment.end(DraftLost("the mount is being shut down"))
             return
@@ -113,7 +226,7 @@ class Sender:
         finally:
             self._pumping = False
 
-    def _leaves(self, shipment: Shipment, nursery: trio.Nursery) -> bool:
+    def _leaves(self, shipment: PartUpload, nursery: trio.Nursery) -> bool:
         """Whether it has left the queue: it was given up, or there was a host for it."""
         if shipment.cancelled:
             self._queue.remove(shipment)
@@ -136,21 +249,21 @@ class Sender:
         )
         return True
 
-    def _broken(self, shipment: Shipment, error: BaseException) -> None:
+    def _broken(self, shipment: PartUpload, error: BaseException) -> None:
         """A task of ours failed unexpectedly: its file is told, all others go on."""
         if not shipment.ended.is_set():
             shipment.end(StoreError(f"sending failed unexpectedly: {error!r}"))
 
-    def _attempt(self, shipment: Shipment, path: bytes, host: str) -> Attempt:
+    def _attempt(self, shipment: PartUpload, path: bytes, host: str) -> UploadAttempt:
         token = trio.lowlevel.current_trio_token()
 
         def flowed() -> None:
             with contextlib.suppress(trio.RunFinishedError):  # of a thread that was left behind
                 token.run_sync_soon(shipment.stir)
 
-        return Attempt(path, host, trio.current_time(), self._turns[host], flowed)
+        return UploadAttempt(path, host, trio.current_time(), self._turns[host], flowed)
 
-    async def _fly(self, shipment: Shipment, attempt: Attempt) -> None:
+    async def _fly(self, shipment: PartUpload, attempt: UploadAttempt) -> None:
         error: Exception | None = None
         try:
             shipment.status = await self._try(shipment, attempt)
@@ -173,12 +286,12 @@ class Sender:
             await self._failed(shipment, attempt, error)
         self._pump()
 
-    async def _try(self, shipment: Shipment, attempt: Attempt) -> Status:
+    async def _try(self, shipment: PartUpload, attempt: UploadAttempt) -> Status:
         with attempt.scope:
             return await self._lane.run(f"sending {shown(attempt.path)}", send, self._store, shipment, attempt)
         raise HostFailed(f"no byte moved for {STALL:g} s", host=attempt.host, stalled=True)
 
-    async def _failed(self, shipment: Shipment, attempt: Attempt, error: Exception) -> None:
+    async def _failed(self, shipment: PartUpload, attempt: UploadAttempt, error: Exception) -> None:
         now = trio.current_time()
         host = attempt.host
         if isinstance(error, HostFailed):

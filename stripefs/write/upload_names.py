@@ -13,18 +13,18 @@ from stripefs.format.reserved_names import (
     version_folder,
 )
 from stripefs.store.base import Store
-from stripefs.write.refusals import NotPermitted
+from stripefs.write.errors import NotPermitted
 
-__all__ = ["Names", "ensure_usable", "join", "split"]
+__all__ = ["UploadNames", "ensure_usable", "join_path", "split_path"]
 
 
-def split(path: bytes) -> tuple[bytes, bytes]:
+def split_path(path: bytes) -> tuple[bytes, bytes]:
     """The directory and the last component of an absolute path."""
     folder, _, name = path.rpartition(b"/")
     return folder or b"/", name
 
 
-def join(folder: bytes, name: bytes) -> bytes:
+def join_path(folder: bytes, name: bytes) -> bytes:
     return (b"" if folder == b"/" else folder) + b"/" + name
 
 
@@ -39,7 +39,7 @@ def ensure_usable(path: bytes, store: Store) -> None:
             raise InvalidName(f"{name!r} cannot be a name here: {why}")
 
 
-class Names:
+class UploadNames:
     """`path` is where the file will be published; it may change."""
 
     def __init__(self, path: bytes) -> None:
@@ -57,8 +57,8 @@ class Names:
     def beside(self) -> tuple[bytes, int]:
         """The next object beside the file: its path and number."""
         number = self._number()
-        folder, name = split(self.path)
-        return join(folder, part_name(name, self.version, number)), number
+        folder, name = split_path(self.path)
+        return join_path(folder, part_name(name, self.version, number)), number
 
     def pooled(self) -> tuple[bytes, int]:
         """The next part in the pool."""
@@ -66,8 +66,8 @@ class Names:
         return pool_part(self.version, number), number
 
     def record(self, number: int) -> bytes:
-        folder, name = split(self.path)
-        return join(folder, record_name(name, self.version, number))
+        folder, name = split_path(self.path)
+        return join_path(folder, record_name(name, self.version, number))
 
     @property
     def folder(self) -> bytes:

@@ -1,13 +1,13 @@
-"""Files that are not written from begin to end: kept on local disk until they are published whole.
+"""Staging of files that are not written from begin to end: they are kept on local disk until they are published whole.
 
-What a store takes is a stream. A program that seeks back, leaves holes, maps the file or changes an existing one gets a
-local file without a name instead (`--staging DIR`), and at flush its bytes go, in order, into a draft like any other's:
-so publishing, placement, the lock and gc know nothing of staging. A second flush after a further change writes the
-whole file again, as a new version.
+A store takes a stream. A program that seeks back, leaves holes, maps the file or changes an existing one gets a
+local file without a name instead (`--staging DIR`), and at flush its bytes go, in order, into an upload like any
+other's: so publishing, placement, the lock and gc know nothing of staging. A second flush after a further change writes
+the whole file again, as a new version.
 
-The directory is bounded (`--staging-size`) and shared by all mounts of this host that name it, by the rule that
-`account` has. A full disk and a full bound are alike: the write that finds no room answers ENOSPC, the old
-version stays, and the file is not published until that write was made good.
+The directory is bounded (`--staging-size`) and shared by all mounts of this host that name it, by the rule of
+`staged_file`. A full disk and a full bound are alike: the write that finds no room answers ENOSPC, the old version
+stays, and the file is not published until that write was made good.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ from stripefs.local_dirs import open_local_dir
 from stripefs.sampled import Sampled
 from stripefs.store.base import Buffer, Status
 from stripefs.units import shown
-from stripefs.write.staging.account import Account
-from stripefs.write.staging.file import StagedFile
+from stripefs.write.staged_file import StagedFile, StagingQuota
 
-__all__ = ["Sequential", "Staged", "Staging"]
+__all__ = ["StagedUpload", "Staging", "StagingTarget"]
 
 _T = TypeVar("_T")
 _Args = TypeVarTuple("_Args")
@@ -51,7 +50,7 @@ Read = Callable[[int, int], Awaitable[Buffer]]
 """`await read(offset, size)`: exactly `size` bytes of the content that a staged file begins with."""
 
 
-class Sequential(Protocol):
+class StagingTarget(Protocol):
     """What a staged file is poured into: a draft."""
 
     async def rewind(self) -> None: ...
@@ -76,7 +75,7 @@ class Staging:
         self.size = size
         self._folder = open_local_dir("--staging", directory, mountpoint)
         try:
-            self._account = Account(self._folder, size)
+            self._account = StagingQuota(self._folder, size)
         except BaseException as error:
             os.close(self._folder)
             if isinstance(error, OSError):
@@ -90,7 +89,7 @@ class Staging:
         """Bytes staged now, of all mounts that share the directory."""
         return self._used.value()
 
-    async def new(self, name: bytes = b"") -> Staged:
+    async def new(self, name: bytes = b"") -> StagedUpload:
         """An empty staged file; `name` is for messages. Raises StoreError when the local disk cannot make one."""
         called = shown(name) or "a file"
         try:
@@ -102,7 +101,7 @@ class Staging:
             raise StoreError(f"{called} cannot be staged in {self.directory}: {error.strerror}") from error
         except ServiceDown as error:
             raise _hung(called, self.directory) from error
-        return Staged(file, self._lane, called, self.directory)
+        return StagedUpload(file, self._lane, called, self.directory)
 
     def close(self) -> None:
         """Let go of the directory; close its files first. A disk that hangs is not waited for."""
@@ -112,7 +111,7 @@ class Staging:
             closing.call(f"closing {self.directory}", partial(os.close, self._folder), LAST)
 
 
-class Staged:
+class StagedUpload:
     """One file while it is open for writing. Changes are put in order; nothing is visible before `publish`."""
 
     def __init__(self, file: StagedFile, lane: Lane, name: str, directory: str) -> None:
@@ -125,7 +124,7 @@ class Staged:
         self._hung = False  # a call may still change the file, which is not to be published then
         self._order = trio.Lock()
         self._changes = 0
-        self._poured: tuple[Sequential, int] | None = None  # which draft has the content after how many changes
+        self._poured: tuple[StagingTarget, int] | None = None  # which draft has the content after how many changes
 
     @property
     def length(self) -> int:
@@ -155,7 +154,7 @@ class Staged:
             self._change()
             await self._thread(self._file.truncate, length)
 
-    async def publish(self, draft: Sequential, final: bool) -> Status:
+    async def publish(self, draft: StagingTarget, final: bool) -> Status:
         """Make the content as it is now a version of its own. Raises what the draft raises, and NoSpace.
 
         The latter when a write found no room and was not made good: the version before stays then.
@@ -167,7 +166,7 @@ class Staged:
             self.dirty = False
             return status
 
-    async def sync(self, draft: Sequential) -> None:
+    async def sync(self, draft: StagingTarget) -> None:
         """Make the content as it is now durable in the store without showing it. Raises as `publish` does."""
         async with self._order:
             with self._pouring():
@@ -192,7 +191,7 @@ class Staged:
             self._poured = None
             raise
 
-    async def _pour(self, draft: Sequential) -> None:
+    async def _pour(self, draft: StagingTarget) -> None:
         self._file.check_whole()
         if self._poured == (draft, self._changes):
             return

@@ -18,19 +18,18 @@ from stripefs.errors import NotFound, StaleVersion, Unsupported
 from stripefs.format.manifest import Manifest
 from stripefs.store.base import Attributes, Buffer, Kind, Status
 from stripefs.store.striped_listing import is_version_of
-from stripefs.write.clock import Reading
 from stripefs.write.commit import Commit
-from stripefs.write.contents import Contents
-from stripefs.write.copies import NO_COPY
-from stripefs.write.locks import LAST, Locks
-from stripefs.write.names import Names, split
-from stripefs.write.policy import Layout
-from stripefs.write.publication import Publisher
-from stripefs.write.refusals import DraftLost, NotSequential
-from stripefs.write.segments import Base
-from stripefs.write.shared import Shared
+from stripefs.write.context import NO_OBSERVER, UploadContext
+from stripefs.write.errors import DraftLost, NotSequential
+from stripefs.write.file_contents import FileContents
+from stripefs.write.layout_policy import Layout
+from stripefs.write.part_buffer import UploadBase
+from stripefs.write.publisher import Publisher
+from stripefs.write.store_clock import ClockReading
+from stripefs.write.upload_locks import LAST, UploadLocks
+from stripefs.write.upload_names import UploadNames, split_path
 
-__all__ = ["Draft"]
+__all__ = ["FileUpload"]
 
 _log = logging.getLogger(__name__)
 
@@ -38,20 +37,20 @@ PIECE = 1 << 20
 """Bytes taken at once, so that several writers share a full budget in turn."""
 
 
-class Register(Protocol):
+class UploadListener(Protocol):
     """Who wants to know what becomes of a draft."""
 
-    def gone(self, draft: Draft) -> None:
+    def gone(self, draft: FileUpload) -> None:
         """It is closed."""
 
-    def detached(self, draft: Draft) -> None:
+    def detached(self, draft: FileUpload) -> None:
         """It will not be published at its path any more."""
 
-    def moved(self, draft: Draft, old: bytes) -> None:
+    def moved(self, draft: FileUpload, old: bytes) -> None:
         """It was to be at `old`."""
 
 
-class Draft:
+class FileUpload:
     """Made by `Drafts.begin`. All calls may come from several tasks; those that change it take turns.
 
     An error of a background send is kept and raised by every following `write`, `sync` and `publish`: a draft that has
@@ -60,20 +59,20 @@ class Draft:
 
     def __init__(
         self,
-        shared: Shared,
-        locks: Locks,
-        names: Names,
+        shared: UploadContext,
+        locks: UploadLocks,
+        names: UploadNames,
         wanted: Layout,
         attributes: Attributes,
         replaced: Manifest | None,
-        register: Register,
+        register: UploadListener,
         *,
         alone: bool = False,
     ) -> None:
         self._shared = shared
         self._locks = locks
         self._names = names
-        self._contents = Contents(shared, wanted, locks.block_size, names, shared.copies(names.path) or NO_COPY)
+        self._contents = FileContents(shared, wanted, locks.block_size, names, shared.copies(names.path) or NO_OBSERVER)
         self._publisher = Publisher(shared, names, self._contents, Commit(shared, names, locks, replaced, alone=alone))
         self._publisher.attributes = attributes
         self._register = register
@@ -226,7 +225,7 @@ class Draft:
     async def _publish(self) -> Status:
         if self.detached:
             self._fresh, self._durable = False, self.length
-            return Status(split(self.path)[1], Kind.FILE, self.length)
+            return Status(split_path(self.path)[1], Kind.FILE, self.length)
         published = self._publisher.published
         if not self.dirty and published is not None:
             return published
@@ -253,7 +252,7 @@ class Draft:
             rubbish, folder = await self._rubbish(), self._names.folder
             commit = old.commit.anew(old.commit.replaced or old.manifest)
             self._names.anew()
-            self._contents = Contents(self._shared, contents.wanted, contents.block, self._names, contents.copy)
+            self._contents = FileContents(self._shared, contents.wanted, contents.block, self._names, contents.copy)
             self._publisher = Publisher(self._shared, self._names, self._contents, commit)
             self._publisher.attributes, self._publisher.published = old.attributes, old.published
             contents.account.close()
@@ -319,13 +318,13 @@ class Draft:
         """
         async with self._turn:
             self._check()
-            leaves = self.dirty and split(self.path)[0] != split(path)[0]
+            leaves = self.dirty and split_path(self.path)[0] != split_path(path)[0]
             async with self._locks.moving(path, self.version.encode() if leaves else b""):
                 yield
                 names, contents = self._names, self._contents
                 base = contents.base
                 if base is not None and base.path == names.path:
-                    contents.base = Base(path, base.length)
+                    contents.base = UploadBase(path, base.length)
                 old, names.path = names.path, path
                 self._publisher.commit.alone = False  # what is there has been renamed over
                 self._register.moved(self, old)
@@ -340,7 +339,7 @@ class Draft:
                 return
             self.detached = True
             self._contents.copy.drop()
-            self._contents.copy = NO_COPY
+            self._contents.copy = NO_OBSERVER
             self._register.detached(self)
             await self._locks.release_name()
 
@@ -369,7 +368,7 @@ class Draft:
         if not is_version_of(status, manifest):
             raise StaleVersion(f"{self.path!r} was replaced by somebody else")
         contents, publisher = self._contents, self._publisher
-        base = Base(self.path, status.length)
+        base = UploadBase(self.path, status.length)
         publisher.published = publisher.commit.continued = status
         if manifest is not None:
             self._shared.ensure_ours(manifest)
@@ -397,8 +396,8 @@ class Draft:
         data = await self._shared.effects.call("reading what is continued", lambda: bytes(view.get(path)))
         return data[:size]
 
-    async def renew(self, reading: Reading | None, timeout: float) -> Reading | None:
-        """Keep the lock, as `Locks.renew` does. A lock that was lost fails the draft."""
+    async def renew(self, reading: ClockReading | None, timeout: float) -> ClockReading | None:
+        """Keep the lock, as `UploadLocks.renew` does. A lock that was lost fails the draft."""
         try:
             return await self._locks.renew(reading, timeout)
         except DraftLost as error:

@@ -1,10 +1,15 @@
-"""What all files of a mount that are being written share."""
+"""The context that all uploads of a mount share: stores, memory budget, uploader, store operations, statistics,
+observers.
+
+A `WriteObserver` gets the bytes of a file while they are written, as a cache that later reads are served from.
+"""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import trio
 
@@ -12,17 +17,52 @@ from stripefs.errors import Unsupported
 from stripefs.executor import Lane
 from stripefs.format.manifest import Manifest
 from stripefs.format.reserved_names import POOL
-from stripefs.store.base import Store
+from stripefs.store.base import Status, Store
 from stripefs.store.striped import StripedStore
 from stripefs.units import shown
-from stripefs.write.budget import Budget
-from stripefs.write.copies import Copies, no_copies
-from stripefs.write.effects import Effects
-from stripefs.write.figures import Figures
-from stripefs.write.policy import Layout, Means, WritePolicy, best_layout
-from stripefs.write.sender import Sender
+from stripefs.write.layout_policy import Layout, Means, WritePolicy, best_layout
+from stripefs.write.memory_budget import MemoryBudget
+from stripefs.write.store_ops import StoreOps, WriteStats
+from stripefs.write.uploader import Uploader
 
-__all__ = ["Shared"]
+__all__ = ["NO_OBSERVER", "ObserverFactory", "UploadContext", "WriteObserver", "no_observer"]
+
+
+class WriteObserver(Protocol):
+    """Of one draft. Nothing of it blocks or raises."""
+
+    def behind(self, path: bytes, status: Status) -> None:
+        """What comes goes behind the published file `status`, whose bytes are not added."""
+
+    def add(self, data: memoryview) -> None:
+        """The next bytes, which do not change any more."""
+
+    def publish(self, path: bytes, status: Status | None) -> None:
+        """All bytes so far are the version `status` at `path`; None where it cannot be told which version they are."""
+
+    def drop(self) -> None:
+        """What is not published never will be; what comes next is the file's beginning."""
+
+
+class _NoObserver:
+    def behind(self, path: bytes, status: Status) -> None: ...
+
+    def add(self, data: memoryview) -> None: ...
+
+    def publish(self, path: bytes, status: Status | None) -> None: ...
+
+    def drop(self) -> None: ...
+
+
+NO_OBSERVER = _NoObserver()
+
+ObserverFactory = Callable[[bytes], WriteObserver | None]
+"""Who wants those of the file that is written at a path, None where nobody does."""
+
+
+def no_observer(_path: bytes) -> None:
+    """Nobody does anywhere."""
+
 
 _log = logging.getLogger(__name__)
 
@@ -31,7 +71,7 @@ _STREAMS = 64
 
 
 @dataclass(eq=False)
-class Shared:
+class UploadContext:
     """view: how files are read, striped ones as one. store: the one below, which is written to.
 
     bury(versions, pool) is told which striped versions a publication has replaced. renewals: calls that may not wait
@@ -42,11 +82,11 @@ class Shared:
     store: Store
     policy: WritePolicy
     bury: Callable[[Iterable[str], bytes], None] | None
-    effects: Effects
-    renewals: Effects
-    sender: Sender
-    budget: Budget
-    copies: Copies
+    effects: StoreOps
+    renewals: StoreOps
+    sender: Uploader
+    budget: MemoryBudget
+    copies: ObserverFactory
     nursery: trio.Nursery | None = None
     said: set[str] = field(default_factory=set)
     streams: Lane = field(default_factory=lambda: Lane("streams", _STREAMS))
@@ -57,16 +97,16 @@ class Shared:
         view: Store,
         policy: WritePolicy,
         bury: Callable[[Iterable[str], bytes], None] | None,
-        copies: Copies = no_copies,
-    ) -> Shared:
+        copies: ObserverFactory = no_observer,
+    ) -> UploadContext:
         store = view.inner if isinstance(view, StripedStore) else view
-        effects = Effects(store, policy.io_timeout)
-        renewals = Effects(store, policy.io_timeout, effects.figures)
-        sender = Sender(store, effects, policy.io_timeout)
-        return cls(view, store, policy, bury, effects, renewals, sender, Budget(policy.memory), copies)
+        effects = StoreOps(store, policy.io_timeout)
+        renewals = StoreOps(store, policy.io_timeout, effects.figures)
+        sender = Uploader(store, effects, policy.io_timeout)
+        return cls(view, store, policy, bury, effects, renewals, sender, MemoryBudget(policy.memory), copies)
 
     @property
-    def figures(self) -> Figures:
+    def figures(self) -> WriteStats:
         return self.effects.figures
 
     @property

@@ -1,4 +1,4 @@
-"""Changes to the store that may be tried again: each knows what it left when its answer got lost.
+"""Idempotent changes to the store, and the counts of their failures.
 
 A call that raises Transient is repeated until `timeout` seconds have passed (`stripefs.executor`). From the second try
 on, an answer that says "already so" (the source of a rename is gone and its target is what the source was) counts as
@@ -9,15 +9,52 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 from stripefs.errors import Abandoned, NotFound, ServiceDown, StoreError
 from stripefs.executor import Executor
 from stripefs.store.base import Attributes, Sink, Store
-from stripefs.units import shown
-from stripefs.write.figures import Figures
+from stripefs.units import Pace, shown
 
-__all__ = ["Effects"]
+__all__ = ["StoreOps", "WriteStats"]
+
+
+@dataclass(eq=False)
+class WriteStats:
+    """taken: bytes that came in. errors: failed attempts by error, most of which are made again.
+
+    lost: by error, how often what was written could not be kept, made durable or published.
+    """
+
+    taken: int = 0
+    pace: Pace = field(default_factory=Pace)
+    published: int = 0
+    errors: Counter[str] = field(default_factory=Counter)
+    lost: Counter[str] = field(default_factory=Counter)
+    last_error: dict[str, Any] | None = None
+    """`at` in seconds since 1970, `message`."""
+
+    def tick(self, now: float) -> None:
+        """To be called about every second."""
+        self.pace.tick(now, self.taken)
+
+    def failed(self, what: str, error: Exception) -> None:
+        """An attempt at `what` failed."""
+        self.errors[type(error).__name__] += 1
+        self._note(what, error)
+
+    def lose(self, what: str, error: Exception) -> None:
+        """The writer of `what` is told that this error cost what it wrote, or will be."""
+        self.lost[type(error).__name__] += 1
+        self._note(what, error)
+
+    def _note(self, what: str, error: Exception) -> None:
+        self.last_error = {"at": time.time(), "message": f"{what}: {error}"}
+
 
 _log = logging.getLogger(__name__)
 
@@ -28,12 +65,12 @@ SOURCES_AT_ONCE = 64
 64 KiB that Hadoop's web server takes of a request's head, also with names of 255 bytes."""
 
 
-class Effects(Executor):
+class StoreOps(Executor):
     """`timeout` in seconds bounds each call with all its repetitions. figures: where failed attempts are counted."""
 
-    def __init__(self, store: Store, timeout: float, figures: Figures | None = None) -> None:
+    def __init__(self, store: Store, timeout: float, figures: WriteStats | None = None) -> None:
         self.store = store
-        self.figures = Figures() if figures is None else figures
+        self.figures = WriteStats() if figures is None else figures
         super().__init__(timeout, self.figures.failed)
 
     async def remove(self, path: bytes) -> None:

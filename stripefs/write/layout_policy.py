@@ -1,4 +1,4 @@
-"""Which layout, how many parts, how long each: pure arithmetic over what the store can do and the memory at hand.
+"""Layout policy: the layout, the number of parts and their length, from the store's abilities and the memory. Pure.
 
 A part stays in memory until the store has acknowledged all of it, so that it can be written again elsewhere when its
 host fails. PARTS_PER_HOST of them make up the memory: one fills, one waits, one flows, one is being closed.

@@ -1,4 +1,4 @@
-"""How what was written becomes a version: everything durable under hidden names first, then one rename (or one join).
+"""Publisher: it makes the bytes of an upload durable under hidden names, then a version by one rename (or one join).
 
     head      one small file, renamed onto the name
     concat    the parts are joined to one hidden file, renamed onto the name; later generations are joined to one
@@ -23,15 +23,13 @@ from stripefs.format.reserved_names import POOL, parse_reserved, stem
 from stripefs.store.base import Attributes, Status
 from stripefs.store.striped_listing import is_version_of
 from stripefs.write.commit import Commit
-from stripefs.write.contents import Contents
-from stripefs.write.documents import count_of, manifest_of, record_of
-from stripefs.write.names import Names, split
-from stripefs.write.policy import Layout
-from stripefs.write.prepared import Prepared
-from stripefs.write.record_log import Durable, RecordLog
-from stripefs.write.segments import Base
-from stripefs.write.shared import Shared
-from stripefs.write.shipment import Shipment
+from stripefs.write.commit_documents import Durable, PreparedDocument, RecordLog, count_of, manifest_of, record_of
+from stripefs.write.context import UploadContext
+from stripefs.write.file_contents import FileContents
+from stripefs.write.layout_policy import Layout
+from stripefs.write.part_buffer import UploadBase
+from stripefs.write.part_upload import PartUpload
+from stripefs.write.upload_names import UploadNames, split_path
 
 __all__ = ["Publisher"]
 
@@ -45,7 +43,7 @@ of it, or 8 KiB."""
 class Publisher:
     """`manifest`: of the striped version that the contents continue, None for other files."""
 
-    def __init__(self, shared: Shared, names: Names, contents: Contents, commit: Commit) -> None:
+    def __init__(self, shared: UploadContext, names: UploadNames, contents: FileContents, commit: Commit) -> None:
         self.commit = commit
         self._shared = shared
         self._effects = shared.effects
@@ -57,9 +55,9 @@ class Publisher:
         self._id = ""
         self._generation = 0
         self._joins = shared.store.capabilities.concat
-        self._next_manifest = Prepared(shared.sender, names.beside, MANIFEST_BLOCK_SIZE)
-        self._log = RecordLog(shared.effects, names, Prepared(shared.sender, names.beside))
-        self._saved_head: Shipment | None = None
+        self._next_manifest = PreparedDocument(shared.sender, names.beside, MANIFEST_BLOCK_SIZE)
+        self._log = RecordLog(shared.effects, names, PreparedDocument(shared.sender, names.beside))
+        self._saved_head: PartUpload | None = None
         self._outdated: list[bytes] = []  # to be removed once what takes their place stands
         self._lists: list[bytes] = []  # of parts, for manifests that are not published
         self._unwanted = False
@@ -143,7 +141,7 @@ class Publisher:
         if contents.layout is Layout.STRIPED or not self._joins:
             return
         contents.replace(contents.objects())
-        done: list[Base] = []
+        done: list[UploadBase] = []
         todo = list(contents.stands)
         while todo:
             done.append(todo.pop(0))
@@ -163,7 +161,7 @@ class Publisher:
                 raise
         contents.replace(done)
 
-    async def _save_head(self) -> Shipment:
+    async def _save_head(self) -> PartUpload:
         """The head stands in the store as one object."""
         saved, head = self._saved_head, self._contents.head
         assert head is not None
@@ -265,9 +263,9 @@ class Publisher:
 
     def _is_beside(self, path: bytes) -> bool:
         """Whether a hidden file bears the name that the file has now: who takes over from us looks for those."""
-        folder, name = split(self._names.path)
-        found = parse_reserved(split(path)[1])
-        return split(path)[0] == folder and found is not None and found.stem == stem(name)
+        folder, name = split_path(self._names.path)
+        found = parse_reserved(split_path(path)[1])
+        return split_path(path)[0] == folder and found is not None and found.stem == stem(name)
 
     async def apply(self, path: bytes) -> None:
         """Give `path` the attributes that were asked for."""
@@ -292,14 +290,14 @@ class Publisher:
             except Unsupported as error:
                 _log.warning("the store does not join files here, so they are copied into one: %s", error)
                 await self._replace_by_copy()
-        contents.start_behind(Base(path, contents.length), contents.layout)
+        contents.start_behind(UploadBase(path, contents.length), contents.layout)
 
-    async def _join(self, objects: list[Base]) -> Base:
+    async def _join(self, objects: list[UploadBase]) -> UploadBase:
         """One hidden file, beside the file as it is named now, of all objects."""
-        home, _ = split(self._names.path)
+        home, _ = split_path(self._names.path)
         for index, each in enumerate(objects):
             # The file was moved meanwhile. Only what lies together can be joined, and the first is what gets the name.
-            if not self._is_beside(each.path) if index == 0 else split(each.path)[0] != home:
+            if not self._is_beside(each.path) if index == 0 else split_path(each.path)[0] != home:
                 moved, _ = self._names.beside()
                 with self._leaving(moved):
                     await self._effects.rename_over(each.path, moved, each.length)
@@ -308,7 +306,7 @@ class Publisher:
         if rest:
             sources = [(each.path, each.length) for each in rest]
             await self._effects.concat(first.path, first.length, sources, self._is_wanted)
-        return Base(first.path, sum(each.length for each in objects), sum(each.parts for each in objects))
+        return UploadBase(first.path, sum(each.length for each in objects), sum(each.parts for each in objects))
 
     async def _replace_by_copy(self) -> None:
         """The file is a new one, of the bytes of all objects, in whichever of them they are by now."""
@@ -342,7 +340,7 @@ class Publisher:
         self._lists = []
         self._generation += 1
         self.manifest = manifest
-        self._contents.start_behind(Base(self._names.path, manifest.length), Layout.STRIPED)
+        self._contents.start_behind(UploadBase(self._names.path, manifest.length), Layout.STRIPED)
 
     def _bury(self) -> None:
         """What the replaced version needed and this one does not stays for a while for those who read it."""

@@ -1,4 +1,4 @@
-"""The store's own clock, told by the time that it gives a fresh file.
+"""The store's own clock, read from the time that it gives a fresh file.
 
 Leases and ages are measured by it alone: the clocks of hosts differ, and what decides must be the same for all. Between
 two readings this host's clock measures the time that passes, also while the machine sleeps.
@@ -15,7 +15,7 @@ from stripefs.errors import StoreError
 from stripefs.format.reserved_names import new_version, part_name
 from stripefs.store.base import Store
 
-__all__ = ["Reading", "StoreClock", "boot_time"]
+__all__ = ["ClockReading", "StoreClock", "boot_time"]
 
 
 def boot_time() -> float:
@@ -24,7 +24,7 @@ def boot_time() -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class ClockReading:
     """When this host's clock showed `at` (seconds), the store's showed `store_ns` (nanoseconds since 1970) or less.
 
     So a lock that bears `store_ns` lasts at least until its lease is over as counted from `at`.
@@ -33,8 +33,8 @@ class Reading:
     store_ns: int
     at: float
 
-    def moved_to(self, at: float) -> Reading:
-        return Reading(self.store_ns + int((at - self.at) * 1e9), at)
+    def moved_to(self, at: float) -> ClockReading:
+        return ClockReading(self.store_ns + int((at - self.at) * 1e9), at)
 
 
 class StoreClock:
@@ -58,7 +58,7 @@ class StoreClock:
                 store.remove(path)
         if not self._then_ns:
             raise StoreError(f"{store.url} tells no times of files, so nothing is known to be old")
-        self.reading = Reading(self._then_ns, asked_at)
+        self.reading = ClockReading(self._then_ns, asked_at)
 
     def now_ns(self) -> int:
         """Nanoseconds since 1970."""

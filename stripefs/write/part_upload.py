@@ -14,17 +14,17 @@ from stripefs.format.checksums import PartTable, digest_of, table_length
 from stripefs.retry import Backoff
 from stripefs.store.base import Buffer, Status, Store
 
-__all__ = ["Attempt", "Folder", "Group", "Shipment", "Turns", "send"]
+__all__ = ["HostGroup", "HostSlots", "LazyDirectory", "PartUpload", "UploadAttempt", "send"]
 
 
-class Group:
+class HostGroup:
     """Shipments that want a host each. `hosts` are those that have one of them, landed or on its way."""
 
     def __init__(self) -> None:
         self.hosts: set[str] = set()
 
 
-class Folder:
+class LazyDirectory:
     """A directory that is made when the first shipment needs it. For many threads."""
 
     def __init__(self, path: bytes) -> None:
@@ -50,7 +50,7 @@ class Folder:
 
 
 @dataclass(eq=False)
-class Shipment:
+class PartUpload:
     """`chunks`, `size` bytes in all, to become one file.
 
     unit: a table of checksums goes behind the bytes when it is not 0 (parts of striped files). place answers the path
@@ -64,9 +64,9 @@ class Shipment:
     place: Callable[[], tuple[bytes, int]]
     unit: int = 0
     block_size: int = 0
-    group: Group = field(default_factory=Group)
-    folder: Folder | None = None
-    on_end: Callable[[Shipment], None] | None = None
+    group: HostGroup = field(default_factory=HostGroup)
+    folder: LazyDirectory | None = None
+    on_end: Callable[[PartUpload], None] | None = None
     on_cancel: Callable[[], None] = lambda: None
 
     number: int = -1
@@ -74,7 +74,7 @@ class Shipment:
     error: Exception | None = None
     ended: trio.Event = field(default_factory=trio.Event)
     given_up: trio.Event = field(default_factory=trio.Event)
-    attempt: Attempt | None = None
+    attempt: UploadAttempt | None = None
     first_failure: float | None = None  # trio's clock
     backoff: Backoff = field(default_factory=Backoff)
     stirred: trio.Event = field(default_factory=trio.Event)
@@ -128,13 +128,13 @@ class Shipment:
 
 
 @dataclass(eq=False)
-class Attempt:
+class UploadAttempt:
     """One try. The sending thread writes `sent`, `digest`, `flowed` and `waiting`, and calls `on_flowed`."""
 
     path: bytes
     host: str
     began: float
-    turns: Turns
+    turns: HostSlots
     on_flowed: Callable[[], None] = lambda: None
     sent: int = 0
     digest: bytes = b""
@@ -157,7 +157,7 @@ class Attempt:
         return now - max(self.began, self.moved_at) > patience
 
 
-class Turns:
+class HostSlots:
     """`at_once` parts flow to a host at a time, the first that was ready first. For many threads.
 
     Parts that share a host's bandwidth all end late, and their hosts then stand idle together while the last ones are
@@ -167,11 +167,11 @@ class Turns:
 
     def __init__(self, at_once: int = 1) -> None:
         self._at_once = at_once
-        self._line: list[Attempt] = []
+        self._line: list[UploadAttempt] = []
         self._changed = threading.Condition()
 
     @contextlib.contextmanager
-    def one(self, attempt: Attempt) -> Iterator[None]:
+    def one(self, attempt: UploadAttempt) -> Iterator[None]:
         """Waits until it is the turn of `attempt`. Raises Abandoned, HostFailed when the host fails meanwhile."""
         with self._changed:
             self._line.append(attempt)
@@ -191,7 +191,7 @@ class Turns:
             with self._changed:
                 self._leave(attempt)
 
-    def give_up(self, attempt: Attempt) -> None:
+    def give_up(self, attempt: UploadAttempt) -> None:
         """`attempt` is no longer wanted: nobody waits for its end."""
         with self._changed:
             self._leave(attempt)
@@ -202,13 +202,13 @@ class Turns:
             self._line = [attempt for attempt in self._line if not attempt.waiting]
             self._changed.notify_all()
 
-    def _leave(self, attempt: Attempt) -> None:
+    def _leave(self, attempt: UploadAttempt) -> None:
         with contextlib.suppress(ValueError):
             self._line.remove(attempt)
         self._changed.notify_all()
 
 
-def send(store: Store, shipment: Shipment, attempt: Attempt) -> Status:
+def send(store: Store, shipment: PartUpload, attempt: UploadAttempt) -> Status:
     """Write it all, blocking; its status. Nothing stays when this raises, if possible."""
     if attempt.cancelled:
         raise Abandoned("nobody wants this part any more")

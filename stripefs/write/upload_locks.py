@@ -19,13 +19,13 @@ import trio
 from stripefs.errors import NotFound, StoreError, StripefsError
 from stripefs.format.lock_and_record import LEASE
 from stripefs.store.base import Attributes, Store
-from stripefs.write.clock import Reading
-from stripefs.write.effects import Effects
+from stripefs.write.errors import DraftLost
 from stripefs.write.file_lock import FileLock, lock_path, take
-from stripefs.write.names import join, split
-from stripefs.write.refusals import DraftLost
+from stripefs.write.store_clock import ClockReading
+from stripefs.write.store_ops import StoreOps
+from stripefs.write.upload_names import join_path, split_path
 
-__all__ = ["Locks"]
+__all__ = ["UploadLocks"]
 
 _log = logging.getLogger(__name__)
 
@@ -33,13 +33,13 @@ LAST = 5.0
 """Seconds for letting go of a lock when the caller is cancelled."""
 
 
-class Locks:
+class UploadLocks:
     """Begins with none; `take` comes first. renewals: for calls that may not wait for any other one.
 
     seconds: of a lease, the same for all who write to this store.
     """
 
-    def __init__(self, store: Store, effects: Effects, renewals: Effects, seconds: float = LEASE) -> None:
+    def __init__(self, store: Store, effects: StoreOps, renewals: StoreOps, seconds: float = LEASE) -> None:
         self._store = store
         self._effects = effects
         self._renewals = renewals
@@ -91,7 +91,7 @@ class Locks:
         if self._lock is not None:
             await self._effects.call("renewing a lock", partial(self._lock.add, version))
 
-    async def renew(self, reading: Reading | None, timeout: float) -> Reading | None:
+    async def renew(self, reading: ClockReading | None, timeout: float) -> ClockReading | None:
         """reading: as for `FileLock.renew`, which tells the answer too; None where nothing was read. timeout: seconds.
 
         Raises DraftLost when the lock of the name was lost. A renewal that fails is tried again at the next time, and
@@ -117,7 +117,7 @@ class Locks:
             yield
             return
         versions, owner = old.document.versions, old.document.owner
-        guard = join(split(old.path)[0], leaves)
+        guard = join_path(split_path(old.path)[0], leaves)
         new: list[FileLock] = []
         try:
             new.append(await self._taken(path, versions, owner))

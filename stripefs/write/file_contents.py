@@ -1,5 +1,5 @@
-"""What has been written of one file: in the published version it continues, in objects that stand in the store for
-good, in parts, in memory; in this order. No turns, no lock.
+"""Contents of one file being written: the published version it continues, objects that stand in the store for good,
+parts, memory; in this order. No turns, no lock.
 
 Up to `policy.small` bytes stay in memory as the *head*, since the file may end there and be plain. When it grows past
 that, or its memory is wanted, its layout is settled and the bytes go into segments. All methods but `drain` and `read`
@@ -16,42 +16,43 @@ import trio
 from stripefs.errors import StoreError, StripefsError
 from stripefs.store.base import Buffer
 from stripefs.units import shown
-from stripefs.write.copies import Copy
-from stripefs.write.names import Names
-from stripefs.write.policy import Layout, Shape, concat_shape, striped_shape
-from stripefs.write.refusals import DraftLost
-from stripefs.write.segments import Base, Column, Segment
-from stripefs.write.shared import Shared
-from stripefs.write.shipment import Folder, Shipment
-from stripefs.write.stream import Stream
+from stripefs.write.context import UploadContext, WriteObserver
+from stripefs.write.errors import DraftLost
+from stripefs.write.layout_policy import Layout, Shape, concat_shape, striped_shape
+from stripefs.write.part_buffer import Column, UploadBase, UploadSegment
+from stripefs.write.part_upload import LazyDirectory, PartUpload
+from stripefs.write.stream_upload import StreamUpload
+from stripefs.write.upload_names import UploadNames
 
-__all__ = ["Contents"]
+__all__ = ["FileContents"]
 
 STOPPING = 10.0
 """Seconds: twice the time after which clients give up a silent host."""
 
 
-class Contents:
+class FileContents:
     """block: the store's own block size in bytes, 0 for none. copy: gets all that comes in, and is told what is not
     published; of what is, `Publisher` tells it."""
 
-    def __init__(self, shared: Shared, wanted: Layout, block: int, names: Names, copy: Copy) -> None:
+    def __init__(
+        self, shared: UploadContext, wanted: Layout, block: int, names: UploadNames, copy: WriteObserver
+    ) -> None:
         self._shared = shared
         self.wanted = wanted
         self._names = names
-        self._folder = Folder(names.folder)
+        self._folder = LazyDirectory(names.folder)
         self.block = block
         self.copy = copy
         self.account = shared.budget.account(self.cut)
         self.layout: Layout | None = None
-        self.base: Base | None = None
-        self.stands: list[Base] = []
+        self.base: UploadBase | None = None
+        self.stands: list[UploadBase] = []
         self.head: Column | None = Column()
-        self.segments: list[Segment] = []
-        self.stream: Stream | None = None
+        self.segments: list[UploadSegment] = []
+        self.stream: StreamUpload | None = None
         self._left: list[bytes] = []
-        self._open: Segment | None = None
-        self._under_way: dict[Shipment, int] = {}  # -> bytes of the account that come back with it
+        self._open: UploadSegment | None = None
+        self._under_way: dict[PartUpload, int] = {}  # -> bytes of the account that come back with it
         self.failure: Exception | None = None
         self.length = 0
         self.rearranged = 0
@@ -80,13 +81,13 @@ class Contents:
             for piece in head.pieces():
                 self._deal(memoryview(piece))
 
-    def start_behind(self, base: Base, layout: Layout) -> None:
+    def start_behind(self, base: UploadBase, layout: Layout) -> None:
         """Nothing is held, and what comes goes behind `base`."""
         self.base, self.layout, self.head = base, layout, None
         self.stands, self.segments, self.length = [], [], base.length
         self.rearranged += 1
 
-    def replace(self, objects: list[Base]) -> None:
+    def replace(self, objects: list[UploadBase]) -> None:
         """What `objects` has answered lies in these by now."""
         self.stands, self.segments = objects, []
         self.rearranged += 1
@@ -102,7 +103,7 @@ class Contents:
         while data:
             if self._open is None:
                 start = self.segments[-1].end if self.segments else sum(each.length for each in self._before())
-                self._open = Segment(start, self._shape(), self._ship)
+                self._open = UploadSegment(start, self._shape(), self._ship)
                 self.segments.append(self._open)
             segment = self._open
             take = min(len(data), segment.room)
@@ -111,12 +112,12 @@ class Contents:
             if not segment.room:
                 self.seal()
 
-    def _before(self) -> list[Base]:
+    def _before(self) -> list[UploadBase]:
         """What the parts go behind."""
         return [*([] if self.base is None else [self.base]), *self.stands]
 
-    def _stream(self, prefix: Sequence[Base]) -> Stream:
-        return Stream(self._shared, self._stream_place, prefix, self.account.give, self.fail)
+    def _stream(self, prefix: Sequence[UploadBase]) -> StreamUpload:
+        return StreamUpload(self._shared, self._stream_place, prefix, self.account.give, self.fail)
 
     def _stream_place(self) -> tuple[bytes, int]:
         """Where a store cannot rename, the file appears at its own name, when it is complete."""
@@ -146,9 +147,9 @@ class Contents:
 
     # -- what goes out ----------------------------------------------------------------------------------------------
 
-    def _ship(self, segment: Segment, column: Column) -> None:
+    def _ship(self, segment: UploadSegment, column: Column) -> None:
         pooled = self.layout is Layout.STRIPED
-        column.shipment = Shipment(
+        column.shipment = PartUpload(
             column.pieces(),
             column.size,
             self._names.pooled if pooled else self._names.beside,
@@ -162,16 +163,16 @@ class Contents:
         self._under_way[column.shipment] = column.size
         self._shared.sender.submit(column.shipment)
 
-    def ship_head(self) -> Shipment:
+    def ship_head(self) -> PartUpload:
         """Send the head as it is now, and keep it."""
         assert self.head is not None
-        shipment = Shipment(self.head.pieces(), self.head.size, self._names.beside)
+        shipment = PartUpload(self.head.pieces(), self.head.size, self._names.beside)
         shipment.on_end = lambda ended: self._ended(None, ended)
         self._under_way[shipment] = 0
         self._shared.sender.submit(shipment)
         return shipment
 
-    def _ended(self, column: Column | None, shipment: Shipment) -> None:
+    def _ended(self, column: Column | None, shipment: PartUpload) -> None:
         size = self._under_way.pop(shipment)
         shipment.chunks = ()
         if column is not None:
@@ -234,7 +235,7 @@ class Contents:
                 status = await stream.finish()
             self.stream = None
             if status is not None:
-                found = Base(stream.path, status.length)
+                found = UploadBase(stream.path, status.length)
                 if stream.path == self._names.path:
                     self.base = found
                 else:
@@ -291,18 +292,18 @@ class Contents:
             self.head = Column()
         self.account.drop(self.account.open)
 
-    def objects(self) -> list[Base]:
+    def objects(self) -> list[UploadBase]:
         """What is not published, in order; all of it is drained."""
-        return [*self.stands, *(Base(shipment.path, shipment.size) for shipment in self.landed())]
+        return [*self.stands, *(UploadBase(shipment.path, shipment.size) for shipment in self.landed())]
 
-    def moved(self, each: Base, path: bytes) -> Base:
+    def moved(self, each: UploadBase, path: bytes) -> UploadBase:
         """One of those that stand lies at `path` now; that one."""
         index = self.stands.index(each)
-        self.stands[index] = Base(path, each.length, each.parts)
+        self.stands[index] = UploadBase(path, each.length, each.parts)
         self.rearranged += 1
         return self.stands[index]
 
-    def landed(self) -> Iterator[Shipment]:
+    def landed(self) -> Iterator[PartUpload]:
         """The parts that stand in the store, in order."""
         for segment in self.segments:
             yield from (shipment for shipment in segment.shipments if shipment.landed)

@@ -1,4 +1,4 @@
-"""The memory of all files being written: one limit, first come first served, and no way to wait for ever.
+"""Memory budget of all files being written: one limit, first come first served, and no way to wait for ever.
 
 Bytes are *open* while they wait for more of their part, and *sealed* once the part is on its way: sealed bytes come
 back by themselves, when the part is acknowledged or given up, which the senders do within the I/O time-out. So whoever
@@ -14,15 +14,15 @@ from collections.abc import Callable
 
 import trio
 
-from stripefs.write.refusals import DraftLost
+from stripefs.write.errors import DraftLost
 
-__all__ = ["Account", "Budget"]
+__all__ = ["MemoryAccount", "MemoryBudget"]
 
 
-class Account:
+class MemoryAccount:
     """The bytes of one file. `cut()` must seal all open bytes before it returns; it is called on trio's thread."""
 
-    def __init__(self, budget: Budget, cut: Callable[[], None]) -> None:
+    def __init__(self, budget: MemoryBudget, cut: Callable[[], None]) -> None:
         self._budget = budget
         self._cut = cut
         self.open = 0
@@ -74,7 +74,7 @@ class Account:
         self._budget.leave(self)
 
 
-class Budget:
+class MemoryBudget:
     """`limit` in bytes. One piece larger than the limit passes when nothing else is held."""
 
     def __init__(self, limit: int) -> None:
@@ -83,7 +83,7 @@ class Budget:
         self.waited = 0.0
         """Seconds, of all waits that are over."""
         self.used = 0
-        self._accounts: list[Account] = []
+        self._accounts: list[MemoryAccount] = []
         self._queue: deque[_Waiter] = deque()
         self._serving = False
 
@@ -93,12 +93,12 @@ class Budget:
         wanting = {id(waiter.account) for waiter in self._queue}
         return max(1, sum(account.held > 0 or id(account) in wanting for account in self._accounts))
 
-    def account(self, cut: Callable[[], None]) -> Account:
-        account = Account(self, cut)
+    def account(self, cut: Callable[[], None]) -> MemoryAccount:
+        account = MemoryAccount(self, cut)
         self._accounts.append(account)
         return account
 
-    async def take(self, account: Account, size: int) -> None:
+    async def take(self, account: MemoryAccount, size: int) -> None:
         if account.closed:
             raise DraftLost("the file is no longer being written")
         if not self._queue and self._fits(size):
@@ -151,7 +151,7 @@ class Budget:
         finally:
             self._serving = False
 
-    def leave(self, account: Account) -> None:
+    def leave(self, account: MemoryAccount) -> None:
         """Forget a closed account once it holds nothing, and let go those who wait in its name."""
         for waiter in [waiter for waiter in self._queue if waiter.account is account]:
             self._queue.remove(waiter)
@@ -179,7 +179,7 @@ class Budget:
 
 
 class _Waiter:
-    def __init__(self, account: Account, size: int) -> None:
+    def __init__(self, account: MemoryAccount, size: int) -> None:
         self.account = account
         self.size = size
         self.ready = trio.Event()

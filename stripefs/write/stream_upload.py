@@ -1,40 +1,113 @@
-"""A big file in one go: one sink, written behind by a task of its own, for stores that cannot join parts.
+"""Upload of a big file as one stream: one sink, written behind by a task of its own, for stores that cannot join parts.
 
 Bytes are given back when they are written, not when they are acknowledged, since all of the file would have to stay
 otherwise. So a host that fails takes the file with it, unless the client mends that by itself (HDFS pipelines do).
 
 Each call to the sink must come back within `--io-timeout`: one that hangs fails its own file and keeps its own thread.
+
+`PutSink` is the sink of stores that only know `put`: the pieces are handed to a `put` that runs in a thread of its own.
+The file appears under its name when `close` answers, whole, and not at all after `abort`.
 """
 
 from __future__ import annotations
 
+import contextlib
+import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
 import trio
 
-from stripefs.errors import StoreError, StripefsError
-from stripefs.store.base import Handle, Sink, Status
+from stripefs.errors import Abandoned, StoreError, StripefsError
+from stripefs.store.base import Buffer, Handle, Sink, Status, Store
 from stripefs.supervised import contain
 from stripefs.units import shown
-from stripefs.write.putsink import PutSink
-from stripefs.write.refusals import DraftLost
-from stripefs.write.segments import Base, Column
+from stripefs.write.errors import DraftLost
+from stripefs.write.part_buffer import Column, UploadBase
 
 if TYPE_CHECKING:
-    from stripefs.write.shared import Shared
+    from stripefs.write.context import UploadContext
 
-__all__ = ["Stream"]
+__all__ = ["PutSink", "StreamUpload"]
+
+_LOOK = 0.2
+"""Seconds between looks whether the other thread still lives."""
+
+
+class PutSink(Sink):
+    """Replaces what is at `path`."""
+
+    def __init__(self, store: Store, path: bytes) -> None:
+        self._store = store
+        self._path = path
+        self._pieces: queue.Queue[Buffer | None] = queue.Queue(maxsize=1)  # the budget counts what lies here no more
+        self._aborted = False
+        self._error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="put", daemon=True)
+        self._thread.start()
+
+    def write(self, data: Buffer) -> None:
+        self._hand(bytes(data) if isinstance(data, bytearray) else data)
+
+    def close(self) -> Status:
+        self._hand(None)
+        self._thread.join()
+        self._check()
+        return self._store.stat(self._path)
+
+    def abort(self) -> None:
+        self._aborted = True
+        with contextlib.suppress(queue.Full):
+            self._pieces.put_nowait(None)
+
+    def _hand(self, piece: Buffer | None) -> None:
+        while True:
+            self._check()
+            if not self._thread.is_alive():
+                raise StoreError(f"{self._path!r} was written before it was complete")
+            try:
+                self._pieces.put(piece, timeout=_LOOK)
+            except queue.Full:
+                continue
+            return
+
+    def _check(self) -> None:
+        error = self._error
+        if isinstance(error, StoreError):
+            raise error
+        if error is not None:
+            raise StoreError(f"the client failed unexpectedly: {error!r}") from None
+
+    def _run(self) -> None:
+        try:
+            self._store.put(self._path, self._handed(), replace=True)
+        except BaseException as error:  # noqa: BLE001  # of whatever kind: the writer's thread learns of it
+            self._error = error
+
+    def _handed(self) -> Iterator[Buffer]:
+        while True:
+            try:
+                piece = self._pieces.get(timeout=_LOOK)
+            except queue.Empty:
+                if self._aborted:
+                    raise Abandoned("nobody wants this file any more") from None
+                continue
+            if self._aborted:
+                raise Abandoned("nobody wants this file any more")
+            if piece is None:
+                return
+            yield piece
+
 
 _COPIED_AT_ONCE = 8 << 20
 
 _T = TypeVar("_T")
 
 
-class Stream:
+class StreamUpload:
     """Writes a new file: first the bytes of the files `prefix`, then what is added.
 
     place() names it anew at every try; `path` is the one that stands, b"" before.
@@ -43,9 +116,9 @@ class Stream:
 
     def __init__(
         self,
-        shared: Shared,
+        shared: UploadContext,
         place: Callable[[], tuple[bytes, int]],
-        prefix: Sequence[Base],
+        prefix: Sequence[UploadBase],
         give: Callable[[int], None],
         fail: Callable[[Exception], None],
     ) -> None:

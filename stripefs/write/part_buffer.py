@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from stripefs.store.base import Buffer
-from stripefs.write.policy import Shape
-from stripefs.write.shipment import Group, Shipment
+from stripefs.write.layout_policy import Shape
+from stripefs.write.part_upload import HostGroup, PartUpload
 
-__all__ = ["Base", "Column", "Segment"]
+__all__ = ["Column", "UploadBase", "UploadSegment"]
 
 GATHERED = 1 << 20
 """Small writes are gathered into pieces of this many bytes, so that a million of them are no million objects."""
@@ -22,7 +22,7 @@ _SMALL = 64 << 10
 
 
 @dataclass(frozen=True, slots=True)
-class Base:
+class UploadBase:
     """`length` bytes of the file are those of the file at `path`, which so many parts were joined to."""
 
     path: bytes
@@ -37,7 +37,7 @@ class Column:
         self.size = 0
         self._pieces: list[Buffer] = []
         self._tail = bytearray()
-        self.shipment: Shipment | None = None
+        self.shipment: PartUpload | None = None
 
     def add(self, data: memoryview) -> None:
         """Take `data`, whose bytes stay as they are (no copy is made of long ones)."""
@@ -78,14 +78,14 @@ class Column:
                 offset -= len(view)
 
 
-class Segment:
+class UploadSegment:
     """`ship(column)` is called once for every column that holds something, and sets `column.shipment`."""
 
-    def __init__(self, start: int, shape: Shape, ship: Callable[[Segment, Column], None]) -> None:
+    def __init__(self, start: int, shape: Shape, ship: Callable[[UploadSegment, Column], None]) -> None:
         self.start = start
         self.shape = shape
         self.length = 0
-        self.group = Group()
+        self.group = HostGroup()
         self.columns = [Column() for _ in range(shape.width)]
         self._ship = ship
 
@@ -98,7 +98,7 @@ class Segment:
         return self.shape.length - self.length
 
     @property
-    def shipments(self) -> list[Shipment]:
+    def shipments(self) -> list[PartUpload]:
         """Of a sealed segment, in the order of its columns."""
         return [column.shipment for column in self.columns if column.shipment is not None]
 

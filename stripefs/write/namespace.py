@@ -1,6 +1,7 @@
-"""Who else writes, seen by their locks, and changes of names that wait for them.
+"""Rules for changes of names: they wait for other writers, and striped versions that lose their name are deleted later.
 
-A file that was closed just now is locked for a moment longer.
+Other writers are seen by their locks. A file that was closed just now is locked for a moment longer. The versions that
+a rename or unlink takes the name from are found before it, and scheduled for deletion after it.
 """
 
 from __future__ import annotations
@@ -18,11 +19,61 @@ from stripefs.format.lock_and_record import LEASE
 from stripefs.format.reserved_names import is_hidden, parse_reserved
 from stripefs.retry import Backoff
 from stripefs.store.base import Kind, Store
-from stripefs.write.clock import StoreClock
 from stripefs.write.file_lock import lock_path, read_lock
-from stripefs.write.names import join, split
+from stripefs.write.store_clock import StoreClock
+from stripefs.write.upload_names import join_path, split_path
 
-__all__ = ["holder", "living", "until_free", "wait_for_writers"]
+__all__ = ["LostVersions", "ScheduleDelete", "holder", "living", "until_free", "wait_for_writers"]
+
+ScheduleDelete = Callable[[Iterable[str]], None]
+"""Told which striped versions no name stands for any more; see `stripefs.upkeep.graves`."""
+
+
+class LostVersions:
+    """versions(path): the pool folders that a striped file needs; raises what `Store.stat` raises. writer_of(path): who
+    else writes the file, "" for nobody. Both block. Without `bury` or `versions` there are none."""
+
+    def __init__(
+        self,
+        calls: Executor,
+        bury: ScheduleDelete | None,
+        versions: Callable[[bytes], Iterable[str]] | None,
+        writer_of: Callable[[bytes], str],
+    ) -> None:
+        self._calls = calls
+        self._bury = bury
+        self._versions = versions
+        self._writer_of = writer_of
+
+    async def of(self, path: bytes) -> Set[str]:
+        """Which versions lose their name with `path`. None where that cannot be told: gc finds those."""
+        if self._bury is None or self._versions is None:
+            return frozenset()
+        try:
+            return frozenset(await self._calls.call(f"look at {path!r}", self._versions, path))
+        except StoreError:
+            return frozenset()
+
+    async def bury(self, versions: Set[str], path: bytes, *, held: bool) -> None:
+        """`versions` have lost the name `path`, whose lock is `held` by the caller or by nobody.
+
+        Who took it just before that may have read them, and name them in what they publish: then gc is to judge.
+        """
+        look, bury = self._versions, self._bury
+        if look is None or bury is None or not versions:
+            return
+
+        def named_again() -> Set[str]:
+            if not held and self._writer_of(path):
+                return versions
+            try:
+                return frozenset(look(path))
+            except (NotFound, NotADirectory):
+                return frozenset()
+
+        with contextlib.suppress(StoreError):
+            bury(versions - await self._calls.call(f"look at {path!r}", named_again))
+
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -78,7 +129,7 @@ def holder(
     store: Store, path: bytes, owner: str = "", versions: Set[str] = frozenset(), *, seconds: float = LEASE
 ) -> str:
     """Who writes the file at `path`, as `living` says it."""
-    return _alive(store, split(path)[0], _lock_of(store, path), owner, versions, seconds)
+    return _alive(store, split_path(path)[0], _lock_of(store, path), owner, versions, seconds)
 
 
 def _alive(
@@ -117,6 +168,6 @@ def _locks(store: Store, folder: bytes) -> Iterator[tuple[bytes, int]]:
                 for entry in batch:
                     found = parse_reserved(entry.name)
                     if entry.kind is Kind.DIRECTORY and not is_hidden(entry.name):
-                        folders.append(join(folder, entry.name))
+                        folders.append(join_path(folder, entry.name))
                     elif entry.kind is Kind.FILE and found is not None and found.kind == "lock":
-                        yield join(folder, entry.name), entry.mtime_ns
+                        yield join_path(folder, entry.name), entry.mtime_ns

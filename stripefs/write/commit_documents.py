@@ -1,0 +1,250 @@
+"""Documents of an upload: the manifest of a striped version and the records of its fsyncs.
+
+A document is written before it is needed, as a hidden file, so that one rename later it stands (`PreparedDocument`).
+Writing one takes from 20 ms to half a second: the last parts of a file are being acknowledged as long.
+
+Each fsync writes a record that names the new segments and continues the record before. Records that stand form a chain,
+oldest first. One that names at most as much as those behind it is merged with them, so each names more than twice what
+the next one does: n fsyncs write O(n log n) bytes, and `stripefs recover` reads O(log n) documents. A record stands by
+one rename, and the records it was merged of go only after that. So the newest one and those that it continues name all
+that was durable, wherever a writer dies.
+
+A call that was given up may have its effect later. So a number that was in use once is not used for another record,
+but by one that replaces the only record, when the last try was answered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
+
+import trio
+
+from stripefs.format.lock_and_record import Record, RecordBase, RecordLink, RecordPart, RecordSegment, digest_of
+from stripefs.format.manifest import Manifest, Part, Segment
+from stripefs.store.base import Status
+from stripefs.write.file_contents import STOPPING, FileContents
+from stripefs.write.layout_policy import Layout
+from stripefs.write.part_buffer import UploadSegment as Written
+from stripefs.write.part_upload import PartUpload
+from stripefs.write.store_ops import StoreOps
+from stripefs.write.upload_names import UploadNames
+from stripefs.write.uploader import Uploader
+
+__all__ = ["Durable", "PreparedDocument", "RecordLog", "count_of", "manifest_of", "record_of"]
+
+
+def manifest_of(
+    names: UploadNames, contents: FileContents, unit: int, before: Sequence[Segment], generation: int, pool: bytes
+) -> Manifest:
+    """Of what is written behind the segments `before`. All parts must have flowed."""
+    segments = (*before, *(_as_segment(segment, names.version) for segment in contents.segments))
+    return Manifest(names.version, generation, unit, pool, segments)
+
+
+def count_of(contents: FileContents, *, head: PartUpload | None, manifest: Manifest | None) -> int:
+    """Segments that `record_of` names, from the first one."""
+    if head is not None:
+        return 1 if head.size else 0
+    return len(_before(contents, manifest)) + len(contents.stands) + len(contents.segments)
+
+
+def record_of(
+    names: UploadNames,
+    contents: FileContents,
+    unit: int,
+    *,
+    head: PartUpload | None,
+    manifest: Manifest | None,
+    published: Status | None,
+    mode: int | None,
+    start: int = 0,
+    after: RecordLink | None = None,
+) -> Record:
+    """Of all that is written, from segment `start` on, which continues the record `after`. unit: 0 for what is not
+    striped. head: what has all of it, if there is such a thing. manifest, published: of the file that is continued.
+    """
+    base = None
+    if head is None and contents.layout is not Layout.STRIPED and contents.base is not None and published is not None:
+        identity = published.identity
+        base = RecordBase(identity.length, identity.mtime_ns, identity.file_id)
+    if head is not None:
+        segments = [_as_record(head.size, [head])] if head.size else []
+    else:
+        before = _before(contents, manifest)
+        segments = [_as_named(each) for each in before[start:]]
+        start = max(0, start - len(before))
+        stands = contents.stands
+        segments += [RecordSegment(each.length, (RecordPart(each.path, each.length),)) for each in stands[start:]]
+        start = max(0, start - len(stands))
+        segments += [_as_record(each.length, each.shipments) for each in contents.segments[start:]]
+    layout = (contents.layout or Layout.PLAIN).value
+    return Record(names.path, names.version, layout, unit, tuple(segments), base, mode, after)
+
+
+def _before(contents: FileContents, manifest: Manifest | None) -> tuple[Segment, ...]:
+    return manifest.segments if manifest is not None and contents.layout is Layout.STRIPED else ()
+
+
+def _as_named(segment: Segment) -> RecordSegment:
+    parts = (RecordPart(part.path(), part.length, part.digest.hex()) for part in segment.parts)
+    return RecordSegment(segment.length, tuple(parts))
+
+
+def _as_record(length: int, shipments: list[PartUpload]) -> RecordSegment:
+    parts = (RecordPart(shipment.path, shipment.length, shipment.digest.hex()) for shipment in shipments)
+    return RecordSegment(length, tuple(parts))
+
+
+def _as_segment(segment: Written, version: str) -> Segment:
+    shipments = segment.shipments
+    return Segment(segment.length, tuple(Part(version, s.number, s.length, s.digest) for s in shipments))
+
+
+@dataclass(frozen=True, slots=True)
+class _Sent:
+    document: bytes
+    shipment: PartUpload
+
+
+class PreparedDocument:
+    """At most one document at a time. place names each try of it; block_size is its file's, 0 for the store's own."""
+
+    def __init__(self, sender: Uploader, place: Callable[[], tuple[bytes, int]], block_size: int = 0) -> None:
+        self._sender = sender
+        self._place = place
+        self._block_size = block_size
+        self._sent: _Sent | None = None
+        self.in_vain = 0
+        """Documents that were not the one that was needed in the end."""
+
+    def begin(self, document: bytes) -> None:
+        """Write the document that will be needed, as it seems, unless one was begun."""
+        if self._sent is None:
+            self._sent = self._send(document)
+
+    async def take(self, document: bytes) -> bytes:
+        """The path of a file of this document; the file is the caller's. Raises why it cannot be written.
+
+        Another document that was begun must have been dropped.
+        """
+        if self._sent is not None and (path := await self._ended(self._sent)) is not None:
+            return path
+        self._sent = sent = self._send(document)
+        path = await self._ended(sent)
+        if path is None:
+            assert sent.shipment.error is not None
+            raise sent.shipment.error
+        return path
+
+    async def _ended(self, sent: _Sent) -> bytes | None:
+        """Where it stands, which is the caller's affair then; None when it could not be written."""
+        await sent.shipment.ended.wait()
+        self._sent = None
+        return sent.shipment.path if sent.shipment.landed else None
+
+    async def drop(self, but: bytes | None = None) -> list[bytes]:
+        """Forget what was begun and not taken, unless it is the document `but`; paths of what stands of it."""
+        sent = self._sent
+        if sent is None or sent.document == but:
+            return []
+        sent.shipment.cancel()
+        with trio.move_on_after(STOPPING):  # what comes later removes itself, or is found by gc
+            await sent.shipment.ended.wait()
+        self._sent = None
+        self.in_vain += 1
+        return [sent.shipment.path] if sent.shipment.landed else []
+
+    def _send(self, document: bytes) -> _Sent:
+        shipment = PartUpload([document], len(document), self._place, block_size=self._block_size)
+        self._sender.submit(shipment)
+        return _Sent(document, shipment)
+
+
+@dataclass(frozen=True, slots=True)
+class Durable:
+    """`count` segments to be recorded. record(start, after) is one of those from `start` on that continues
+    `after`. key: equal where the segments that were recorded last are the first of these; None where they never are.
+    """
+
+    count: int
+    key: Hashable | None
+    record: Callable[[int, RecordLink | None], Record]
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    path: bytes
+    link: RecordLink
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Next:
+    document: bytes
+    behind: list[_Standing]
+    count: int
+
+
+class RecordLog:
+    """For one task at a time. outdated: paths that are to be removed once a record stands, or the upload has ended."""
+
+    def __init__(self, effects: StoreOps, names: UploadNames, prepared: PreparedDocument) -> None:
+        self.outdated: list[bytes] = []
+        self._effects = effects
+        self._names = names
+        self._prepared = prepared
+        self._chain: list[_Standing] = []
+        self._key: Hashable | None = None
+        self._last = -1  # the highest number that was in use
+        self._answered = True
+
+    @property
+    def stands(self) -> bool:
+        """Tells whether a record stands."""
+        return bool(self._chain)
+
+    async def prepare(self, durable: Durable) -> None:
+        """Write the next record under another name, as far as it is known now."""
+        document = self._next(durable).document
+        self.outdated += await self._prepared.drop(but=document)
+        self._prepared.begin(document)
+
+    async def write(self, durable: Durable) -> None:
+        """A record of all of it stands. Raises StoreError."""
+        following = self._next(durable)
+        self.outdated += await self._prepared.drop(but=following.document)
+        source = await self._prepared.take(following.document)
+        number = self._last + 1
+        if self._answered and len(self._chain) == 1 and not following.behind:
+            number = self._chain[0].link.number
+        path = self._names.record(number)
+        self._last, self._answered = max(self._last, number), False
+        stood = [each.path for each in reversed(self._chain)]
+        try:
+            await self._effects.rename_over(source, path, len(following.document))
+        except BaseException:
+            self.outdated += [each for each in (source, path) if each not in stood]
+            raise
+        self._answered = True
+        standing = _Standing(path, RecordLink(number, digest_of(following.document)), following.count)
+        self._chain, self._key = [*following.behind, standing], durable.key
+        stands = {each.path for each in self._chain}
+        self.outdated += [each for each in stood if each not in stands]
+
+    def _next(self, durable: Durable) -> _Next:
+        behind = self._chain[:] if durable.key is not None and durable.key == self._key else []
+        count = durable.count - sum(each.count for each in behind)
+        while behind and behind[-1].count <= count:
+            count += behind.pop().count
+        record = durable.record(durable.count - count, behind[-1].link if behind else None)
+        return _Next(record.to_bytes(), behind, count)
+
+    def forget(self) -> None:
+        """The records are of no use any more: newest first, so that what is left of them is a chain."""
+        self.outdated += [each.path for each in reversed(self._chain)]
+        self._chain, self._key = [], None
+
+    async def unused(self) -> list[bytes]:
+        """Paths of what was written ahead and nothing needs. They are forgotten here."""
+        return await self._prepared.drop()
