@@ -19,7 +19,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
-from stripefs.cache.handle import CACHE
+from stripefs.cache.cached_store import CACHE
 from stripefs.settings import redact
 from stripefs.stalls import LEAST as STALL
 from stripefs.stalls import Stalls

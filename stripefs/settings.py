@@ -117,9 +117,9 @@ class WriteSettings(NamedTuple):
 class CacheSettings(NamedTuple):
     """What is kept on local disk of files that are read. size in bytes, 0 for a tenth of the file system there.
 
-    directory: "" for no cache. writes: of files that are written, too. match: patterns of what is cached, none
-    for all; see `stripefs.cache.keep`, also for keep_newest, the number of checkpoints that stay. trust_mtime: length
-    and time make a version where the store has no ids.
+    directory: "" for no cache. writes: of files that are written, too. match: patterns of what is cached, none for all;
+    see `stripefs.cache.eviction`, also for keep_newest, the number of checkpoints that stay. trust_mtime: length and
+    time make a version where the store has no ids.
     """
 
     directory: str = ""

@@ -23,7 +23,7 @@ import trio
 from imagefs.daemon.client import Client
 from imagefs.settings import DaemonSettings
 from stripefs import logs
-from stripefs.cache.store import LEAST
+from stripefs.cache.cached_store import LEAST
 from stripefs.cli.border import guarded, tell
 from stripefs.cli.warming import STEP, Choose, Warmed, warm_tree
 from stripefs.errors import MountError, StripefsError

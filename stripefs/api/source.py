@@ -12,8 +12,7 @@ from typing import Any
 import trio
 
 from stripefs.api.idle import Shared
-from stripefs.cache.handle import CachedHandle
-from stripefs.cache.store import CachedStore
+from stripefs.cache.cached_store import CachedHandle, CachedStore
 from stripefs.executor import Executor
 from stripefs.read import OpenFile, Reader
 from stripefs.settings import Settings, WriteSettings

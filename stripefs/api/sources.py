@@ -24,7 +24,7 @@ from stripefs.api.idle import LOOK_EVERY
 from stripefs.api.source import Opened, Source
 from stripefs.api.urls import placed
 from stripefs.cache.cache import Cache, queue_for
-from stripefs.cache.store import CachedStore
+from stripefs.cache.cached_store import CachedStore
 from stripefs.errors import (
     IsADirectory,
     NotADirectory,

@@ -24,12 +24,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from stripefs import osutil
-from stripefs.cache.grid import BLOCK, PER_SEGMENT
-from stripefs.cache.table import (
+from stripefs.cache.segment_format import (
+    BLOCK,
     DATA_AT,
     EMPTY,
     FILE_LENGTH,
     HEADER,
+    PER_SEGMENT,
     SLOT,
     SLOTS_AT,
     TABLE,
@@ -42,7 +43,7 @@ from stripefs.store.allocator import PAGE
 from stripefs.store.base import Buffer
 from stripefs.store.common import InUse
 
-__all__ = ["Damaged", "Segment"]
+__all__ = ["CacheSegment", "Damaged"]
 
 TOUCH_EVERY = 60.0
 """Seconds by which the time of last use may be off: else every read would write."""
@@ -66,9 +67,9 @@ class Damaged(Exception):
     """The file is not the segment that it should be."""
 
 
-class Segment:
-    """Segment `number` of the version `key`, of `length` bytes in all, at `path`. Blocks are numbered from the file's
-    start.
+class CacheSegment:
+    """CacheSegment `number` of the version `key`, of `length` bytes in all, at `path`. Blocks are numbered from the
+    file's start.
 
     With `make` the file and the folders above it are made where they are missing. Raises OSError, FileNotFoundError
     where there is none, Damaged.

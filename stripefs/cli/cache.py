@@ -19,9 +19,8 @@ from stripefs.errors import ConfigError, StoreError
 from stripefs.units import format_size
 
 if TYPE_CHECKING:
-    from stripefs.cache.inventory import Held
-    from stripefs.cache.place import Place
-    from stripefs.cache.room import Room
+    from stripefs.cache.cachedir import CacheDir, CachedVersion
+    from stripefs.cache.quota import Quota
 
 __all__ = ["command"]
 
@@ -87,13 +86,13 @@ def verify(ctx: click.Context, which: tuple[str, ...], as_json: bool, config: st
     Reads do so by themselves; this finds out before they come. What is damaged is dropped and fetched again when it is
     wanted. The exit code is 3 if anything was.
     """
-    from stripefs.cache.inventory import check
+    from stripefs.cache.cachedir import verify_version
 
     rows = []
     with _folder(ctx, config) as (place, _), status_line() as show:
         for version in _chosen(place, which):
             show(_called(version))
-            rows.append((version, check(place, version)))
+            rows.append((version, verify_version(place, version)))
     blocks, size = sum(found.blocks for _, found in rows), sum(found.size for _, found in rows)
     damaged = sum(found.damaged for _, found in rows)
     unreadable = [each for _, found in rows for each in found.unreadable]
@@ -159,7 +158,7 @@ def _pins(
     which: tuple[str, ...],
     as_json: bool,
     config: str,
-    act: Callable[[Place, bytes], object],
+    act: Callable[[CacheDir, bytes], object],
     word: str,
 ) -> None:
     with _folder(ctx, config) as (place, room):
@@ -175,31 +174,31 @@ def _pins(
 
 
 @contextmanager
-def _folder(ctx: click.Context, config: str) -> Iterator[tuple[Place, Room]]:
+def _folder(ctx: click.Context, config: str) -> Iterator[tuple[CacheDir, Quota]]:
     """The cache folder that flags, the environment or a file name. Raises ConfigError when none does; an OSError of the
     folder inside becomes a StoreError."""
-    from stripefs.cache.place import Place
-    from stripefs.cache.room import Room
+    from stripefs.cache.cachedir import CacheDir
+    from stripefs.cache.quota import Quota
 
     settings = configuration.resolve(given(ctx), config=config).cache
     if not settings.directory:
         raise ConfigError("no cache folder is named", hint="give --cache DIR, or set cache in [cache] of a file")
-    place = Place(settings.directory)
+    place = CacheDir(settings.directory)
     place.check()
     try:
-        yield place, Room(place, settings.size)
+        yield place, Quota(place, settings.size)
     except OSError as error:
         raise StoreError(f"{error.filename or place.root}: {error.strerror}") from error
 
 
-def _chosen(place: Place, which: Sequence[str]) -> list[Held]:
+def _chosen(place: CacheDir, which: Sequence[str]) -> list[CachedVersion]:
     """The versions that one of these names; all for none. Raises ConfigError where one names nothing."""
-    from stripefs.cache.inventory import held
+    from stripefs.cache.cachedir import cached_versions
 
-    versions = list(held(place))
+    versions = list(cached_versions(place))
     if not which:
         return versions
-    chosen: dict[bytes, Held] = {}
+    chosen: dict[bytes, CachedVersion] = {}
     for word in which:
         named = [version for version in versions if _names(word, version)]
         if not named:
@@ -208,23 +207,23 @@ def _chosen(place: Place, which: Sequence[str]) -> list[Held]:
     return list(chosen.values())
 
 
-def _names(word: str, version: Held) -> bool:
-    from stripefs.cache.keep import lies_in
+def _names(word: str, version: CachedVersion) -> bool:
+    from stripefs.cache.eviction import matches_below
 
     if len(word) >= _LEAST_KEY and version.key.hex().startswith(word.lower()):
         return True
-    return bool(version.name) and lies_in(version.name, word)
+    return bool(version.name) and matches_below(version.name, word)
 
 
-def _called(version: Held) -> str:
+def _called(version: CachedVersion) -> str:
     return version.name or version.key.hex()
 
 
-def _told(place: Place, room: Room) -> dict[str, Any]:
+def _told(place: CacheDir, room: Quota) -> dict[str, Any]:
     return {"directory": place.directory, "used_bytes": room.used(), "limit_bytes": room.limit()}
 
 
-def _as_dict(version: Held) -> dict[str, Any]:
+def _as_dict(version: CachedVersion) -> dict[str, Any]:
     """The --json form; sizes in bytes, times in seconds since 1970."""
     known = {name: version.about.get(name) for name in ("source", "path", "length", "mtime_ns", "file_id")}
     return {

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 import trio
 
 from stripefs.cache.cache import Cache
-from stripefs.cache.handle import CachedHandle
-from stripefs.cache.store import CachedStore
+from stripefs.cache.cached_store import CachedHandle, CachedStore
 from stripefs.cli.places import open_tree, view_of
 from stripefs.errors import StoreError, StripefsError
 from stripefs.read import OpenFile, Reader

@@ -24,7 +24,7 @@ from stripefs.store.url import open_store, opener
 from stripefs.tree import State, Tree
 
 if TYPE_CHECKING:
-    from stripefs.cache.store import CachedStore
+    from stripefs.cache.cached_store import CachedStore
     from stripefs.mount.writing import Writing
     from stripefs.read_events import ReadEvents
 
@@ -68,7 +68,7 @@ class StoreBackend:
         self._store = StripedStore(store, self._settings.write.trust_pool, opener(self._settings.store))
         if self._settings.cache.directory:
             from stripefs.cache.cache import Cache, queue_for  # what caches nothing starts without it
-            from stripefs.cache.store import CachedStore
+            from stripefs.cache.cached_store import CachedStore
 
             queue = queue_for(self._settings.read.memory or default_budget())
             cache = Cache(self._settings.cache, self._settings.mount.mountpoint, queue)

@@ -18,7 +18,7 @@ from stripefs.write.staging import Staging
 from stripefs.write_session import WriteSession
 
 if TYPE_CHECKING:
-    from stripefs.cache.store import CachedStore
+    from stripefs.cache.cached_store import CachedStore
 
 __all__ = ["Writing"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.cache import filler, key, pace
+from stripefs.cache import bypass, segment_format, writeback
 
 
 @pytest.fixture
@@ -29,6 +29,6 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 @pytest.fixture
 def at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is written is settled from the beginning, and no disk is left alone for being slow."""
-    monkeypatch.setattr(key, "SETTLED", 0)
-    monkeypatch.setattr(pace, "SLOWER", 0.0)
-    monkeypatch.setattr(filler, "LONGEST_WAIT", float("inf"))
+    monkeypatch.setattr(segment_format, "SETTLED", 0)
+    monkeypatch.setattr(bypass, "SLOWER", 0.0)
+    monkeypatch.setattr(writeback, "LONGEST_WAIT", float("inf"))

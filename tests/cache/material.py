@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import pytest
 
-from stripefs.cache import filler, pace
+from stripefs.cache import bypass, writeback
 from stripefs.cache.cache import Cache
-from stripefs.cache.store import CachedStore
+from stripefs.cache.cached_store import CachedStore
 from stripefs.settings import CacheSettings, StoreSettings
 from stripefs.store.base import Handle
 from stripefs.store.url import open_store
@@ -87,8 +87,8 @@ def cached(
 ) -> Iterator[Cached]:
     """`settings` as of CacheSettings."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pace, "SLOWER", 0.0)  # these sources are in memory: no disk is as fast
-        patch.setattr(filler, "LONGEST_WAIT", float("inf"))  # nor is one too slow
+        patch.setattr(bypass, "SLOWER", 0.0)  # these sources are in memory: no disk is as fast
+        patch.setattr(writeback, "LONGEST_WAIT", float("inf"))  # nor is one too slow
         yield from _cached(source, folder, prefix, query, settings)
 
 

@@ -12,22 +12,22 @@ import random
 import sys
 from pathlib import Path
 
-from stripefs.cache import pace
-from stripefs.cache.store import CachedStore
+from stripefs.cache import bypass
+from stripefs.cache.cached_store import CachedStore
 from tests.cache.material import MIB, cached, read
 
 STORE = ("counting+throttled", "?rate=50MB/s&hosts=4&block-size=8MiB&placement=even")
 """Slower than any disk, as stores are: what is fetched does not wait for the disk for long then."""
 
 
-SLOWER = pace.SLOWER
+SLOWER = bypass.SLOWER
 
 
 def main(job: dict[str, object]) -> None:
     order = random.Random(int(str(job.get("seed", 0))))
     with cached(Path(str(job["source"])), Path(str(job["folder"])), *STORE, **dict(job["settings"])) as one:  # type: ignore[call-overload]
         if job.get("honest"):
-            pace.SLOWER = SLOWER
+            bypass.SLOWER = SLOWER
         print("ready", flush=True)
         sys.stdin.readline()
         while True:

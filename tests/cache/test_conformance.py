@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from stripefs.cache import edges, handle, key
-from stripefs.cache import store as cache_store
+from stripefs.cache import cached_store, segment_format, writeback
+from stripefs.cache import cached_store as cache_store
 from stripefs.cache.cache import Cache
 from stripefs.settings import CacheSettings, StoreSettings
 from stripefs.store.url import open_store
@@ -23,10 +23,10 @@ def placed(factory: pytest.TempPathFactory, prefix: str, query: str) -> Iterator
     root, folder = factory.mktemp("source"), factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(cache_store, "LEAST", 1)  # files of this suite are small, and as new as can be
-        patch.setattr(key, "SETTLED", 0)
+        patch.setattr(segment_format, "SETTLED", 0)
         # Else the one block of a file would soon be here, and the suite asks where the store has it.
-        patch.setattr(edges.Edges, "add", lambda *_: None)
-        patch.setattr(handle.CachedHandle, "_keep", lambda *_: False)
+        patch.setattr(writeback.PartialBlocks, "add", lambda *_: None)
+        patch.setattr(cached_store.CachedHandle, "_keep", lambda *_: False)
         inner = open_store(StoreSettings(url=f"{prefix}file://{root}{query}"))
         cache = Cache(CacheSettings(directory=str(folder), size=1 << 30))
         store = cache_store.CachedStore(inner, cache)

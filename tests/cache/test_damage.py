@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from stripefs.cache.segment import Segment
-from stripefs.cache.table import DATA_AT, FILE_LENGTH, HEADER, SLOT, SLOTS_AT
+from stripefs.cache.segment import CacheSegment
+from stripefs.cache.segment_format import DATA_AT, FILE_LENGTH, HEADER, SLOT, SLOTS_AT
 from tests.cache.material import MIB, cached, write
 
 SIZE = 6 * MIB + 1000
@@ -181,7 +181,7 @@ def test_a_disk_that_refuses_direct_access_late_does_so_too(
     source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data = write(source / "a", SIZE)
-    monkeypatch.setattr(Segment, "read", at_odd_places(Segment.read))
+    monkeypatch.setattr(CacheSegment, "read", at_odd_places(CacheSegment.read))
     with cached(source, folder) as one:
         one.read(b"/a")
         assert one.read(b"/a") == data
@@ -191,7 +191,7 @@ def test_a_disk_that_refuses_direct_access_late_does_so_too(
 def at_odd_places(read: Callable[..., None]) -> Callable[..., None]:
     """Reads into memory that O_DIRECT does not take, which is then copied to where it belongs."""
 
-    def reading(segment: Segment, blocks: range, into: memoryview, skip: int = 0, *, shared: bool = False) -> None:
+    def reading(segment: CacheSegment, blocks: range, into: memoryview, skip: int = 0, *, shared: bool = False) -> None:
         odd = memoryview(bytearray(len(into) + 1))[1:]
         read(segment, blocks, odd, skip, shared=shared)
         into[:] = odd

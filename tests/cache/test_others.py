@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.cache import key, pace
-from stripefs.cache.inventory import check, held
-from stripefs.cache.place import Place
+from stripefs.cache import bypass, segment_format
+from stripefs.cache.cachedir import CacheDir, cached_versions, verify_version
 from stripefs.write import Layout
 from tests.cache.material import MIB, cached, write
 from tests.cache.test_sharing import ROOT
@@ -99,13 +98,13 @@ def test_the_clock_jumps_by_years(source: Path, folder: Path, monkeypatch: pytes
 WRITING = """
 import sys, trio
 from pathlib import Path
-from stripefs.cache import key, pace
+from stripefs.cache import segment_format, bypass
 from stripefs.write import Layout
 from tests.cache.writing import World, put
 from tests.unit.write.world import content
 from tests.cache.material import MIB
 
-key.SETTLED, pace.SLOWER = 0, 0.0
+segment_format.SETTLED, bypass.SLOWER = 0, 0.0
 
 async def main():
     here = World(Path(sys.argv[1]), Path(sys.argv[2]), size=150 * MIB)
@@ -125,8 +124,8 @@ async def test_writers_that_are_killed_at_any_moment(
     source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two at a time, which also push one another's versions out."""
-    monkeypatch.setattr(key, "SETTLED", 0)
-    monkeypatch.setattr(pace, "SLOWER", 0.0)
+    monkeypatch.setattr(segment_format, "SETTLED", 0)
+    monkeypatch.setattr(bypass, "SLOWER", 0.0)
     draw = random.Random(7)
     for turn in range(5):
         writers = [
@@ -161,6 +160,6 @@ async def test_writers_that_are_killed_at_any_moment(
                 assert here.load(b"/" + status.name) == content(status.length, seed=number)
         assert here.cache.figures["damaged"] == 0
         here.drain()
-        checked = [check(Place(str(folder)), version) for version in held(Place(str(folder)))]
+        checked = [verify_version(CacheDir(str(folder)), version) for version in cached_versions(CacheDir(str(folder)))]
         assert sum(found.blocks for found in checked) > 0
         assert [found for found in checked if found.damaged or found.unreadable] == []

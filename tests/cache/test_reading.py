@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.cache import edges, opened
-from stripefs.cache.handle import CACHE, CachedHandle
+from stripefs.cache import cache, writeback
+from stripefs.cache.cached_store import CACHE, CachedHandle
 from stripefs.errors import ConfigError, StaleVersion
 from stripefs.store import local
 from stripefs.store.base import Handle, Identity, Status
@@ -123,7 +123,7 @@ def test_parts_of_blocks_that_nobody_completes_are_not_held_for_long(source: Pat
     with cached(source, folder) as one:
         for offset in range(0, 40 * MIB, MIB):
             one.read(b"/a", offset + 5, 1000)
-        assert len(one.store.cache.edges._parts) == edges.MOST
+        assert len(one.store.cache.edges._parts) == writeback.MOST
 
 
 def test_another_version_finds_nothing_of_the_one_before(source: Path, folder: Path) -> None:
@@ -184,7 +184,7 @@ def test_where_versions_have_no_ids_nothing_is_kept_unless_times_are_trusted(
 
 
 def test_more_segments_than_may_be_open(source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(opened, "MOST", 2)
+    monkeypatch.setattr(cache, "MOST", 2)
     path = source / "sparse"
     with path.open("wb") as file:
         file.truncate(300 * MIB)

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.cache import room as rooms
-from stripefs.cache.place import Place
-from stripefs.cache.room import Room, default_limit, free_to_keep
+from stripefs.cache import quota as rooms
+from stripefs.cache.cachedir import CacheDir
+from stripefs.cache.quota import Quota, default_limit, free_to_keep
 from tests.cache.material import AGE, MIB, Cached, cached, read, write
 
 OVERHEAD = 8192
@@ -33,7 +33,7 @@ def one_source(one: Cached) -> str:
 
 @pytest.fixture(autouse=True)
 def to_the_byte(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room is looked for each time that it is wanted, and no more is taken than that."""
+    """Quota is looked for each time that it is wanted, and no more is taken than that."""
     monkeypatch.setattr(rooms, "FULL_PAUSE", 0.0)
     monkeypatch.setattr(rooms, "LEASE", 0)
 
@@ -94,7 +94,7 @@ def test_pins_stay(source: Path, folder: Path) -> None:
         write(source / name, 30 * MIB, seed=number)
     with cached(source, folder, size=70 * MIB) as one:
         one.read(b"/a")
-        place = Place(str(folder))
+        place = CacheDir(str(folder))
         (key,) = place.versions()
         place.pin(key)
         used_ago(one, "a", 1000)
@@ -142,15 +142,15 @@ def test_limits_by_the_size_of_the_disk() -> None:
 
 
 def test_a_count_that_a_killed_process_left_too_high_is_put_right(folder: Path) -> None:
-    assert Room(Place(str(folder)), 100 * MIB).take(90 * MIB, A)  # and then it died
-    room = Room(Place(str(folder)), 100 * MIB)
+    assert Quota(CacheDir(str(folder)), 100 * MIB).take(90 * MIB, A)  # and then it died
+    room = Quota(CacheDir(str(folder)), 100 * MIB)
     assert room.take(90 * MIB, B)
     assert room.used() == 90 * MIB
 
 
 @pytest.mark.parametrize("damage", [b"", b"\xff" * 3, b"\xff" * 8, b"\0" * 8])
 def test_a_damaged_count_is_counted_anew(folder: Path, damage: bytes) -> None:
-    room = Room(Place(str(folder)), 100 * MIB)
+    room = Quota(CacheDir(str(folder)), 100 * MIB)
     assert room.take(MIB, A)
     room.wrote(MIB)
     (folder / "stripefs-1" / "usage").write_bytes(damage)
@@ -159,17 +159,17 @@ def test_a_damaged_count_is_counted_anew(folder: Path, damage: bytes) -> None:
 
 
 def test_what_was_not_written_is_given_back(folder: Path) -> None:
-    room = Room(Place(str(folder)), 100 * MIB)
+    room = Quota(CacheDir(str(folder)), 100 * MIB)
     assert room.take(60 * MIB, A)
     room.give(60 * MIB)
     assert room.used() == 0
     room.settle()
-    assert Room(Place(str(folder)), 0).used() == 0
+    assert Quota(CacheDir(str(folder)), 0).used() == 0
 
 
 def test_what_is_being_written_counts_when_all_is_counted_anew(folder: Path) -> None:
     """The disk does not show it yet."""
-    room = Room(Place(str(folder)), 100 * MIB)
+    room = Quota(CacheDir(str(folder)), 100 * MIB)
     assert room.take(60 * MIB, A)
     assert not room.take(60 * MIB, B)
     room.give(60 * MIB)
@@ -178,7 +178,7 @@ def test_what_is_being_written_counts_when_all_is_counted_anew(folder: Path) -> 
 
 def test_room_is_leased_so_that_not_every_block_asks(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rooms, "LEASE", 64 * MIB)
-    one, other = (Room(Place(str(folder)), 1 << 40) for _ in range(2))
+    one, other = (Quota(CacheDir(str(folder)), 1 << 40) for _ in range(2))
     assert one.take(MIB, A)
     assert one.used() == MIB
     assert other.used() == 65 * MIB  # what others may have is known as what they have taken
@@ -194,7 +194,7 @@ def test_folders_of_versions_that_are_gone_go_too(source: Path, folder: Path) ->
     write(source / "a", 2 * MIB)
     with cached(source, folder) as one:
         one.read(b"/a")
-        place = Place(str(folder))
+        place = CacheDir(str(folder))
         (key,) = place.versions()
         assert place.about(key)["path"].endswith("/a")
         assert one.store.cache.room.remove([key]) > 0

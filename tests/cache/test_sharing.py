@@ -21,9 +21,9 @@ import pytest
 
 from stripefs import osutil
 from stripefs.cache import version
-from stripefs.cache.filler import Work
-from stripefs.cache.place import Place
-from stripefs.cache.segment import _LOCKS_AT, Segment
+from stripefs.cache.cachedir import CacheDir
+from stripefs.cache.segment import _LOCKS_AT, CacheSegment
+from stripefs.cache.writeback import WriteJob
 from stripefs.store.allocator import aligned
 from tests.cache.material import MIB, Cached, cached, write
 from tests.cache.reader_process import STORE
@@ -153,10 +153,10 @@ def test_a_holder_that_stands_still_is_not_waited_for_forever(
 
 FORKING = """
 import os, signal, sys, time
-from stripefs.cache.place import Place
-from stripefs.cache.segment import Segment
-place = Place(sys.argv[1])
-segment = Segment(place.segment(bytes(16), 0), bytes(16), 0, 64 << 20, make=True)
+from stripefs.cache.cachedir import CacheDir
+from stripefs.cache.segment import CacheSegment
+place = CacheDir(sys.argv[1])
+segment = CacheSegment(place.segment(bytes(16), 0), bytes(16), 0, 64 << 20, make=True)
 assert segment.lock(range(64), segment)
 mark = place.begin(bytes(16))
 if not os.fork():
@@ -172,8 +172,8 @@ def test_a_forked_child_keeps_no_lock_of_its_parent(folder: Path) -> None:
     assert parent.stdout is not None
     child = int(parent.stdout.readline())
     try:
-        place = Place(str(folder))
-        segment = Segment(place.segment(bytes(16), 0), bytes(16), 0, 64 * MIB)
+        place = CacheDir(str(folder))
+        segment = CacheSegment(place.segment(bytes(16), 0), bytes(16), 0, 64 * MIB)
         with closing(segment):
             assert not segment.lock(range(1), segment)
             assert list(place.left_behind()) == []
@@ -244,7 +244,7 @@ def test_what_others_wait_for_is_kept_though_much_waits_for_the_disk(source: Pat
     slowly = ("counting+delayed", "?delay=1s&on=read")
     with cached(source, folder, *slowly) as one, cached(source, folder, *slowly) as other:
         disk = threading.Event()
-        one.store.cache.filler.offer(Work(disk.wait, 1 << 40, lambda: None))
+        one.store.cache.filler.offer(WriteJob(disk.wait, 1 << 40, lambda: None))
         with ThreadPoolExecutor(2) as pool:
             fetching = pool.submit(one.read, b"/a")
             eventually(lambda: is_fetched(one), "a lock on what is being fetched")
@@ -260,7 +260,7 @@ def test_a_disk_that_hangs_is_not_waited_for_long(source: Path, folder: Path) ->
     slowly = ("counting+delayed", "?delay=1s&on=read")
     with cached(source, folder, *slowly) as one, cached(source, folder, *slowly) as other:
         disk = threading.Event()
-        one.store.cache.filler.offer(Work(disk.wait, 1 << 40, lambda: None))
+        one.store.cache.filler.offer(WriteJob(disk.wait, 1 << 40, lambda: None))
         with closing(one.store.open(b"/a")) as handle, ThreadPoolExecutor(1) as pool:
             fetching = pool.submit(handle.read, 0, len(data))
             eventually(lambda: is_fetched(one), "a lock on what is being fetched")
@@ -274,7 +274,7 @@ def test_a_disk_that_hangs_is_not_waited_for_long(source: Path, folder: Path) ->
 def test_what_is_read_through_memory_is_what_was_written_around_it(folder: Path) -> None:
     """Pages of blocks that were not here yet, or that were written once more, are not served again."""
     folder.mkdir()
-    with closing(Segment(str(folder / "segment"), bytes(16), 0, 64 * MIB, make=True)) as segment:
+    with closing(CacheSegment(str(folder / "segment"), bytes(16), 0, 64 * MIB, make=True)) as segment:
         blocks, found = range(2, 4), aligned(2 * MIB)
         segment.read(blocks, found, shared=True)
         assert found == bytes(2 * MIB)

@@ -18,11 +18,11 @@ from typing import Any
 import pytest
 
 from stripefs import retry
-from stripefs.cache import disk, pace
+from stripefs.cache import bypass, cache
 from stripefs.cache.cache import Cache
-from stripefs.cache.filler import Filler, Work
-from stripefs.cache.handle import CACHE
-from stripefs.cache.segment import Segment
+from stripefs.cache.cached_store import CACHE
+from stripefs.cache.segment import CacheSegment
+from stripefs.cache.writeback import WriteJob, WriteQueue
 from stripefs.errors import ConfigError, HostFailed
 from stripefs.settings import CacheSettings
 from tests.cache.material import AGE, MIB, cached, read, write
@@ -54,7 +54,7 @@ def test_a_disk_that_takes_nothing_costs_nothing_but_its_help(
     data = write(source / "a", 20 * MIB)
     with cached(source, folder) as one:
         with monkeypatch.context() as patch:
-            patch.setattr(Segment, "write", failing(number))
+            patch.setattr(CacheSegment, "write", failing(number))
             for _ in range(2):
                 assert one.read(b"/a") == data
             assert one.store.cache.figures["disk_errors"] > 0
@@ -70,9 +70,9 @@ def test_a_disk_that_gives_nothing_is_read_past(
     with cached(source, folder) as one:
         one.read(b"/a")
         with monkeypatch.context() as patch:
-            patch.setattr(Segment, "read", failing(errno.EIO))
+            patch.setattr(CacheSegment, "read", failing(errno.EIO))
             assert one.read(b"/a") == data
-            patch.setattr(Segment, "slots", failing(errno.EIO))
+            patch.setattr(CacheSegment, "slots", failing(errno.EIO))
             assert one.read(b"/a") == data
         assert one.fetched(b"/a") == 0
 
@@ -86,7 +86,7 @@ def test_a_disk_that_failed_is_left_alone_for_a_while(
     with cached(source, folder) as one:
         one.read(b"/a")
         with monkeypatch.context() as patch:
-            patch.setattr(Segment, "read", failing(errno.EIO))
+            patch.setattr(CacheSegment, "read", failing(errno.EIO))
             one.read(b"/a")
         assert one.store.cache.figures["disk_errors"] == 1
         handle = one.store.open(b"/a")
@@ -94,16 +94,16 @@ def test_a_disk_that_failed_is_left_alone_for_a_while(
             handle.read(0, MIB, host=CACHE)
         assert caught.value.host == CACHE
         assert one.store.cache.figures["bypassed_bytes"] > 0
-        monkeypatch.setattr(disk.time, "monotonic", lambda: now + 3600.0)
+        monkeypatch.setattr(cache.time, "monotonic", lambda: now + 3600.0)
         assert len(handle.read(0, MIB, host=CACHE)) == MIB
         handle.close()
 
 
 def test_a_disk_slower_than_the_store_is_left_alone(source: Path, folder: Path) -> None:
     data = write(source / "a", 40 * MIB)
-    whole = Segment.read
+    whole = CacheSegment.read
 
-    def slowly(segment: Segment, blocks: range, into: memoryview, skip: int = 0, *, shared: bool = False) -> None:
+    def slowly(segment: CacheSegment, blocks: range, into: memoryview, skip: int = 0, *, shared: bool = False) -> None:
         time.sleep(0.1)
         whole(segment, blocks, into, skip, shared=shared)
 
@@ -111,9 +111,9 @@ def test_a_disk_slower_than_the_store_is_left_alone(source: Path, folder: Path) 
         one.read(b"/a")
         for segment in one.segments():
             os.utime(segment, (AGE, AGE))  # what is written just now may be slow
-        patch.setattr(pace, "SLOWER", 0.9)
-        patch.setattr(pace, "LEAST_BUSY", 0.01)
-        patch.setattr(Segment, "read", slowly)
+        patch.setattr(bypass, "SLOWER", 0.9)
+        patch.setattr(bypass, "LEAST_BUSY", 0.01)
+        patch.setattr(CacheSegment, "read", slowly)
         measured = one.store.cache.disk._pace.store
         measured.bytes, measured.seconds = 1 << 30, 1.0  # however slow this machine is
         before = one.store.cache.figures["hit_bytes"]
@@ -164,13 +164,13 @@ def test_what_waits_for_the_disk_is_not_fetched_again(
 ) -> None:
     data = write(source / "a", 20 * MIB + 77)
     let_go = threading.Event()
-    whole = Segment.write
+    whole = CacheSegment.write
 
-    def wait(segment: Segment, blocks: range, content: memoryview) -> None:
+    def wait(segment: CacheSegment, blocks: range, content: memoryview) -> None:
         assert let_go.wait(PATIENCE)
         whole(segment, blocks, content)
 
-    monkeypatch.setattr(Segment, "write", wait)
+    monkeypatch.setattr(CacheSegment, "write", wait)
     with cached(source, folder) as one:
         handle = one.store.open(b"/a")
         try:
@@ -245,15 +245,15 @@ def test_a_reader_never_waits_for_the_disk(source: Path, folder: Path) -> None:
     """What the queue does not take is not kept."""
     written: list[int] = []
     ended: list[int] = []
-    filler = Filler(3 * MIB, lambda: None)
+    filler = WriteQueue(3 * MIB, lambda: None)
 
     def hang(number: int) -> None:
         written.append(number)
         while len(ended) < 1:
             time.sleep(0.001)
 
-    def fill(number: int) -> Work:
-        return Work(partial(hang, number), 2 * MIB, lambda: ended.append(number))
+    def fill(number: int) -> WriteJob:
+        return WriteJob(partial(hang, number), 2 * MIB, lambda: ended.append(number))
 
     assert filler.offer(fill(0))
     assert not filler.offer(fill(2))
@@ -269,8 +269,8 @@ def test_a_reader_never_waits_for_the_disk(source: Path, folder: Path) -> None:
 
 
 def test_one_fill_is_taken_however_large(source: Path, folder: Path) -> None:
-    filler = Filler(MIB, lambda: None)
-    assert filler.offer(Work(lambda: None, 8 * MIB, lambda: None))
+    filler = WriteQueue(MIB, lambda: None)
+    assert filler.offer(WriteJob(lambda: None, 8 * MIB, lambda: None))
     assert filler.drain(PATIENCE)
     filler.close()
 
@@ -279,13 +279,13 @@ def test_a_bug_in_one_fill_ends_neither_the_thread_nor_its_lock(
     source: Path, folder: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     ended: list[int] = []
-    filler = Filler(MIB, lambda: None)
+    filler = WriteQueue(MIB, lambda: None)
 
     def bug() -> None:
         raise ValueError("a bug")
 
     for _ in range(2):
-        assert filler.offer(Work(bug, MIB, lambda: ended.append(1)))
+        assert filler.offer(WriteJob(bug, MIB, lambda: ended.append(1)))
         assert filler.drain(PATIENCE)
     filler.close()
     assert ended == [1, 1]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from stripefs.cache.segment import Segment
+from stripefs.cache.segment import CacheSegment
 from stripefs.write import Layout
 from tests.cache.material import MIB
 from tests.cache.writing import SIZE, put, save, world
@@ -62,13 +62,13 @@ class Gate:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.open = threading.Event()
-        whole = Segment.write
+        whole = CacheSegment.write
 
-        def wait(segment: Segment, blocks: range, data: memoryview) -> None:
+        def wait(segment: CacheSegment, blocks: range, data: memoryview) -> None:
             assert self.open.wait(PATIENCE)
             whole(segment, blocks, data)
 
-        monkeypatch.setattr(Segment, "write", wait)
+        monkeypatch.setattr(CacheSegment, "write", wait)
 
 
 async def test_what_waits_for_the_disk_is_here_from_the_moment_of_publication(

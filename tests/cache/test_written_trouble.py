@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.cache import stretch
-from stripefs.cache.segment import Segment
+from stripefs.cache import write_through
+from stripefs.cache.segment import CacheSegment
 from stripefs.store.base import Status
 from stripefs.write import Layout
 from stripefs.write.commit import Commit
@@ -144,14 +144,14 @@ async def test_a_bit_that_flips_on_the_way_to_the_disk_is_found_out(
     source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The check value is of what the writer gave."""
-    whole, data = stretch._together, content(SIZE)
+    whole, data = write_through._together, content(SIZE)
 
     def flipping(pieces: list[bytes]) -> memoryview:
         joined = whole(pieces)
         joined[5] ^= 1
         return joined
 
-    monkeypatch.setattr(stretch, "_together", flipping)
+    monkeypatch.setattr(write_through, "_together", flipping)
     with world(source, folder) as here:
         async with here.writing(Layout.STRIPED) as drafts:
             await save(drafts, data)
@@ -163,10 +163,10 @@ async def test_a_bit_that_flips_on_the_way_to_the_disk_is_found_out(
 async def test_a_disk_that_takes_nothing_costs_the_writer_nothing(
     source: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(_segment: Segment, _blocks: range, _data: memoryview) -> None:
+    def fail(_segment: CacheSegment, _blocks: range, _data: memoryview) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Segment, "write", fail)
+    monkeypatch.setattr(CacheSegment, "write", fail)
     data = content(SIZE)
     with world(source, folder) as here:
         async with here.writing(Layout.STRIPED) as drafts:

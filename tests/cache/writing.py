@@ -9,8 +9,7 @@ from pathlib import Path
 import trio
 
 from stripefs.cache.cache import Cache
-from stripefs.cache.handle import CachedHandle
-from stripefs.cache.store import CachedStore
+from stripefs.cache.cached_store import CachedHandle, CachedStore
 from stripefs.settings import CacheSettings
 from stripefs.store.striped import StripedStore
 from stripefs.testing.counting import CountingStore

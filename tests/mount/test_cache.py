@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from stripefs.cache.inventory import held
-from stripefs.cache.place import Place
+from stripefs.cache.cachedir import CacheDir, cached_versions
 from stripefs.errors import ConfigError
 from stripefs.settings import CacheSettings, WriteSettings
 from tests.cache.material import AGE, write
@@ -222,7 +221,7 @@ def test_what_was_saved_is_loaded_from_local_disk(mounts: Mounts, folder: Path) 
 
 def kept(folder: Path) -> set[str]:
     """Names of the versions of which something is kept."""
-    return {Path(version.name).name for version in held(Place(str(folder))) if version.numbers}
+    return {Path(version.name).name for version in cached_versions(CacheDir(str(folder))) if version.numbers}
 
 
 def test_a_cache_on_the_mount_is_refused(mounts: Mounts, tmp_path: Path) -> None:

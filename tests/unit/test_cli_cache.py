@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from stripefs.cache.table import DATA_AT
+from stripefs.cache.segment_format import DATA_AT
 from stripefs.cli import app
 from tests.cache.material import MIB, cached, write
 from tests.unit.command_conformance import forget_settings, said

@@ -11,8 +11,8 @@ import pytest
 
 import stripefs
 from stripefs import logs
-from stripefs.cache import pace
-from stripefs.cache.table import DATA_AT
+from stripefs.cache import bypass
+from stripefs.cache.segment_format import DATA_AT
 from stripefs.cli import app
 from tests.cache.material import MIB, write
 from tests.unit.api.material import content
@@ -38,7 +38,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def run(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
     forget_settings(tmp_path, monkeypatch)
-    monkeypatch.setattr(pace, "SLOWER", 0.0)  # a store that is in memory is no measure
+    monkeypatch.setattr(bypass, "SLOWER", 0.0)  # a store that is in memory is no measure
     monkeypatch.setattr(logs, "configure", lambda *_: None)  # which would hold for the tests that follow as well
     return lambda *words: said(app, capsys, ["warm", "--cache", str(folder), "--cache-size", "64GiB", *words])
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from stripefs.cache.handle import CACHE
+from stripefs.cache.cached_store import CACHE
 from stripefs.read_events import IDLE, LEAST, SPANS, TOGETHER, ReadEvents, events_of_reads
 from stripefs.stalls import LEAST as LEAST_STALL
 from stripefs.stalls import Stalls

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from stripefs.cache.filling import _direct
+from stripefs.cache.version import _direct
 from stripefs.store.allocator import PAGE, address_of, aligned
 
 MIB = 1 << 20

@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stripefs.cache.grid import BLOCK, PER_SEGMENT, by_segment, inside, length_of, over, runs
+from stripefs.cache.segment_format import BLOCK, PER_SEGMENT, by_segment, inside, length_of, over, runs
 
 LENGTHS = st.integers(1, 200 * BLOCK)
 

@@ -4,17 +4,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stripefs.cache.keep import Kept, Piece, checkpoint_of, matches, victims
+from stripefs.cache.eviction import Retention, SegmentUse, checkpoint_of, matches, victims
 
 A, B, C, D = (bytes([number]) * 16 for number in range(4))
 MIB = 1 << 20
 
 
-def piece(key: bytes, number: int, used: float, size: int = 64 * MIB) -> Piece:
-    return Piece(key, number, size, used)
+def piece(key: bytes, number: int, used: float, size: int = 64 * MIB) -> SegmentUse:
+    return SegmentUse(key, number, size, used)
 
 
-def chosen(pieces: list[Piece], wanted: int, kept: dict[bytes, Kept] | None = None, *, key: bytes = D) -> list[Piece]:
+def chosen(
+    pieces: list[SegmentUse], wanted: int, kept: dict[bytes, Retention] | None = None, *, key: bytes = D
+) -> list[SegmentUse]:
     return victims(pieces, kept or {}, wanted * 64 * MIB, wanted * 64 * MIB, key, 1000.0)
 
 
@@ -36,7 +38,7 @@ def test_a_file_does_not_push_itself_out() -> None:
 
 def test_pins_stay_and_then_nothing_goes_in_vain() -> None:
     pieces = [piece(A, 0, 1), piece(B, 0, 2)]
-    kept = {A: Kept(pinned=True)}
+    kept = {A: Retention(pinned=True)}
     assert chosen(pieces, 1, kept) == [pieces[1]]
     assert chosen(pieces, 2, kept) == []
 
@@ -48,8 +50,8 @@ def test_times_after_now_are_from_before_the_clock_was_set_back() -> None:
     assert len(chosen(pieces, 2)) == 2
 
 
-def checkpoint(number: int, keep: int = 2, run: str = "/run") -> Kept:
-    return Kept(source="hdfs://nn", checkpoint=f"{run}/step-{number}", keep=keep, changed=number)
+def checkpoint(number: int, keep: int = 2, run: str = "/run") -> Retention:
+    return Retention(source="hdfs://nn", checkpoint=f"{run}/step-{number}", keep=keep, changed=number)
 
 
 def test_the_newest_checkpoints_stay() -> None:
@@ -109,7 +111,7 @@ def test_a_pattern_names_the_checkpoint(path: str, patterns: tuple[str, ...], fo
     st.dictionaries(
         st.integers(0, 5),
         st.builds(
-            Kept,
+            Retention,
             pinned=st.booleans(),
             checkpoint=st.sampled_from(["", "/a/1", "/a/2", "/b/1"]),
             keep=st.integers(0, 2),
@@ -120,12 +122,12 @@ def test_a_pattern_names_the_checkpoint(path: str, patterns: tuple[str, ...], fo
     st.integers(1, 300 * MIB),
 )
 def test_enough_goes_or_nothing(
-    drawn: list[tuple[int, int, int, int]], kept: dict[int, Kept], key: int, least: int
+    drawn: list[tuple[int, int, int, int]], kept: dict[int, Retention], key: int, least: int
 ) -> None:
-    pieces = [Piece(bytes([version]) * 16, number, size, used) for version, number, used, size in drawn]
+    pieces = [SegmentUse(bytes([version]) * 16, number, size, used) for version, number, used, size in drawn]
     known = {bytes([version]) * 16: why for version, why in kept.items()}
     mine = bytes([key]) * 16
     gone = victims(pieces, known, least * 2, least, mine, 50.0)
     assert not gone or sum(one.size for one in gone) >= least
     assert len({(one.key, one.number) for one in gone}) == len(gone)
-    assert all(one.key != mine and not known.get(one.key, Kept()).pinned for one in gone)
+    assert all(one.key != mine and not known.get(one.key, Retention()).pinned for one in gone)

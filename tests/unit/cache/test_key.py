@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from stripefs.cache import key as keys
+from stripefs.cache import segment_format as keys
 from stripefs.store.base import Identity
 
 NOW = 1_800_000_000_000_000_000

@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from stripefs.cache.pace import BYPASS, FILLING, FORGETS, LONG_BUSY, Busy, Pace
+from stripefs.cache.bypass import BYPASS, FILLING, FORGETS, LONG_BUSY, BusyRate, BypassPolicy
 
 MIB = 1 << 20
 
 
-def read(busy: Busy, rate: float, seconds: float, start: float = 0.0, at_once: int = 1) -> float:
+def read(busy: BusyRate, rate: float, seconds: float, start: float = 0.0, at_once: int = 1) -> float:
     """Reads of 1 MiB, `at_once` of them under way, at `rate` in all; the time when the last one ended."""
     now = start
     each = at_once * MIB / rate
@@ -20,14 +20,14 @@ def read(busy: Busy, rate: float, seconds: float, start: float = 0.0, at_once: i
 
 def test_a_rate_is_that_of_all_reads_together() -> None:
     for at_once in (1, 4):
-        busy = Busy()
+        busy = BusyRate()
         read(busy, 100 * MIB, 2.0, at_once=at_once)
         assert busy.rate is not None
         assert abs(busy.rate / (100 * MIB) - 1) < 0.05
 
 
 def test_pauses_between_reads_do_not_count() -> None:
-    busy = Busy()
+    busy = BusyRate()
     end = read(busy, 100 * MIB, 1.0)
     read(busy, 100 * MIB, 1.0, start=end + 1000)
     assert busy.rate is not None
@@ -35,7 +35,7 @@ def test_pauses_between_reads_do_not_count() -> None:
 
 
 def test_little_says_nothing_and_old_is_forgotten() -> None:
-    busy = Busy()
+    busy = BusyRate()
     busy.began(0.0)
     assert busy.rate is None
     busy.ended(0.2, MIB)
@@ -47,7 +47,7 @@ def test_little_says_nothing_and_old_is_forgotten() -> None:
 
 
 def test_a_disk_slower_than_the_store_is_left_alone_for_a_while() -> None:
-    pace = Pace()
+    pace = BypassPolicy()
     assert not pace.bypass(0.0)
     end = read(pace.store, 200 * MIB, 1.0)
     assert not pace.bypass(end)
@@ -60,7 +60,7 @@ def test_a_disk_slower_than_the_store_is_left_alone_for_a_while() -> None:
 
 
 def test_what_nobody_measured_in_this_process_is_remembered_with_the_file() -> None:
-    pace = Pace()
+    pace = BypassPolicy()
     end = read(pace.disk, 100 * MIB, 2.0)
     assert not pace.bypass(end)
     assert not pace.bypass(end, remembered=100 * MIB)
@@ -68,7 +68,7 @@ def test_what_nobody_measured_in_this_process_is_remembered_with_the_file() -> N
 
 
 def test_a_disk_that_hangs_is_slow_although_no_read_of_it_ends() -> None:
-    pace = Pace()
+    pace = BypassPolicy()
     end = read(pace.store, 100 * MIB, 1.0)
     pace.disk.began(end)
     assert not pace.bypass(end + LONG_BUSY / 2)
@@ -76,13 +76,13 @@ def test_a_disk_that_hangs_is_slow_although_no_read_of_it_ends() -> None:
 
 
 def test_a_disk_nearly_as_fast_spares_the_store() -> None:
-    pace = Pace()
+    pace = BypassPolicy()
     end = read(pace.store, 100 * MIB, 1.0)
     assert not pace.bypass(read(pace.disk, 95 * MIB, 1.0, start=end))
 
 
 def test_what_a_disk_cost_counts_not_that_it_faltered() -> None:
-    pace = Pace()
+    pace = BypassPolicy()
     end = read(pace.store, 250 * MIB, 1.0)
     end = read(pace.disk, 125 * MIB, 1.0, start=end)
     assert not pace.bypass(end)
@@ -94,7 +94,7 @@ def test_what_a_disk_cost_counts_not_that_it_faltered() -> None:
 
 
 def test_what_is_being_written_may_cost_more() -> None:
-    pace = Pace()
+    pace = BypassPolicy()
     end = read(pace.store, 250 * MIB, 1.0)
     pace.filling(end)
     end = read(pace.disk, 170 * MIB, 3.5, start=end)
@@ -103,7 +103,7 @@ def test_what_is_being_written_may_cost_more() -> None:
 
 
 def test_what_is_being_written_does_not_come_at_any_price() -> None:
-    pace = Pace()
+    pace = BypassPolicy()
     end = read(pace.store, 250 * MIB, 1.0)
     end = read(pace.disk, 10 * MIB, 8.0, start=end)
     pace.filling(end)

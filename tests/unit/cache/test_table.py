@@ -5,7 +5,7 @@ import struct
 from hypothesis import given
 from hypothesis import strategies as st
 
-from stripefs.cache.table import (
+from stripefs.cache.segment_format import (
     DATA_AT,
     EMPTY,
     FILE_LENGTH,

@@ -1,4 +1,4 @@
-"""Whether the cache is worth asking: not while its disk reads slower than the bytes came from the store. Pure.
+"""Bypass policy: the cache is not read while its disk is slower than the store. Pure.
 
 Rates are bytes by the time in which anything was under way, however many reads that were: what matters to a loader is
 how fast all of it comes. Times are in seconds of any clock that does not jump, rates in bytes a second.
@@ -6,7 +6,7 @@ how fast all of it comes. Times are in seconds of any clock that does not jump, 
 
 from __future__ import annotations
 
-__all__ = ["BYPASS", "Busy", "Pace"]
+__all__ = ["BYPASS", "BusyRate", "BypassPolicy"]
 
 LEAST_BUSY = 0.5
 """Seconds of reading after which a rate means something: 5 ms a seek no longer count then, nor does what others write
@@ -42,7 +42,7 @@ BYPASS = 60.0
 """Seconds for which a disk that was too slow is left alone; then it may show that it has become faster."""
 
 
-class Busy:
+class BusyRate:
     """A rate over the time in which something was under way."""
 
     def __init__(self) -> None:
@@ -83,12 +83,12 @@ class Busy:
         return self.bytes / self.seconds
 
 
-class Pace:
+class BypassPolicy:
     """Compares the disk with the store."""
 
     def __init__(self) -> None:
-        self.disk = Busy()
-        self.store = Busy()
+        self.disk = BusyRate()
+        self.store = BusyRate()
         self._until = 0.0
         self._filling_until = -FILLING
 

@@ -1,12 +1,15 @@
-"""Where what lies in a cache folder, and the names there. Blocking; raises OSError unless said otherwise.
+"""The cache directory: its layout and names, its inventory, and verification. Blocking; raises OSError where not noted.
 
-    ROOT/stripefs-1/usage                     bytes in use, and the lock on it (`stripefs.cache.room`)
+    ROOT/stripefs-1/usage                     bytes in use, and the lock on it (`stripefs.cache.quota`)
     ROOT/stripefs-1/versions/KK/KEY/NNNNNN    segment NNNNNN of the version KEY, in hexadecimal digits
-    ROOT/stripefs-1/versions/KK/KEY/about     what the version is, JSON: for people, and for what is kept
+    ROOT/stripefs-1/versions/KK/KEY/about     JSON description of the version: for people, and for retention
     ROOT/stripefs-1/versions/KK/KEY/pin       whatever happens, the version stays
-    ROOT/stripefs-1/writing/KEY               KEY is one that nobody has published; who writes it locks this (flock)
+    ROOT/stripefs-1/writing/KEY               KEY is one that nobody has published; its writer locks this (flock)
 
 The file system is the index: nothing else says what is here, so nothing else can be wrong about it.
+
+Other processes may use the directory while its versions are listed or verified. Entries that vanish are left out; a
+directory that cannot be read raises OSError.
 """
 
 from __future__ import annotations
@@ -18,14 +21,18 @@ import os
 import re
 import stat
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from typing import Any
 
 from stripefs import osutil
-from stripefs.cache.keep import Kept, Piece
+from stripefs.cache.eviction import Retention, SegmentUse
+from stripefs.cache.segment import CacheSegment, Damaged
+from stripefs.cache.segment_format import BLOCK, PER_SEGMENT, SLOT, TABLE, described, here, length_of
 from stripefs.errors import ConfigError
 from stripefs.osutil import atomic_file
+from stripefs.store.allocator import PAGE, aligned
 
-__all__ = ["Place"]
+__all__ = ["CacheDir", "CachedVersion", "VerifyResult", "cached_versions", "verify_version"]
 
 FOLDER = "stripefs-1"
 """The format's version is in the name, so that tools of two versions share a folder without meeting."""
@@ -37,7 +44,7 @@ _LONGEST = 64 << 10
 """Bytes of an `about` that is believed."""
 
 
-class Place:
+class CacheDir:
     """`directory` is what the user named. Nothing is made before it is needed."""
 
     def __init__(self, directory: str) -> None:
@@ -134,7 +141,7 @@ class Place:
                 if _KEY.fullmatch(name):
                     yield bytes.fromhex(name)
 
-    def pieces(self, keys: Iterable[bytes] | None = None) -> Iterator[Piece]:
+    def pieces(self, keys: Iterable[bytes] | None = None) -> Iterator[SegmentUse]:
         """The segments of these versions, of all unless given. What vanishes meanwhile is left out."""
         for key in self.versions() if keys is None else keys:
             with contextlib.suppress(FileNotFoundError), os.scandir(self.folder(key)) as entries:
@@ -143,7 +150,7 @@ class Place:
                         with contextlib.suppress(FileNotFoundError):
                             found = entry.stat(follow_symlinks=False)
                             used = max(found.st_atime, found.st_mtime)
-                            yield Piece(key, int(entry.name, 16), found.st_blocks * 512, used)
+                            yield SegmentUse(key, int(entry.name, 16), found.st_blocks * 512, used)
 
     def about(self, key: bytes) -> dict[str, Any]:
         """What is written about a version; nothing where that is missing or damaged. Raises nothing."""
@@ -164,7 +171,7 @@ class Place:
     def pinned(self, key: bytes) -> bool:
         return os.path.lexists(os.path.join(self.folder(key), "pin"))
 
-    def kept(self, keys: Iterable[bytes]) -> dict[bytes, Kept]:
+    def kept(self, keys: Iterable[bytes]) -> dict[bytes, Retention]:
         """Why each of these versions may stay. Raises nothing."""
         return {key: _kept(self.pinned(key), self.about(key)) for key in keys}
 
@@ -182,7 +189,7 @@ class Place:
             return False
         return True
 
-    def remove(self, piece: Piece) -> int:
+    def remove(self, piece: SegmentUse) -> int:
         """Remove a segment, and the version's folder with the last; the bytes that it took."""
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.segment(piece.key, piece.number))
@@ -201,12 +208,12 @@ class Place:
                 os.rmdir(os.path.dirname(folder))
 
 
-def _kept(pinned: bool, about: dict[str, Any]) -> Kept:
+def _kept(pinned: bool, about: dict[str, Any]) -> Retention:
     def of(name: str, kind: type) -> Any:
         value = about.get(name)
         return value if isinstance(value, kind) else kind()
 
-    return Kept(pinned, of("source", str), of("checkpoint", str), of("keep", int), of("mtime_ns", int))
+    return Retention(pinned, of("source", str), of("checkpoint", str), of("keep", int), of("mtime_ns", int))
 
 
 def _names(folder: str) -> list[str]:
@@ -214,3 +221,98 @@ def _names(folder: str) -> list[str]:
         return sorted(os.listdir(folder))
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+@dataclass(frozen=True, slots=True)
+class CachedVersion:
+    """A version of which something is here. about: as in `CacheDir.about`. size: bytes on disk; used: seconds since
+    1970.
+
+    numbers: its segments. writing: it is being written, and is no version of a file yet.
+    """
+
+    key: bytes
+    about: dict[str, Any]
+    pinned: bool
+    writing: bool
+    size: int
+    used: float
+    numbers: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """Where the file was when it was last seen, "" where that is not known."""
+        path = self.about.get("path")
+        return path if isinstance(path, str) else ""
+
+    @property
+    def length(self) -> int:
+        """Of the file in bytes, 0 where that is not known."""
+        length = self.about.get("length")
+        return length if isinstance(length, int) else 0
+
+
+@dataclass(slots=True)
+class VerifyResult:
+    """blocks and size: what was read, in bytes. damaged: blocks that were not what was written, and are here no more.
+
+    unreadable: segments that the disk did not give, or that are none, with the reason.
+    """
+
+    blocks: int = 0
+    size: int = 0
+    damaged: int = 0
+    unreadable: list[tuple[str, str]] = field(default_factory=list)
+
+
+def cached_versions(place: CacheDir) -> Iterator[CachedVersion]:
+    """All versions of which there is a folder, in the order of their keys."""
+    for key in place.versions():
+        pieces = sorted(place.pieces([key]), key=lambda piece: piece.number)
+        yield CachedVersion(
+            key,
+            place.about(key),
+            place.pinned(key),
+            place.is_written(key),
+            sum(piece.size for piece in pieces),
+            max((piece.used for piece in pieces), default=0.0),
+            tuple(piece.number for piece in pieces),
+        )
+
+
+def verify_version(place: CacheDir, version: CachedVersion) -> VerifyResult:
+    """Read all that is here of a version and compare it."""
+    found = VerifyResult()
+    for number in version.numbers:
+        path = place.segment(version.key, number)
+        try:
+            _verify_segment(path, version.key, number, found)
+        except FileNotFoundError:
+            continue  # evicted since
+        except (OSError, Damaged) as error:
+            found.unreadable.append((path, getattr(error, "strerror", None) or str(error)))
+    return found
+
+
+def _verify_segment(path: str, key: bytes, number: int, found: VerifyResult) -> None:
+    with open(path, "rb") as file:
+        told = described(file.read(TABLE))
+    if told is None:
+        raise Damaged("it has no header")
+    length = told[2]
+    segment = CacheSegment(path, key, number, length)
+    with contextlib.closing(segment):
+        blocks = range(number * PER_SEGMENT, (number + 1) * PER_SEGMENT)
+        slots = segment.slots(blocks)
+        buffer = aligned(BLOCK)
+        for place, block in enumerate(blocks):
+            slot = slots[place * SLOT : (place + 1) * SLOT]
+            if not any(here(slot)):
+                continue
+            one = range(block, block + 1)
+            size = length_of(one, length)
+            data = buffer[: -(-size // PAGE) * PAGE]
+            segment.read(one, data)
+            found.blocks += 1
+            found.size += size
+            found.damaged += not segment.fits(block, slot, data[:size]) and segment.clear(block, slot)

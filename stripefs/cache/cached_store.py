@@ -1,18 +1,27 @@
-"""A handle that looks into the cache first, and lets the cache have what it fetches."""
+"""A store whose files are read through the cache, and its handles. It stands right below the reader.
+
+There a striped file is one file. A handle looks into the cache first, and lets the cache have what it fetches.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import time
 from collections.abc import Sequence
+from typing import Any
 
-from stripefs.cache.grid import BLOCK, SEGMENT, inside, length_of, over, runs
-from stripefs.cache.version import Hold, Version
+from stripefs.cache.cache import Cache
+from stripefs.cache.eviction import checkpoint_of, matches
+from stripefs.cache.segment_format import BLOCK, SEGMENT, inside, key_of, length_of, location_of, over, runs
+from stripefs.cache.version import BlockWriter, Hold, Version
+from stripefs.cache.write_through import PublishedVersion, WriteThrough
 from stripefs.errors import HostFailed
-from stripefs.store.base import Block, Buffer, Handle, Watch
+from stripefs.store.base import Block, Buffer, Handle, Identity, Kind, Status, Store, Watch
 from stripefs.store.common import check_range
-from stripefs.store.wrapper import WrappedHandle
+from stripefs.store.wrapper import WrappedHandle, WrappedStore
 
-__all__ = ["CACHE", "CachedHandle"]
+__all__ = ["CACHE", "LEAST", "CachedHandle", "CachedStore"]
 
 CACHE = "local cache"
 """The host of bytes that are cached, for whoever plans reads; no data host has a name with a blank in it."""
@@ -144,3 +153,60 @@ class CachedHandle(WrappedHandle):
     def close(self) -> None:
         self._version.filling.remember(self._cache.disk.store_rate())
         super().close()
+
+
+LEAST = 1 << 20
+"""Bytes of a file below which it is not cached: it would take three names on disk, and to open it asks the store."""
+
+
+class CachedStore(WrappedStore):
+    """`inner` with `cache` in front, which others may use too; who made that closes it, after this."""
+
+    NAME = "cached"
+    PARAMETERS = {}  # noqa: RUF012  # it is not part of URLs
+
+    def __init__(self, inner: Store, cache: Cache) -> None:
+        super().__init__(inner)
+        self.url = inner.url
+        self.near = inner.near | {CACHE}
+        self.cache = cache
+        self._settings = cache.settings
+
+    def open(self, path: bytes, expect: Identity | None = None) -> Handle:
+        handle = self.inner.open(path, expect)
+        known = self._known(path, handle.status)
+        return handle if known is None else CachedHandle(handle, Version(BlockWriter(self.cache, *known)))
+
+    def written(self, path: bytes) -> WriteThrough | None:
+        """What wants the bytes of the file at `path` while they are written; None where nothing does."""
+        if not self._matches(path):
+            return None
+        about = self._about(path, Status(b"", Kind.FILE, mtime_ns=time.time_ns()))
+        return WriteThrough(self.cache, self._known, about)
+
+    def keeps(self, path: bytes, status: Status) -> bool:
+        """Whether anything of this file is kept."""
+        return status.length >= LEAST and self._matches(path)
+
+    def _matches(self, path: bytes) -> bool:
+        return not self._settings.match or matches(os.fsdecode(path), self._settings.match)
+
+    def _known(self, path: bytes, status: Status) -> PublishedVersion | None:
+        if not self.keeps(path, status):
+            return None
+        key = key_of(self.url, path, status.identity, time.time_ns(), trust_mtime=self._settings.trust_mtime)
+        return None if key is None else PublishedVersion(key, status.length, self._about(path, status))
+
+    def _about(self, path: bytes, status: Status) -> dict[str, Any]:
+        keep = self._settings.keep_newest
+        source, place = location_of(self.url, path)
+        checkpoint = checkpoint_of(os.fsdecode(path), self._settings.match or ("*",)) if keep else ""
+        return {
+            "source": source,
+            "path": place,
+            "length": status.length,
+            "mtime_ns": status.mtime_ns,
+            "file_id": status.file_id,
+            "keep": keep,
+            "checkpoint": location_of(self.url, os.fsencode(checkpoint))[1] if checkpoint else "",
+        }

@@ -1,4 +1,4 @@
-"""What goes when room is needed. Pure.
+"""Eviction policy: which segments are removed when the quota is used up. Pure.
 
 Segments go one by one, those used longest ago first, except
 
@@ -23,11 +23,11 @@ import posixpath
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-__all__ = ["Kept", "Piece", "checkpoint_of", "lies_in", "matches", "victims"]
+__all__ = ["Retention", "SegmentUse", "checkpoint_of", "matches", "matches_below", "victims"]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class SegmentUse:
     """A segment on disk: bytes that it takes, and when it was last used in seconds since 1970."""
 
     key: bytes
@@ -37,7 +37,7 @@ class Piece:
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Retention:
     """Why a version may stay. checkpoint: its place in its source, "" for none, of which the newest `keep` stay.
 
     changed: when the version was made, in nanoseconds since 1970.
@@ -64,7 +64,7 @@ def checkpoint_of(path: str, patterns: Iterable[str]) -> str:
     return next(filter(None, (_checkpoint(path, pattern) for pattern in patterns)), "")
 
 
-def lies_in(path: str, pattern: str) -> bool:
+def matches_below(path: str, pattern: str) -> bool:
     """Whether the pattern matches the absolute `path` or a directory above it."""
     names = path.strip("/").split("/")
     return any(_checkpoint("/" + "/".join(names[:count]), pattern) for count in range(1, len(names) + 1))
@@ -81,20 +81,20 @@ def _checkpoint(path: str, pattern: str) -> str:
 
 
 def victims(
-    pieces: Sequence[Piece], kept: Mapping[bytes, Kept], wanted: int, least: int, key: bytes, now: float
-) -> list[Piece]:
+    pieces: Sequence[SegmentUse], kept: Mapping[bytes, Retention], wanted: int, least: int, key: bytes, now: float
+) -> list[SegmentUse]:
     """The segments to remove for the version `key`, for about `wanted` bytes, or none where that is not `least`.
 
     now: in seconds since 1970; a segment used later than that was so before the clock was set back.
     """
     stays = _newest(kept)
-    mine = kept.get(key, Kept())
-    chosen: list[Piece] = []
+    mine = kept.get(key, Retention())
+    chosen: list[SegmentUse] = []
     freed = 0
     for piece in sorted(pieces, key=lambda piece: _rank(piece, kept, stays, now)):
         if freed >= wanted:
             break
-        found = kept.get(piece.key, Kept())
+        found = kept.get(piece.key, Retention())
         if found.pinned or piece.key == key:
             continue
         if found.checkpoint in stays:
@@ -106,12 +106,14 @@ def victims(
     return chosen if freed >= least else []
 
 
-def _rank(piece: Piece, kept: Mapping[bytes, Kept], stays: Mapping[str, int], now: float) -> tuple[int, float]:
+def _rank(
+    piece: SegmentUse, kept: Mapping[bytes, Retention], stays: Mapping[str, int], now: float
+) -> tuple[int, float]:
     found = kept.get(piece.key)
     return stays.get(found.checkpoint, -1) if found else -1, min(piece.used, now)
 
 
-def _newest(kept: Mapping[bytes, Kept]) -> dict[str, int]:
+def _newest(kept: Mapping[bytes, Retention]) -> dict[str, int]:
     """The checkpoints that are to stay, with the time of each: that of its newest file."""
     times: dict[tuple[str, str], dict[str, int]] = {}
     counts: dict[tuple[str, str], int] = {}

@@ -1,9 +1,9 @@
-"""How much room the cache takes, over all processes of this host that use it, and how room is made. Blocking.
+"""Quota of the cache over all processes of this host that use it, and eviction when it is used up. Blocking.
 
 `usage` holds the bytes in use, a little-endian number of 8 bytes, and is what processes lock (flock) to change it. It
 is a running count: what a killed process had taken and not written stays counted until the next time room is made, when
-everything is counted anew. Room is made by removing whole segments (`stripefs.cache.keep` says which); those who have
-one open go on reading it.
+everything is counted anew. Quota is made by removing whole segments (`stripefs.cache.eviction` says which); those who
+have one open go on reading it.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ import time
 from collections.abc import Collection, Iterator
 
 from stripefs import osutil
-from stripefs.cache.keep import victims
-from stripefs.cache.place import Place
+from stripefs.cache.cachedir import CacheDir
+from stripefs.cache.eviction import victims
 
-__all__ = ["Room", "default_limit", "free_to_keep"]
+__all__ = ["Quota", "default_limit", "free_to_keep"]
 
 _NUMBER = struct.Struct("<Q")
 
@@ -49,10 +49,10 @@ LEASE, LEASES = 64 << 20, 256
 every block asks for the lock, which in a busy process takes as long as to write it."""
 
 
-class Room:
+class Quota:
     """`limit` in bytes; 0 for a tenth of the file system. Safe to use from many threads and processes."""
 
-    def __init__(self, place: Place, limit: int) -> None:
+    def __init__(self, place: CacheDir, limit: int) -> None:
         self._place = place
         self._limit = limit
         self._lock = threading.Lock()
@@ -150,7 +150,7 @@ class Room:
             return freed
 
     def begin(self, key: bytes) -> int:
-        """`Place.begin`, once what writers that were killed have left is gone. Raises OSError."""
+        """`CacheDir.begin`, once what writers that were killed have left is gone. Raises OSError."""
         with self._alone() as usage:
             if self._sweep():
                 self._write(usage, sum(piece.size for piece in self._place.pieces()))

@@ -1,8 +1,15 @@
-"""Writes what was fetched or written into the cache, behind everybody's back, on threads of its own.
+"""Write-back queue: fetched and written blocks are put on disk by threads of its own, behind their readers and writers.
 
-What waits to be written is held in memory and bounded; what the bound or the disk does not take is not cached, and is
-fetched when it is wanted. No reader or writer waits for the disk to take anything, or learns that it did not, unless
-others on this host wait for the very same bytes: to fetch these again costs the store more than a moment costs here.
+Queued bytes are held in memory and bounded; what the bound or the disk does not take is not cached, and is fetched when
+it is wanted. No reader or writer waits for the disk to take anything, or learns that it did not, unless others on this
+host wait for the very same bytes: to fetch these again costs the store more than a moment costs here.
+
+`PendingBlocks` serves blocks that are on their way to the disk. Without it a second reader of the process would fetch
+again what waits in its memory.
+
+`PartialBlocks` assembles blocks that come in parts. A range that is read never crosses a block of the store. Where
+these are not multiples of ours (HDFS files that were joined of parts of any length), one of our blocks lies in two of
+them or more, and no read brings all of it.
 """
 
 from __future__ import annotations
@@ -11,12 +18,92 @@ import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from stripefs.cache.pace import Busy
+from stripefs.cache.bypass import BusyRate
+from stripefs.cache.segment_format import BLOCK
+from stripefs.store.base import Buffer
 
-__all__ = ["Filler", "Work"]
+__all__ = ["PartialBlocks", "PendingBlocks", "WriteJob", "WriteQueue", "blocks_of"]
+
+
+class PendingBlocks:
+    """Safe to use from many threads: each step is one operation on a dictionary."""
+
+    def __init__(self) -> None:
+        self._blocks: dict[tuple[bytes, int], Sequence[Buffer]] = {}
+
+    def add(self, key: bytes, block: int, pieces: Sequence[Buffer]) -> None:
+        """`pieces` are the bytes of this block of the version `key`."""
+        self._blocks[key, block] = pieces
+
+    def remove(self, key: bytes, blocks: range) -> None:
+        """They are on disk, or were given up."""
+        for block in blocks:
+            self._blocks.pop((key, block), None)
+
+    def get(self, key: bytes, block: int) -> Sequence[Buffer] | None:
+        return self._blocks.get((key, block))
+
+    def flags(self, key: bytes, blocks: range) -> bytes:
+        """A byte for each block: 1 where it is waiting."""
+        if not self._blocks:
+            return bytes(len(blocks))
+        return bytes((key, block) in self._blocks for block in blocks)
+
+
+def blocks_of(pieces: Iterable[Buffer]) -> list[list[memoryview]]:
+    """`pieces`, the first of which begins where a block does, cut where blocks end: the pieces of each block."""
+    found: list[list[memoryview]] = []
+    room = 0
+    for piece in pieces:
+        rest = memoryview(piece)
+        while rest:
+            if not room:
+                found.append([])
+                room = BLOCK
+            found[-1].append(rest[:room])
+            rest, room = rest[room:], max(0, room - len(rest))
+    return found
+
+
+MOST = 16
+"""Blocks of which parts are held: each reader that moves on has one at a time."""
+
+
+class PartialBlocks:
+    """Safe to use from many threads. Those that nobody completes make room for later ones."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._parts: dict[tuple[bytes, int], tuple[bytearray, list[tuple[int, int]]]] = {}
+
+    def add(self, key: bytes, block: int, length: int, begin: int, data: Buffer) -> bytearray | None:
+        """`data` is what the block of the version `key`, `length` bytes long, has from `begin` on; all of the block
+        once it is complete. What it answered is the caller's."""
+        end = begin + len(data)
+        with self._lock:
+            whole, covered = self._parts.pop((key, block), (bytearray(), []))
+            whole = whole or bytearray(length)
+            whole[begin:end] = data
+            covered.append((begin, end))
+            if _covers(covered, length):
+                return whole
+            self._parts[key, block] = (whole, covered)
+            if len(self._parts) > MOST:
+                del self._parts[next(iter(self._parts))]
+        return None
+
+
+def _covers(spans: list[tuple[int, int]], length: int) -> bool:
+    reached = 0
+    for begin, end in sorted(spans):
+        if begin > reached:
+            return False
+        reached = max(reached, end)
+    return reached >= length
+
 
 _log = logging.getLogger(__name__)
 
@@ -33,13 +120,12 @@ LONGEST_WAIT = 2.0
 """Seconds that the disk may need for what waits: others wait for the locks on it, and at the end all of it is lost that
 is not written by then."""
 
-
 WAITED, MOST_WAITED = 0.1, 2.0
 """The share of the time that is spent waiting for room at most, and the seconds of it that can be saved up: a disk that
 is slow, or hangs, makes nobody slower than that."""
 
 
-class Work(NamedTuple):
+class WriteJob(NamedTuple):
     """`act` is called on a thread of the filler, for `size` bytes that are held until then; `done` in any case."""
 
     act: Callable[[], None]
@@ -47,17 +133,17 @@ class Work(NamedTuple):
     done: Callable[[], None]
 
 
-class Filler:
+class WriteQueue:
     """`limit`: bytes that may wait. `idle` is called now and then. Threads start with the first work."""
 
     def __init__(self, limit: int, idle: Callable[[], None]) -> None:
         self._limit = limit
         self._idle = idle
-        self._queue: deque[Work] = deque()
+        self._queue: deque[WriteJob] = deque()
         self._under_way = 0
         self._waiting = 0
         self._held = 0
-        self._pace = Busy()
+        self._pace = BusyRate()
         self._may_wait, self._counted = MOST_WAITED, time.monotonic()
         self._changed = threading.Condition()
         self._threads: list[threading.Thread] = []
@@ -68,7 +154,7 @@ class Filler:
         """Bytes that wait to be written, or are being; not 0 either while what was written gets its name."""
         return self._waiting or int(bool(self._queue or self._under_way))
 
-    def offer(self, work: Work, *, wait: bool = False) -> bool:
+    def offer(self, work: WriteJob, *, wait: bool = False) -> bool:
         """Take this over, or answer False when too much waits; `wait`: for a moment, until there is room."""
         with self._changed:
             if wait:
@@ -90,7 +176,7 @@ class Filler:
         self._changed.wait_for(lambda: self._closed or self._has_room(size), max(0.0, self._may_wait))
         self._may_wait -= time.monotonic() - began
 
-    def urge(self, work: Work) -> None:
+    def urge(self, work: WriteJob) -> None:
         """Do this next, and after the end not at all."""
         with self._changed:
             if self._closed:

@@ -1,0 +1,306 @@
+"""Write-through: blocks of a file that is being written here are cached before its version is known.
+
+Only the store knows the version of the bytes, once it is published. Until then its blocks lie under a key of their own,
+which nobody looks for; then they are given its key (`UnpublishedBlocks`). The writer waits for nothing and is told
+nothing: what the disk or the memory for it do not take is not cached, and what is not published is removed. A writer
+calls `offer`, then `publish` or `drop`; all else happens on the threads of the write-back queue.
+
+`rekey` turns the cached segments of one version into another's without reading them: segments are described anew and
+renamed. A check value is of a version, but its digest is of the bytes and their place alone; so the value can be made
+anew. Only where both versions have some of a segment are blocks copied, each checked on the way.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+from stripefs.cache.cache import Cache
+from stripefs.cache.segment import CacheSegment, Damaged
+from stripefs.cache.segment_format import BLOCK, EMPTY, KEY, OPEN_END, PER_SEGMENT, SLOT, digest, digest_in, length_of
+from stripefs.cache.version import BlockWriter
+from stripefs.cache.writeback import WriteJob, blocks_of
+from stripefs.store.allocator import PAGE, aligned
+from stripefs.store.base import Buffer, Status
+
+__all__ = ["PublishedVersion", "UnpublishedBlocks", "WriteThrough", "rekey"]
+
+
+def rekey(old: bytes, length: int, new: BlockWriter, stop: int) -> None:
+    """What is here of the version `old`, of `length` bytes, up to block `stop` becomes that of `new`.
+
+    Its bytes must be those that `new` has there. What others are filling just now stays as it is, and so does what is
+    pinned. Blocking; raises OSError.
+    """
+    cache = new.cache
+    if cache.place.pinned(old):
+        return
+    for piece in list(cache.place.pieces([old])):
+        if piece.number * PER_SEGMENT >= stop:
+            continue
+        cache.segments.forget(old, piece.number)
+        source, target = cache.place.segment(old, piece.number), cache.place.segment(new.key, piece.number)
+        with contextlib.suppress(FileNotFoundError, Damaged):  # evicted since, or no use
+            segment = CacheSegment(source, old, piece.number, length)
+            with contextlib.closing(segment):
+                if os.path.lexists(target):
+                    _copy(segment, old, piece.number, new, stop)
+                    continue
+                new.describe()
+                if segment.become(new.key, new.length, stop):
+                    os.rename(source, target)
+    cache.place.tidy(old)
+
+
+def _copy(segment: CacheSegment, old: bytes, number: int, new: BlockWriter, stop: int) -> None:
+    every = range(number * PER_SEGMENT, min((number + 1) * PER_SEGMENT, stop))
+    slots = segment.slots(every)
+    buffer = aligned(BLOCK)
+    for index, block in enumerate(every):
+        slot = slots[index * SLOT :][:SLOT]
+        if slot != EMPTY:
+            one = range(block, block + 1)
+            size = length_of(one, new.length)
+            segment.read(one, buffer[: -(-size // PAGE) * PAGE])
+            if segment.fits(block, slot, buffer[:size]):
+                new.fill(one, buffer[:size], [digest_in(old, slot)])
+
+
+class PublishedVersion(NamedTuple):
+    """A published version: its key, length in bytes, and what is to be said about it."""
+
+    key: bytes
+    length: int
+    about: dict[str, Any]
+
+
+class UnpublishedBlocks:
+    """about: what is said of it before it is published."""
+
+    def __init__(self, cache: Cache, about: dict[str, Any]) -> None:
+        self._cache = cache
+        self._draft = _UnpublishedWriter(cache, about)
+        self._filling: BlockWriter | None = self._draft
+        self._changed = threading.Condition()
+        self._queued: dict[range, Sequence[Buffer]] = {}
+        self._key = b""
+        self._any = False
+        self._writing = 0
+        self._settling = False
+
+    def offer(self, blocks: range, pieces: Sequence[Buffer]) -> None:
+        """Have these neighbours written, which the pieces are the bytes of, unless too much waits for the disk."""
+        self._any = True
+        size = sum(map(len, pieces))
+        with self._changed:
+            self._queued[blocks] = pieces
+        if not self._cache.filler.offer(WriteJob(partial(self._fill, blocks), size, partial(self._forget, blocks))):
+            self._forget(blocks)
+            self._cache.figures.add("unfilled_bytes", size)
+
+    def publish(self, known: PublishedVersion, before: PublishedVersion | None) -> None:
+        """They are blocks of this version, whose others are those of the one `before`."""
+        with self._changed:
+            self._key = known.key
+            for blocks, pieces in self._queued.items():
+                for block, each in zip(blocks, blocks_of(pieces), strict=True):
+                    self._cache.waiting.add(known.key, block, each)
+        if self._any or before is not None:
+            self._cache.filler.urge(WriteJob(partial(self._settle, known, before), 0, lambda: None))
+
+    def drop(self) -> None:
+        """They are blocks of no version."""
+        with self._changed:
+            self._filling = None
+        if self._any:
+            self._cache.filler.urge(WriteJob(self._remove, 0, lambda: None))
+
+    def _forget(self, blocks: range) -> None:
+        with self._changed:
+            del self._queued[blocks]
+            if self._key:
+                self._cache.waiting.remove(self._key, blocks)
+
+    # -- on the filler's threads ---------------------------------------------------------------------------------
+
+    def _fill(self, blocks: range) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._settling)
+            filling, pieces = self._filling, self._queued[blocks]
+            self._writing += filling is not None
+        if filling is None:
+            return
+        try:
+            # Of what the writer gave, before anything is done with it.
+            digests = [digest(block, each) for block, each in zip(blocks, blocks_of(pieces), strict=True)]
+            filling.fill(blocks, _together(pieces), digests)
+        finally:
+            with self._changed:
+                self._writing -= 1
+                self._changed.notify_all()
+
+    def _settle(self, known: PublishedVersion, before: PublishedVersion | None) -> None:
+        filling = BlockWriter(self._cache, *known)
+        with self._changed:
+            self._settling = True
+            self._changed.wait_for(lambda: not self._writing)
+        try:
+            with self._cache.disk.tolerant("what was written cannot be kept", writing=True):
+                if before is not None:
+                    rekey(before.key, before.length, filling, before.length // BLOCK)
+                rekey(self._draft.key, OPEN_END, filling, OPEN_END)
+            self._draft.end()
+        finally:
+            with self._changed:
+                self._filling, self._settling = filling, False
+                self._changed.notify_all()
+
+    def _remove(self) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: not self._writing)
+        self._draft.end()
+
+
+class _UnpublishedWriter(BlockWriter):
+    """Under a key of its own, as long as there is no other."""
+
+    def __init__(self, cache: Cache, about: dict[str, Any]) -> None:
+        super().__init__(cache, secrets.token_bytes(KEY), OPEN_END, about)
+        self._lock = threading.Lock()
+        self._mark = -1
+
+    def describe(self) -> None:
+        with self._lock:
+            if self._mark < 0:
+                self._mark = self.cache.room.begin(self.key)
+        super().describe()
+
+    def end(self) -> None:
+        """Nothing of it stays."""
+        with self._lock:
+            mark, self._mark = self._mark, -1
+        if mark < 0:
+            return
+        with self.cache.disk.tolerant("what was not published cannot be removed", writing=True):
+            if any(self.cache.place.pieces([self.key])):
+                self.cache.room.remove([self.key])
+        self.cache.place.tidy(self.key)
+        self.cache.place.end(self.key, mark)
+
+
+def _together(pieces: Sequence[Buffer]) -> memoryview:
+    """Their bytes from where a page begins, as disks want them."""
+    whole = aligned(sum(map(len, pieces)))
+    begin = 0
+    for piece in pieces:
+        whole[begin : begin + len(piece)] = piece
+        begin += len(piece)
+    return whole
+
+
+TOGETHER = 8 * BLOCK
+"""Bytes that are handed over at once, as the ranges of readers are."""
+
+SMALL = 64 << 10
+"""Pieces below are copied together, so that a million of them are no million objects."""
+
+
+class WriteThrough:
+    """Gets the bytes that a writer sends, in order, and what becomes of them. Nothing here blocks or raises.
+
+    known: a published version as it would be cached, None where it would not be. about: what is said of this one while
+    it is written. A file may be published several times, each time longer: what stands then is not asked for again.
+    """
+
+    def __init__(
+        self, cache: Cache, known: Callable[[bytes, Status], PublishedVersion | None], about: dict[str, Any]
+    ) -> None:
+        self._cache = cache
+        self._known = known
+        self._about = about
+        self._stretch = UnpublishedBlocks(cache, about)
+        self._before: PublishedVersion | None = None
+        self._end = 0
+        """Bytes of the file so far."""
+        self._begin = 0
+        """Where what is gathered begins: where a block does."""
+        self._size = 0
+        self._gathered: list[Buffer] = []
+        self._tail = bytearray()
+
+    def behind(self, path: bytes, status: Status) -> None:
+        """What comes goes behind the published file `status`, whose bytes nobody adds."""
+        self._before = self._known(path, status)
+        self._end = status.length
+
+    def add(self, data: memoryview) -> None:
+        """The next bytes of the file, which do not change any more."""
+        begin, self._end = self._end, self._end + len(data)
+        if not self._size:
+            skip = -begin % BLOCK  # of a block whose beginning is not here
+            self._begin, data = begin + skip, data[skip:]
+        if not data:
+            return
+        if not self._cache.filler.hold(len(data)):
+            self._cache.figures.add("unfilled_bytes", self._size + len(data))
+            self._forget()
+            return
+        self._size += len(data)
+        if len(data) < SMALL:
+            self._tail += data
+        else:
+            self._close_tail()
+            self._gathered.append(data)
+        if self._size >= TOGETHER:
+            self._hand_over()
+
+    def publish(self, path: bytes, status: Status | None) -> None:
+        """All of it is the version `status` of the file at `path` now; None where nobody can tell which it is."""
+        known = self._known(path, status) if status is not None and status.length == self._end else None
+        self._hand_over()
+        stretch, self._stretch = self._stretch, UnpublishedBlocks(self._cache, self._about)
+        if known is None:
+            stretch.drop()
+        else:
+            if self._size:  # it stays here besides, for a version in which more comes behind it
+                self._close_tail()
+                number = self._begin // BLOCK
+                stretch.offer(range(number, number + 1), list(self._gathered))
+            stretch.publish(known, self._before)
+        self._before = known
+
+    def drop(self) -> None:
+        """What is not published never will be, and what comes next is the file's beginning."""
+        stretch, self._stretch = self._stretch, UnpublishedBlocks(self._cache, self._about)
+        stretch.drop()
+        self._forget()
+        self._before = None
+        self._end = 0
+
+    def _hand_over(self) -> None:
+        """All whole blocks of what is gathered."""
+        count = self._size // BLOCK
+        if not count:
+            return
+        self._close_tail()
+        blocks = blocks_of(self._gathered)
+        first, pieces = self._begin // BLOCK, [piece for each in blocks[:count] for piece in each]
+        self._gathered = [piece for each in blocks[count:] for piece in each]
+        self._begin += count * BLOCK
+        self._size -= count * BLOCK
+        self._cache.filler.let_go(count * BLOCK)
+        self._stretch.offer(range(first, first + count), pieces)
+
+    def _close_tail(self) -> None:
+        if self._tail:
+            self._gathered.append(self._tail)
+            self._tail = bytearray()
+
+    def _forget(self) -> None:
+        self._cache.filler.let_go(self._size)
+        self._gathered, self._tail, self._size = [], bytearray(), 0
