@@ -10,10 +10,10 @@ from typing import Any
 
 import trio
 
+from stripefs.gc.collect import clear_for_rmdir
+from stripefs.gc.deferred_delete import DeferredDelete
 from stripefs.settings import WriteSettings, default_write_memory
 from stripefs.store.striped import StripedStore
-from stripefs.upkeep.graves import Graves
-from stripefs.upkeep.vacate import vacate
 from stripefs.write.context import ObserverFactory, no_observer
 from stripefs.write.layout_policy import Layout, WritePolicy
 from stripefs.write.session import UploadManager
@@ -40,7 +40,7 @@ class WriteSession:
     ) -> None:
         self.store = store
         self.wanted = wanted
-        self.graves = Graves(store.inner, wanted.grace, store.pool)
+        self.graves = DeferredDelete(store.inner, wanted.grace, store.pool)
         self.drafts = UploadManager(
             store, _policy(wanted, io_timeout), bury=self.graves.bury, owner=owner, copies=copies
         )
@@ -81,8 +81,8 @@ class WriteSession:
         return Layout(self.wanted.layout_of(path))
 
     def vacate(self, folder: bytes) -> None:
-        """Remove from `folder` what is hidden in it and nobody's; see `stripefs.upkeep.vacate`. Blocks."""
-        vacate(self.store.inner, self.store, folder, self.drafts.versions)
+        """Remove from `folder` what is hidden in it and nobody's; see `stripefs.gc.collect`. Blocks."""
+        clear_for_rmdir(self.store.inner, self.store, folder, self.drafts.versions)
 
     def versions(self, path: bytes) -> Iterable[str]:
         """The folders of the pool that the striped file at `path` needs; none for any other. Blocks."""

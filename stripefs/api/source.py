@@ -14,12 +14,12 @@ import trio
 from stripefs.api.idle import Shared
 from stripefs.cache.cached_store import CachedHandle, CachedStore
 from stripefs.executor import Executor
+from stripefs.gc.collect import clear_for_rmdir
 from stripefs.read import OpenFile, Reader
 from stripefs.settings import Settings, WriteSettings
 from stripefs.store.base import Identity, Status, Store
 from stripefs.store.striped import StripedStore
 from stripefs.store.striped_handle import StripedHandle
-from stripefs.upkeep.vacate import vacate
 from stripefs.write.context import no_observer
 from stripefs.write.directory_layout import DirectoryLayouts
 from stripefs.write_session import WriteSession
@@ -165,4 +165,4 @@ class Source(Shared):
 
     def _vacate(self, folder: bytes) -> None:
         used = frozenset(version for each in list(self._sessions.values()) for version in each.session.drafts.versions)
-        vacate(self.store.inner, self.store, folder, used)
+        clear_for_rmdir(self.store.inner, self.store, folder, used)

@@ -15,7 +15,7 @@ from stripefs.errors import StoreError
 from stripefs.units import format_size, shown
 
 if TYPE_CHECKING:
-    from stripefs.upkeep.collect import Collected
+    from stripefs.gc.collect import Collected
 
 __all__ = ["command", "describe"]
 
@@ -43,7 +43,7 @@ def command(ctx: click.Context, source: str, dry_run: bool, force: bool, as_json
     """
     settings, inside = place(source, given(ctx), config)
     from stripefs import logs
-    from stripefs.upkeep.collect import Collection
+    from stripefs.gc.collect import Collection
 
     logs.configure("text", settings.mount.log_level if "log-level" in given(ctx) else "error")
     with opened_source(settings, inside) as store, status_line() as show:

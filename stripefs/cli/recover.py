@@ -15,7 +15,7 @@ from stripefs.errors import ConfigError, StoreError
 from stripefs.units import format_size, shown
 
 if TYPE_CHECKING:
-    from stripefs.upkeep.recovery import Plan
+    from stripefs.gc.recover import RecoveryPlan
 
 __all__ = ["command"]
 
@@ -40,7 +40,7 @@ def command(ctx: click.Context, path: str, to: str, dry_run: bool, as_json: bool
         raise ConfigError(f"--to {to!r} is not a name", hint="the file stays in its directory; move it afterwards")
     settings, inside = place(path, given(ctx), config)
     from stripefs import logs
-    from stripefs.upkeep.recovery import recover
+    from stripefs.gc.recover import recover
     from stripefs.write.upload_names import join_path, split_path
 
     logs.configure("text", settings.mount.log_level if "log-level" in given(ctx) else "error")
@@ -66,7 +66,7 @@ def command(ctx: click.Context, path: str, to: str, dry_run: bool, as_json: bool
     return 0
 
 
-def as_dict(source: str, plan: Plan, target: bytes, *, dry_run: bool) -> dict[str, Any]:
+def as_dict(source: str, plan: RecoveryPlan, target: bytes, *, dry_run: bool) -> dict[str, Any]:
     """The --json form; sizes in bytes."""
     return {
         "source": source,

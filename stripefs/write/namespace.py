@@ -26,7 +26,7 @@ from stripefs.write.upload_names import join_path, split_path
 __all__ = ["LostVersions", "ScheduleDelete", "holder", "living", "until_free", "wait_for_writers"]
 
 ScheduleDelete = Callable[[Iterable[str]], None]
-"""Told which striped versions no name stands for any more; see `stripefs.upkeep.graves`."""
+"""Told which striped versions no name stands for any more; see `stripefs.gc.deferred_delete`."""
 
 
 class LostVersions:

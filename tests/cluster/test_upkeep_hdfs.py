@@ -48,7 +48,7 @@ async def test_a_writer_dies_and_its_file_comes_back(
 
     monkeypatch.setattr(logs, "configure", lambda *_: None)  # which would hold for the tests that follow as well
     for module in ("survey", "collect"):
-        monkeypatch.setattr(f"stripefs.upkeep.{module}.FORCED_AGE", 0.0)
+        monkeypatch.setattr(f"stripefs.gc.{module}.FORCED_AGE", 0.0)
     url = store.url
     store.mkdir(b"/run")
     data = content(40 * MIB)

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 
 from stripefs.errors import NotFound
+from stripefs.gc.recover import recover
 from stripefs.store.local import LocalStore
 from stripefs.store.striped import StripedStore
-from stripefs.upkeep.recovery import recover
 from tests.mount.mounted import Mounted, Mounts, eventually
 from tests.mount.written import hidden, writable
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 import pytest
 
 from stripefs.format.manifest import Manifest, Part, PartTable, Segment, digest_of
+from stripefs.gc.collect import Collection
 from stripefs.settings import StoreSettings
 from stripefs.store.base import Store
 from stripefs.store.striped import StripedStore
 from stripefs.store.url import open_store
-from stripefs.upkeep.collect import Collection
 from tests.store.material import content
 from tests.store.s3_server import BUCKET, Server, s3_server
 
@@ -60,7 +60,7 @@ def test_rubbish_goes_from_a_bucket(server: Server, store: Store, monkeypatch: p
     assert Collection(store, view, force=True).run().removed == 0
     assert keys(server) == before
     for module in ("survey", "collect"):
-        monkeypatch.setattr(f"stripefs.upkeep.{module}.FORCED_AGE", 0.0)
+        monkeypatch.setattr(f"stripefs.gc.{module}.FORCED_AGE", 0.0)
     found = Collection(store, view, force=True).run()
     assert found.trouble == []
     assert {item.path.decode() for item in found.items} == {hidden, f"/.stripefs/{LOST}"}

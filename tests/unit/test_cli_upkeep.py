@@ -22,8 +22,8 @@ from stripefs.store.striped import StripedStore
 from stripefs.store.url import open_store
 from stripefs.store.wrapper import WrappedHandle, WrappedStore
 from tests.unit import command_conformance
+from tests.unit.gc.leftovers import DAY, UNIT, Place, version
 
-from .upkeep.leftovers import DAY, UNIT, Place, version
 from .write.world import Layout, content, save, writing
 
 OLD = 2 * DAY

@@ -32,17 +32,17 @@ from imagefs.repository.store import StoreRepository
 from imagefs.repository.traces import Traces
 from stripefs.errors import StripefsError
 from stripefs.format.manifest import Manifest, Segment
+from stripefs.gc.collect import Collection
 from stripefs.settings import StoreSettings
 from stripefs.store.local import LocalStore
 from stripefs.store.striped import StripedStore
-from stripefs.upkeep.collect import Collection
 from tests.cache.material import cached, write
 from tests.soak.right.context import Context, Violation
 from tests.store.material import content
 from tests.store.striped_files import write_marked
+from tests.unit.gc.leftovers import DAY, Place, version
 from tests.unit.imagefs.devices import running, settled
 from tests.unit.imagefs.stored import build_tree, write_tree
-from tests.unit.upkeep.leftovers import DAY, Place, version
 
 SHARES = {"striped": 200, "cache": 100, "image": 120, "blocks": 80}
 """Damages of each place in a full run."""

@@ -9,7 +9,7 @@ import pytest
 from stripefs.errors import PermissionDenied, StoreError
 from stripefs.store.local import LocalStore
 from stripefs.write.store_clock import StoreClock
-from tests.unit.upkeep.shifted import Shifted
+from tests.unit.gc.shifted import Shifted
 
 
 @pytest.mark.parametrize("seconds", [0, 86400 * 400, -86400 * 400])

@@ -14,11 +14,11 @@ import trio
 
 from stripefs.errors import Busy, ServiceDown, StaleVersion, Transient
 from stripefs.format.lock_and_record import LEASE
+from stripefs.gc.recover import recover
 from stripefs.store.base import Identity
 from stripefs.store.striped import StripedStore
 from stripefs.testing.faults import FaultyStore
 from stripefs.testing.throttled import ThrottledStore
-from stripefs.upkeep.recovery import recover
 from stripefs.write import DraftLost, FileUpload, Layout, file_lock
 from stripefs.write.file_lock import FileLock, take
 from tests.unit.write.world import DEADLINE, LAYOUTS, MIB, content, hidden, load, save, spread, writing

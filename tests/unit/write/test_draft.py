@@ -7,10 +7,10 @@ import trio
 
 from stripefs.errors import Busy, Exists, NotFound, StaleVersion
 from stripefs.format.reserved_names import parse_reserved
+from stripefs.gc.fsync_records import read_chain
 from stripefs.store.base import Attributes
 from stripefs.store.local import LocalStore
 from stripefs.store.striped import StripedStore
-from stripefs.upkeep.records import read_chain
 from stripefs.write import DraftLost, Layout, NotSequential, UploadManager
 from tests.unit.write.world import (
     DEADLINE,

@@ -7,8 +7,8 @@ import pytest
 
 from stripefs.errors import Unsupported
 from stripefs.format.reserved_names import parse_reserved
+from stripefs.gc.fsync_records import find
 from stripefs.testing.counting import CountingStore
-from stripefs.upkeep.records import find
 from stripefs.write import Layout
 from stripefs.write.store_ops import SOURCES_AT_ONCE
 from tests.unit.write.world import KIB, MIB, content, hidden, load, spread, writing

@@ -1,10 +1,15 @@
-"""What gc has to judge: the versions of the pool that no file names, hidden things beside files, and who is at work.
+"""Scan of a store for gc: pool versions that no file names, hidden things beside files, orphaned parts, live writers.
 
 The pool is listed first: its versions are candidates. Then the tree is walked. Manifests strike the versions they name;
 live locks tell what writers work on; whatever else is hidden is a suspect. While old candidates are left the tree is
 walked again: a file that was moved during a walk, from where the walk had not been to where it had, is seen by the
-next one, and only directories that changed meanwhile are looked into. When a walk strikes nothing more, what is left
-is named by no file.
+next one, and only directories that changed meanwhile are looked into. When a walk strikes nothing more, the candidates
+that are left are named by no file.
+
+`orphans` are parts in the folder of a version that a file needs, which that file does not need: a part that was written
+twice because its first host failed, or parts behind the last publication of a writer that died. Their version stays as
+long as the file does. Only the writer of a version ever adds to its folder, so when that is gone the parts that the
+manifest does not name belong to no writer.
 """
 
 from __future__ import annotations
@@ -21,18 +26,52 @@ from stripefs.errors import NotEmpty, NotFound, StaleVersion, StoreError
 from stripefs.format import reserved_names
 from stripefs.format.lock_and_record import LEASE, DocumentError, LockDocument
 from stripefs.format.manifest import MANIFEST_MAX, Manifest, ManifestError, ManifestHeader, may_be_manifest
+from stripefs.format.reserved_names import version_folder
+from stripefs.gc import deferred_delete
+from stripefs.gc.rules import HiddenKind, Item, older
+from stripefs.gc.walk import Listed, retry_transient, walk
 from stripefs.store.base import Kind as EntryKind
 from stripefs.store.base import Status, Store
 from stripefs.store.striped import StripedStore
 from stripefs.units import shown
-from stripefs.upkeep import pool
-from stripefs.upkeep.strays import needed
-from stripefs.upkeep.survey import Item, Kind, older
-from stripefs.upkeep.walk import Listed, patiently, walk
 from stripefs.write.store_clock import StoreClock
-from stripefs.write.upload_names import join_path
+from stripefs.write.upload_names import join_path, split_path
 
-__all__ = ["Search", "Seen"]
+__all__ = ["Scan", "ScanResult", "needed", "orphans"]
+
+
+def needed(manifest: Manifest, version: str) -> frozenset[bytes]:
+    """The names in the folder of `version` that a file with this manifest needs."""
+    names = {b"%d" % part.number for part in manifest.parts if part.version == version}
+    if manifest.version == version and (listed := manifest.parts_list()) is not None:
+        names.add(split_path(listed[0])[1])
+    return frozenset(names)
+
+
+def orphans(store: Store, view: StripedStore, version: str, path: bytes, count: int) -> list[Item]:
+    """What the folder of `version` holds beyond what the file at `path` needs of it, as old as the newest thing there.
+
+    count: how many objects it needed when it was looked at last; where there are no more, nothing is looked at twice.
+    None are found when the file is not there any more.
+    """
+    folder = version_folder(version)
+    try:
+        changed_ns = store.stat(folder).mtime_ns
+        entries = [status for batch in store.scandir(folder) for status in batch if status.kind is EntryKind.FILE]
+        manifest = view.manifest(path) if len(entries) > count else None
+    except NotFound:
+        return []
+    if manifest is None or version not in manifest.versions:
+        return []
+    changed_ns = max(changed_ns, *(status.mtime_ns for status in entries))
+    names = needed(manifest, version)
+    # Parts, since the version as a whole is needed.
+    return [
+        Item(join_path(folder, status.name), HiddenKind.PART, path, version, status.length, changed_ns)
+        for status in entries
+        if status.name not in names
+    ]
+
 
 _log = logging.getLogger(__name__)
 
@@ -51,11 +90,11 @@ _SINCE = 2_000_000_000
 _SCRATCH = re.compile(rb"\.(?P<name>.+)\.[0-9a-f]{16,32}\.tmp", re.DOTALL)
 """What a client of a store writes under before it has put the whole file (`stripefs.store.local_write`)."""
 
-_KINDS = {"lock": Kind.LOCK, "part": Kind.PART, "record": Kind.RECORD, "draft": Kind.MANIFEST}
+_KINDS = {"lock": HiddenKind.LOCK, "part": HiddenKind.PART, "record": HiddenKind.RECORD, "draft": HiddenKind.MANIFEST}
 
 
 @dataclass(slots=True)
-class Seen:
+class ScanResult:
     """What one search has seen.
 
     candidates: versions of the pool that no manifest names, and whether they are old. named: the old ones that one
@@ -76,7 +115,7 @@ class Seen:
     complete: bool = True
 
 
-class Search:
+class Scan:
     """`age`: seconds after which a version counts as old. At most `most` candidates and as many suspects are taken;
     records are few. `tell` is called with each directory, `trouble` with what cannot be listed or read."""
 
@@ -94,12 +133,12 @@ class Search:
         self._store, self._view, self._clock = store, view, clock
         self._age, self._most, self._tell, self._told = age, most, tell, trouble
 
-    def run(self, after: str, *, beside: bool) -> tuple[Seen, str]:
-        """Search once, for versions of the pool behind `after`; where the next search is to begin, "" for none.
+    def run(self, after: str, *, beside: bool) -> tuple[ScanResult, str]:
+        """Scan once, for versions of the pool behind `after`; where the next search is to begin, "" for none.
 
         beside: take suspects too. Raises what listing the root raises.
         """
-        seen = Seen()
+        seen = ScanResult()
         self._began_ns = self._clock.now_ns() - _SINCE
         after = self._candidates(seen, after)
         with ThreadPoolExecutor(AT_ONCE, thread_name_prefix="gc") as threads:
@@ -107,9 +146,9 @@ class Search:
             self._confirm(seen, threads)
         return seen, after
 
-    def directory(self, folder: bytes) -> Seen:
+    def directory(self, folder: bytes) -> ScanResult:
         """Look at one directory alone; raises NotEmpty where it holds what no writer leaves, but for its layout."""
-        seen = Seen()
+        seen = ScanResult()
         for batch in self._store.scandir(folder):
             for entry in batch:
                 known = entry.name == reserved_names.LAYOUT_NAME or _meaning(entry.name)[0] is not None
@@ -118,20 +157,20 @@ class Search:
                 self._look_beside(seen, Listed(folder, 0, batch), entry, beside=True)
         return seen
 
-    def _trouble(self, seen: Seen, path: bytes, error: StoreError) -> None:
+    def _trouble(self, seen: ScanResult, path: bytes, error: StoreError) -> None:
         seen.complete = False
         self._told(path, error)
 
-    def _candidates(self, seen: Seen, after: str) -> str:
+    def _candidates(self, seen: ScanResult, after: str) -> str:
         """Versions of the pool behind `after`, as many as there is room for; the last of them, "" at the end."""
-        for version, changed_ns in pool.versions(self._store, after):
+        for version, changed_ns in deferred_delete.versions(self._store, after):
             if len(seen.candidates) == self._most:
                 return after
             seen.candidates[version] = older(changed_ns or 1, self._age, self._began_ns)
             after = version
         return ""
 
-    def _walk(self, seen: Seen, threads: ThreadPoolExecutor, *, beside: bool, since_ns: int = 0) -> int:
+    def _walk(self, seen: ScanResult, threads: ThreadPoolExecutor, *, beside: bool, since_ns: int = 0) -> int:
         """Look at the whole tree, or at the directories that changed since then; how many old candidates were struck.
 
         beside: take suspects.
@@ -147,7 +186,7 @@ class Search:
                         self._look_beside(seen, listed, entry, beside)
         return struck
 
-    def _confirm(self, seen: Seen, threads: ThreadPoolExecutor) -> None:
+    def _confirm(self, seen: ScanResult, threads: ThreadPoolExecutor) -> None:
         """Walk again until nothing more turns out to be named."""
         for _ in range(_WALKS):
             if not any(seen.candidates.values()) or not seen.complete:
@@ -156,7 +195,7 @@ class Search:
                 return
         self._trouble(seen, b"/", StoreError("files are being moved about, so nobody knows which versions they name"))
 
-    def _strike(self, seen: Seen, threads: ThreadPoolExecutor, listed: Listed) -> int:
+    def _strike(self, seen: ScanResult, threads: ThreadPoolExecutor, listed: Listed) -> int:
         """Strike the candidates that the manifests of a batch name; how many of them were old, or may have been."""
         struck = 0
         entries = [e for e in listed.entries if e.kind is EntryKind.FILE and _looks_like_manifest(e)]
@@ -181,7 +220,7 @@ class Search:
         for attempt in itertools.count(1):
             failure: StoreError
             try:
-                manifest = patiently(lambda: self._manifest(path))
+                manifest = retry_transient(lambda: self._manifest(path))
             except NotFound:
                 return None
             except StaleVersion as error:
@@ -210,11 +249,11 @@ class Search:
     def _stands(self, path: bytes, entry: Status) -> bool:
         """Whether the file at `path` is still the one that was listed."""
         try:
-            return patiently(lambda: self._store.stat(path)).identity == entry.identity
+            return retry_transient(lambda: self._store.stat(path)).identity == entry.identity
         except StoreError:
             return False
 
-    def _look_beside(self, seen: Seen, listed: Listed, entry: Status, beside: bool) -> None:
+    def _look_beside(self, seen: ScanResult, listed: Listed, entry: Status, beside: bool) -> None:
         """Take note of what is hidden beside a file."""
         kind, stem, version = _meaning(entry.name)
         if kind is None:
@@ -222,23 +261,23 @@ class Search:
         item = Item(
             listed.path(entry), kind, join_path(listed.folder, stem), version, entry.length, changed_ns=entry.mtime_ns
         )
-        if kind is Kind.LOCK and not older(entry.mtime_ns, LEASE, self._clock.now_ns()):
+        if kind is HiddenKind.LOCK and not older(entry.mtime_ns, LEASE, self._clock.now_ns()):
             seen.locked.add(item.name)
             seen.leased.update(self._protected(seen, item))
             return
-        if kind is Kind.LOCK:
+        if kind is HiddenKind.LOCK:
             seen.asleep[item.path] = self._protected(seen, item)
-        if kind is Kind.RECORD:
+        if kind is HiddenKind.RECORD:
             seen.records[item.path] = item
         elif beside and len(seen.suspects) < self._most:
             seen.suspects[item.path] = item
         else:
             seen.full = seen.full or beside
 
-    def _protected(self, seen: Seen, lock: Item) -> frozenset[str]:
+    def _protected(self, seen: ScanResult, lock: Item) -> frozenset[str]:
         """The versions that a lock names."""
         try:
-            data = patiently(lambda: self._store.get(lock.path))
+            data = retry_transient(lambda: self._store.get(lock.path))
             return frozenset(LockDocument.from_bytes(bytes(data)).versions)
         except NotFound:
             pass  # let go, so what it protected is published or abandoned, and young
@@ -250,7 +289,7 @@ class Search:
         return frozenset()
 
 
-def _name(seen: Seen, version: str, path: bytes, count: int) -> bool:
+def _name(seen: ScanResult, version: str, path: bytes, count: int) -> bool:
     """The file at `path` names a version; whether that is an old one that was a candidate so far."""
     old = seen.candidates.pop(version, False)
     if old:
@@ -275,11 +314,11 @@ def _is_left(entry: Status) -> bool:
     return directory or (entry.kind is EntryKind.FILE and reserved_names.is_hidden(entry.name))
 
 
-def _meaning(name: bytes) -> tuple[Kind | None, bytes, str]:
+def _meaning(name: bytes) -> tuple[HiddenKind | None, bytes, str]:
     """What a hidden name is, the stem of the file that it belongs to, and its version."""
     found = reserved_names.parse_reserved(name)
     if found is not None:
         return _KINDS[found.kind], found.stem, found.version
     scratch = _SCRATCH.fullmatch(name)
     inner = reserved_names.parse_reserved(scratch["name"]) if scratch else None
-    return (None, b"", "") if inner is None else (Kind.SCRATCH, inner.stem, inner.version)
+    return (None, b"", "") if inner is None else (HiddenKind.SCRATCH, inner.stem, inner.version)

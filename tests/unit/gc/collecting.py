@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from stripefs.gc.collect import Collected, Collection
+from stripefs.gc.rules import GcVerdict
 from stripefs.store.base import Store
 from stripefs.store.striped import StripedStore
-from stripefs.upkeep.collect import Collected, Collection
-from stripefs.upkeep.survey import Verdict
-from tests.unit.upkeep.leftovers import DAY, Place, version
+from tests.unit.gc.leftovers import DAY, Place, version
 
 OLD = 2 * DAY
 
@@ -20,7 +20,7 @@ def removed(found: Collected) -> set[str]:
     return {item.path.decode().removeprefix("/") for item in found.items}
 
 
-def kept(found: Collected) -> dict[Verdict, int]:
+def kept(found: Collected) -> dict[GcVerdict, int]:
     return {verdict: count for verdict, (count, _) in found.kept.items()}
 
 

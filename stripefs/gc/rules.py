@@ -1,4 +1,4 @@
-"""What of the hidden things that writers make is rubbish: pure, from what a listing shows.
+"""Rules of gc: which of the hidden things that writers make may be removed. Pure, from a listing.
 
 A writer that lives has a lock whose time is at most `LEASE` seconds old, and the lock names the versions it works on. A
 version that a manifest names is part of a file. What is neither, and has not changed for a day by the store's own
@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from stripefs.format.lock_and_record import LEASE
 
-__all__ = ["AGE", "FORCED_AGE", "RECOVERABLE", "Circumstances", "Item", "Kind", "Verdict", "judge"]
+__all__ = ["AGE", "FORCED_AGE", "RECOVERABLE", "Circumstances", "GcVerdict", "HiddenKind", "Item", "judge"]
 
 AGE = 86_400.0
 """Seconds without a change after which what nobody needs may go."""
@@ -28,7 +28,7 @@ RECOVERABLE = 7 * AGE
 """Seconds for which a record that was not published keeps what it names."""
 
 
-class Kind(enum.Enum):
+class HiddenKind(enum.Enum):
     """What a hidden thing is. VERSION: a folder of the pool with the parts of one version of a striped file."""
 
     LOCK = "lock"
@@ -39,7 +39,7 @@ class Kind(enum.Enum):
     VERSION = "version"
 
 
-class Verdict(enum.Enum):
+class GcVerdict(enum.Enum):
     """RUBBISH may go. Everything else stays: needed by a file, protected by a live lock, not old enough, of use to
     `stripefs recover`, or possibly named by a manifest that could not be read."""
 
@@ -60,7 +60,7 @@ class Item:
     """
 
     path: bytes
-    kind: Kind
+    kind: HiddenKind
     name: bytes = b""
     version: str = ""
     length: int = 0
@@ -92,21 +92,21 @@ class Circumstances:
     ended: Set[str] | None = None
 
 
-def judge(item: Item, facts: Circumstances) -> Verdict:
+def judge(item: Item, facts: Circumstances) -> GcVerdict:
     """Whether `item` may be removed, and if not, why."""
     if item.version in facts.leased or item.name in facts.locked or _is_live(item, facts.now_ns):
-        return Verdict.LEASED
-    if item.kind is Kind.VERSION:
+        return GcVerdict.LEASED
+    if item.kind is HiddenKind.VERSION:
         if item.version in facts.referenced:
-            return Verdict.REFERENCED
+            return GcVerdict.REFERENCED
         if not facts.complete:
-            return Verdict.UNKNOWN
+            return GcVerdict.UNKNOWN
     if not _has_ended(item, facts) and not older(item.changed_ns, _age(facts), facts.now_ns):
-        return Verdict.YOUNG
-    if item.kind is Kind.RECORD:
+        return GcVerdict.YOUNG
+    if item.kind is HiddenKind.RECORD:
         kept = not item.published and not facts.force and not older(item.changed_ns, RECOVERABLE, facts.now_ns)
-        return Verdict.RECOVERABLE if kept else Verdict.RUBBISH
-    return Verdict.RECOVERABLE if item.version in facts.recorded else Verdict.RUBBISH
+        return GcVerdict.RECOVERABLE if kept else GcVerdict.RUBBISH
+    return GcVerdict.RECOVERABLE if item.version in facts.recorded else GcVerdict.RUBBISH
 
 
 def older(changed_ns: int, seconds: float, now_ns: int) -> bool:
@@ -119,8 +119,8 @@ def _age(facts: Circumstances) -> float:
 
 
 def _has_ended(item: Item, facts: Circumstances) -> bool:
-    return facts.ended is not None and (item.kind is Kind.LOCK or item.version in facts.ended)
+    return facts.ended is not None and (item.kind is HiddenKind.LOCK or item.version in facts.ended)
 
 
 def _is_live(item: Item, now_ns: int) -> bool:
-    return item.kind is Kind.LOCK and not older(item.changed_ns, LEASE, now_ns)
+    return item.kind is HiddenKind.LOCK and not older(item.changed_ns, LEASE, now_ns)

@@ -15,15 +15,15 @@ import pytest
 from stripefs.errors import NotFound
 from stripefs.format.lock_and_record import DocumentError
 from stripefs.format.reserved_names import parse_reserved
+from stripefs.gc.fsync_records import find
+from stripefs.gc.recover import recover
+from stripefs.gc.rules import GcVerdict
 from stripefs.store.base import Buffer, Store
 from stripefs.store.striped import StripedStore
 from stripefs.store.wrapper import Parser, WrappedStore
-from stripefs.upkeep.records import find
-from stripefs.upkeep.recovery import recover
-from stripefs.upkeep.survey import Verdict
 from stripefs.write import Layout
-from tests.unit.upkeep.collecting import collect, kept, removed
-from tests.unit.upkeep.leftovers import DAY, Place
+from tests.unit.gc.collecting import collect, kept, removed
+from tests.unit.gc.leftovers import DAY, Place
 from tests.unit.write.world import KIB, content, hidden, load, spread, writing
 
 STEP = 24 * KIB
@@ -213,7 +213,7 @@ async def test_gc_keeps_a_chain_as_long_as_its_newest_record_and_not_what_was_me
     found = collect(place)
     assert removed(found) == {merged.name}
     assert found.recoverable == [b"/file"]
-    assert kept(found)[Verdict.RECOVERABLE] == 3  # two records, and the version in the pool
+    assert kept(found)[GcVerdict.RECOVERABLE] == 3  # two records, and the version in the pool
     assert {oldest.name, stale.name} <= hidden(tmp_path)
     assert recovered(tmp_path) == content(2 * STEP)
     assert not [name for name in hidden(tmp_path) if "record" in name]

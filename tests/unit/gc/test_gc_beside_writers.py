@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 import trio
 
+from stripefs.gc.collect import Collected, Collection
+from stripefs.gc.deferred_delete import DeferredDelete
+from stripefs.gc.rules import GcVerdict
 from stripefs.store.striped import StripedStore
-from stripefs.upkeep.collect import Collected, Collection
-from stripefs.upkeep.graves import Graves
-from stripefs.upkeep.survey import Verdict
 from stripefs.write import Layout, UploadManager
-from tests.unit.upkeep.leftovers import DAY, Hooked
+from tests.unit.gc.leftovers import DAY, Hooked
 from tests.unit.write.world import KIB, LAYOUTS, MIB, content, hidden, load, save, spread, until, writing
 
 
 @pytest.fixture(autouse=True)
 def ageless(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("stripefs.upkeep.survey.FORCED_AGE", 0.0)
-    monkeypatch.setattr("stripefs.upkeep.collect.FORCED_AGE", 0.0)
+    monkeypatch.setattr("stripefs.gc.rules.FORCED_AGE", 0.0)
+    monkeypatch.setattr("stripefs.gc.collect.FORCED_AGE", 0.0)
 
 
 async def test_writers_lose_nothing(tmp_path: Path) -> None:
@@ -116,7 +116,7 @@ async def test_what_loses_its_name_during_a_search_stays_for_its_readers(tmp_pat
     """It is old, and no file names it any more where gc looks; but right before gc takes it, it is young again."""
     store = spread(tmp_path)
     view = StripedStore(store)
-    graves = Graves(store, grace=3600.0)
+    graves = DeferredDelete(store, grace=3600.0)
     paths = [b"/file%d" % number for number in range(4)]
     async with (
         writing(store, layout=Layout.STRIPED, bury=graves.bury) as drafts,
@@ -144,7 +144,7 @@ async def test_what_loses_its_name_during_a_search_stays_for_its_readers(tmp_pat
         watched = Hooked(store, before)
         found = await trio.to_thread.run_sync(Collection(watched, StripedStore(watched)).run)
         assert (begun, found.removed, found.trouble) == ([b"/"], 0, [])
-        assert {verdict: count for verdict, (count, _) in found.kept.items()} == {Verdict.YOUNG: len(paths)}
+        assert {verdict: count for verdict, (count, _) in found.kept.items()} == {GcVerdict.YOUNG: len(paths)}
         for number, reader in enumerate(readers):
             assert bytes(reader.read(0, MIB)) == content(MIB, number)
             reader.close()

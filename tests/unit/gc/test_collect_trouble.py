@@ -11,10 +11,10 @@ import pytest
 
 from stripefs.errors import NoSpace, PermissionDenied, QuotaExceeded, ServiceDown, StoreError, Unsupported
 from stripefs.format.manifest import Manifest, Segment
+from stripefs.gc.rules import GcVerdict
 from stripefs.store.base import Capabilities
-from stripefs.upkeep.survey import Verdict
-from tests.unit.upkeep.collecting import OLD, collect, crashes, files, kept, removed
-from tests.unit.upkeep.leftovers import Hooked, Place, version
+from tests.unit.gc.collecting import OLD, collect, crashes, files, kept, removed
+from tests.unit.gc.leftovers import Hooked, Place, version
 
 
 def test_a_directory_that_cannot_be_listed_keeps_the_pool_and_is_named(place: Place) -> None:
@@ -28,7 +28,7 @@ def test_a_directory_that_cannot_be_listed_keeps_the_pool_and_is_named(place: Pl
 
     found = collect(place, Hooked(place.store, before))
     assert removed(found) == rubbish - {f".stripefs/{version(5)}"}
-    assert kept(found) == {Verdict.UNKNOWN: 1}
+    assert kept(found) == {GcVerdict.UNKNOWN: 1}
     assert found.trouble == [(b"/private", "/private: no permission")]
 
 
@@ -53,7 +53,7 @@ def test_a_manifest_that_cannot_be_read_keeps_the_pool_and_is_named(
     target.write_bytes(damage(target.read_bytes()))
     before = {path for path in place.everything() if path.startswith(".stripefs/")}
     found = collect(place, force=force)
-    assert kept(found) == {Verdict.UNKNOWN: 2}
+    assert kept(found) == {GcVerdict.UNKNOWN: 2}
     assert [path for path, _ in found.trouble] == [b"/d/striped"]
     assert "manifest is damaged" in found.trouble[0][1] or "more than the 65536" in found.trouble[0][1]
     assert before <= place.everything()
@@ -104,7 +104,7 @@ def test_a_service_that_is_away_for_a_moment_is_waited_for(place: Place, monkeyp
             faults[path] -= 1
             raise ServiceDown("the NameNode is away")
 
-    monkeypatch.setattr("stripefs.upkeep.walk.FIRST_PAUSE", 0.0)
+    monkeypatch.setattr("stripefs.gc.walk.FIRST_PAUSE", 0.0)
     found = collect(place, Hooked(place.store, before))
     assert (removed(found), found.trouble) == (rubbish, [])
     assert not any(faults.values())

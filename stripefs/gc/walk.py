@@ -1,4 +1,4 @@
-"""Every directory of a store, batch by batch, in memory that grows with the depth of the tree alone.
+"""Walk over all directories of a store, batch by batch; memory grows with the depth of the tree alone.
 
 A service that is away for a moment is waited for. A directory that cannot be listed is told of and passed over; one
 that vanished meanwhile is not missed.
@@ -16,7 +16,7 @@ from stripefs.format.reserved_names import POOL_NAME
 from stripefs.store.base import Kind, Status, Store
 from stripefs.write.upload_names import join_path
 
-__all__ = ["Listed", "patiently", "walk"]
+__all__ = ["Listed", "retry_transient", "walk"]
 
 _T = TypeVar("_T")
 
@@ -44,7 +44,7 @@ class Listed:
 
 
 @dataclass(slots=True)
-class _Frame:
+class _Level:
     folder: bytes
     changed_ns: int
     batches: Iterator[Sequence[Status]]
@@ -59,14 +59,14 @@ def walk(
     Calls `failed` with each directory that cannot be listed to its end; where that is the root it raises. Links are
     not followed.
     """
-    stack = [_Frame(b"/", store.stat(b"/").mtime_ns, _batches(store, b"/", pause))]
+    stack = [_Level(b"/", store.stat(b"/").mtime_ns, _batches(store, b"/", pause))]
     while stack:
         frame = stack[-1]
         if frame.below:
             entry = frame.below.pop()
             folder = join_path(frame.folder, entry.name)
             changed_ns = entry.mtime_ns and frame.changed_ns and max(entry.mtime_ns, frame.changed_ns)
-            stack.append(_Frame(folder, changed_ns, _batches(store, folder, pause)))
+            stack.append(_Level(folder, changed_ns, _batches(store, folder, pause)))
             continue
         try:
             batch = next(frame.batches, None)
@@ -106,7 +106,7 @@ def _batches(store: Store, folder: bytes, pause: Callable[[float], None]) -> Ite
             return
 
 
-def patiently(call: Callable[[], _T], *, pause: Callable[[float], None] = time.sleep) -> _T:
+def retry_transient(call: Callable[[], _T], *, pause: Callable[[float], None] = time.sleep) -> _T:
     """`call()`, tried again for a while where the service is away. Raises what it raises last."""
     end, wait = time.monotonic() + PATIENCE, FIRST_PAUSE
     while True:

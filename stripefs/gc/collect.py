@@ -1,6 +1,6 @@
 """`stripefs gc`: find what crashes left and remove it, beside writers and readers that go on.
 
-`search` says what there is, `survey` judges. Each thing is looked at once more right before it goes. What lies beside a
+`scan` finds candidates, `rules` judges them. Each thing is looked at once more right before it goes. What lies beside a
 file goes under that file's own lock, so no writer can begin meanwhile; a version of the pool goes when no file names it
 and nothing in it is young.
 
@@ -8,35 +8,49 @@ A collector and the writers that it takes for dead may both have been stopped fo
 that ran out and still stands protects what it names in the pool: its writer may wake up, renew it and publish. Who
 takes such a lock moves the writer's hidden files away first (`stripefs.write.file_lock`), and looks then whether the
 writer has published after all. Each thing goes only while the collector's own lease lasts and its lock is there.
+
+`clear_for_rmdir` clears one directory that a mount shows as empty and that still holds what writers have left, by the
+same rules but for the age of a provably dead writer's files: no tree is walked, since a writer has a living lock in
+each directory with hidden files of its own. Hidden files that may be of use stay, and with them the directory.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 from collections.abc import Callable, Iterable, Iterator, Set
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from stripefs.errors import Busy, IsADirectory, NoSpace, NotFound, QuotaExceeded, StoreError, Unsupported
+from stripefs.errors import (
+    Busy,
+    IsADirectory,
+    NoSpace,
+    NotEmpty,
+    NotFound,
+    QuotaExceeded,
+    StoreError,
+    Transient,
+    Unsupported,
+)
 from stripefs.format import reserved_names
 from stripefs.format.lock_and_record import LEASE, DocumentError, Record
+from stripefs.gc import deferred_delete
+from stripefs.gc.fsync_records import aside, exists, is_spent, read_chain, versions_of
+from stripefs.gc.rules import AGE, FORCED_AGE, Circumstances, GcVerdict, HiddenKind, Item, judge
+from stripefs.gc.scan import AT_ONCE, Scan, ScanResult, orphans
+from stripefs.gc.walk import retry_transient
 from stripefs.store.base import Store
 from stripefs.store.striped import StripedStore
-from stripefs.upkeep import pool
-from stripefs.upkeep.records import aside, exists, is_spent, read_chain, versions_of
-from stripefs.upkeep.search import AT_ONCE, Search, Seen
-from stripefs.upkeep.strays import strays
-from stripefs.upkeep.survey import AGE, FORCED_AGE, Circumstances, Item, Kind, Verdict, judge
-from stripefs.upkeep.walk import patiently
 from stripefs.write.errors import DraftLost, LeaseEnded
 from stripefs.write.file_lock import FileLock, take
 from stripefs.write.store_clock import StoreClock
 from stripefs.write.upload_names import join_path, split_path
 
-__all__ = ["MOST", "Collected", "Collection", "Removed"]
+__all__ = ["MOST", "Collected", "Collection", "Removed", "clear_for_rmdir"]
 
 MOST = 100_000
 """Versions of the pool, and things beside files, of one search: some 30 MB."""
@@ -50,7 +64,7 @@ class Removed:
     """What went, or would go. length in bytes."""
 
     path: bytes
-    kind: Kind
+    kind: HiddenKind
     length: int
 
 
@@ -65,11 +79,11 @@ class Collected:
     removed: int = 0
     size: int = 0
     items: list[Removed] = field(default_factory=list)
-    kept: dict[Verdict, tuple[int, int]] = field(default_factory=dict)
+    kept: dict[GcVerdict, tuple[int, int]] = field(default_factory=dict)
     recoverable: list[bytes] = field(default_factory=list)
     trouble: list[tuple[bytes, str]] = field(default_factory=list)
 
-    def keep(self, verdict: Verdict, length: int) -> None:
+    def keep(self, verdict: GcVerdict, length: int) -> None:
         count, size = self.kept.get(verdict, (0, 0))
         self.kept[verdict] = (count + 1, size + length)
 
@@ -100,7 +114,7 @@ class Collection:
         self._store, self._view, self._force, self._dry_run = store, view, force, dry_run
         self._clock = StoreClock(store, folder or (reserved_names.POOL if exists(store, reserved_names.POOL) else b"/"))
         age = FORCED_AGE if force else AGE
-        self._search = Search(store, view, self._clock, age=age, most=most, tell=tell, trouble=self._trouble)
+        self._search = Scan(store, view, self._clock, age=age, most=most, tell=tell, trouble=self._trouble)
         self._found = Collected()
         self._found_by_walk = True
         self._asleep: dict[bytes, frozenset[str]] = {}  # locks that ran out, and the versions that each names
@@ -135,9 +149,9 @@ class Collection:
         seen = self._search.directory(folder)
         if seen.locked:  # whatever else is here may be of the same writer
             for item in (*seen.suspects.values(), *seen.records.values()):
-                self._found.keep(Verdict.LEASED, item.length)
+                self._found.keep(GcVerdict.LEASED, item.length)
             for _ in seen.locked:
-                self._found.keep(Verdict.LEASED, 0)
+                self._found.keep(GcVerdict.LEASED, 0)
             return self._found
         seen.leased |= used
         facts = self._judge_records(seen, first=True)
@@ -146,7 +160,7 @@ class Collection:
         self._judge_beside(seen, facts)
         return self._found
 
-    def _judge_records(self, seen: Seen, *, first: bool) -> Circumstances:
+    def _judge_records(self, seen: ScanResult, *, first: bool) -> Circumstances:
         """What decides about everything else. Records join the suspects, where `first` of all searches."""
         facts = Circumstances(
             self._clock.now_ns(), leased=seen.leased, locked=seen.locked, complete=seen.complete, force=self._force
@@ -165,18 +179,18 @@ class Collection:
                 changed_ns = newest.changed_ns if number in needed else item.changed_ns
                 seen.suspects[item.path] = replace(item, published=number not in needed, changed_ns=changed_ns)
             verdict = judge(replace(newest, published=record is None), facts)
-            if record is not None and verdict is not Verdict.RUBBISH:
+            if record is not None and verdict is not GcVerdict.RUBBISH:
                 recorded |= {newest.version, *versions_of(record)}
-                if first and verdict is not Verdict.LEASED and len(self._found.recoverable) < TOLD:
+                if first and verdict is not GcVerdict.LEASED and len(self._found.recoverable) < TOLD:
                     self._found.recoverable.append(join_path(split_path(newest.name)[0], split_path(record.path)[1]))
         return replace(facts, recorded=recorded)
 
-    def _judge_beside(self, seen: Seen, facts: Circumstances) -> None:
+    def _judge_beside(self, seen: ScanResult, facts: Circumstances) -> None:
         """Remove what is rubbish beside files."""
         # Records first: one that names parts that are gone is of no use. Locks last: until then nobody begins here.
         order = sorted(
             seen.suspects.values(),
-            key=lambda item: (item.name, item.kind is not Kind.RECORD, item.kind is Kind.LOCK, item.path),
+            key=lambda item: (item.name, item.kind is not HiddenKind.RECORD, item.kind is HiddenKind.LOCK, item.path),
         )
         for name, group in itertools.groupby(order, key=lambda item: item.name):
             self._clear(name, list(group), facts)
@@ -186,37 +200,37 @@ class Collection:
         nothing is left that it could be used for."""
         paths = {number: item.path for number, item in pieces.items()}
         try:
-            record, needed = patiently(lambda: read_chain(self._store, paths))
-            if not patiently(lambda: is_spent(self._store, self._view, record, paths[max(paths)])):
+            record, needed = retry_transient(lambda: read_chain(self._store, paths))
+            if not retry_transient(lambda: is_spent(self._store, self._view, record, paths[max(paths)])):
                 return record, needed
         except (NotFound, DocumentError):
             pass
         return None, frozenset()
 
-    def _judge_pool(self, seen: Seen, facts: Circumstances) -> None:
+    def _judge_pool(self, seen: ScanResult, facts: Circumstances) -> None:
         """Remove the versions of the pool that nobody needs."""
         for version in sorted(seen.candidates):
             path = reserved_names.version_folder(version)
             with self._told(path), contextlib.suppress(NotFound):
-                found = patiently(partial(pool.look, self._store, version))
-                item = Item(path, Kind.VERSION, b"", version, found.length, found.changed_ns)
+                found = retry_transient(partial(deferred_delete.stored, self._store, version))
+                item = Item(path, HiddenKind.VERSION, b"", version, found.length, found.changed_ns)
                 verdict = judge(item, replace(facts, now_ns=self._clock.now_ns()))
-                if verdict is not Verdict.RUBBISH:
+                if verdict is not GcVerdict.RUBBISH:
                     self._found.keep(verdict, item.length)
                 elif found.odd:
                     raise StoreError("it holds what no writer put there")
                 else:
                     if not self._dry_run:
-                        patiently(partial(pool.remove_version, self._store, version))
+                        retry_transient(partial(deferred_delete.remove_version, self._store, version))
                     self._count(item)
 
-    def _judge_strays(self, seen: Seen, facts: Circumstances) -> None:
+    def _judge_strays(self, seen: ScanResult, facts: Circumstances) -> None:
         """Remove what lies in the folders of versions that files need, and is not needed by these."""
 
         def look(version: str) -> list[Item] | StoreError:
             path, count = seen.named[version]
             try:
-                return patiently(lambda: strays(self._store, self._view, version, path, count))
+                return retry_transient(lambda: orphans(self._store, self._view, version, path, count))
             except StoreError as error:
                 return error
 
@@ -231,12 +245,12 @@ class Collection:
 
     def _clear_stray(self, item: Item, facts: Circumstances) -> None:
         verdict = judge(item, facts)
-        if verdict is not Verdict.RUBBISH:
+        if verdict is not GcVerdict.RUBBISH:
             self._found.keep(verdict, item.length)
             return
         if not self._dry_run:
             with contextlib.suppress(NotFound):
-                patiently(partial(self._take_away, item.path))
+                retry_transient(partial(self._take_away, item.path))
         self._count(item)
 
     def _clear(self, name: bytes, group: list[Item], facts: Circumstances) -> None:
@@ -244,7 +258,7 @@ class Collection:
         doomed = []
         for item in group:
             verdict = judge(item, facts)
-            if verdict is Verdict.RUBBISH:
+            if verdict is GcVerdict.RUBBISH:
                 doomed.append(item)
             else:
                 self._found.keep(verdict, item.length)
@@ -260,7 +274,7 @@ class Collection:
                     return
                 except (NoSpace, QuotaExceeded):
                     # Writers find no room for a lock either. When one of these is gone there may be some.
-                    if doomed[0].kind is Kind.LOCK:
+                    if doomed[0].kind is HiddenKind.LOCK:
                         raise
                     with self._told(doomed[0].path):
                         self._remove(doomed.pop(0), facts)
@@ -278,24 +292,24 @@ class Collection:
                         self._remove(item, facts)
         except (Busy, DraftLost, LeaseEnded):
             for item in doomed:
-                self._found.keep(Verdict.LEASED, item.length)
+                self._found.keep(GcVerdict.LEASED, item.length)
 
     def _remove(self, item: Item, facts: Circumstances) -> None:
         """Look once more and remove it. Its writer's files were moved aside if this took over from one."""
         path = item.path
-        if item.kind is not Kind.LOCK:  # that is ours by now, and goes when we let it go
+        if item.kind is not HiddenKind.LOCK:  # that is ours by now, and goes when we let it go
             try:
                 try:
-                    now = patiently(lambda: self._store.stat(path))
+                    now = retry_transient(lambda: self._store.stat(path))
                 except NotFound:
                     path = aside(path) or path
-                    now = patiently(lambda: self._store.stat(path))
+                    now = retry_transient(lambda: self._store.stat(path))
                 item = replace(item, length=now.length, changed_ns=now.mtime_ns)
                 verdict = judge(item, replace(facts, now_ns=self._clock.now_ns()))
-                if verdict is not Verdict.RUBBISH:
+                if verdict is not GcVerdict.RUBBISH:
                     self._found.keep(verdict, item.length)
                     return
-                patiently(partial(self._take_away, path))
+                retry_transient(partial(self._take_away, path))
             except NotFound:
                 return  # another gc, or its writer has published it after all
         self._count(item)
@@ -319,7 +333,7 @@ class Collection:
         before: set[str] = set()
         # A whole tree is searched without haste, so there a writer that sleeps has twice the lease.
         seconds = FORCED_AGE if self._found_by_walk else LEASE
-        lock = patiently(lambda: take(self._store, name, (), owner, before=before, seconds=seconds))
+        lock = retry_transient(lambda: take(self._store, name, (), owner, before=before, seconds=seconds))
         try:
             if before:
                 self._fenced |= before - self._published(name)
@@ -330,7 +344,7 @@ class Collection:
     def _published(self, name: bytes) -> frozenset[str]:
         """The versions that the file at `name` needs now."""
         try:
-            manifest = patiently(lambda: self._view.manifest(name))
+            manifest = retry_transient(lambda: self._view.manifest(name))
         except NotFound:
             return frozenset()
         return frozenset() if manifest is None else frozenset(manifest.versions)
@@ -356,7 +370,7 @@ class Collection:
             self._found.trouble.append((path, error.message))
 
 
-def _by_upload(seen: Seen) -> Iterable[dict[int, Item]]:
+def _by_upload(seen: ScanResult) -> Iterable[dict[int, Item]]:
     """The records of each upload, by number."""
     found: dict[tuple[bytes, str], dict[int, Item]] = {}
     for item in seen.records.values():
@@ -364,3 +378,41 @@ def _by_upload(seen: Seen) -> Iterable[dict[int, Item]]:
         assert meaning is not None
         found.setdefault((item.name, item.version), {})[meaning.number] = item
     return found.values()
+
+
+_log = logging.getLogger(__name__)
+
+_WHY = {
+    GcVerdict.LEASED: "of writers that are at work",
+    GcVerdict.RECOVERABLE: "kept for stripefs recover",
+    GcVerdict.YOUNG: "too young to be surely nobody's",
+}
+
+
+def clear_for_rmdir(store: Store, view: StripedStore, folder: bytes, used: Set[str] = frozenset()) -> None:
+    """Remove from `folder` what dead writers left, all of it or, with NotEmpty, a part. Blocks.
+
+    view: of `store`. used: versions that writers of the caller have. Raises NotEmpty, and says in the log why, where
+    something stays that a mount does not show; NotFound; Transient.
+    """
+    try:
+        found = Collection(store, view, folder=folder).clear(folder, used)
+    except (NotFound, NotEmpty, Transient):
+        raise
+    except StoreError as error:
+        why = str(error)
+    else:
+        why = _what_stays(found)
+        if not why:
+            return
+    _log.warning(
+        "%r looks empty and stays, as hidden files are in it: %s (stripefs gc removes what nobody needs)",
+        folder,
+        why,
+    )
+    raise NotEmpty(f"{folder!r} holds hidden files: {why}")
+
+
+def _what_stays(found: Collected) -> str:
+    kept = [f"{count} {_WHY.get(verdict, verdict.value)}" for verdict, (count, _) in found.kept.items()]
+    return "; ".join(kept + [text for _, text in found.trouble])

@@ -1,4 +1,4 @@
-"""Records of fsyncs as they are found: which there are of a file, where their parts lie, and whether any is of use.
+"""Fsync records in a store: the chain of a file's records, the location of their parts, and their use for recovery.
 
 Parts are looked for where the record lies now (beside it, or in this store's pool), so that a directory that was moved
 is no hindrance.
@@ -15,15 +15,15 @@ from dataclasses import dataclass, replace
 from stripefs.errors import NotADirectory, NotFound
 from stripefs.format import reserved_names
 from stripefs.format.lock_and_record import DocumentError, Record, RecordPart, digest_of
+from stripefs.gc.walk import retry_transient
 from stripefs.store.base import Identity, Status, Store
 from stripefs.store.striped import StripedStore
 from stripefs.units import shown
-from stripefs.upkeep.walk import patiently
 from stripefs.write.upload_names import join_path, split_path
 
 __all__ = [
     "BrokenChain",
-    "Found",
+    "FoundRecord",
     "aside",
     "exists",
     "find",
@@ -44,7 +44,7 @@ class BrokenChain(DocumentError):
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class FoundRecord:
     """A record, with all that it continues. `path` is its own; changed_ns by the store's clock. paths: of all records
     of its version, newest first."""
 
@@ -75,7 +75,7 @@ class Found:
         return next((path for path in places if path and exists(store, path)), beside)
 
 
-def find(store: Store, path: bytes) -> list[Found]:
+def find(store: Store, path: bytes) -> list[FoundRecord]:
     """The records of the file at `path`, newest first, each with what it continues.
 
     Raises DocumentError when there are none but such as cannot be read, or continue one that is missing.
@@ -105,7 +105,7 @@ def _listed(store: Store, path: bytes) -> dict[str, dict[int, Status]]:
     return found
 
 
-def _read(store: Store, path: bytes, listed: dict[str, dict[int, Status]]) -> list[Found]:
+def _read(store: Store, path: bytes, listed: dict[str, dict[int, Status]]) -> list[FoundRecord]:
     folder = split_path(path)[0]
     found = []
     spoiled: DocumentError | None = None
@@ -119,7 +119,7 @@ def _read(store: Store, path: bytes, listed: dict[str, dict[int, Status]]) -> li
         except DocumentError as error:
             spoiled = error
         else:
-            found.append(Found(pieces[newest], record, entries[newest].mtime_ns, tuple(pieces.values())))
+            found.append(FoundRecord(pieces[newest], record, entries[newest].mtime_ns, tuple(pieces.values())))
     if spoiled is not None and not found:
         raise spoiled
     return sorted(found, key=lambda each: -each.changed_ns)
@@ -162,7 +162,7 @@ def versions_of(record: Record) -> frozenset[str]:
 
 def is_spent(store: Store, view: StripedStore, record: Record, path: bytes) -> bool:
     """Whether a record at `path` is of no use: its file is published, or none of its parts is left."""
-    found = Found(path, record, 0)
+    found = FoundRecord(path, record, 0)
     if record.layout == "striped":
         with contextlib.suppress(NotFound, NotADirectory):
             manifest = view.manifest(found.file)
@@ -193,7 +193,7 @@ def pooled(path: bytes) -> tuple[str, int] | None:
 
 def status_of(store: Store, path: bytes) -> Status | None:
     try:
-        return patiently(lambda: store.stat(path))
+        return retry_transient(lambda: store.stat(path))
     except (NotFound, NotADirectory):
         return None
 

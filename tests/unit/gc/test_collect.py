@@ -9,11 +9,11 @@ import pytest
 
 from stripefs.errors import StoreError
 from stripefs.format.manifest import Segment
+from stripefs.gc.rules import GcVerdict
 from stripefs.store.base import Capabilities, Store
-from stripefs.upkeep.survey import Verdict
-from tests.unit.upkeep.collecting import OLD, collect, crashes, files, kept, removed
-from tests.unit.upkeep.leftovers import DAY, Hooked, Place, version
-from tests.unit.upkeep.shifted import Shifted
+from tests.unit.gc.collecting import OLD, collect, crashes, files, kept, removed
+from tests.unit.gc.leftovers import DAY, Hooked, Place, version
+from tests.unit.gc.shifted import Shifted
 
 
 def test_all_rubbish_goes_and_nothing_else(place: Place) -> None:
@@ -39,14 +39,14 @@ def test_what_is_younger_than_a_day_stays_unless_forced(place: Place) -> None:
     before = place.everything()
     found = collect(place)
     assert (found.removed, place.everything()) == (0, before)
-    assert kept(found) == {Verdict.YOUNG: len(rubbish)}
+    assert kept(found) == {GcVerdict.YOUNG: len(rubbish)}
     assert removed(collect(place, force=True)) == rubbish
     assert place.everything() == good
 
 
 def test_force_spares_what_is_younger_than_two_minutes(place: Place) -> None:
     rubbish = crashes(place, 60)
-    assert kept(collect(place, force=True)) == {Verdict.YOUNG: len(rubbish)}
+    assert kept(collect(place, force=True)) == {GcVerdict.YOUNG: len(rubbish)}
 
 
 @pytest.mark.parametrize("force", [False, True])
@@ -58,7 +58,7 @@ def test_a_live_lock_protects_its_versions_wherever_they_are(place: Place, force
     found = collect(place, force=force)
     assert removed(found) == set()
     assert place.everything() == before
-    assert set(kept(found)) == {Verdict.LEASED}
+    assert set(kept(found)) == {GcVerdict.LEASED}
 
 
 @pytest.mark.parametrize("seconds", [-400 * DAY, 400 * DAY])
@@ -88,7 +88,7 @@ def test_records_keep_what_can_be_recovered_for_a_week(place: Place) -> None:
 
     found = collect(place)
     assert (removed(found), place.everything()) == (set(), before)
-    assert kept(found) == {Verdict.RECOVERABLE: 4}
+    assert kept(found) == {GcVerdict.RECOVERABLE: 4}
     assert found.recoverable == [b"/d/model", b"/d/striped"]
 
     for path in (place.root / "d").iterdir():
@@ -116,7 +116,7 @@ def test_a_record_seen_from_another_root_is_kept(tmp_path: Path) -> None:
     segment = Segment(10_000, parts)
     whole.record("d", "striped", whole.striped_record("d", "striped", version(2), [segment]), OLD)
     below = Place(tmp_path / "d")
-    assert kept(collect(below)) == {Verdict.RECOVERABLE: 1}
+    assert kept(collect(below)) == {GcVerdict.RECOVERABLE: 1}
     whole.close()
     below.close()
 

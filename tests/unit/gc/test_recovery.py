@@ -11,15 +11,15 @@ import pytest
 
 from stripefs.errors import Busy, Exists, NotFound, StoreError
 from stripefs.format.lock_and_record import DocumentError, Record
+from stripefs.gc.collect import Collection
+from stripefs.gc.recover import RecoveryPlan, recover
 from stripefs.store.base import Attributes, Capabilities, Identity, Store
 from stripefs.store.striped import StripedStore
 from stripefs.store.wrapper import WrappedStore
-from stripefs.upkeep.collect import Collection
-from stripefs.upkeep.recovery import Plan, recover
 from stripefs.write import Layout
 from stripefs.write.file_lock import take
 from stripefs.write.upload import FileUpload
-from tests.unit.upkeep.leftovers import Hooked
+from tests.unit.gc.leftovers import Hooked
 from tests.unit.write.world import KIB, LAYOUTS, MIB, content, hidden, load, save, spread, writing
 
 SIZE = 3 * MIB + 12345
@@ -47,7 +47,7 @@ async def synced(store: Store, path: bytes, data: bytes, *, then: bytes = b"", *
         await draft.write(draft.length, then)
 
 
-def run(store: Store, path: bytes, **options: object) -> Plan:
+def run(store: Store, path: bytes, **options: object) -> RecoveryPlan:
     return recover(store, StripedStore(store), path, **options)  # type: ignore[arg-type]
 
 

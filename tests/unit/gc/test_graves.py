@@ -12,14 +12,13 @@ import trio
 import trio.testing
 
 from stripefs.errors import PermissionDenied
+from stripefs.gc import deferred_delete
+from stripefs.gc.collect import Collection
+from stripefs.gc.deferred_delete import DeferredDelete, remove_version, stored
 from stripefs.store.base import Store
 from stripefs.store.local import LocalStore
 from stripefs.store.striped import StripedStore
 from stripefs.store.wrapper import Parser, WrappedStore
-from stripefs.upkeep import pool
-from stripefs.upkeep.collect import Collection
-from stripefs.upkeep.graves import Graves
-from stripefs.upkeep.pool import look, remove_version
 
 A, B = "a" * 16, "b" * 16
 GRACE = 600.0
@@ -32,7 +31,7 @@ def autojump_clock() -> trio.testing.MockClock:
 
 
 def versions(store: Store, after: str = "") -> list[str]:
-    return [version for version, _ in pool.versions(store, after)]
+    return [version for version, _ in deferred_delete.versions(store, after)]
 
 
 @pytest.fixture
@@ -51,7 +50,7 @@ async def gone(store: LocalStore, version: str) -> None:
 
 
 async def test_a_version_goes_when_its_grace_is_over(store: LocalStore, autojump_clock: trio.testing.MockClock) -> None:
-    graves = Graves(store, GRACE)
+    graves = DeferredDelete(store, GRACE)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(graves.run)
         graves.bury([B], b"/elsewhere/.stripefs")
@@ -68,7 +67,7 @@ async def test_a_version_goes_when_its_grace_is_over(store: LocalStore, autojump
 
 
 async def test_whoever_ends_waits_for_the_stones(store: LocalStore) -> None:
-    graves = Graves(store, GRACE)
+    graves = DeferredDelete(store, GRACE)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(graves.run)
         graves.bury([A, B])
@@ -79,7 +78,7 @@ async def test_whoever_ends_waits_for_the_stones(store: LocalStore) -> None:
 
 
 async def test_no_grace_is_deleted_at_once(store: LocalStore, autojump_clock: trio.testing.MockClock) -> None:
-    graves = Graves(store, 0)
+    graves = DeferredDelete(store, 0)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(graves.run)
         graves.bury([A])
@@ -88,7 +87,7 @@ async def test_no_grace_is_deleted_at_once(store: LocalStore, autojump_clock: tr
 
 
 async def test_what_is_due_can_be_waited_for(store: LocalStore) -> None:
-    due, kept = Graves(store, 0), Graves(store, GRACE)
+    due, kept = DeferredDelete(store, 0), DeferredDelete(store, GRACE)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(due.run)
         nursery.start_soon(kept.run)
@@ -123,7 +122,7 @@ async def test_what_cannot_be_deleted_is_tried_again_and_then_left(
     remove_version(store, B)
     refusing = Refusing(store)
     refusing.refusals = refusals
-    graves = Graves(refusing, GRACE)
+    graves = DeferredDelete(refusing, GRACE)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(graves.run)
         graves.bury([A])
@@ -141,12 +140,12 @@ async def test_a_gc_spares_what_was_buried_however_old_its_parts_are(
 ) -> None:
     for path in sorted((tmp_path / ".stripefs").rglob("*"), reverse=True):
         os.utime(path, (1, 1))
-    graves = Graves(store, GRACE)
+    graves = DeferredDelete(store, GRACE)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(graves.run)
         graves.bury([A])
         with trio.fail_after(1e6):
-            while look(store, A).changed_ns < 10**18:
+            while stored(store, A).changed_ns < 10**18:
                 await trio.sleep(0)
         found = await trio.to_thread.run_sync(Collection(store, StripedStore(store)).run)
         assert [item.path for item in found.items] == [f"/.stripefs/{B}".encode()]
@@ -156,12 +155,12 @@ async def test_a_gc_spares_what_was_buried_however_old_its_parts_are(
 
 def test_what_is_no_version_is_never_buried(store: LocalStore) -> None:
     with pytest.raises(ValueError, match="no version"):
-        Graves(store, 0).bury(["../../x"])
+        DeferredDelete(store, 0).bury(["../../x"])
 
 
 def test_the_pool(store: LocalStore) -> None:
     assert versions(store, A) == [B]
-    found = look(store, A)
+    found = stored(store, A)
     assert (found.files, found.length, found.odd) == (3, 30, False)
     assert found.changed_ns == max(store.stat(b"/.stripefs/%s%s" % (A.encode(), p)).mtime_ns for p in (b"", b"/2"))
     remove_version(store, A)
@@ -174,4 +173,4 @@ def test_a_folder_that_holds_more_than_parts_is_odd(store: LocalStore, tmp_path:
     (tmp_path / ".stripefs" / "notes").mkdir()
     (tmp_path / ".stripefs" / ("c" * 16)).write_text("a file")
     assert versions(store) == [A, B]
-    assert look(store, A).odd
+    assert stored(store, A).odd

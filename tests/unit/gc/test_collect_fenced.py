@@ -12,14 +12,13 @@ import pytest
 from stripefs.errors import NotEmpty, NotFound, StoreError
 from stripefs.format.lock_and_record import LEASE
 from stripefs.format.manifest import Manifest, Segment
+from stripefs.gc.collect import Collection, clear_for_rmdir
 from stripefs.store.striped import StripedStore
-from stripefs.upkeep.collect import Collection
-from stripefs.upkeep.vacate import vacate
 from stripefs.write import store_clock
 from stripefs.write.file_lock import FileLock, take
 from tests.store.striped_files import write_marked
-from tests.unit.upkeep.collecting import OLD
-from tests.unit.upkeep.leftovers import Hooked, Place, version
+from tests.unit.gc.collecting import OLD
+from tests.unit.gc.leftovers import Hooked, Place, version
 
 DATA = b"x" * 3 * 4096
 OURS, THEIRS = version(1), version(2)
@@ -147,7 +146,7 @@ def test_clearing_a_directory_is_fenced_too(place: Place) -> None:
         done: list[bool] = []
         store = stopped_at(here, number, lambda done=done, writer=writer: done.append(writer.step()))
         try:
-            vacate(store, StripedStore(store), b"/d")
+            clear_for_rmdir(store, StripedStore(store), b"/d")
             here.store.rmdir(b"/d")
         except NotEmpty:
             assert done == [True]

@@ -14,15 +14,15 @@ from stripefs.errors import NotEmpty, PermissionDenied
 from stripefs.format.lock_and_record import LEASE
 from stripefs.format.manifest import Segment
 from stripefs.format.reserved_names import part_name
+from stripefs.gc.collect import clear_for_rmdir
+from stripefs.gc.rules import FORCED_AGE, RECOVERABLE
 from stripefs.store.base import Capabilities, Store
 from stripefs.store.striped import StripedStore
-from stripefs.upkeep.survey import FORCED_AGE, RECOVERABLE
-from stripefs.upkeep.vacate import vacate
 from stripefs.write import Layout
 from stripefs.write.file_lock import take
-from tests.unit.upkeep.collecting import collect
-from tests.unit.upkeep.leftovers import DAY, Hooked, Place, version
-from tests.unit.upkeep.shifted import Shifted
+from tests.unit.gc.collecting import collect
+from tests.unit.gc.leftovers import DAY, Hooked, Place, version
+from tests.unit.gc.shifted import Shifted
 from tests.unit.write.world import MIB, content, load, spread, until, writing
 
 DEAD = LEASE + 5
@@ -40,7 +40,7 @@ def place(tmp_path: Path) -> Iterator[Place]:
 def clear(place: Place, store: Store | None = None, **options: object) -> set[str]:
     """Vacate /d; what stays in it."""
     inner = store or place.store
-    vacate(inner, StripedStore(inner), b"/d", **options)  # type: ignore[arg-type]  # passed on
+    clear_for_rmdir(inner, StripedStore(inner), b"/d", **options)  # type: ignore[arg-type]  # passed on
     return left(place)
 
 
@@ -220,13 +220,13 @@ async def test_a_file_that_is_renamed_while_it_is_written_keeps_its_parts(
             os.utime(tmp_path / "d" / name, (1, 1))
         assert hidden("d") - kept == {f".{draft.version}.stripefs-lock"}
         with pytest.raises(NotEmpty):
-            await trio.to_thread.run_sync(vacate, store, StripedStore(store), b"/d")
+            await trio.to_thread.run_sync(clear_for_rmdir, store, StripedStore(store), b"/d")
         assert kept < hidden("d")
         for name in (f"d/.{draft.version}.stripefs-lock", "e/.model.stripefs-lock"):
             os.utime(tmp_path / name, (1, 1))
         await drafts.heartbeat.beat()
         with pytest.raises(NotEmpty):
-            await trio.to_thread.run_sync(vacate, store, StripedStore(store), b"/d")
+            await trio.to_thread.run_sync(clear_for_rmdir, store, StripedStore(store), b"/d")
         await draft.write(2 * MIB, data[2 * MIB :])
         await draft.publish(final=True)
     assert load(store, b"/e/model") == data

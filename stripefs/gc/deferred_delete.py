@@ -1,28 +1,95 @@
-"""Versions of striped files that were replaced or unlinked, and how long they stay readable.
+"""Deferred delete of striped versions that were replaced or unlinked, and the pool that holds their parts.
 
 A reader that holds such a version, through this mount or another one, knows its parts and goes on reading. The mount
-that took the name away buries the version here and deletes its parts `grace` seconds later. A grave is a line in this
-process and survives nothing: what a mount that ended did not delete, `stripefs gc` finds. A stone, an empty file that
-is put among the parts at once, makes the version young, so that a gc spares it for a day however old its parts are.
+that took the name away schedules the version here and deletes its parts `grace` seconds later. The schedule is memory
+of this process and survives nothing: what a mount that ended did not delete, `stripefs gc` finds. A tombstone, an empty
+file that is put among the parts at once, makes the version young, so that a gc spares it for a day however old its
+parts are.
+
+The pool is `/.stripefs/VERSION/…`, listed and removed version by version.
 """
 
 from __future__ import annotations
 
+import contextlib
 import heapq
 import logging
 import math
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 import trio
 
+from stripefs.errors import NotADirectory, NotEmpty, NotFound, Unsupported
 from stripefs.executor import Lane
-from stripefs.format.reserved_names import POOL, is_version
-from stripefs.store.base import Store
+from stripefs.format.reserved_names import POOL, is_version, version_folder
+from stripefs.store.base import Kind, Store
 from stripefs.supervised import supervise
-from stripefs.upkeep.pool import put_stone, remove_version
 
-__all__ = ["Graves"]
+__all__ = ["DeferredDelete", "StoredVersion", "put_tombstone", "remove_version", "stored", "versions"]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVersion:
+    """What lies in the folder of a version: so many files of so many bytes; the newest time among them and the folder.
+
+    0 stands for a time that the store does not know; `odd` for a folder that holds what no writer put there.
+    """
+
+    version: str
+    files: int = 0
+    length: int = 0
+    changed_ns: int = 0
+    odd: bool = False
+
+
+def versions(store: Store, after: str = "") -> Iterator[tuple[str, int]]:
+    """The versions that have a folder in the pool, those greater than `after`, in order, with the folders' times."""
+    with contextlib.suppress(NotFound, NotADirectory):
+        for batch in store.scandir(POOL, after.encode()):
+            for status in batch:
+                name = status.name.decode("ascii", "replace")
+                if status.kind is Kind.DIRECTORY and is_version(name):
+                    yield name, status.mtime_ns
+
+
+def stored(store: Store, version: str) -> StoredVersion:
+    """What is in the folder of `version` now. Raises NotFound."""
+    folder = version_folder(version)
+    changed_ns, files, length, odd = store.stat(folder).mtime_ns, 0, 0, False
+    for batch in store.scandir(folder):
+        for status in batch:
+            files += 1
+            length += status.length
+            changed_ns = max(changed_ns, status.mtime_ns)
+            odd = odd or status.kind is not Kind.FILE
+    return StoredVersion(version, files, length, changed_ns, odd)
+
+
+def put_tombstone(store: Store, version: str) -> None:
+    """Make what is in the folder of `version` young. One that is gone stays gone."""
+    folder = version_folder(version)
+    with contextlib.suppress(NotFound):
+        store.stat(folder)
+        store.put(folder + b"/stone", (), replace=True)
+
+
+def remove_version(store: Store, version: str) -> None:
+    """Remove the folder of `version` with all files in it; what is gone already is no error.
+
+    A file that appears meanwhile keeps the folder. Raises StoreError where something cannot be removed.
+    """
+    folder = version_folder(version)
+    with contextlib.suppress(NotFound):
+        for batch in store.scandir(folder):
+            for status in batch:
+                with contextlib.suppress(NotFound):
+                    store.remove(folder + b"/" + status.name)
+    # A store without folders has none left that could be removed.
+    with contextlib.suppress(NotFound, NotEmpty, Unsupported):
+        store.rmdir(folder)
+
 
 _log = logging.getLogger(__name__)
 
@@ -39,7 +106,7 @@ _TIMEOUT = 60.0
 """Seconds for marking or deleting one version."""
 
 
-class Graves:
+class DeferredDelete:
     """One a mount; everything is called on trio's thread.
 
     grace in seconds. own: the pool of `store` as manifests name it (`StripedStore.pool`).
@@ -105,7 +172,7 @@ class Graves:
     async def _mark(self, version: str) -> None:
         self._marking += 1
         try:
-            await self._thread(put_stone, version)
+            await self._thread(put_tombstone, version)
         except Exception as error:  # noqa: BLE001  whatever a client raises concerns this version alone
             _log.info("the replaced version %s could not be marked: %s", version, error)
         finally:

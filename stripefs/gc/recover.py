@@ -21,13 +21,9 @@ from stripefs.errors import Exists, NotFound, StaleVersion, StoreError, Transien
 from stripefs.format import reserved_names
 from stripefs.format.lock_and_record import RecordPart, RecordSegment
 from stripefs.format.manifest import MANIFEST_BLOCK_SIZE, Manifest, ManifestError, Part, Segment
-from stripefs.store.base import Attributes, Buffer, Identity, Kind, Status, Store
-from stripefs.store.striped import StripedStore
-from stripefs.store.striped_handle import PartFiles, StripedHandle
-from stripefs.units import shown
-from stripefs.upkeep.pool import put_stone
-from stripefs.upkeep.records import (
-    Found,
+from stripefs.gc.deferred_delete import put_tombstone
+from stripefs.gc.fsync_records import (
+    FoundRecord,
     aside,
     exists,
     find,
@@ -38,11 +34,15 @@ from stripefs.upkeep.records import (
     status_of,
     versions_of,
 )
-from stripefs.upkeep.walk import patiently
+from stripefs.gc.walk import retry_transient
+from stripefs.store.base import Attributes, Buffer, Identity, Kind, Status, Store
+from stripefs.store.striped import StripedStore
+from stripefs.store.striped_handle import PartFiles, StripedHandle
+from stripefs.units import shown
 from stripefs.write.file_lock import FileLock, take
 from stripefs.write.upload_names import join_path, split_path
 
-__all__ = ["Plan", "plan", "recover"]
+__all__ = ["RecoveryPlan", "plan_recovery", "recover"]
 
 SOURCES_AT_ONCE = 64
 """Files joined by one call, as writers do it."""
@@ -56,7 +56,7 @@ _PIECE = 4 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RecoveryPlan:
     """What can be had of a record. length: bytes of the file, more than the record's where some that came later are
     durable too; lost: why the rest cannot, "" where nothing is missing.
 
@@ -64,7 +64,7 @@ class Plan:
     manifest: of striped files.
     """
 
-    found: Found
+    found: FoundRecord
     length: int
     lost: str = ""
     pieces: tuple[tuple[bytes, int], ...] = ()
@@ -77,9 +77,9 @@ class Plan:
 
 
 # -- what can be had
-
-
-def plan(store: Store, view: StripedStore, found: Found, progress: Callable[[int], None] = lambda _size: None) -> Plan:
+def plan_recovery(
+    store: Store, view: StripedStore, found: FoundRecord, progress: Callable[[int], None] = lambda _size: None
+) -> RecoveryPlan:
     """Look at every part that the record names. `progress` is told of bytes read and checked.
 
     Raises StoreError where that cannot be done now, and where the file that the parts continue is not there any more.
@@ -89,7 +89,7 @@ def plan(store: Store, view: StripedStore, found: Found, progress: Callable[[int
     return _plan_joined(store, view, found)
 
 
-def _plan_joined(store: Store, view: StripedStore, found: Found) -> Plan:
+def _plan_joined(store: Store, view: StripedStore, found: FoundRecord) -> RecoveryPlan:
     record = found.record
     pieces: list[tuple[bytes, int]] = []
     base = None
@@ -112,7 +112,7 @@ def _plan_joined(store: Store, view: StripedStore, found: Found) -> Plan:
         pieces.append(carrier)
         length += carrier[1]
         rest = rest[count:]
-    return Plan(found, length, lost, tuple(pieces), base=base)
+    return RecoveryPlan(found, length, lost, tuple(pieces), base=base)
 
 
 def _carrier(store: Store, paths: Sequence[bytes], segments: Sequence[RecordSegment]) -> tuple[tuple[bytes, int], int]:
@@ -129,7 +129,9 @@ def _carrier(store: Store, paths: Sequence[bytes], segments: Sequence[RecordSegm
     return (b"", 0), 0
 
 
-def _plan_striped(store: Store, view: StripedStore, found: Found, progress: Callable[[int], None]) -> Plan:
+def _plan_striped(
+    store: Store, view: StripedStore, found: FoundRecord, progress: Callable[[int], None]
+) -> RecoveryPlan:
     record = found.record
     before: tuple[Segment, ...] = ()
     base = None
@@ -156,10 +158,12 @@ def _plan_striped(store: Store, view: StripedStore, found: Found, progress: Call
         manifest = Manifest(reserved_names.new_version(), 0, record.unit, view.pool, (*before, *good))
     except ManifestError as error:
         raise StoreError(f"the record of {shown(found.file)} does not hold together: {error.message}") from error
-    return Plan(found, manifest.length, lost, manifest=manifest, base=base)
+    return RecoveryPlan(found, manifest.length, lost, manifest=manifest, base=base)
 
 
-def _verify(store: Store, view: StripedStore, found: Found, segment: Segment, progress: Callable[[int], None]) -> None:
+def _verify(
+    store: Store, view: StripedStore, found: FoundRecord, segment: Segment, progress: Callable[[int], None]
+) -> None:
     """Read a striped segment to its end; every byte is compared with its checksum. Raises StoreError."""
     manifest = Manifest(found.record.version, 0, found.record.unit, view.pool, (segment,))
     name = split_path(found.file)[1]
@@ -170,7 +174,7 @@ def _verify(store: Store, view: StripedStore, found: Found, segment: Segment, pr
 
         def read(offset: int) -> int:
             length = min(STEP, segment.length - offset)
-            patiently(lambda: handle.read(offset, length))
+            retry_transient(lambda: handle.read(offset, length))
             return length
 
         try:
@@ -181,8 +185,6 @@ def _verify(store: Store, view: StripedStore, found: Found, segment: Segment, pr
 
 
 # -- publishing
-
-
 def recover(
     store: Store,
     view: StripedStore,
@@ -191,7 +193,7 @@ def recover(
     to: bytes = b"",
     dry_run: bool = False,
     progress: Callable[[int], None] = lambda _size: None,
-) -> Plan:
+) -> RecoveryPlan:
     """Make a file of the newest record of `path`, under that name or as `to` in the same directory; what it could get.
 
     Only what is named by `to` is replaced, or the very version that the record continues. Raises NotFound where there
@@ -205,7 +207,7 @@ def recover(
         raise NotFound(f"what the record of {shown(path)} names is published already, or gone")
     target = to or path
     if dry_run:
-        return _useful(plan(store, view, found, progress))
+        return _useful(plan_recovery(store, view, found, progress))
     with _locks(store, sorted({path, target}), (found.record.version, *versions_of(found.record))) as locks:
 
         def alive(size: int) -> None:
@@ -213,8 +215,8 @@ def recover(
             progress(size)
 
         for version in versions_of(found.record):
-            put_stone(store, version)  # so that a gc that has judged it already looks again and lets it be
-        planned = _useful(plan(store, view, found, alive))
+            put_tombstone(store, version)  # so that a gc that has judged it already looks again and lets it be
+        planned = _useful(plan_recovery(store, view, found, alive))
         _publish(store, view, planned, target, replace_=bool(to), locks=locks)
         for each in found.paths:
             with contextlib.suppress(NotFound):
@@ -222,13 +224,15 @@ def recover(
     return planned
 
 
-def _useful(planned: Plan) -> Plan:
+def _useful(planned: RecoveryPlan) -> RecoveryPlan:
     if not planned.length or (planned.base is not None and planned.length == planned.base.length):
         raise StoreError(f"nothing of {shown(planned.found.file)} can be recovered: {planned.lost or 'no bytes'}")
     return planned
 
 
-def _publish(store: Store, view: StripedStore, planned: Plan, target: bytes, *, replace_: bool, locks: _Locks) -> None:
+def _publish(
+    store: Store, view: StripedStore, planned: RecoveryPlan, target: bytes, *, replace_: bool, locks: _Locks
+) -> None:
     there = status_of(store, target)
     if there is not None and not replace_ and not (planned.base and is_version_of(store, view, target, planned.base)):
         raise Exists(
@@ -278,7 +282,7 @@ def _join(store: Store, draft: bytes, paths: Sequence[bytes], keep: Callable[[],
             store.rename(path, rest[index], replace=True)
     for at in range(0, len(rest), SOURCES_AT_ONCE):
         keep()
-        patiently(partial(store.concat, draft, rest[at : at + SOURCES_AT_ONCE]))  # replicas may be reported late
+        retry_transient(partial(store.concat, draft, rest[at : at + SOURCES_AT_ONCE]))  # replicas may be reported late
 
 
 def _copy(store: Store, draft: bytes, pieces: Sequence[tuple[bytes, int]], keep: Callable[[], None]) -> None:
@@ -290,7 +294,7 @@ def _copy(store: Store, draft: bytes, pieces: Sequence[tuple[bytes, int]], keep:
                     raise StoreError(f"{shown(path)} changed meanwhile")
                 for offset in range(0, length, _PIECE):
                     keep()
-                    yield patiently(partial(handle.read, offset, min(_PIECE, length - offset)))
+                    yield retry_transient(partial(handle.read, offset, min(_PIECE, length - offset)))
             finally:
                 handle.close()
 
@@ -323,7 +327,7 @@ class _Locks:
                 lock.assert_held()
             step()
 
-        patiently(fenced)
+        retry_transient(fenced)
 
 
 @contextlib.contextmanager
@@ -342,7 +346,7 @@ def _locks(store: Store, paths: Sequence[bytes], versions: Sequence[str]) -> Ite
 
 def _take(store: Store, path: bytes, versions: Sequence[str]) -> FileLock:
     owner = reserved_names.new_version()  # by which a second try knows what the first has done
-    return patiently(lambda: take(store, path, versions, owner))
+    return retry_transient(lambda: take(store, path, versions, owner))
 
 
 def _part(part: RecordPart) -> Part:

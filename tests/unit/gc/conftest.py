@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.upkeep.leftovers import Place
+from tests.unit.gc.leftovers import Place
 
 
 @pytest.fixture

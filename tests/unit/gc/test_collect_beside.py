@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import threading
 
-from stripefs.upkeep.collect import Collected
-from stripefs.upkeep.survey import Verdict
+from stripefs.gc.collect import Collected
+from stripefs.gc.rules import GcVerdict
 from stripefs.write.file_lock import take
-from tests.unit.upkeep.collecting import OLD, collect, crashes, files, kept, removed
-from tests.unit.upkeep.leftovers import Hooked, Place, version
+from tests.unit.gc.collecting import OLD, collect, crashes, files, kept, removed
+from tests.unit.gc.leftovers import Hooked, Place, version
 
 
 def moving(place: Place, moves: list[tuple[str, str]], trigger: bytes) -> Hooked:
@@ -81,7 +81,7 @@ def test_what_changes_before_it_goes_stays(place: Place) -> None:
             os.utime(place.root / name[1:])
 
     found = collect(place, Hooked(place.store, before))
-    assert kept(found) == {Verdict.YOUNG: 2}
+    assert kept(found) == {GcVerdict.YOUNG: 2}
     assert not touched
 
 
@@ -94,7 +94,7 @@ def test_a_writer_that_begins_meanwhile_is_safe(place: Place) -> None:
             leases.append(take(place.store, b"/d/model"))
 
     found = collect(place, Hooked(place.store, before))
-    assert kept(found) == {Verdict.LEASED: 5}
+    assert kept(found) == {GcVerdict.LEASED: 5}
     assert len(removed(found)) == len(rubbish) - 5
     leases[0].check()
     leases[0].release()
